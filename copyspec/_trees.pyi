@@ -28,3 +28,13 @@ def pack(
     moves: Sequence[Sequence[tuple[int, int]]],
     scratch: int,
 ) -> None: ...
+def fit(
+    drafts: Sequence[tuple[Sequence[int], Sequence[float], float, int] | None],
+    costs: Sequence[float],
+    widest: int,
+    limit: int,
+    allowed: float,
+) -> tuple[int, int, list[list[int]]]: ...
+def record(
+    parents: Sequence[int], scores: Sequence[float], path: Sequence[int], decay: float, said: float, right: float
+) -> tuple[float, float]: ...

@@ -97,10 +97,12 @@ class CostModel:
         """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`."""
         self.learn()
         self._measured = rows, nodes, seconds
+        if not self._curves[rows].empty:
+            self.learn()  # a first measurement replaces a guess
 
     def learn(self) -> None:
-        """Learn from the pass that `observe` recorded. This happens when costs are next asked for; where nobody asks,
-        decoding calls it while the next pass runs."""
+        """Learn from the pass that `observe` recorded. Decoding calls this while the next pass runs, so that no device
+        waits for it: the costs of a pass lag behind by one measurement."""
         if self._measured is not None:
             (rows, nodes, seconds), self._measured = self._measured, None
             self._ratio = self._curves[rows].observe(nodes, seconds)
@@ -141,7 +143,6 @@ class CostModel:
         In a first pass a node is one more prompt token. Its cost is bounded by the mean time per token of such
         passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a later pass.
         """
-        self.learn()
         curve = self._curves[rows]
         costs, seconds = curve.costs(max_nodes), curve.empty
         if not (is_first and self._per_token and seconds and max_nodes):
@@ -197,8 +198,8 @@ class _Curve:
         self._pace = 1.0  # factor common to all times: how busy the machine is
         self._times: dict[int, float] = {}  # by knot, in rising order, in seconds over `_pace`
         self._weights: dict[int, float] = {}
-        self._costs: list[float] = []  # cached costs of 0, 1, ... nodes; cleared when a time changes
-        self._most = 0  # maximum number of nodes asked for: shorter and longer lists of one pass share a computation
+        self._costs: list[float] = []  # costs of 0, 1, ... nodes; computed anew when a time changes
+        self._most = 0  # maximum number of nodes that was asked for
 
     def observe(self, n: int, seconds: float) -> float | None:
         """Learn from a pass; return its time over its expected time, None where nothing was expected."""
@@ -227,13 +228,19 @@ class _Curve:
         if len(self._times) > known:
             self._times = dict(sorted(self._times.items()))
         self._costs, self.empty = [], self._pace * self._at(0)
+        if self._most:
+            self._costs = self._interpolated()
         return found
 
     def costs(self, max_nodes: int) -> list[float]:
         """Costs of 0..max_nodes nodes in plain passes, at least 1."""
-        if len(self._costs) > max_nodes:
-            return self._costs[: max_nodes + 1]
-        self._most = max(self._most, max_nodes)
+        if len(self._costs) <= max_nodes:
+            self._most = max(self._most, max_nodes)
+            self._costs = self._interpolated()
+        return self._costs[: max_nodes + 1]
+
+    def _interpolated(self) -> list[float]:
+        """The costs of 0.._most nodes, or more."""
         costs: list[float] = [1.0]
         unit = self._at(0) if self._times else 1.0
         known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
@@ -242,8 +249,7 @@ class _Curve:
             between = [base + slope * n for n in range(1, end - start + 1)]
             costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]
         costs += [costs[-1] + self._prior * n for n in range(1, self._most + 2 - len(costs))]
-        self._costs = costs
-        return costs[: max_nodes + 1]
+        return costs
 
     def measured(self) -> Mapping[int, float]:
         """Seconds by number of nodes, at the knots measured so far."""

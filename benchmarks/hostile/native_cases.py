@@ -80,7 +80,7 @@ def record(rng: Random, module: Any, most: int) -> list[Case]:
     ngrams = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [[*map(ord, text)] for text in texts])
     tables = module.make_tables(*compiled.CONSTANTS)  # for every row, so that a case needs to say no more
     with (
-        mock.patch.object(compiled, "COMPILED", SimpleNamespace(grow=grow)),
+        mock.patch.object(compiled, "COMPILED", SimpleNamespace(grow=grow, walk=module.walk)),
         mock.patch.object(compiled, "_TABLES", tables),
         mock.patch.object(compiled, "_BREAKING_TABLES", tables),
     ):
@@ -110,14 +110,19 @@ def in_python(case: Case) -> tuple[object, ...]:
     return tuple(getattr(grown, name) for name in Grown.__slots__)
 
 
-def _draft(rng: Random, ngrams: NGrams | None) -> None:
+def random_row(rng: Random) -> tuple[list[Source], list[int]]:
+    """Sources, some with forks, and an output that repeats the last of them with changes."""
     alphabet = rng.choice(["a", "ab", "abcdef "])
     sources = [Source([ord(rng.choice(alphabet)) for _ in range(rng.randint(1, 50))], kind) for kind in KINDS]
     sources = sources[rng.randint(0, 2) :]
     if rng.random() < FORKED:
         sources = [*(_forked_block(rng, sources[-1].tokens) for _ in range(rng.randint(1, 3))), sources[-1]]
+    return sources, [token if rng.random() < 0.9 else ord(rng.choice(alphabet)) for token in sources[-1].tokens]
+
+
+def _draft(rng: Random, ngrams: NGrams | None) -> None:
+    sources, output = random_row(rng)
     drafter = CopyDrafter(sources, eos=rng.choice([None, ord(".")]), ngrams=ngrams)
-    output = [token if rng.random() < 0.9 else ord(rng.choice(alphabet)) for token in sources[-1].tokens]
     while output:
         nodes, rise = rng.choice([1, 8, 40, 80]), rng.choice([None, 0.0, 0.01, 0.2])
         drafter.propose(Budget(nodes, [1.0 + rise * n for n in range(nodes + 1)] if rise is not None else ()))

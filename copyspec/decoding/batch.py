@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from copyspec.budget import CostModel
+from copyspec.budget import Budget, CostModel
 from copyspec.decoding import reuse
 from copyspec.decoding.controller import fit
 from copyspec.decoding.meter import PassCost, PassTimes
@@ -50,7 +50,7 @@ class Batch:
 
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one forward pass of the target for all rows."""
-        rows, session, clock = self.rows, self._session, self._costs.clock
+        rows, session, draft, clock = self.rows, self._session, self._draft, self._costs.clock
         assert session is not None
         longest = max([len(row.chain) for row in rows])
         is_first = longest > 1 or self._times.passes == rows[0].meter.before.passes
@@ -58,7 +58,10 @@ class Batch:
             reuse.check_state(rows, self._target)
         started = clock()
         drafting = self._target.supports_drafts and any([row.drafts for row in rows])
-        trees, allowed = self._propose(is_first=is_first) if drafting else ([EMPTY] * len(rows), 0)
+        budget, trees, allowed = None, [EMPTY] * len(rows), 0
+        if drafting:
+            budget = self._costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
+            trees, allowed = self._propose(budget)
         proposed = clock()
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
@@ -93,10 +96,8 @@ class Batch:
             times.target += seconds
             if session.is_settled:
                 self._costs.observe(len(rows), nodes, seconds)
-        if drafting:
-            cost = PassCost(len(rows), allowed)
-            if self._draft.adaptive:
-                cost = PassCost.of(self._costs, trees, allowed, is_first=is_first)
+        if budget is not None:
+            cost = PassCost.of(budget, trees, allowed)
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, cost)
         count = len(rows)
@@ -172,11 +173,10 @@ class Batch:
             logits = contrasted(rows, trees, logits)
         return logits, states
 
-    def _propose(self, *, is_first: bool) -> tuple[list[DraftTree], int]:
+    def _propose(self, budget: Budget) -> tuple[list[DraftTree], int]:
         """Draft a tree per row, cut to the size that pays; also return the largest size allowed."""
-        rows, draft, target = self.rows, self._draft, self._target
-        budget = self._costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
-        if target.supports_trees:
+        rows = self.rows
+        if self._target.supports_trees:
             return fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
         budget = replace(budget, chain=True)
         trees, allowed = fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)

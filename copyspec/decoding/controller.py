@@ -10,7 +10,7 @@ from math import ceil
 from operator import add
 from typing import TYPE_CHECKING
 
-from copyspec.tree import EMPTY, ROOT, DraftTree
+from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from copyspec.budget import Budget
@@ -67,6 +67,11 @@ class DraftController:
         return min(1.0, (self._right + _DOUBT) / (self._said + _DOUBT))
 
     @property
+    def scale(self) -> float:
+        """Factor for the next draft's probabilities: `trust`, but 1 in a trial after a pause."""
+        return 1.0 if self.is_probe else self.trust
+
+    @property
     def allowance(self) -> float:
         """Plain passes that the next pass may lose."""
         return max(0.0, self._allowed)
@@ -78,18 +83,6 @@ class DraftController:
             self._left -= 1
             return False
         return self._allowed > 0.0
-
-    def believed(self, tree: DraftTree) -> list[float]:
-        """The path probability of each node, scaled by `trust` at every step of the path. [m]"""
-        trust, scores = 1.0 if self.is_probe else self.trust, tree.scores
-        worth: list[float] = []
-        for parent, score in zip(tree.parents, scores, strict=True):
-            if parent == ROOT:
-                worth.append(trust * (score if score < 1.0 else 1.0))
-                continue
-            said = scores[parent]
-            worth.append(worth[parent] * trust * (score / said if score < said else 1.0) if said > 0.0 else 0.0)
-        return worth
 
     def observe(self, proposed: DraftTree, drafted: DraftTree, path: Sequence[int], cost: float, look: float) -> None:
         """Record that the drafter proposed `proposed` and the pass verified `drafted` and accepted `path`.
@@ -105,7 +98,9 @@ class DraftController:
             self._pass_over(proposed)
             return
         self.is_probe = False
-        self._record(drafted, path)
+        record = COMPILED.record if COMPILED is not None else _record
+        said, right = self._said, self._right
+        self._said, self._right = record(drafted.parents, drafted.scores, path, _TRIALS, said, right)
         self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + len(path)) / (1.0 + cost + look)
         if self._gain >= 1.0:
             self._pause = 1
@@ -122,19 +117,6 @@ class DraftController:
         self._left, self.is_probe = self._pause, True
         self._pause = min(2 * self._pause, self.MAX_PAUSE)
 
-    def _record(self, tree: DraftTree, path: Sequence[int]) -> None:
-        """Record at each node that the output reached whether a child was right, and the probability given for that."""
-        said = {ROOT: 0.0, **dict.fromkeys(path, 0.0)}
-        for parent, score in zip(tree.parents, tree.scores, strict=True):
-            if parent in said:
-                said[parent] += score
-        # Each node of the path but the last has its accepted child on the path.
-        for depth, (node, total) in enumerate(said.items()):
-            if total > 0.0:
-                above = 1.0 if node == ROOT else tree.scores[node]
-                self._said = _TRIALS * self._said + min(1.0, total / above if above > 0.0 else 1.0)
-                self._right = _TRIALS * self._right + (depth < len(path))
-
 
 def fit(
     controllers: Sequence[DraftController | None], trees: Sequence[DraftTree], budget: Budget
@@ -148,33 +130,83 @@ def fit(
     widest = max(sizes)
     if not budget.costs or not widest:
         return list(trees), budget.max_nodes
-    rows = len(trees)
-    orders: list[list[int]] = []
-    gains = [0.0] * (widest + 1)  # summed over the rows: expected tokens of each row's n-th node
+    drafts: list[_Draft | None] = []
     allowed = 0.0
     for controller, tree, size in zip(controllers, trees, sizes, strict=True):
         if controller is None or not size:
-            orders.append([])
+            drafts.append(None)
             continue
-        worth = controller.believed(tree)
-        most = PROBE_NODES if controller.is_probe and controller.trust < 1.0 else size
-        # Most likely nodes first, ties in stored order.
-        order = sorted(range(size), key=worth.__getitem__, reverse=True)[:most]
-        orders.append(order)
-        gains[1 : 1 + len(order)] = map(add, gains[1:], map(worth.__getitem__, order))
+        most = min(PROBE_NODES, size) if controller.is_probe and controller.trust < 1.0 else size
+        drafts.append((tree.parents, tree.scores, controller.scale, most))
         allowed += controller.allowance
-    limit = budget.max_nodes
-    while limit and rows * (budget.costs[limit] - 1.0) > allowed:
-        limit -= 1
-    expected, best, width = float(rows), rows / budget.costs[0], 0
-    for n in range(1, min(widest, limit) + 1):
-        expected += gains[n]
-        if expected / budget.costs[n] > best and rows * (budget.costs[n] - 1.0) <= allowed:
-            best, width = expected / budget.costs[n], n
+    chosen = COMPILED.fit if COMPILED is not None else _fit
+    limit, width, orders = chosen(drafts, budget.costs, widest, budget.max_nodes, allowed)
     if not width:
-        return [EMPTY] * rows, limit
+        return [EMPTY] * len(trees), limit
     fitted = [
         tree if size <= width and size <= len(order) else tree.only(order[:width])
         for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
     return fitted, limit
+
+
+_Draft = tuple[Sequence[int], Sequence[float], float, int]
+"""Parents and scores of a tree, the factor for its scores, and how many of its nodes may be used."""
+
+
+def _fit(
+    drafts: Sequence[_Draft | None], costs: Sequence[float], widest: int, limit: int, allowed: float
+) -> tuple[int, int, list[list[int]]]:
+    """The largest size allowed, up to `limit`; the width that pays; and each draft's nodes, the most likely first.
+
+    `costs`: of passes with 0 to `limit` nodes; `widest`: nodes of the largest draft; `allowed`: plain passes that all
+    rows together may lose.
+    """
+    rows = len(drafts)
+    orders: list[list[int]] = []
+    gains = [0.0] * (widest + 1)  # summed over the rows: expected tokens of each row's n-th node
+    for draft in drafts:
+        if draft is None:
+            orders.append([])
+            continue
+        parents, scores, scale, most = draft
+        worth = believed(parents, scores, scale)
+        # Most likely nodes first, ties in stored order.
+        order = sorted(range(len(worth)), key=worth.__getitem__, reverse=True)[:most]
+        orders.append(order)
+        gains[1 : 1 + len(order)] = map(add, gains[1:], map(worth.__getitem__, order))
+    while limit and rows * (costs[limit] - 1.0) > allowed:
+        limit -= 1
+    expected, best, width = float(rows), rows / costs[0], 0
+    for n in range(1, min(widest, limit) + 1):
+        expected += gains[n]
+        if expected / costs[n] > best and rows * (costs[n] - 1.0) <= allowed:
+            best, width = expected / costs[n], n
+    return limit, width, orders
+
+
+def believed(parents: Sequence[int], scores: Sequence[float], scale: float) -> list[float]:
+    """The path probability of each node, multiplied by `scale` at every step of the path. [m]"""
+    worth: list[float] = []
+    for parent, score in zip(parents, scores, strict=True):
+        above, said = (1.0, 1.0) if parent == ROOT else (worth[parent], scores[parent])
+        likely = said > 0.0 and score > 0.0  # drafters of users may report anything, NaN too
+        worth.append(above * scale * (score / said if score < said else 1.0) if likely else 0.0)
+    return worth
+
+
+def _record(
+    parents: Sequence[int], scores: Sequence[float], path: Sequence[int], decay: float, said: float, right: float
+) -> tuple[float, float]:
+    """Record at each node that the output reached whether a child was right, and the probability given for that."""
+    totals = {ROOT: 0.0, **dict.fromkeys(path, 0.0)}
+    for parent, score in zip(parents, scores, strict=True):
+        if parent in totals:
+            totals[parent] += score
+    # Each node of the path but the last has its accepted child on the path.
+    for depth, (node, total) in enumerate(totals.items()):
+        if total > 0.0:
+            above = 1.0 if node == ROOT else scores[node]
+            said = decay * said + min(1.0, total / above if above > 0.0 else 1.0)
+            right = decay * right + (depth < len(path))
+    return said, right

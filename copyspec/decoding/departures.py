@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec.drafters.copying.alignment import Alignment
+from copyspec.drafters.copying.alignment import Alignment, align
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ class Departures:
         picked, *others = scores[[token, *known]].tolist()
         self._left, self._margin = self._place, min(picked - max(others, default=-MOST), MOST)
         rest = self._source[self._place :]
-        self._lost, self._behind = Alignment(rest), frozenset(rest)
+        self._lost, self._behind = align(rest), frozenset(rest)
         self._find(token)
 
     def _find(self, token: int) -> None:

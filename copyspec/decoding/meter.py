@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from copyspec.budget import CostModel
+from copyspec.budget import Budget, CostModel
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.stats import Stats
 from copyspec.sources import OUTPUT, Source
@@ -48,13 +48,12 @@ class PassCost(NamedTuple):
     per_node: float = 0.0  # extra cost per node, in passes without draft nodes
 
     @classmethod
-    def of(cls, costs: CostModel, trees: Sequence[DraftTree], allowed_nodes: int, *, is_first: bool) -> PassCost:
-        """The cost, as measured so far, of a pass that verified `trees`."""
-        costs.learn()
+    def of(cls, budget: Budget, trees: Sequence[DraftTree], allowed_nodes: int) -> PassCost:
+        """The cost of a pass that verified `trees`, as it was known when they were drafted with `budget`."""
         rows, sizes = len(trees), [len(tree.tokens) for tree in trees]
-        width, total = max(sizes), sum(sizes)
-        extra = rows * (costs.costs(rows, width, is_first=is_first)[width] - 1.0) / total if total else 0.0
-        return cls(rows, allowed_nodes, costs.seconds(rows), extra)
+        total = sum(sizes)
+        extra = rows * (budget.costs[max(sizes)] - 1.0) / total if total and budget.costs else 0.0
+        return cls(rows, allowed_nodes, rows * budget.seconds, extra)
 
 
 class Meter:

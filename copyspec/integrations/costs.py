@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from math import exp, inf
 
 Chain = tuple[Sequence[int], Sequence[float]]
 """Draft tokens of one row, and for each the estimated probability that the draft is right up to and including it."""
@@ -41,9 +40,9 @@ class Calibration:
 
     def observe(self, drafts: Sequence[tuple[Sequence[float], int]]) -> None:
         """Update with a step's drafts: the drafter's probabilities, and the number of accepted tokens."""
-        scores = np.array([score for scores, _ in drafts for score in scores])
-        wrong = float((scores**self.exponent).sum()) - sum(accepted for _, accepted in drafts)
-        moved = self.exponent * float(np.exp(wrong / (len(scores) + SLOWNESS)))
+        scores = [score for scores, _ in drafts for score in scores]
+        wrong = sum(self.apply(scores)) - sum([accepted for _, accepted in drafts])
+        moved = self.exponent * exp(wrong / (len(scores) + SLOWNESS))
         self.exponent = min(max(moved, LEAST_EXPONENT), MOST_EXPONENT)
 
     def apply(self, scores: Sequence[float]) -> list[float]:
@@ -93,17 +92,13 @@ class StepCosts:
 
     def fit(self, chains: Sequence[Chain]) -> list[list[int]]:
         """The drafts of a step: the most probable tokens of all rows, as many as maximise tokens per second."""
-        rows = len(chains)
-        scores = np.array([score for _, chain in chains for score in chain])
-        if not len(scores):
-            return [[] for _ in chains]
-        scores[::-1].sort()
-        empty, token = self.seconds(rows)
-        rates = (rows + np.cumsum(scores)) / (empty + token * np.arange(1, len(scores) + 1))
-        best = int(rates.argmax())
-        if rates[best] <= rows / empty:
-            return [[] for _ in chains]
-        return cut(chains, max(float(scores[best]), LEAST_SCORE))
+        produced, least = float(len(chains)), inf
+        seconds, token = self.seconds(len(chains))
+        for score in sorted([score for _, scores in chains for score in scores], reverse=True):
+            if score * seconds <= produced * token:  # from here on tokens per second fall
+                break
+            produced, seconds, least = produced + score, seconds + token, score
+        return cut(chains, max(least, LEAST_SCORE))
 
     def seconds(self, rows: int) -> tuple[float, float]:
         """Seconds of a step without drafts, and of one draft token."""

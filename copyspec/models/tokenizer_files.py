@@ -85,11 +85,11 @@ def _may_be_empty(pattern: object) -> bool:
     Python's regular expressions never end for (((a?){1000}){1000}){1000}."""
     from tokenizers import Regex, normalizers
 
-    told = pattern.get("Regex") if isinstance(pattern, Mapping) else None
-    if not isinstance(told, str):
+    regex = pattern.get("Regex") if isinstance(pattern, Mapping) else None
+    if not isinstance(regex, str):
         return True
     try:
-        return len(normalizers.Replace(Regex(told), "x").normalize_str("\x01")) > 1
+        return len(normalizers.Replace(Regex(regex), "x").normalize_str("\x01")) > 1
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
@@ -97,11 +97,11 @@ def _may_be_empty(pattern: object) -> bool:
 
 
 def _check_expression(pattern: str, where: str) -> None:
-    said = pattern if len(pattern) <= 100 else f"{pattern[:97]}..."
+    excerpt = pattern if len(pattern) <= 100 else f"{pattern[:97]}..."
     if len(pattern) > MAX_PATTERN:
         raise FileError(f"the {where} of {FILE} has an expression of {len(pattern):,} characters")
     if _is_nested(pattern) and _runs_away(pattern):
-        raise FileError(f"the {where} of {FILE} has an expression that takes all time on some texts: {said!r}")
+        raise FileError(f"the {where} of {FILE} has an expression that takes too long on some texts: {excerpt!r}")
 
 
 def _is_nested(pattern: str) -> bool:

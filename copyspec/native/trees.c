@@ -1,15 +1,17 @@
 /* The module `_trees`: operations on chains and draft trees in every forward pass, without Python's time per node.
 
    `is_sound` is the fast check in tree.py's `check_tree`, `accepted` that in verification/walk.py, `lay_out` is `_fill`
-   of targets/columns.py, and `pack` is `_pack` of targets/static/packing.py. They are described there and return the
-   same, bit by bit. Every number is checked when it is read, so that no access is outside an array. */
+   of targets/columns.py, `pack` is `_pack` of targets/static/packing.py, and `fit` and `record` are `_fit` and `_record`
+   of decoding/controller.py. They are described there and return the same, bit by bit. Every number is checked when it
+   is read, so that no access is outside an array. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define VERSION 1 /* of the arguments and results; must equal VERSION in tree.py */
+#define VERSION 2 /* of the arguments and results; must equal VERSION in tree.py */
 #define ROOT -1
 #define PAD_SLOT -1
 #define WORD 63  /* bits of an int64 without its sign bit */
@@ -467,6 +469,234 @@ done:
     return path;
 }
 
+/* Item `index` of a tuple, as a floating-point number. */
+static int
+read_real(PyObject *items, Py_ssize_t index, double *number)
+{
+    *number = PyFloat_AsDouble(PyTuple_GET_ITEM(items, index));
+    return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
+}
+
+typedef struct {
+    double worth; /* believed probability of the path to the node */
+    Py_ssize_t node;
+} Ranked;
+
+/* The most likely node first, ties in stored order. */
+static int
+compare_ranked(const void *left, const void *right)
+{
+    const Ranked *one = left, *other = right;
+    if (one->worth != other->worth) {
+        return one->worth > other->worth ? -1 : 1;
+    }
+    return one->node < other->node ? -1 : 1;
+}
+
+/* Rank the nodes of a tree by their believed probabilities: `believed` of controller.py, then a stable sort. `believed`
+   and `ranked` have room for all nodes. */
+static int
+rank(PyObject *parents, PyObject *scores, double scale, double *believed, Ranked *ranked)
+{
+    for (Py_ssize_t node = 0; node < PyTuple_GET_SIZE(scores); node++) {
+        Number parent;
+        double score, said = 1.0, above = 1.0;
+        if (read_number(parents, node, &parent) < 0 || read_real(scores, node, &score) < 0) {
+            return -1;
+        }
+        if (parent < ROOT || parent >= node) {
+            return fail("parents");
+        }
+        if (parent != ROOT) {
+            above = believed[parent];
+            if (read_real(scores, (Py_ssize_t)parent, &said) < 0) {
+                return -1;
+            }
+        }
+        believed[node] = said > 0.0 && score > 0.0 ? above * scale * (score < said ? score / said : 1.0) : 0.0;
+        ranked[node] = (Ranked){believed[node], node};
+    }
+    qsort(ranked, (size_t)PyTuple_GET_SIZE(scores), sizeof(Ranked), compare_ranked);
+    return 0;
+}
+
+/* Rank one draft, add to `gains` what its n-th node is worth, and return its first `most` nodes as a new list. */
+static PyObject *
+rank_draft(PyObject *draft, double *gains, Py_ssize_t room)
+{
+    PyObject *given[2], *taken[2], *order = NULL;
+    Py_ssize_t most;
+    double scale;
+    if (!PyArg_ParseTuple(draft, "OOdn", &given[0], &given[1], &scale, &most) || take_tuples(given, taken, 2) < 0) {
+        return NULL;
+    }
+    Py_ssize_t size = PyTuple_GET_SIZE(taken[0]);
+    double *believed = PyMem_Malloc((size_t)(size + 1) * sizeof(double));
+    Ranked *ranked = PyMem_Malloc((size_t)(size + 1) * sizeof(Ranked));
+    if (believed == NULL || ranked == NULL) {
+        PyErr_NoMemory();
+    }
+    else if (PyTuple_GET_SIZE(taken[1]) != size || most < 0 || most > size || most > room) {
+        fail("parents, scores and sizes");
+    }
+    else if (rank(taken[0], taken[1], scale, believed, ranked) == 0 && (order = PyList_New(most)) != NULL) {
+        for (Py_ssize_t place = 0; place < most; place++) {
+            PyObject *node = PyLong_FromSsize_t(ranked[place].node);
+            if (node == NULL) {
+                Py_CLEAR(order);
+                break;
+            }
+            PyList_SET_ITEM(order, place, node);
+            gains[place + 1] += ranked[place].worth;
+        }
+    }
+    PyMem_Free(believed);
+    PyMem_Free(ranked);
+    release(taken, 2);
+    return order;
+}
+
+/* Choose the width from `gains`, [widest + 1], and the costs of 0 to `limit` nodes; lowers `limit` to what is allowed. */
+static int
+choose_width(const double *gains, Py_ssize_t widest, PyObject *costs, double rows, double allowed, Py_ssize_t *limit,
+             Py_ssize_t *width)
+{
+    double cost, expected = rows, best;
+    if (read_real(costs, 0, &cost) < 0) {
+        return -1;
+    }
+    best = rows / cost;
+    for (; *limit > 0; --*limit) {
+        if (read_real(costs, *limit, &cost) < 0) {
+            return -1;
+        }
+        if (rows * (cost - 1.0) <= allowed) {
+            break;
+        }
+    }
+    *width = 0;
+    for (Py_ssize_t n = 1; n <= widest && n <= *limit; n++) {
+        if (read_real(costs, n, &cost) < 0) {
+            return -1;
+        }
+        expected += gains[n];
+        if (expected / cost > best && rows * (cost - 1.0) <= allowed) {
+            best = expected / cost, *width = n;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+fit(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[2], *taken[2], *orders = NULL, *found = NULL;
+    Py_ssize_t widest, limit, width;
+    double allowed;
+    if (!PyArg_ParseTuple(args, "OOnnd", &given[0], &given[1], &widest, &limit, &allowed)
+        || take_tuples(given, taken, 2) < 0) {
+        return NULL;
+    }
+    Py_ssize_t rows = PyTuple_GET_SIZE(taken[0]);
+    double *gains = widest < 0 ? NULL : PyMem_Calloc((size_t)widest + 1, sizeof(double));
+    if (limit < 0 || limit >= PyTuple_GET_SIZE(taken[1]) || widest < 0) {
+        fail("costs and widths");
+        goto done;
+    }
+    if (gains == NULL || (orders = PyList_New(rows)) == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        PyObject *draft = PyTuple_GET_ITEM(taken[0], row);
+        PyObject *order = draft == Py_None ? PyList_New(0) : rank_draft(draft, gains, widest);
+        if (order == NULL) {
+            goto done;
+        }
+        PyList_SET_ITEM(orders, row, order);
+    }
+    if (choose_width(gains, widest, taken[1], (double)rows, allowed, &limit, &width) == 0) {
+        found = Py_BuildValue("nnO", limit, width, orders);
+    }
+done:
+    Py_XDECREF(orders);
+    PyMem_Free(gains);
+    release(taken, 2);
+    return found;
+}
+
+/* Add to the record, `said` and `right`, what the children of `node` (the root: ROOT) promised and whether one was right.
+ */
+static int
+record_node(PyObject *scores, Number node, double total, int was_right, double decay, double *said, double *right)
+{
+    double above = 1.0;
+    if (!(total > 0.0)) {
+        return 0;
+    }
+    if (node != ROOT && read_real(scores, (Py_ssize_t)node, &above) < 0) {
+        return -1;
+    }
+    double share = above > 0.0 ? total / above : 1.0;
+    *said = decay * *said + (share < 1.0 ? share : 1.0);
+    *right = decay * *right + was_right;
+    return 0;
+}
+
+static PyObject *
+record(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[3], *taken[3], *found = NULL;
+    double decay, said, right;
+    if (!PyArg_ParseTuple(args, "OOOddd", &given[0], &given[1], &given[2], &decay, &said, &right)
+        || take_tuples(given, taken, 3) < 0) {
+        return NULL;
+    }
+    Py_ssize_t size = PyTuple_GET_SIZE(taken[0]), length = PyTuple_GET_SIZE(taken[2]);
+    double *totals = PyMem_Calloc((size_t)size + 1, sizeof(double)); /* of the root's children, then of each node's */
+    if (totals == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (PyTuple_GET_SIZE(taken[1]) != size) {
+        fail("parents and scores");
+        goto done;
+    }
+    for (Py_ssize_t node = 0; node < size; node++) {
+        Number parent;
+        double score;
+        if (read_number(taken[0], node, &parent) < 0 || read_real(taken[1], node, &score) < 0) {
+            goto done;
+        }
+        if (parent < ROOT || parent >= node) {
+            fail("parents");
+            goto done;
+        }
+        totals[parent + 1] += score;
+    }
+    if (record_node(taken[1], ROOT, totals[0], length > 0, decay, &said, &right) < 0) {
+        goto done;
+    }
+    for (Py_ssize_t depth = 0; depth < length; depth++) {
+        Number node;
+        if (read_number(taken[2], depth, &node) < 0) {
+            goto done;
+        }
+        if (node < 0 || node >= size) {
+            fail("paths");
+            goto done;
+        }
+        if (record_node(taken[1], node, totals[node + 1], depth + 1 < length, decay, &said, &right) < 0) {
+            goto done;
+        }
+    }
+    found = Py_BuildValue("dd", said, right);
+done:
+    PyMem_Free(totals);
+    release(taken, 3);
+    return found;
+}
+
 PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, vocab_size)\n\n"
                            "Whether parents come first, siblings differ and tokens are ids; False where it cannot tell.");
 PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
@@ -475,12 +705,18 @@ PyDoc_STRVAR(lay_out_doc, "lay_out(starts, chains, tokens, parents, chain_width,
                           "Fills the arrays of columns.Columns.");
 PyDoc_STRVAR(pack_doc, "pack(host, starts, chains, tokens, parents, moves, scratch)\n\n"
                        "The array of a static pass: packing.pack.");
+PyDoc_STRVAR(fit_doc, "fit(drafts, costs, widest, limit, allowed)\n\n"
+                      "The largest size allowed, the width that pays, and each draft's nodes by their probability.");
+PyDoc_STRVAR(record_doc, "record(parents, scores, path, decay, said, right)\n\n"
+                         "`said` and `right` after a pass that accepted `path`.");
 
 static PyMethodDef methods[] = {
     {"is_sound", is_sound, METH_VARARGS, is_sound_doc},
     {"accepted", accepted, METH_VARARGS, accepted_doc},
     {"lay_out", lay_out, METH_VARARGS, lay_out_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
+    {"fit", fit, METH_VARARGS, fit_doc},
+    {"record", record, METH_VARARGS, record_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -133,7 +133,7 @@ class CompletionBody(SharedBody):
 def _message(index: int, message: object) -> dict[str, object]:
     if not isinstance(message, dict):
         raise ValueError(
-            f"messages[{index}] is no chat message: {brief(message)}; write {{'role': 'user', 'content': 'text'}}"
+            f"messages[{index}] is not a chat message: {brief(message)}; write {{'role': 'user', 'content': 'text'}}"
         )
     if message.get("tool_calls") or message.get("function_call"):
         raise ValueError(f"messages[{index}] calls tools, which this server does not offer")
@@ -156,7 +156,7 @@ def _part(index: int, part: object) -> str:
     text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
     if not isinstance(text, str):
         raise ValueError(
-            f"messages[{index}] holds a part that is no text: {shown(part)}; write {{'type': 'text', 'text': ...}}: "
+            f"messages[{index}] holds a part that is not text: {shown(part)}; write {{'type': 'text', 'text': ...}}: "
             "the model reads text only"
         )
     return text
@@ -164,5 +164,5 @@ def _part(index: int, part: object) -> str:
 
 def _token_id(name: str) -> int:
     if not (name.isascii() and name.isdigit() and len(name) < MAX_DIGITS):
-        raise ValueError(f"logit_bias maps token ids to numbers; {brief(name)} is no token id")
+        raise ValueError(f"logit_bias maps token ids to numbers; {brief(name)} is not a token id")
     return int(name)

@@ -143,14 +143,14 @@ class Judge:
             return Refusal("marks", f"{was!r} would become {becomes!r}, inside a text")
         if lacks_end(piece, self._text[: self._segment.start]):
             return None
-        return Refusal("fragment", f"{becomes!r} would end what is no sentence")
+        return Refusal("fragment", f"{becomes!r} would end text that is not a sentence")
 
     def _wrong_capital(self, wording: Wording, start: int) -> Refusal | None:
         """The refusal of changes of case at the beginning of list items, headings and cells, and in unknown words."""
         was, becomes = wording.was, wording.becomes
         begins = start == self._segment.start and was[:1].islower() and becomes[:1].isupper()
         if begins and (self._segment.is_label or begins_item(self._text[:start])):
-            return Refusal("fragment", f"{was!r} begins what is no sentence, and would become {becomes!r}")
+            return Refusal("fragment", f"{was!r} begins text that is not a sentence, and would become {becomes!r}")
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
         for word in spelt(was):
@@ -158,7 +158,7 @@ class Judge:
             if has_capital_inside and word not in becomes and not self._is_word(word.lower()):
                 return Refusal("names", f"{word!r} has a capital inside, and would become {becomes!r}")
             if word not in becomes and not (self._is_word(word) or self._is_word(word.capitalize())):
-                return Refusal("names", f"{word!r} is in no list of words, and would become {becomes!r}")
+                return Refusal("names", f"{word!r} is in no word list, and would become {becomes!r}")
         for word, new in zip(spelt(was), spelt(becomes), strict=False):
             if word[0].isupper() and new != word and new.casefold() == word.casefold() and not self._is_word(new):
                 return Refusal("names", f"{word!r} is written with a capital, and would become {new!r}")
@@ -222,10 +222,10 @@ class _Preferred:
         characters before them, because the text and its shown form differ only in white space and hidden spans."""
         self._ink = [0, *accumulate(_is_ink(text, segment))]
         self._start = segment.start
-        told = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
-        last = len(told) - 1
+        counts = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
+        last = len(counts) - 1
         self._changes = [
-            (told[min(change.start, last)], told[min(change.end, last)], change.margin) for change in changes
+            (counts[min(change.start, last)], counts[min(change.end, last)], change.margin) for change in changes
         ]
 
     def margin(self, start: int, end: int) -> float | None:

@@ -71,7 +71,7 @@ class Wording:
         """Return the refusal of a new word that is unknown, or None."""
         for word in self.new:
             if not knows(word) and not _is_run(word, self.gone):
-                return Refusal("words", f"{word!r} stands in no list of words, and not in the document")
+                return Refusal("words", f"{word!r} is in no word list and not in the document")
         return None
 
     def swap(self, knows: Knows) -> Refusal | None:
@@ -82,7 +82,7 @@ class Wording:
             return Refusal("swap", f"{self.was!r} would become {self.becomes!r}, and deny or affirm something")
         for word in self.new:
             if not self._has_origin(word, knows):
-                return Refusal("swap", f"{word!r} is no form or spelling of anything in {self.was!r}")
+                return Refusal("swap", f"{word!r} is not a form or spelling of anything in {self.was!r}")
         for word in self.gone:
             if not self._has_heir(word, knows):
                 return Refusal("swap", f"{word!r} would be gone from {self.was!r}")

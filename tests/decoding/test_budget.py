@@ -89,17 +89,33 @@ def test_prompts_are_read_in_as_many_calls_as_take_least_time() -> None:
     assert model.split_first([10, 10, 10, 100, 100]) == [5]
 
 
-@pytest.mark.parametrize("tree", [EMPTY, DraftTree.of_chain([1, 2])], ids=["empty", "drafted"])
-def test_every_pass_is_learned_from_before_its_cost_is_asked_for(tree: DraftTree) -> None:
+def test_costs_lag_behind_by_one_pass() -> None:
     late, early = CostModel(), CostModel()
-    for nodes, seconds in [(0, 0.1), (2, 0.15), (0, 0.12), (2, 0.11)]:
+    for model in (late, early):
+        model.observe(1, 0, 0.1)  # the first measurement counts at once
+    assert late.seconds(1) == early.seconds(1) == pytest.approx(0.1)
+    for nodes, seconds in [(2, 0.15), (0, 0.12), (2, 0.11)]:
+        before = late.budget(1, 8)
         for model in (late, early):
             model.observe(1, nodes, seconds)
         early.learn()
         early.learn()  # of no effect
-        assert PassCost.of(late, [tree], 4, is_first=False) == PassCost.of(early, [tree], 4, is_first=False)
+        assert late.budget(1, 8) == before != early.budget(1, 8)
         assert late.take_ratio() == early.take_ratio() and late.budget(1, 8) == early.budget(1, 8)
-    assert late.seconds(1) == early.seconds(1) != 0 and late.measured(1) == early.measured(1)
+    assert late.measured(1) == early.measured(1)
+
+
+@pytest.mark.parametrize("tree", [EMPTY, DraftTree.of_chain([1, 2])], ids=["empty", "drafted"])
+def test_a_pass_costs_what_its_budget_says(tree: DraftTree) -> None:
+    model = CostModel()
+    for nodes, seconds in [(0, 0.1), (2, 0.15), (0, 0.1)]:
+        model.observe(1, nodes, seconds)
+    model.learn()
+    budget = model.budget(1, 4)
+    cost = PassCost.of(budget, [tree], 4)
+    assert cost.seconds == budget.seconds and cost.allowed_nodes == 4
+    assert cost.per_node * len(tree) == pytest.approx(budget.costs[len(tree)] - 1.0)
+    assert PassCost.of(model.budget(1, 4, adaptive=False), [tree], 4) == PassCost(1, 4)
 
 
 def test_the_prior_holds_until_calls_differ() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +16,13 @@ from hypothesis import strategies as st
 from benchmarks.speed.prompts import Case
 from benchmarks.speed.simulation import DEVICES, AlwaysWrong, Device, Outcome, simulate
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.controller import LOOKS, PROBE_NODES, SHARE, DraftController, fit
+from copyspec.decoding import controller as controller_module
+from copyspec.decoding.controller import LOOKS, PROBE_NODES, SHARE, DraftController, believed, fit
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import Drafter
 from copyspec.options import DraftOptions
 from copyspec.sources import Source
-from copyspec.tree import EMPTY, DraftTree
+from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 
 
 def case(tokens: int = 100, seed: int = 0) -> Case:
@@ -142,17 +145,15 @@ def test_a_tree_is_cut_to_its_likeliest_nodes_and_what_is_left_allows() -> None:
 
 def test_claims_are_weighed_by_the_record() -> None:
     controller, tree = DraftController(), DraftTree([5, 6], [-1, 0], [0.9, 0.81], [None, None])
-    assert controller.believed(tree) == pytest.approx([0.9, 0.81])
+    assert believed(tree.parents, tree.scores, controller.scale) == pytest.approx([0.9, 0.81])
     for _ in range(20):
         controller.observe(tree, tree, [], 0.1, 0.0)
     assert controller.trust < 0.2
-    assert controller.is_probe and controller.believed(tree) == pytest.approx([0.9, 0.81]), (
-        "a probe is made as if believed"
-    )
+    assert controller.is_probe and controller.scale == 1.0, "a probe is made as if believed"
     (probe,), _ = fit([controller], [DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)], Budget(8, [1.0] * 9))
     assert len(probe) <= PROBE_NODES
     controller.observe(tree, tree, [0, 1], 0.0, 0.0)
-    worth = controller.believed(tree)
+    worth = believed(tree.parents, tree.scores, controller.scale)
     assert worth[0] == pytest.approx(0.9 * controller.trust) and worth[1] == pytest.approx(0.81 * controller.trust**2)
 
 
@@ -188,3 +189,67 @@ def test_stats_of_two_rows_add_up_to_what_was_last_measured() -> None:
     assert (both.decisions, both.saved_passes) == ({"drafted": 3, "paused": 3}, 1.0)
     assert (both.pass_costs, both.pass_seconds, both.trust) == ({0: 1.0}, 3.0, 1.0)
     assert (first + Stats()).pass_costs == first.pass_costs
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> tuple[list[int], list[float]]:
+    """Parents and scores, some of them equal, rising along a path, or beyond what a probability may be."""
+    size = draw(st.integers(0, 24))
+    parents = [draw(st.integers(ROOT, node - 1)) for node in range(size)]
+    scores = st.sampled_from([0.0, 0.1, 0.5, 0.5000001, 0.9, 1.0, 1.5, -0.5, 1e-300, math.inf, -math.inf, math.nan])
+    return parents, draw(st.lists(scores, min_size=size, max_size=size))
+
+
+@pytest.mark.skipif(COMPILED is None, reason="compares the compiled functions")
+@given(
+    st.lists(st.tuples(drafts(), st.sampled_from([1.0, 0.7, 0.03]), st.booleans()), min_size=1, max_size=4),
+    st.lists(st.sampled_from([0.0, 0.01, 0.3]), min_size=25, max_size=25),
+    st.floats(0.0, 5.0),
+)
+def test_fit_in_c_equals_python(
+    rows: list[tuple[tuple[list[int], list[float]], float, bool]], steps: list[float], allowed: float
+) -> None:
+    assert COMPILED is not None
+    given_drafts = [
+        None if not parents else (parents, scores, scale, 1 if is_probe else len(parents))
+        for (parents, scores), scale, is_probe in rows
+    ]
+    costs = [1.0, *itertools.accumulate(steps, initial=1.0)]
+    widest = max(len(parents) for (parents, _), *_ in rows)
+    arguments = given_drafts, costs, widest, 24, allowed
+    assert COMPILED.fit(*arguments) == controller_module._fit(*arguments)
+
+
+@pytest.mark.skipif(COMPILED is None, reason="compares the compiled functions")
+@given(drafts(), st.randoms(use_true_random=False))
+def test_record_in_c_equals_python(draft: tuple[list[int], list[float]], rng: random.Random) -> None:
+    assert COMPILED is not None
+    parents, scores = draft
+    path, at = [], ROOT
+    for node, parent in enumerate(parents):
+        if parent == at and rng.random() < 0.6:
+            path.append(node)
+            at = node
+    arguments = parents, scores, path, 0.9, 4.0, 3.5
+    assert COMPILED.record(*arguments) == controller_module._record(*arguments)
+
+
+@pytest.mark.skipif(COMPILED is None, reason="compares the compiled functions")
+def test_c_refuses_what_does_not_fit() -> None:
+    assert COMPILED is not None
+    chain, costs = ([-1, 0], [0.9, 0.8], 1.0, 2), [1.0] * 5
+    for drafts_, costs_, widest, limit in [
+        ([([0, 1], [0.9, 0.8], 1.0, 2)], costs, 2, 4),  # a parent that comes later
+        ([([-1, 0], [0.9], 1.0, 2)], costs, 2, 4),
+        ([([-1, 0], [0.9, 0.8], 1.0, 3)], costs, 2, 4),
+        ([chain], costs, 1, 4),
+        ([chain], costs, -1, 4),
+        ([chain], costs, 2, 5),
+    ]:
+        with pytest.raises(ValueError, match="do not fit"):
+            COMPILED.fit(drafts_, costs_, widest, limit, 1.0)
+    for parents, scores, path in [([0], [0.5], []), ([-1], [], []), ([-1], [0.5], [1]), ([-1], [0.5], [-1])]:
+        with pytest.raises(ValueError, match="do not fit"):
+            COMPILED.record(parents, scores, path, 0.9, 1.0, 1.0)
+    with pytest.raises(TypeError):
+        COMPILED.fit([([-1], ["x"], 1.0, 1)], costs, 1, 4, 1.0)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.drafters.copying.alignment import NEAR, SOON, Alignment
+from copyspec.drafters.copying.alignment import MOVE_EVERY, NEAR, SOON, Alignment
 from copyspec.drafters.copying.context import BORDER, CopyContext
+from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.suffix import LONGEST, RECENT, matches
 from copyspec.sources import Source
 
+needs_compiler = pytest.mark.skipif(COMPILED is None, reason="copyspec was installed without a C compiler")
 tokens_of_four = st.lists(st.integers(0, 3), max_size=40)
 
 
@@ -87,6 +90,60 @@ def test_what_is_near_a_place_where_the_output_stood(
     alignment.extend(after)
     costs = edit_costs(source, after, [abs(position - place) for position in range(len(source) + 1)])
     assert alignment.near() == {j: cost - min(costs) for j, cost in enumerate(costs) if cost <= min(costs) + NEAR}
+
+
+@needs_compiler
+@settings(max_examples=200, deadline=None)
+@given(
+    source=st.integers(1, 30).flatmap(lambda most: st.lists(st.integers(0, most), max_size=200)),
+    band=st.sampled_from([2, 5, 16, 31, 32, 33, 64, 256]),
+    free=st.sampled_from([0, 0, 3, 12]),
+    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(-5, 5), st.integers(1, 20)), max_size=30),
+)
+def test_alignments_are_the_same_compiled_and_in_python(
+    source: list[int], band: int, free: int, steps: list[tuple[int, int, int]]
+) -> None:
+    """Along a copy that breaks off, or stands somewhere else, by as many positions as a step says."""
+    assert COMPILED is not None
+    compiled, place = COMPILED.align(source, band, free, MOVE_EVERY, SOON, NEAR), 0
+    in_python = Alignment(source, band, free)
+    for kind, shift, length in steps:
+        place = min(max(place + shift, 0), len(source) + 2)
+        for alignment in (compiled, in_python):
+            if kind == 0:
+                alignment.stand(place)
+            alignment.extend(source[place : place + length] or [kind])
+        place += length
+        assert list(compiled.near(3).items()) == list(in_python.near(3).items())
+        assert (compiled.least(), compiled.best()) == (in_python.least(), in_python.best())
+        assert [*map(compiled.in_band, range(-1, 203))] == [*map(in_python.in_band, range(-1, 203))]
+
+
+@needs_compiler
+def test_wrong_arguments_of_compiled_alignments_raise() -> None:
+    class Emptying:
+        def __index__(self) -> int:
+            tokens.clear()
+            return 1
+
+    assert COMPILED is not None
+    right = ([1, 2, 3], 16, 0, 32, 24, 3)
+    alignment = COMPILED.align(*right)
+    tokens = [1, Emptying(), 3]
+    for place, wrong in enumerate((tokens, 1, -1, 0, -1, 2**21)):
+        with pytest.raises((IndexError, ValueError)):
+            COMPILED.align(*right[:place], wrong, *right[place + 1 :])
+    tokens = [1, Emptying(), 3]
+    alignment.extend(tokens)
+    for method, argument in (
+        *((alignment.extend, [2**64]), (alignment.extend, 5), (alignment.extend, ["a"])),
+        *((alignment.stand, -1), (alignment.stand, 2**70), (alignment.stand, 20), (alignment.near, -1)),
+        *((alignment.near, 2**63 - 2), (alignment.in_band, "a")),
+    ):
+        with pytest.raises((IndexError, OverflowError, TypeError, ValueError)):
+            method(argument)
+    with pytest.raises(TypeError, match="cannot create"):
+        type(alignment)()
 
 
 def slow_matches(text: list[int]) -> dict[int, int]:

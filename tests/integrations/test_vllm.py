@@ -235,7 +235,7 @@ def test_an_error_while_drafting_does_not_reach_the_engine(
     with caplog.at_level(logging.ERROR):
         run(runner)
     assert wanted.output == wanted.script
-    assert len(caplog.records) == 1 and "goes on without drafts" in caplog.text
+    assert len(caplog.records) == 1 and "continues without drafts" in caplog.text
 
 
 def test_a_sampler_that_loses_parameters_is_mended(caplog: pytest.LogCaptureFixture) -> None:
@@ -246,7 +246,7 @@ def test_a_sampler_that_loses_parameters_is_mended(caplog: pytest.LogCaptureFixt
         mended: Any = sys.modules["vllm.v1.sample.rejection_sampler"]
         found = mended.expand_batch_to_tokens(torch.tensor([0.0, 0.7]), torch.tensor([2, 3]), 3, 0, 1)
         torch.testing.assert_close(found, torch.tensor([1.0, 1.0, 0.7]))
-    assert "put its own in its place" in caplog.text
+    assert "copyspec has replaced it" in caplog.text
 
 
 def test_where_it_cannot_be_mended_nothing_is_drafted(
@@ -368,7 +368,7 @@ def test_the_engine_is_configured_by_the_name_of_the_class() -> None:
     module, _, name = str(found["model"]).rpartition(".")
     assert getattr(__import__(module, fromlist=[name]), name).__name__ == "Proposer"
     assert found["num_speculative_tokens"] == 32
-    with pytest.raises(ValueError, match="num_speculative_tokens must be a whole number from 1 to 128"):
+    with pytest.raises(ValueError, match="num_speculative_tokens must be an integer from 1 to 128"):
         config(0)
 
 

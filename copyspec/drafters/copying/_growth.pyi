@@ -3,10 +3,12 @@
 from array import array
 from collections.abc import Callable, Sequence
 
+from copyspec.drafters.copying.alignment import Alignment
 from copyspec.tree import Origin
 
 VERSION: int
 
+def align(source: Sequence[int], band: int, free: int, move_every: int, soon: int, near: int, /) -> Alignment: ...
 def arrange(
     tokens: list[int],
     parents: list[int],
@@ -21,6 +23,57 @@ def arrange(
     origin: type[Origin],
     /,
 ) -> tuple[list[int], list[int], list[float], list[Origin | None]]: ...
+def best_chain(
+    tables: object,
+    text: list[int],
+    deeper: list[float],
+    none_deeper: float,
+    tokens: list[int],
+    parents: list[int],
+    scores: list[float],
+    positions: list[int],
+    cursors: list[list[tuple[int, int]]],
+    length: int,
+    /,
+) -> list[int]: ...
+def extend(
+    text: list[int],
+    written: dict[int, list[int]],
+    counts: dict[int, int],
+    common: list[int],
+    tokens: Sequence[int],
+    own_count: int,
+    most: int,
+    /,
+) -> None: ...
+def walk(
+    rates: object,
+    tokens: Sequence[int],
+    drafted: list[int],
+    parents: list[int],
+    scores: list[float],
+    positions: list[int],
+    cursors: list[list[tuple[int, int]]],
+    text: list[int],
+    output_start: int,
+    substitutes: dict[int, int],
+    records: array[float],
+    priors: list[float],
+    at_root: list[float],
+    deeper: list[float],
+    /,
+) -> tuple[int, int]: ...
+def make_rates(
+    decay: float,
+    prior_count: float,
+    prior_count_wrong: float,
+    max_factor: float,
+    stride: int,
+    short: int,
+    seen: int,
+    kept: int,
+    /,
+) -> object: ...
 def index(text: list[int], places: dict[int, list[int]], start: int, stop: int, /) -> None: ...
 def make_tables(
     following: list[int],

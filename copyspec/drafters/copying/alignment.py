@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.drafters.copying.native_module import COMPILED
+
 BAND = 256
 """Positions kept on either side of the best one: insertions and deletions up to about this length are followed."""
 
@@ -92,23 +94,23 @@ class Alignment:
         """Return the first position of minimum cost."""
         return self.start + int(self.costs.argmin())
 
-    def near(self) -> dict[int, int]:
-        """Return the positions whose cost is at most NEAR above the minimum, each with its excess over it."""
+    def near(self, offset: int = 0) -> dict[int, int]:
+        """Return the positions whose cost is at most NEAR above the minimum, plus `offset`, each with its excess over
+        it."""
         since = self._output - self._stood
         if self._place is not None and since <= SOON:
-            return self._near_place(self._place, since)
+            return self._near_place(self._place, since, offset)
         costs = self.costs
-        least = int(np.minimum.reduce(costs))  # a third of the time of its method `min`
+        least = int(costs.min())
         (places,) = (costs <= least + NEAR).nonzero()
-        start, above = self.start, costs[places].tolist()
-        return {start + place: cost - least for place, cost in zip(places.tolist(), above, strict=True)}
+        return {offset + self.start + int(place): int(costs[place]) - least for place in places}
 
     def stand(self, position: int) -> None:
         """Set the output's position to `position`, as a certain fact: D becomes the distance from it."""
         start = max(0, position - self._band)
         self._set_band(start, min(self._length, position + self._band) - start)
         self._base = position - start
-        self._falls = (1 << self._base) - 1
+        self._falls = ((1 << self._base) - 1) & self._all
         self._rises = self._all & ~self._falls
         self._place, self._stood = position, self._output
 
@@ -116,7 +118,7 @@ class Alignment:
         """Whether the band covers `position`."""
         return self.start <= position <= self.start + self._width
 
-    def _near_place(self, place: int, since: int) -> dict[int, int]:
+    def _near_place(self, place: int, since: int, offset: int) -> dict[int, int]:
         """`near`, if the output was at `place` before its last `since` tokens.
 
         At that time D[j] was |j - place|. Now D[j] is at least |j - place - since| and its minimum at most `since`, so
@@ -131,7 +133,8 @@ class Alignment:
             rises >>= 1
             falls >>= 1
         least = min(costs)
-        return {position: cost - least for position, cost in enumerate(costs, first) if cost <= least + NEAR}
+        places = enumerate(costs, offset + first)
+        return {position: cost - least for position, cost in places if cost <= least + NEAR}
 
     def _set_band(self, start: int, width: int) -> None:
         self.start, self._width, self._all = start, width, (1 << width) - 1
@@ -150,3 +153,11 @@ class Alignment:
             self._falls >>= past
             start += past
         self._set_band(start, stop - start)
+
+
+def align(source: Sequence[int], free: int = 0) -> Alignment:
+    """Make an `Alignment`: in C, if that was compiled, and then of another class with the same methods."""
+    if COMPILED is None:
+        return Alignment(source, free=free)
+    made: Alignment = COMPILED.align(source, BAND, free, MOVE_EVERY, SOON, NEAR)
+    return made

@@ -1,16 +1,17 @@
-"""`growth.grow` in C if it was compiled when the package was installed, else in Python."""
+"""`growth.grow`, `chains.best_chain` and `learning.walk`: in C if that was compiled when the package was installed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from copyspec.budget import Budget
-from copyspec.drafters.copying import growth, situations
+from copyspec.drafters.copying import chains, growth, learning, situations
 from copyspec.drafters.copying.context import WRITTEN, CopyContext
-from copyspec.drafters.copying.estimates import Estimates
+from copyspec.drafters.copying.estimates import DECAY as RECORD_DECAY
+from copyspec.drafters.copying.estimates import MAX_FACTOR, PRIOR_COUNT, PRIOR_COUNT_WRONG, SHORT, Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, Voice
 from copyspec.drafters.copying.native_module import COMPILED
-from copyspec.drafters.copying.substitutes import COLUMNS
+from copyspec.drafters.copying.substitutes import COLUMNS, KEPT, SEEN
 from copyspec.drafters.predictors.ngrams import KEY_BITS, LEAST, MOST, ORDERS, NGrams
 
 IS_COMPILED = COMPILED is not None
@@ -50,6 +51,10 @@ BREAKING_CONSTANTS = (*CONSTANTS[:16], growth.LATER_BREAKING, *CONSTANTS[17:])
 _TABLES: object = COMPILED and COMPILED.make_tables(*CONSTANTS)
 _BREAKING_TABLES: object = COMPILED and COMPILED.make_tables(*BREAKING_CONSTANTS)
 
+_RATES: object = COMPILED and COMPILED.make_rates(
+    RECORD_DECAY, PRIOR_COUNT, PRIOR_COUNT_WRONG, MAX_FACTOR, situations.STRIDE, SHORT, SEEN, KEPT
+)
+
 
 def grow(
     corpus: CopyContext,
@@ -85,3 +90,45 @@ def grow(
         tuple(voices),
     )
     return Grown(*grown)
+
+
+def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> list[int]:
+    """`chains.best_chain`."""
+    if COMPILED is None:
+        return chains.best_chain(grown, corpus, estimates, length)
+    found: list[int] = COMPILED.best_chain(
+        _TABLES,
+        corpus.tokens,
+        estimates.deeper,
+        estimates.none_deeper,
+        grown.tokens,
+        grown.parents,
+        grown.scores,
+        grown.positions,
+        grown.cursors,
+        length,
+    )
+    return found
+
+
+def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Estimates) -> tuple[int, int]:
+    """`learning.walk`."""
+    if COMPILED is None:
+        return learning.walk(grown, tokens, corpus, estimates)
+    found: tuple[int, int] = COMPILED.walk(
+        _RATES,
+        tokens,
+        grown.tokens,
+        grown.parents,
+        grown.scores,
+        grown.positions,
+        grown.cursors,
+        corpus.tokens,
+        corpus.output_start,
+        corpus.substitutes.places,
+        estimates.records,
+        estimates.priors,
+        estimates.at_root,
+        estimates.deeper,
+    )
+    return found

@@ -154,6 +154,9 @@ class CopyContext:
     def extend(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output."""
         text, written, counts, common = self.tokens, self.written, self._counts, self.common
+        if COMPILED is not None:
+            COMPILED.extend(text, written, counts, common, tokens, OWN_COUNT, COMMON_TOKENS)
+            return
         for token in tokens:
             text.append(token)
             if token in written:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from functools import cache
 
 from copyspec.budget import Budget
-from copyspec.drafters.copying.compiled import grow
+from copyspec.drafters.copying.compiled import best_chain, grow, walk
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.cursors import Tracker
-from copyspec.drafters.copying.estimates import NGRAM_PRECISION, RECORD_AT_ROOT, RECORD_DEEPER, Estimates
-from copyspec.drafters.copying.growth import Cursor, Grown, forked
-from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, NEXT_SITUATION, STRIDE
-from copyspec.drafters.copying.substitutes import COLUMNS
+from copyspec.drafters.copying.estimates import NGRAM_PRECISION, Estimates
+from copyspec.drafters.copying.growth import Cursor, Grown
+from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, STRIDE
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -20,6 +20,12 @@ CHAIN_SEARCH = 2
 """To find the best chain of n tokens, a tree of this many times n nodes is grown: 3 and 5 find no better ones."""
 
 NOTHING = Grown()  # the empty tree; never changed
+
+
+@cache
+def _wide(max_nodes: int) -> Budget:
+    """The budget of the tree that a chain of `max_nodes` tokens is cut from."""
+    return Budget(CHAIN_SEARCH * max_nodes)
 
 
 class CopyDrafter:
@@ -44,7 +50,7 @@ class CopyDrafter:
     ) -> None:
         self._ngrams = ngrams
         self._corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
-        self._tracker = Tracker(self._corpus, breaks)
+        self._tracker = Tracker(self._corpus, breaks, ngrams)
         self._estimates = Estimates(found=bool(self._corpus.text_starts), is_question=self._corpus.is_question)
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
@@ -75,74 +81,23 @@ class CopyDrafter:
 
     def _chain(self, budget: Budget) -> DraftTree:
         """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from."""
-        wide = Budget(CHAIN_SEARCH * budget.max_nodes)
+        wide = _wide(budget.max_nodes)
         grown = self._grown = grow(self._corpus, self._cursors, self._estimates, wide, self._ngrams)
-        if not grown.tokens:
-            return EMPTY
-        expected: list[float] = []
-        for parent, score in zip(grown.parents, grown.scores, strict=True):
-            expected.append(score + (expected[parent] if parent != ROOT else 0.0))
-        node = expected.index(max(expected))
-        path = []
-        while node != ROOT:
-            path.append(node)
-            node = grown.parents[node]
-        path.reverse()
-        while len(path) < budget.max_nodes and self._lengthen(grown, path[-1]):
-            path.append(len(grown.tokens) - 1)
+        path = best_chain(grown, self._corpus, self._estimates, budget.max_nodes)
         scores = [grown.scores[node] for node in path]
         path = path[: budget.cut(scores)]
         if not path:
             return EMPTY
-        origins = self._corpus.origins([grown.positions[node] for node in path])
-        return DraftTree(
-            [grown.tokens[node] for node in path], range(ROOT, len(path) - 1), scores[: len(path)], origins
-        )
-
-    def _lengthen(self, grown: Grown, node: int) -> bool:
-        """Append the token of the heaviest cursor after `node`, although a tree would have no place for it."""
-        text, weights = self._corpus.tokens, self._estimates.deeper
-        cursors = [each for each in forked(text, grown.cursors[node]) if each[0] < len(text) and text[each[0]] >= 0]
-        if not cursors:
-            return False
-        position, state = max(cursors, key=lambda cursor: weights[cursor[1]])
-        share = weights[state] / (weights[state] + self._estimates.none_deeper)
-        grown.tokens.append(text[position])
-        grown.parents.append(node)
-        grown.scores.append(grown.scores[node] * share)
-        grown.positions.append(position)
-        grown.cursors.append([(position + 1, NEXT_SITUATION[state])])
-        return True
+        tokens, positions = [grown.tokens[node] for node in path], [grown.positions[node] for node in path]
+        parents = list(range(ROOT, len(path) - 1))
+        return DraftTree(*self._corpus.arranged(tokens, parents, scores, positions, len(path)))
 
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
-        """Walk the last tree along `tokens` and update the records.
+        """Learn from what the output took of the last tree.
 
         Returns the cursors at the last accepted node, and the number of accepted nodes."""
         grown, estimates = self._grown, self._estimates
-        parents, drafted, scores, records = grown.parents, grown.tokens, grown.scores, estimates.records
-        replaced = self._corpus.substitutes.places
-        node, taken, likely = ROOT, 0, None  # `likely`: the first, most likely child of `node`
-        touched = set()
-        for child, parent in enumerate(parents):  # children come after their parents: one pass walks the path
-            if parent != node:
-                continue
-            right = drafted[child] == tokens[taken]
-            if drafted[child] in replaced or (likely is None and not right):
-                self._learn_substitute(child, right, likely is None, taken, tokens)
-            if likely is None:
-                likely = child
-                cursors = grown.cursors[child]
-                if cursors:
-                    after = cursors[0][1]
-                    number = RECORD_DEEPER[after] if node != ROOT else RECORD_AT_ROOT[after]
-                    records[number].add(scores[child] / (scores[node] if node != ROOT else 1.0), right)
-                    touched.add(number)
-            if right:
-                node, taken, likely = child, taken + 1, None
-                if taken == len(tokens):
-                    break
-        for number in touched:
-            estimates.refresh(number)
+        node, taken = walk(grown, tokens, self._corpus, estimates)
         if grown.offered:
             resumed = [cursor for cursor in self._cursors if cursor[1] // STRIDE == FOLLOWED_RESUMED]
             if resumed:
@@ -152,26 +107,10 @@ class CopyDrafter:
             offered = tokens[0] in grown.offered
             estimates.record_any(grown.covered, offered)
             if grown.words and not offered:
-                told = [(token, share) for token, share in grown.words if token not in grown.offered]
-                expected = NGRAM_PRECISION * sum([share for _, share in told])
-                estimates.record_words(expected, any([token == tokens[0] for token, _ in told]))
+                predicted = [(token, share) for token, share in grown.words if token not in grown.offered]
+                expected = NGRAM_PRECISION * sum([share for _, share in predicted])
+                estimates.record_words(expected, any([token == tokens[0] for token, _ in predicted]))
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
-
-    def _learn_substitute(self, child: int, right: bool, likely: bool, taken: int, tokens: Sequence[int]) -> None:
-        """Update the substitutes of a child's token, where the output has tokens[taken]."""
-        text, substitutes, token = self._corpus.tokens, self._corpus.substitutes, self._grown.tokens[child]
-        place = substitutes.places.get(token, -1)
-        if right:
-            if place >= 0:
-                substitutes.kept(token)
-            return
-        if place >= 0:
-            position = place // COLUMNS - len(text)
-            if (text[position] if position < 0 else tokens[position]) == tokens[taken]:
-                substitutes.repeated(token)
-                return
-        if likely and 0 <= self._grown.positions[child] < self._corpus.output_start:
-            substitutes.replaced(token, len(text) + taken)
 
     def _tree(self, grown: Grown, count: int) -> DraftTree:
         """The first `count` nodes as a draft tree, with the most likely chain moved to the front."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
 from copyspec.drafters.copying import priors, priors_found
 from copyspec.drafters.copying.context import COMMON_TOKENS
@@ -63,11 +64,6 @@ def record_number(after: int, *, is_root: bool) -> int:
     return family * RECORDS_PER_FAMILY + (LONG if length > SHORT else SHORT_AT_ROOT if is_root else SHORT_DEEPER)
 
 
-RECORD_AT_ROOT = [record_number(after, is_root=True) for after in range(EDIT_START * STRIDE)]
-RECORD_DEEPER = [record_number(after, is_root=False) for after in range(EDIT_START * STRIDE)]
-"""Record numbers by the situation after a right token, which is a matched one and so below EDIT_START."""
-
-
 @dataclass(slots=True)
 class Record:
     """Decayed counts of right and wrong predictions, and what was expected of them."""
@@ -91,6 +87,9 @@ class Record:
         return min(limit, max(1.0 / limit, hits / misses))
 
 
+RECORD = len(fields(Record))
+
+
 class Estimates:
     """The weights of one row, relative to the event that no cursor is right, which weighs about 1.
 
@@ -101,15 +100,16 @@ class Estimates:
 
     def __init__(self, *, found: bool = False, is_question: bool = False) -> None:
         fitted = priors_found if found and not is_question else priors
-        self._priors = PRIORS_QUESTION if found and is_question else fitted.PRIORS
-        self.at_root = list(self._priors)  # weights by situation, at the tree's root
-        self.deeper = list(self._priors)  # the same at its other nodes
+        self.priors = PRIORS_QUESTION if found and is_question else fitted.PRIORS
+        self.at_root = list(self.priors)  # weights by situation, at the tree's root
+        self.deeper = list(self.priors)  # the same at its other nodes
         self.crowds: Sequence[float] = fitted.CROWDS
         self.repeated: Sequence[float] = REPEATED  # see `substitutes`
-        self.none_at_root = self._priors[NONE_AT_ROOT]
-        self.none_deeper = self._priors[NONE_DEEPER]
-        self.common = [self._priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
-        self.records = [Record() for _ in range(EDIT_START * RECORDS_PER_FAMILY)]  # see `record_number`
+        self.none_at_root = self.priors[NONE_AT_ROOT]
+        self.none_deeper = self.priors[NONE_DEEPER]
+        self.common = [self.priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
+        self.records = array("d", bytes(8 * RECORD * EDIT_START * RECORDS_PER_FAMILY))
+        """The fields of a `Record` for each `record_number`. [records * RECORD]"""
         self.language = NGRAM_PRECISION  # factor on the n-grams' share of the weight of "none"
         self.copies_break = False  # whether copies have ended early of late
         self._accepted = FEW_ACCEPTED  # running average of the tokens per forward pass
@@ -125,7 +125,7 @@ class Estimates:
     def record_any(self, probability: float, right: bool) -> None:
         """Record whether one of the root's predictions, of this total `probability`, was `right`."""
         self._any.add(probability, right)
-        self.none_at_root = self._priors[NONE_AT_ROOT] / self._any.odds_factor(PRIOR_COUNT, MAX_FACTOR_NONE)
+        self.none_at_root = self.priors[NONE_AT_ROOT] / self._any.odds_factor(PRIOR_COUNT, MAX_FACTOR_NONE)
 
     def record_resumed(self, weight: float, covered: float, right: bool) -> None:
         """Record whether a resumed cursor in followed text was `right` at the root: answers that take words from a text
@@ -136,7 +136,7 @@ class Estimates:
         probability = min(RESUMED_SURE, weight * (1.0 - covered) / self.none_at_root)
         self._resumed.add(probability, right)
         factor = min(1.0, self._resumed.odds_factor(PRIOR_COUNT_RESUMED, MAX_FACTOR, PRIOR_COUNT_RESUMED))
-        self.at_root[_RESUMED] = [weight * factor for weight in self._priors[_RESUMED]]
+        self.at_root[_RESUMED] = [weight * factor for weight in self.priors[_RESUMED]]
 
     def record_words(self, probability: float, right: bool) -> None:
         """Record whether the n-grams were `right` where no cursor was. `probability`: what they gave to tokens that no
@@ -148,16 +148,24 @@ class Estimates:
             1.0, NGRAM_PRECISION * (words.right + PRIOR_COUNT_WORDS) / (words.expected + PRIOR_COUNT_WORDS)
         )
 
+    def record(self, number: int, probability: float, right: bool) -> None:
+        """Record in record `number` whether a prediction of this `probability` was `right`; `refresh` it then."""
+        record = self._record(number)
+        record.add(probability, right)
+        self.records[number * RECORD : (number + 1) * RECORD] = array("d", astuple(record))
+
     def refresh(self, number: int) -> None:
         """Recompute the weights that record `number` scales."""
         family, kind = divmod(number, RECORDS_PER_FAMILY)
-        factor = self.records[number].odds_factor(
-            PRIOR_COUNT_WRONG if kind != SHORT_AT_ROOT else PRIOR_COUNT, MAX_FACTOR
-        )
+        prior_count_wrong = PRIOR_COUNT_WRONG if kind != SHORT_AT_ROOT else PRIOR_COUNT
+        factor = self._record(number).odds_factor(prior_count_wrong, MAX_FACTOR)
         start, end = family * STRIDE, (family + 1) * STRIDE
         start, end = (start + SHORT, end) if kind == LONG else (start, start + SHORT)
-        weights = [weight * factor for weight in self._priors[start:end]]
+        weights = [weight * factor for weight in self.priors[start:end]]
         if kind != SHORT_DEEPER:
             self.at_root[start:end] = weights
         if kind != SHORT_AT_ROOT:
             self.deeper[start:end] = weights
+
+    def _record(self, number: int) -> Record:
+        return Record(*self.records[number * RECORD : (number + 1) * RECORD])

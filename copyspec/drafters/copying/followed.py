@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from copyspec.drafters.copying.alignment import Alignment
+from copyspec.drafters.copying.alignment import Alignment, align
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.growth import Cursor
 from copyspec.drafters.copying.situations import (
@@ -77,7 +77,7 @@ class Followed(ABC):
         """Return the corpus positions that the output may have reached, with their edit cost above the minimum."""
         if self.alignment is None or not self.is_active:
             return {}
-        return {self.start + place: excess for place, excess in self.alignment.near().items()}
+        return self.alignment.near(self.start)
 
     @abstractmethod
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
@@ -98,7 +98,7 @@ class EditedText(Followed):
 
     def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
-        self.alignment = Alignment(corpus.tokens[self.start : self.stop])
+        self.alignment = align(corpus.tokens[self.start : self.stop])
         self.is_active = True
 
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
@@ -116,7 +116,7 @@ class EncoderInput(Followed):
 
     def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
-        self.alignment = Alignment(corpus.tokens[self.start : self.stop], free=INSTRUCTION)
+        self.alignment = align(corpus.tokens[self.start : self.stop], free=INSTRUCTION)
         self.is_active = True
 
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
@@ -164,9 +164,11 @@ class FoundText(Followed):
             self.alignment.extend(tokens)
         if self.alignment is not None:
             least, share = (ESTABLISHED, ESTABLISHED_SHARE) if self._is_begun else (UNBEGUN, UNBEGUN_SHARE)
-            is_established = self._in_order >= max(least, share * self._written)
-            is_near = copied.since <= WITHIN and self.alignment.least() <= FOUND_EDITS + copied.since
-            self.is_active = is_established and is_near
+            self.is_active = (
+                self._in_order >= max(least, share * self._written)
+                and copied.since <= WITHIN
+                and self.alignment.least() <= FOUND_EDITS + copied.since  # last: it is what takes time
+            )
 
     def _where(self, tokens: Sequence[int], copied: Copied) -> tuple[bool, bool]:
         """Whether the last copy settles the output's position, and whether it is the expected one."""
@@ -179,7 +181,7 @@ class FoundText(Followed):
 
     def _find(self, start: int, stop: int, copied: Copied) -> None:
         self.start, self.stop = start, stop
-        self.alignment = Alignment(self._corpus.tokens[start:stop])
+        self.alignment = align(self._corpus.tokens[start:stop])
         self.doubles = self._corpus.doubles(start)
         begun = [self._corpus.text_starts.get(copied.anchor - back, -1) for back in range(copied.run + 2)]
         self._is_begun = max(begun) >= CREDIT_ODDS

@@ -66,4 +66,7 @@ def may_be_version(source: int, version: int) -> bool:
 
 def version_of(versions: Iterable[Version], position: int) -> Version | None:
     """Return the version that holds `position`, or None."""
-    return next((each for each in versions if position in each.version), None)
+    for each in versions:
+        if position in each.version:
+            return each
+    return None

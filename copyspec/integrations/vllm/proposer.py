@@ -45,7 +45,7 @@ class Proposer:
         self._drafts_sampled = True
         self._rows: dict[object, RequestRow] = {}
         self._last: tuple[int, int, float] | None = None  # rows, draft tokens and start of the last decode-only step
-        self._told = False
+        self._warned = False
         runners.check_version()
 
     def load_model(self, *args: object, **kwargs: object) -> None:
@@ -60,7 +60,7 @@ class Proposer:
         else:
             runners.limit_rows_alone(self._runner)
         if not self._drafts_sampled:
-            logger.warning("vLLM's sampler loses its parameters beside drafts on this platform: nothing is drafted")
+            logger.warning("vLLM's sampler loses its parameters with drafts on this platform: nothing is drafted")
 
     @property
     def num_rows(self) -> int:
@@ -135,7 +135,7 @@ class Proposer:
             row.follow(tokens[slot, row.length : total].tolist())
             return row
         except Exception:
-            self._tell_failure()
+            self._log_failure()
             return None
 
     def _prepare(self, rows: Sequence[RequestRow | None]) -> None:
@@ -147,7 +147,7 @@ class Proposer:
                 try:
                     row.prepare()
                 except Exception:
-                    self._tell_failure()
+                    self._log_failure()
                     break
 
     def _chain(self, row: RequestRow, budget: Budget) -> Chain:
@@ -160,7 +160,7 @@ class Proposer:
         try:
             chain = row.drafter.propose(self._budget if row.repeats else budget)
         except Exception:
-            self._tell_failure()
+            self._log_failure()
             return NOTHING
         return chain.tokens[:room], chain.scores[:room]
 
@@ -191,14 +191,13 @@ class Proposer:
             for slot in [slot for slot in self._rows if isinstance(slot, int) and slot >= rows]:
                 del self._rows[slot]
             return
-        requests = self._runner.requests
-        if len(self._rows) > len(requests) or any(key not in requests for key in self._rows):
-            self._rows = {key: row for key, row in self._rows.items() if key in requests}
+        for key in self._rows.keys() - self._runner.requests.keys():
+            del self._rows[key]
 
-    def _tell_failure(self) -> None:
-        if not self._told:
-            self._told = True
-            logger.exception("drafting failed for a request, which goes on without drafts; told once")
+    def _log_failure(self) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.exception("drafting failed for a request, which continues without drafts; logged once")
 
 
 def _agrees(row: RequestRow, tokens: NDArray[np.int32]) -> bool:

@@ -100,7 +100,7 @@ class RequestRows:
     def __init__(self, codec: Codec, vocab_size: int, eos: Collection[int], ngrams: NGrams | None) -> None:
         self._codec, self._vocab_size, self._ngrams = codec, vocab_size, ngrams
         self._eos = [token for token in eos if 0 <= token < vocab_size]
-        self._told = False
+        self._warned = False
 
     def make(self, request: object, prompt: Sequence[int], parameters: object = None) -> RequestRow:
         """Create a row without output; `parameters`: vLLM's SamplingParams, if any. It never raises for a request's
@@ -141,9 +141,9 @@ class RequestRows:
         try:
             edit, references = read_texts(extra_args)
         except (TypeError, ValueError) as error:
-            if not self._told:
-                self._told = True
-                logger.warning("a request's texts to copy from are ignored, as will be others like it: %s", error)
+            if not self._warned:
+                self._warned = True
+                logger.warning("invalid texts to copy from are ignored, here and in later requests: %s", error)
         given: list[tuple[Text, SourceKind]] = [(edit, "edit")] if edit is not None else []
         return [*given, *((each, "reference") for each in references)]
 

@@ -2,7 +2,7 @@
  *
  * growth.py is the description of what happens here, function by function and sum by sum in the same order, so that
  * scores agree to the last bit and ties fall alike; tests/drafters/test_growth.py holds the two against each other.
- * Nothing is kept between calls, and nothing of the caller's is written to.
+ * `grow` keeps nothing between calls, and writes to nothing of the caller's.
  *
  * The arguments may be hostile. Reading one item may run code of its class (`__index__`, `__float__`, `__eq__` of a
  * dictionary's keys), which may change every list and dictionary that is being read. So whatever is read is held while
@@ -175,6 +175,13 @@ get_integer(PyObject *list, Py_ssize_t index, int64_t *integer)
     return draft_any_integer(list, index, integer);
 }
 
+/* Item `index` of a list or a tuple. */
+static inline int
+get_token(PyObject *sequence, Py_ssize_t index, int64_t *token)
+{
+    return PyList_Check(sequence) ? get_integer(sequence, index, token) : draft_any_integer(sequence, index, token);
+}
+
 static inline int
 get_number(PyObject *sequence, Py_ssize_t index, double *number)
 {
@@ -228,13 +235,43 @@ summed(Sum sum)
     return isfinite(sum.lost) ? sum.sum + sum.lost : sum.sum;
 }
 
+/* What the module holds. */
+typedef struct {
+    PyTypeObject *alignment, *groups;
+} State;
+
+/* alignment.c: `align` of the module, and the type of what it makes. */
+
+extern PyType_Spec draft_alignment;
+PyObject *draft_align(PyObject *module, PyObject *args);
+
+/* groups.c: the type of the cursors of all nodes. */
+
+extern PyType_Spec draft_groups;
+/* Those of a draft, which has no cursors after that. */
+PyObject *draft_take_groups(Draft *draft, PyTypeObject *groups);
+/* The list of those of a node in `all`, which is of this type or a list of lists. */
+PyObject *draft_cursors_of(PyObject *all, Py_ssize_t node, PyTypeObject *groups);
+/* The situation of the first of them: 1, or 0 where there is none; -1 with an exception. */
+int draft_first_situation(PyObject *all, Py_ssize_t node, PyTypeObject *groups, int64_t *state);
+
 /* tables.c: `make_tables` of the module. */
 
 PyObject *draft_make_tables(PyObject *module, PyObject *args);
 
-/* places.c: `index` of the module. */
+/* places.c: `index` and `extend` of the module. */
 
 PyObject *draft_index(PyObject *module, PyObject *args);
+PyObject *draft_extend(PyObject *module, PyObject *args);
+
+/* learning.c: `make_rates` and `walk` of the module. */
+
+PyObject *draft_make_rates(PyObject *module, PyObject *args);
+PyObject *draft_walk(PyObject *module, PyObject *args);
+
+/* chain.c: `best_chain` of the module. */
+
+PyObject *draft_best_chain(PyObject *module, PyObject *args);
 
 /* order.c: `arrange` of the module. */
 

@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 7 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 10 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -103,47 +103,23 @@ take_cursors(Draft *draft, PyObject *list, Group *group)
     return 0;
 }
 
-static PyObject *
-cursor_list(const Draft *draft, Group group)
-{
-    PyObject *list = open_list(group.count);
-    for (Py_ssize_t i = 0; list != NULL && i < group.count; i++) {
-        Cursor cursor = draft->cursors.items[group.first + i];
-        PyObject *pair = PyTuple_New(2), *at = PyLong_FromSsize_t(cursor.at), *state = PyLong_FromLong(cursor.state);
-        if (pair == NULL || at == NULL || state == NULL) {
-            Py_XDECREF(pair);
-            Py_XDECREF(at);
-            Py_XDECREF(state);
-            Py_DECREF(list);
-            return NULL;
-        }
-        PyTuple_SET_ITEM(pair, 0, at);
-        PyTuple_SET_ITEM(pair, 1, state);
-        PyList_SET_ITEM(list, i, pair);
-    }
-    if (list != NULL) {
-        close_list(list);
-    }
-    return list;
-}
-
-/* (tokens, parents, scores, positions, cursors, makers), a list each; the last is empty without voices. */
+/* (tokens, parents, scores, positions, makers), a list each; the last is empty without voices. */
 static PyObject *
 node_lists(const Draft *draft)
 {
-    PyObject *lists[6] = {NULL}, *all = NULL;
-    const int filled = PyTuple_GET_SIZE(draft->voices) > 0 ? 6 : 5;
+    PyObject *lists[5] = {NULL}, *all = NULL;
+    const int filled = PyTuple_GET_SIZE(draft->voices) > 0 ? 5 : 4;
     int failed = 0;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 5; i++) {
         lists[i] = open_list(i < filled ? draft->nodes.count : 0);
         failed |= lists[i] == NULL;
     }
     for (Py_ssize_t i = 0; i < draft->nodes.count && !failed; i++) {
         const Node *node = &draft->nodes.items[i];
-        PyObject *items[6] = {
-            PyLong_FromLongLong(node->token),   PyLong_FromSsize_t(node->parent),  PyFloat_FromDouble(node->score),
-            PyLong_FromSsize_t(node->position), cursor_list(draft, node->group),
-            filled == 6 ? PyLong_FromSsize_t(node->maker) : NULL,
+        PyObject *items[5] = {
+            PyLong_FromLongLong(node->token),   PyLong_FromSsize_t(node->parent),
+            PyFloat_FromDouble(node->score),    PyLong_FromSsize_t(node->position),
+            filled == 5 ? PyLong_FromSsize_t(node->maker) : NULL,
         };
         for (int j = 0; j < filled; j++) {
             failed |= items[j] == NULL;
@@ -151,12 +127,12 @@ node_lists(const Draft *draft)
         }
     }
     if (!failed) {
-        for (int i = 0; i < 6; i++) {
+        for (int i = 0; i < 5; i++) {
             close_list(lists[i]);
         }
-        all = PyTuple_Pack(6, lists[0], lists[1], lists[2], lists[3], lists[4], lists[5]);
+        all = PyTuple_Pack(5, lists[0], lists[1], lists[2], lists[3], lists[4]);
     }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 5; i++) {
         Py_XDECREF(lists[i]);
     }
     return all;
@@ -222,9 +198,10 @@ check_arguments(const Draft *draft, Py_ssize_t max_nodes)
 }
 
 static PyObject *
-grow(PyObject *Py_UNUSED(module), PyObject *args)
+grow(PyObject *module, PyObject *args)
 {
-    PyObject *capsule, *cursors, *common_weights, *common, *costs, *ngrams, *voices, *result = NULL, *lists = NULL;
+    PyObject *capsule, *cursors, *common_weights, *common, *costs, *ngrams, *voices;
+    PyObject *result = NULL, *lists = NULL, *groups = NULL;
     Py_ssize_t max_nodes;
     double least;
     Draft draft = {0};
@@ -259,15 +236,17 @@ grow(PyObject *Py_UNUSED(module), PyObject *args)
         goto done;
     }
     lists = node_lists(&draft);
-    if (lists != NULL) {
+    groups = lists == NULL ? NULL : draft_take_groups(&draft, ((State *)PyModule_GetState(module))->groups);
+    if (groups != NULL) {
         result = Py_BuildValue("(OOOOOOdKOdOO)", PyTuple_GET_ITEM(lists, 0), PyTuple_GET_ITEM(lists, 1),
-                               PyTuple_GET_ITEM(lists, 2), PyTuple_GET_ITEM(lists, 3), PyTuple_GET_ITEM(lists, 4),
-                               roots.offered, roots.covered, (unsigned long long)draft.context, roots.words, least,
-                               PyTuple_GET_ITEM(lists, 5), draft.mixes);
+                               PyTuple_GET_ITEM(lists, 2), PyTuple_GET_ITEM(lists, 3), groups, roots.offered,
+                               roots.covered, (unsigned long long)draft.context, roots.words, least,
+                               PyTuple_GET_ITEM(lists, 4), draft.mixes);
     }
 done:
     Py_DECREF(costs);
     Py_XDECREF(lists);
+    Py_XDECREF(groups);
     Py_XDECREF(roots.offered);
     Py_XDECREF(roots.words);
     Py_XDECREF(draft.mixes);
@@ -289,7 +268,33 @@ PyDoc_STRVAR(arrange_doc,
              "arrange(tokens, parents, scores, positions, count, starts, sources, lengths, output_start, end, Origin)\n\n"
              "The fields of a DraftTree of the first `count` nodes: CopyDrafter._tree.");
 
+PyDoc_STRVAR(align_doc,
+             "align(source, band, free, move_every, soon, near)\n\n"
+             "An `alignment.Alignment`, with the constants of that module.");
+
+PyDoc_STRVAR(best_chain_doc,
+             "best_chain(tables, text, deeper, none_deeper, tokens, parents, scores, positions, cursors, length)\n\n"
+             "chains.best_chain, of the lists of a growth.Grown.");
+
+PyDoc_STRVAR(extend_doc,
+             "extend(text, written, counts, common, tokens, own_count, most)\n\n"
+             "CopyContext.extend.");
+
+PyDoc_STRVAR(make_rates_doc,
+             "make_rates(decay, prior_count, prior_count_wrong, max_factor, stride, short, seen, kept)\n\n"
+             "What never changes from call to call, for `walk`.");
+
+PyDoc_STRVAR(walk_doc,
+             "walk(rates, tokens, drafted, parents, scores, positions, cursors, text, output_start, substitutes, "
+             "records, priors, at_root, deeper)\n\n"
+             "learning.walk, of the lists of a growth.Grown and of the fields of Estimates.");
+
 static PyMethodDef methods[] = {
+    {"align", draft_align, METH_VARARGS, align_doc},
+    {"best_chain", draft_best_chain, METH_VARARGS, best_chain_doc},
+    {"extend", draft_extend, METH_VARARGS, extend_doc},
+    {"make_rates", draft_make_rates, METH_VARARGS, make_rates_doc},
+    {"walk", draft_walk, METH_VARARGS, walk_doc},
     {"arrange", draft_arrange, METH_VARARGS, arrange_doc},
     {"index", draft_index, METH_VARARGS, index_doc},
     {"make_tables", draft_make_tables, METH_VARARGS, make_tables_doc},
@@ -300,7 +305,32 @@ static PyMethodDef methods[] = {
 static int
 fill_module(PyObject *module)
 {
-    return PyModule_AddIntMacro(module, VERSION);
+    State *state = PyModule_GetState(module);
+    state->alignment = (PyTypeObject *)PyType_FromSpec(&draft_alignment);
+    state->groups = (PyTypeObject *)PyType_FromSpec(&draft_groups);
+    return state->alignment == NULL || state->groups == NULL ? -1 : PyModule_AddIntMacro(module, VERSION);
+}
+
+static int
+visit_module(PyObject *module, visitproc visit, void *arg)
+{
+    Py_VISIT(((State *)PyModule_GetState(module))->alignment);
+    Py_VISIT(((State *)PyModule_GetState(module))->groups);
+    return 0;
+}
+
+static int
+clear_module(PyObject *module)
+{
+    Py_CLEAR(((State *)PyModule_GetState(module))->alignment);
+    Py_CLEAR(((State *)PyModule_GetState(module))->groups);
+    return 0;
+}
+
+static void
+free_module(void *module)
+{
+    clear_module(module);
 }
 
 /* No Py_mod_gil: builds without the lock take it again, which borrowed references need. */
@@ -310,7 +340,8 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_growth", "growth.grow, compiled.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_growth", "growth.grow, compiled.", sizeof(State), methods, slots,
+    visit_module, clear_module, free_module,
 };
 
 PyMODINIT_FUNC

@@ -1,0 +1,42 @@
+"""Cuts a chain from a grown tree: the reference for the compiled `best_chain` in native/."""
+
+from __future__ import annotations
+
+from copyspec.drafters.copying.context import CopyContext
+from copyspec.drafters.copying.estimates import Estimates
+from copyspec.drafters.copying.growth import Grown, forked
+from copyspec.drafters.copying.situations import NEXT_SITUATION
+from copyspec.tree import ROOT
+
+
+def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> list[int]:
+    """Return the nodes of the chain of most expected accepted tokens. One below `length` is continued with its heaviest
+    cursor, by nodes that are appended to the tree."""
+    expected: list[float] = []
+    for parent, score in zip(grown.parents, grown.scores, strict=True):
+        expected.append(score + (expected[parent] if parent != ROOT else 0.0))
+    node = expected.index(max(expected)) if expected else ROOT
+    path = []
+    while node != ROOT:
+        path.append(node)
+        node = grown.parents[node]
+    path.reverse()
+    while path and len(path) < length and _lengthen(grown, path[-1], corpus, estimates):
+        path.append(len(grown.tokens) - 1)
+    return path
+
+
+def _lengthen(grown: Grown, node: int, corpus: CopyContext, estimates: Estimates) -> bool:
+    """Append the token of the heaviest cursor after `node`, although a tree would have no place for it."""
+    text, weights = corpus.tokens, estimates.deeper
+    cursors = [each for each in forked(text, grown.cursors[node]) if each[0] < len(text) and text[each[0]] >= 0]
+    if not cursors:
+        return False
+    position, state = max(cursors, key=lambda cursor: weights[cursor[1]])
+    share = weights[state] / (weights[state] + estimates.none_deeper)
+    grown.tokens.append(text[position])
+    grown.parents.append(node)
+    grown.scores.append(grown.scores[node] * share)
+    grown.positions.append(position)
+    grown.cursors.append([(position + 1, NEXT_SITUATION[state])])
+    return True

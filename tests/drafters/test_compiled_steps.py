@@ -1,0 +1,202 @@
+"""What happens between two passes, compiled and in Python: the same drafts, and the same is learned from them."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from math import nan
+from random import Random
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.hostile.native_cases import PROSE, random_row
+from copyspec.budget import Budget
+from copyspec.drafters import CopyDrafter
+from copyspec.drafters.copying import alignment, compiled, context
+from copyspec.drafters.copying.native_module import COMPILED
+from copyspec.drafters.predictors.ngrams import NGrams
+from copyspec.sources import Source
+from training.ngrams import count
+
+pytestmark = pytest.mark.skipif(COMPILED is None, reason="copyspec was installed without a C compiler")
+
+LETTERS = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [list(map(ord, text)) for text in texts])
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    with ExitStack() as stack:
+        for module in (alignment, compiled, context):
+            stack.enter_context(mock.patch.object(module, "COMPILED", None))
+        yield
+
+
+def state(drafter: CopyDrafter) -> list[object]:
+    """All that a drafter has learned, and what it knows of its output."""
+    corpus, estimates, tracker = drafter._corpus, drafter._estimates, drafter._tracker
+    learned = [getattr(estimates, name) for name in vars(estimates)]
+    known = [corpus.tokens, [*corpus.written.items()], corpus._counts, corpus.common, corpus.substitutes.places]
+    return [*learned, *known, tracker._copied, tracker._followed.is_active, tracker.cursors()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), chain=st.booleans(), tokens=st.sampled_from([1, 3, 12]))
+def test_drafters_learn_the_same(seed: int, chain: bool, tokens: int) -> None:
+    """To the last bit, along outputs that follow the drafts for a while, and leave them."""
+    rng = Random(seed)
+    sources, output = random_row(rng)
+    ngrams, eos = rng.choice([None, LETTERS]), rng.choice([None, ord(".")])
+    drafter, other = [CopyDrafter(sources, eos=eos, ngrams=ngrams) for _ in range(2)]
+    with in_python():
+        other = CopyDrafter(sources, eos=eos, ngrams=ngrams)
+    output = [*output, *rng.choices(output, k=20), *output[-20:]]
+    while output:
+        nodes, rise = rng.choice([1, 8, 40]), rng.choice([None, 0.0, 0.01, 0.2])
+        budget = Budget(nodes, [1.0 + rise * n for n in range(nodes + 1)] if rise is not None else (), chain=chain)
+        tree = drafter.propose(budget)
+        step = rng.randint(1, tokens)
+        with in_python():
+            assert other.propose(budget) == tree
+            other.accept(output[:step])
+            expected = state(other)
+        drafter.accept(tuple(output[:step]) if rng.random() < 0.2 else output[:step])
+        assert state(drafter) == expected
+        output = output[step:]
+
+
+def _calls() -> dict[str, list[Any]]:
+    """Right arguments of each function."""
+    tree: list[Any] = [[5, 6, 5], [-1, 0, 0], [0.5, 0.4, 0.1], [1, 2, 3], [[(2, 65)], [(3, 66)], []]]
+    text, weights = [-1, 5, 6, 5, -4, 7, 8, 6, 5], [0.5] * 400
+    return {
+        "best_chain": [compiled._TABLES, text, [0.5] * 600, 0.5, *tree, 9],
+        "extend": [[5, 6], {5: [1], 6: [2]}, {5: 3, 6: 1}, [5, 6], [7, 6, 6, 5], 3, 2],
+        "walk": [
+            *(compiled._RATES, [5, 9, 8], *tree, text, 6, {5: 24 * 7, 6: 24 * 8 + 2}),
+            *(array("d", [0.0] * 400), weights, [0.5] * 400, [0.5] * 400),
+        ],
+        "make_rates": [0.99, 6.0, 3.0, 6.0, 20, 3, 3, 4],
+    }
+
+
+class Trap:
+    """A number that empties what it stands in when it is read, or changes it, and is equal to some."""
+
+    def __init__(self, rng: Random, arguments: list[Any]) -> None:
+        self._rng, self._arguments = rng, arguments
+
+    def __index__(self) -> int:
+        for each in self._arguments:
+            if isinstance(each, list | dict) and self._rng.random() < 0.4:
+                each.clear()
+        return self._rng.randint(-3, 9)
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+    def __eq__(self, other: object) -> bool:
+        return self.__index__() > 3
+
+    def __hash__(self) -> int:
+        return self._rng.choice([5, 6, 7])
+
+
+def _spoil(rng: Random, arguments: list[Any]) -> None:
+    trap = Trap(rng, arguments)
+    values: list[Any] = [
+        trap,
+        None,
+        -1,
+        0,
+        3,
+        2**31,
+        2**63 - 1,
+        -(2**63),
+        2**64,
+        nan,
+        "a",
+        (),
+        [],
+        {},
+        [trap],
+        [[trap]],
+        0.5,
+    ]
+    at = rng.randrange(len(arguments))
+    value = arguments[at]
+    match rng.randint(0, 4), value:
+        case (0, _):
+            arguments[at] = rng.choice([*values, array("d", [1.0]), array("i", [1]), {5: trap, 6: [trap]}, {trap: 1}])
+        case (1, list()) if value:
+            del value[rng.randrange(len(value)) :]
+        case (_, dict()) if value:
+            value[rng.choice([*value, trap])] = rng.choice(values)
+        case (_, list()) if value:
+            value[rng.randrange(min(len(value), 12))] = rng.choice([*values, (trap, trap), (1, -5), [(1, 2**40)]])
+        case _:
+            with suppress(TypeError):
+                arguments[at] = rng.choice([value * 2, -value])
+
+
+@pytest.mark.parametrize("name", ["best_chain", "extend", "walk", "make_rates"])
+def test_wrong_arguments_raise_or_do_no_harm(name: str) -> None:
+    function: Callable[..., object] = getattr(COMPILED, name)
+    function(*_calls()[name])
+    raised = set()
+    for seed in range(600):
+        rng, arguments = Random(seed), _calls()[name]
+        for _ in range(rng.choice([1, 1, 2, 4])):
+            with suppress(Exception):
+                _spoil(rng, arguments)
+        try:
+            function(*arguments)
+        except (IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError, BufferError) as error:
+            raised.add(type(error))
+    assert {TypeError, ValueError} <= raised
+
+
+def test_cursors_of_nodes_act_as_the_list_that_they_are_in_python() -> None:
+    drafter, other = (CopyDrafter([Source([1, 2, 3, 4, 1, 2, 5], "prompt")], eos=7) for _ in range(2))
+    drafter.propose(Budget(8))
+    with in_python():
+        other.propose(Budget(8))
+    found, expected = drafter._grown.cursors, other._grown.cursors
+    assert found == expected and len(found) == len(expected) > 2
+    assert [*found] == expected and found[-1] == expected[-1] and found != [*expected[1:]]
+    with pytest.raises(IndexError):
+        found[len(expected)]
+    found.append([(1, 2)])
+    assert found == [*expected, [(1, 2)]] and found[len(expected)] == found[-1] == [(1, 2)]
+    found.append(found)  # type: ignore[arg-type]
+    del found, drafter
+    assert gc.collect() > 0
+
+
+@pytest.mark.parametrize("name", ["align", "best_chain", "extend", "walk", "make_rates"])
+def test_calls_keep_no_memory(name: str) -> None:
+    function: Callable[..., object] = getattr(COMPILED, name)
+
+    def use() -> int:
+        for number in range(300):
+            arguments: list[Any] = [[5, 6, 7] * 9, 16, 0, 32, 24, 3] if name == "align" else _calls()[name]
+            if number % 2:
+                arguments[-1] = "a"
+            with suppress(TypeError):
+                function(*arguments)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        use()
+        before = use()
+        assert use() - before < 2000
+    finally:
+        tracemalloc.stop()
