@@ -97,7 +97,7 @@ def test_a_told_text_is_written_in_few_steps() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_long_texts_are_prepared_in_parts_while_all_rows_go_on(
+def test_long_texts_are_prepared_and_freed_in_parts_while_all_rows_go_on(
     seed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request sampled with a seed is prepared at once: its output may depend on when it is drafted."""
@@ -122,6 +122,12 @@ def test_long_texts_are_prepared_in_parts_while_all_rows_go_on(
     assert long.output == long.script and other.output == other.script
     assert other.steps <= len(other.script) / 10
     assert seed is None or long.steps <= len(long.script) / 3
+    monkeypatch.setattr("copyspec.integrations.vllm.proposer.PREPARING_SECONDS", 1.0)
+    runner.add("last", request(0))
+    runner.step()
+    assert len(runner.drafter._ended) == 1, "its first part is freed with its last step"
+    runner.step()
+    assert not runner.drafter._ended
 
 
 def test_without_a_told_text_it_copies_from_the_prompt() -> None:
