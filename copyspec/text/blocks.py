@@ -88,6 +88,7 @@ _OF_FEATURES = {
     "within a fence": -1.02,
     "within other marks": 0.0,
     "starts with a mark": -1.17,
+    "ends as a question": -0.84,
 }
 KINDS = tuple(_OF_MARKS)
 FEATURES = tuple(_OF_FEATURES)
@@ -218,6 +219,7 @@ def candidates(text: str) -> list[Candidate]:
                 float(fenced.hold(begins, stop)),
                 float(others.hold(begins, stop)),
                 float(kind not in _APART and begins in marked),
+                float(text.startswith("?", stop - 1)),
             )
             mark = 2 * KINDS.index(kind) + reading
             score = WEIGHTS[mark] + sum(map(operator.mul, WEIGHTS[2 * len(KINDS) :], features))
