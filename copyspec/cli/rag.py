@@ -305,14 +305,15 @@ class _AnswerView:
     sources: list[_Source]
 
     def lines(self, is_shown: bool) -> str:
-        """The answer, unless already printed, and a line for each quoted part."""
+        """The answer, unless already printed, and a line for each quoted part; of one that is all of it the place."""
         doubt = [] if self.is_sure else ["(perhaps: this is not sure)"]
         lines = doubt if is_shown else ["".join(("" if self.is_sure else "Perhaps: ", self.answer))]
         for number, each in enumerate(self.sources, 1):
             mark = f"[{number}] " if is_shown else ""
             page = f", page {each.page}" if each.page else ""
             place = f"{each.document}{page}, characters {each.document_start} to {each.document_end}"
-            lines.append(f"{mark}{place}: {' '.join(each.quote.split())}")
+            is_whole = each.quote.strip() == self.answer.strip()
+            lines.append(f"{mark}{place}" if is_whole else f"{mark}{place}: {' '.join(each.quote.split())}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, object]:

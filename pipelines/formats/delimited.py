@@ -93,7 +93,7 @@ class DelimitedFormat:
             return int(self.column) - 1, False
         listed = ", ".join(map(repr, names))
         if self.column is None:
-            raise FormatError(f"name the column that holds the text: one of {listed}, or a number from 1")
+            raise FormatError(f"name the column that holds the text (--column): one of {listed}, or a number from 1")
         raise FormatError(f"no column {self.column!r}: the first row has {listed}")
 
 

@@ -97,7 +97,7 @@ def test_a_told_text_is_written_in_few_steps() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_long_texts_are_prepared_in_parts_while_all_rows_go_on(
+def test_long_texts_are_prepared_and_freed_in_parts_while_all_rows_go_on(
     seed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request sampled with a seed is prepared at once: its output may depend on when it is drafted."""
@@ -122,6 +122,12 @@ def test_long_texts_are_prepared_in_parts_while_all_rows_go_on(
     assert long.output == long.script and other.output == other.script
     assert other.steps <= len(other.script) / 10
     assert seed is None or long.steps <= len(long.script) / 3
+    monkeypatch.setattr("copyspec.integrations.vllm.proposer.PREPARING_SECONDS", 1.0)
+    runner.add("last", request(0))
+    runner.step()
+    assert len(runner.drafter._ended) == 1, "its first part is freed with its last step"
+    runner.step()
+    assert not runner.drafter._ended
 
 
 def test_without_a_told_text_it_copies_from_the_prompt() -> None:
@@ -202,10 +208,15 @@ def test_without_a_runner_it_drafts_from_tokens_alone_and_says_so_once(caplog: p
     assert runner.drafter.num_rows == 1
 
 
+WRONG_TEXTS: list[dict[str, Any]] = [
+    {EDIT_SOURCE: 3}, {REFERENCES: [2.5]}, {EDIT_SOURCE: [[1]]}, {REFERENCES: {}}, {REFERENCES: ["\ud800"]}
+]  # fmt: skip
+
+
 def test_wrong_texts_of_a_request_are_ignored_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     runner = Runner(engine_config())
     with caplog.at_level(logging.WARNING):
-        for number, wrong in enumerate([{EDIT_SOURCE: 3}, {REFERENCES: [2.5]}, {EDIT_SOURCE: [[1]]}, {REFERENCES: {}}]):
+        for number, wrong in enumerate(WRONG_TEXTS):
             runner.add(str(number), request(number, Parameters(max_tokens=None, extra_args=wrong)))
         requests = list(runner.requests.values())
         run(runner)
@@ -458,7 +469,7 @@ def test_wrong_texts_are_answered_with_400(wrong: dict[str, Any]) -> None:
     assert next(iter(wrong)) in answer["error"]["message"] and answer["error"]["code"] == 400
 
 
-@pytest.mark.parametrize("body", [b"no json", b"[1]", b'{"prompt": "a"}', b'{"prediction": null}', b""])
+@pytest.mark.parametrize("body", [b"no json", b"[1]", b'{"prompt": "a"}', b'{"prediction": null}', b"", b"[" * 99_999])
 def test_other_bodies_go_through_unchanged(body: bytes) -> None:
     assert post(Server(), body) == (200, body)
 

@@ -30,7 +30,7 @@ EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 LIKELY = EVEN - 3
 """Starts in an odds bucket from here on are likely enough that a match there has situations of its own."""
 
-QUESTION_ODDS, QUESTION_TOKENS = EVEN + 1, 256
+QUESTION_ODDS, QUESTION_TOKENS = EVEN, 256
 """Blocks of at most these odds and fewer tokens than this in all are likely a question: answers take words from it, but
 seldom copy it."""
 
@@ -150,6 +150,12 @@ class CopyContext:
         self._counts = {token: len(places) for token, places in places.items()}
         self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
         return True
+
+    def free(self, most: int) -> bool:
+        """Free about `most` tokens of the index, which is of no use afterwards. Returns whether nothing is left."""
+        while self.places and most > 0:
+            most -= len(self.places.popitem()[1])
+        return not self.places
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output."""

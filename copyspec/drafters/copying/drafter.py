@@ -59,6 +59,11 @@ class CopyDrafter:
         """Index the next `most` tokens of the sources; whether all are, which is needed before any other call."""
         return self._corpus.prepare(most)
 
+    def free(self, most: int) -> bool:
+        """Free the index of about `most` tokens, when the drafter is done; whether nothing is left. A long index takes
+        milliseconds to free at once."""
+        return self._corpus.free(most)
+
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of likely continuations. The time grows with the number of nodes, hardly with the context."""
         self._cursors, self._grown = [], NOTHING

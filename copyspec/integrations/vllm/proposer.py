@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ logger = logging.getLogger(__name__)
 NOTHING: Chain = ((), ())
 
 PREPARING_SECONDS = 0.001
-"""Of a step, for requests with long texts. All rows wait meanwhile, and for the part of the work that has begun."""
+"""Of a step, for requests with long texts, and as much to free them. All rows wait meanwhile, and for the part of the
+work that has begun."""
 
 
 class Proposer:
@@ -44,6 +46,7 @@ class Proposer:
         self._runner: Any | None = None
         self._drafts_sampled = True
         self._rows: dict[object, RequestRow] = {}
+        self._ended: deque[RequestRow] = deque()  # with long texts, which are freed in parts
         self._last: tuple[int, int, float] | None = None  # rows, draft tokens and start of the last decode-only step
         self._warned = False
         runners.check_version()
@@ -191,8 +194,12 @@ class Proposer:
             for slot in [slot for slot in self._rows if isinstance(slot, int) and slot >= rows]:
                 del self._rows[slot]
             return
-        for key in self._rows.keys() - self._runner.requests.keys():
-            del self._rows[key]
+        ended = [self._rows.pop(key) for key in self._rows.keys() - self._runner.requests.keys()]
+        end = perf_counter() + PREPARING_SECONDS
+        while self._ended and perf_counter() < end:
+            if self._ended[0].free():
+                self._ended.popleft()
+        self._ended += [row for row in ended if not row.free()]
 
     def _log_failure(self) -> None:
         if not self._warned:

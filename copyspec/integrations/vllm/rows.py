@@ -25,7 +25,7 @@ SHORT = 5_000
 """Tokens given with a request up to which they are prepared in its first step: they take half a millisecond."""
 
 SLICE = 8_000
-"""Tokens of longer ones that are indexed at a time, in one to two milliseconds."""
+"""Tokens of longer ones that are indexed, or freed, at a time, in one to two milliseconds."""
 
 
 @dataclass(slots=True)
@@ -55,6 +55,10 @@ class RequestRow:
                 self.drafter.accept(self._pending)
                 self._pending = []
         return self.drafter is not None
+
+    def free(self) -> bool:
+        """Free a part of what an ended request held. Returns whether nothing is left."""
+        return not isinstance(self.drafter, CopyDrafter) or self.drafter.free(SLICE)
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Add new output tokens."""
@@ -140,7 +144,7 @@ class RequestRows:
         references: list[Text] = []
         try:
             edit, references = read_texts(extra_args)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             if not self._warned:
                 self._warned = True
                 logger.warning("invalid texts to copy from are ignored, here and in later requests: %s", error)
