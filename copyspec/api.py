@@ -252,7 +252,7 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]
     """
     if max_loaded is not None:
         if not isinstance(max_loaded, int) or max_loaded < 1:
-            raise ValueError(f"max_loaded must be a whole number from 1, got {max_loaded!r}")
+            raise ValueError(f"max_loaded must be an integer >= 1, got {max_loaded!r}")
         _STATE.registry.max_loaded = max_loaded
         if not options:
             return

@@ -245,6 +245,8 @@ class _Curve:
         unit = self._at(0) if self._times else 1.0
         known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
         for (start, time), (end, following) in pairwise(known):
+            if start > self._most:
+                break
             base, slope = time / unit, (following - time) / (end - start) / unit
             between = [base + slope * n for n in range(1, end - start + 1)]
             costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]

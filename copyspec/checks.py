@@ -74,14 +74,14 @@ def check_number(
 def check_whole(name: str, value: int, *, low: int, high: int | None = None, why: str = "") -> None:
     """Raise ValueError if `value` is not an integer within the bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
-        bounds = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{name} must be a whole number {bounds}{f' ({why})' if why else ''}, got {value!r}")
+        bounds = f">= {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} must be an integer {bounds}{f' ({why})' if why else ''}, got {value!r}")
 
 
 def check_count(name: str, value: object) -> int:
-    """Return `value`. Raises ValueError if it is not an integer of at least 1."""
+    """Return `value`. Raises ValueError if it is not an integer >= 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
+        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
     return value
 
 
@@ -101,7 +101,7 @@ def check_ids(ids: Sequence[object], where: str) -> list[int]:
     result: list[int] = []
     for i, token in enumerate(ids):
         if not isinstance(token, Integral) or isinstance(token, bool) or int(token) < 0:
-            raise ValueError(f"{where}[{i}] is no token id: {token!r}; token ids are whole numbers from 0")
+            raise ValueError(f"{where}[{i}] is not a token id: {token!r}; token ids are integers from 0")
         result.append(int(token))
     return result
 

@@ -121,7 +121,7 @@ def _acquired(path: Path, what: str, until: float) -> int:
         handle = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             if os.fstat(handle).st_nlink > 1:
-                raise NotRegularError(f"{os.fspath(path)!r} is a second name of another file, no lock: remove it")
+                raise NotRegularError(f"{os.fspath(path)!r} is a hard link to another file, not a lock: remove it")
             if not try_lock(handle):
                 if monotonic() >= until:
                     raise BlockingIOError(
@@ -150,9 +150,9 @@ def _stands(handle: int, path: Path) -> bool:
 def _holder(handle: int) -> str:
     with contextlib.suppress(OSError):
         os.lseek(handle, 0, os.SEEK_SET)
-        said = os.read(handle, 20).strip()
-        if said.isdigit():
-            return f"process {int(said)}" if int(said) != os.getpid() else "another thread of this process"
+        content = os.read(handle, 20).strip()
+        if content.isdigit():
+            return f"process {int(content)}" if int(content) != os.getpid() else "another thread of this process"
     return "another process"
 
 
@@ -161,6 +161,6 @@ def _check_regular(found: os.stat_result, path: Path) -> None:
         return
     if stat.S_ISLNK(found.st_mode):
         raise NotRegularError(
-            f"{os.fspath(path)!r} is a symbolic link, which may lead anywhere: put the file itself there"
+            f"{os.fspath(path)!r} is a symbolic link, which could point anywhere: put the file itself there"
         )
-    raise NotRegularError(f"{os.fspath(path)!r} is no regular file")
+    raise NotRegularError(f"{os.fspath(path)!r} is not a regular file")

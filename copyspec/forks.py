@@ -21,7 +21,7 @@ from weakref import WeakSet, WeakValueDictionary
 PATIENCE = 10.0
 """Seconds that a fork waits: longer than a pass of any practical model, shorter than loading a large one."""
 
-_GIVEN_WAY = 0.005
+_FORK_SECONDS = 0.005
 """Seconds that the next pass waits for a waiting fork. Locks are not fair: a decoding thread would otherwise take its
 lock again before the fork wakes up."""
 
@@ -50,18 +50,18 @@ def at_rest(lock: AnyLock) -> AnyLock:
     return lock
 
 
-def give_way() -> None:
+def wait_for_fork() -> None:
     """Let a waiting fork proceed; called before each pass."""
     if _is_waiting:
-        sleep(_GIVEN_WAY)
+        sleep(_FORK_SECONDS)
 
 
 def check_forked(lock: Lock, what: str) -> None:
     """Raise RuntimeError in a process that was forked while another thread held `lock`; `what` it was doing."""
     if _HALFWAY and lock in _HALFWAY:
         raise RuntimeError(
-            f"this process was forked while another thread was {what}: its half-done work came along, and cannot be "
-            'ended here. Fork when it is done, or start processes with multiprocessing.get_context("spawn")'
+            f"this process was forked while another thread was {what}: its unfinished work was copied and cannot be "
+            'completed here. Fork when it is done, or start processes with multiprocessing.get_context("spawn")'
         )
 
 

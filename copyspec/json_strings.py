@@ -38,4 +38,4 @@ class JSONStrings:
     def end(self) -> None:
         """Raise ValueError unless the whole text has been read."""
         if self._at != len(self._text):
-            raise ValueError(f"more behind character {self._at}")
+            raise ValueError(f"more text after character {self._at}")

@@ -48,4 +48,4 @@ class StaticOptions:
         given |= {"attention": '"tree"'} if self.attention == "tree" else {}
         for name, value in given.items():
             if self.use == "never":
-                raise ValueError(f'{name}={value} is a way of static passes: give use="auto" or use="always" too')
+                raise ValueError(f'{name}={value} needs static passes: give use="auto" or use="always" too')

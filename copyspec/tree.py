@@ -141,7 +141,7 @@ def check_tree(tree: DraftTree, vocab_size: int | None = None) -> None:
     for token in (min(tree.tokens, default=0), max(tree.tokens, default=0)):
         if token < 0 or (vocab_size is not None and token >= vocab_size):
             last = "" if vocab_size is None else f" to {vocab_size - 1}"
-            raise ValueError(f"{token} is no token id of the model: those go from 0{last}")
+            raise ValueError(f"{token} is not a token id of the model: ids go from 0{last}")
     seen: set[tuple[int, int]] = set()
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
         if not ROOT <= parent < node:

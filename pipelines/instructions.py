@@ -1,4 +1,4 @@
-"""Instructions: texts with places for what a model is given."""
+"""Instructions: templates with fields for what the model is given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def check_template(template: str, *names: str) -> str:
-    """`template`; raises ValueError where it lacks the place for one of `names`."""
+    """Return `template`. Raises ValueError if it lacks the field of one of `names`."""
     for name in names:
         if "{" + name + "}" not in template:
             raise ValueError(f"the instruction {template!r} has no {{{name}}}: write where the {name} belongs")
@@ -14,6 +14,6 @@ def check_template(template: str, *names: str) -> str:
 
 
 def fill(template: str, **fields: str) -> str:
-    """`template` with each `{name}` replaced. Unlike `str.format` it leaves all other braces alone."""
+    """Replace each `{name}` in `template`. Unlike `str.format`, this leaves all other braces alone."""
     pattern = "|".join(re.escape("{" + name + "}") for name in fields)
     return re.sub(pattern, lambda match: fields[match[0][1:-1]], template)

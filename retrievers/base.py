@@ -97,7 +97,7 @@ def check_query(query: str) -> str:
 def check_k(k: int, name: str = "k") -> int:
     """Return the number of hits. Raises TypeError if it is not an integer, ValueError if it is below one."""
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
-        raise TypeError(f"{name} must be a whole number of hits, at least 1, got {type(k).__name__} {k!r:.80}")
+        raise TypeError(f"{name} must be an integer, at least 1, got {type(k).__name__} {k!r:.80}")
     if k < 1:
         raise ValueError(f"{name} must be at least 1, got {k!r}")
     return int(k)
@@ -107,7 +107,7 @@ def check_ids(ids: Sequence[int], count: int) -> NDArray[np.int64]:
     """Return the ids as an array. Raises IndexError for an id that is not from 0 to `count` - 1."""
     given = np.asarray(ids)
     if given.size and not np.issubdtype(given.dtype, np.integer):
-        raise TypeError(f"ids must be whole numbers, got {ids!r:.80}")
+        raise TypeError(f"ids must be integers, got {ids!r:.80}")
     array = given.astype(np.int64).reshape(-1)
     if len(array) and (array.min() < 0 or array.max() >= count):
         wrong = array[(array < 0) | (array >= count)]

@@ -337,7 +337,7 @@ def read_retriever(index: files.Opened, encode: Encode | str | os.PathLike[str] 
         return BM25Retriever.read(index)
     if kind not in (dense.KIND, hybrid.KIND):
         raise files.IndexFileError(
-            f"{str(folder)!r} holds an index of kind {kind!r}, which finds no passages; open it as Datastore"
+            f"{str(folder)!r} holds an index of kind {kind!r}, which has no passages; open it as Datastore"
         )
     if encode is None or isinstance(encode, (str, os.PathLike)):
         by_vectors = index if kind == dense.KIND else hybrid.parts(index)[1]

@@ -151,7 +151,7 @@ def opened(folder: Folder, kind: str | None = None) -> Opened:
         except IndexFileError:
             if manifest_bytes(path) == content:
                 raise
-    raise IndexFileError(f"the index in {os.fspath(folder)!r} is replaced faster than it can be read: copy it first")
+    raise IndexFileError(f"the index in {os.fspath(folder)!r} is being replaced too often to be read: copy it first")
 
 
 def read_manifest(folder: Folder, kind: str | None = None) -> Manifest:

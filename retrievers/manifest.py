@@ -80,7 +80,7 @@ def manifest_bytes(folder: Path) -> bytes:
     with os.fdopen(handle, "rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise IndexFileError(f"{os.fspath(path)!r} is no manifest of a copyspec index: it has over {MAX_BYTES:,} bytes")
+        raise IndexFileError(f"{os.fspath(path)!r} is not the manifest of a copyspec index: over {MAX_BYTES:,} bytes")
     return content
 
 
@@ -104,7 +104,7 @@ def parsed(content: bytes, path: Path) -> Manifest:
         found = json.loads(content, object_pairs_hook=_unique, parse_constant=_no_number)
         checksum = found.pop("sha256", None) if isinstance(found, dict) else None
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise IndexFileError(f"{where} is no manifest of a copyspec index")
+            raise IndexFileError(f"{where} is not the manifest of a copyspec index")
         version, kind = found.get("version"), found.get("kind")
         if type(version) is not int or version not in READABLE:
             raise IndexFileError(
@@ -163,7 +163,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _wrong(path: Path, said: str) -> IndexFileError:

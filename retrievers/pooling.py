@@ -108,7 +108,7 @@ def sentence_settings(found: Pretrained) -> SentenceSettings:
 def _kind_and_path(module: object) -> tuple[str, str]:
     kind, path = (module.get("type"), module.get("path", "")) if isinstance(module, dict) else (None, None)
     if not isinstance(kind, str) or not isinstance(path, str) or os.path.isabs(path) or ".." in Path(path).parts:
-        raise LoadError(f"its modules.json holds {module!r:.80}, which is no module")
+        raise LoadError(f"its modules.json holds {module!r:.80}, which is not a module")
     return kind.rpartition(".")[2], path
 
 
@@ -136,7 +136,7 @@ def _dense(found: Pretrained, path: str) -> DenseLayer:
     tensors = load_file(file)
     activation = str(settings.get("activation_function", "Identity")).rpartition(".")[2]
     if activation not in _ACTIVATIONS or "linear.weight" not in tensors:
-        raise LoadError(f"{path!r} is no dense layer that is known (activation {activation!r:.40})")
+        raise LoadError(f"{path!r} is not a supported dense layer (activation {activation!r:.40})")
     bias = tensors.get("linear.bias")
     return DenseLayer(
         tensors["linear.weight"].float(), bias.float() if bias is not None else None, _ACTIVATIONS[activation]
@@ -157,7 +157,7 @@ def _json(found: Pretrained, name: str, kind: type[_T]) -> _T | None:
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"{name} is no JSON: {error!s:.80}") from None
+        raise LoadError(f"{name} is not JSON: {error!s:.80}") from None
     if not isinstance(held, kind):
         raise LoadError(f"{name} holds no {kind.__name__}")
     return held

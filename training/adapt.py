@@ -1,11 +1,11 @@
-"""Train an adapter that corrects: ``python -m training.adapt --data DIR --base FOLDER --out RUN [--minutes M]``.
+"""Train a LoRA adapter for correction: ``python -m training.adapt --data DIR --base FOLDER --out RUN [--minutes M]``.
 
 ``--base`` is a Llama with a chat template of the form ``<|im_start|>ROLE``: SmolLM2-135M-Instruct, in the folder that
-``copyspec models`` made of it. Prompts are those of :mod:`training.examples` as one user message without a system
-message. The learning rate falls linearly to zero over the time or the number of steps, as in :mod:`training.train`;
-writing a clock time into ``RUN/finish_by`` moves the end. Started again with the same ``--out`` it goes on from its
-last checkpoint. ``RUN/adapter`` is the newest adapter, in the format of `peft`. ``--begin FOLDER`` goes on from such an
-adapter; ``--precision bfloat16`` takes half the time on CPUs with AVX-512 instructions for it.
+``copyspec models`` converted it to. The prompts of :mod:`training.examples` become single user messages without a
+system message. The learning rate falls linearly to zero over the time or the number of steps, as in
+:mod:`training.train`; writing a clock time into ``RUN/finish_by`` moves the end. Started again with the same ``--out``
+it resumes from its last checkpoint. ``RUN/adapter`` is the latest adapter, in the format of `peft`. ``--begin FOLDER``
+starts from such an adapter; ``--precision bfloat16`` halves the time on CPUs with AVX-512 instructions for it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from training.text import split_words
 from training.train import Meter, Schedule, clock
 
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
-_TRIAL_EVERY = 150  # steps between looks at the held-out loss
+_TRIAL_EVERY = 150  # steps between evaluations of the held-out loss
 _TRIAL_BATCHES = 12
-_CHOOSING = 4  # tokens of a quote that tell which sentence it is
+_CHOOSING = 4  # first tokens of a quote, which decide which sentence it is
 _POOL = 256  # examples sorted by length together
 
 
 @dataclass(frozen=True)
 class AdaptPlan:
-    """Everything a run depends on beside data and base."""
+    """Everything a run depends on besides the data and the base model."""
 
     shape: LoraShape = field(default_factory=LoraShape)
     mixture: Mixture = field(
@@ -50,18 +50,18 @@ class AdaptPlan:
             sentences=6, longest=260, dialect=False, plain=0.5, aimed=0.5,
         )
     )  # fmt: skip
-    rate_a: float = 7e-4  # peak learning rates; the matrices that begin at zero learn faster (Hayou et al. 2024)
+    rate_a: float = 7e-4  # peak learning rates; B, which starts at zero, learns faster (Hayou et al. 2024)
     rate_b: float = 2e-3
-    edited: float = 2.2  # weight of a token that differs from the source; others have 1
-    chosen: float = 4.0  # weight of the first tokens of a quote: which sentence it is; the rest is copied
-    batch: int = 1024  # padded positions of a step
-    limit: int = 720  # tokens of an example
+    edited: float = 2.2  # weight of a token that differs from the source; other tokens have weight 1
+    chosen: float = 4.0  # weight of the first tokens of a quote, which choose the sentence; the rest is copied
+    batch: int = 1024  # padded positions per step
+    limit: int = 720  # maximum tokens of an example
     warmup: int = 15  # steps
     seed: int = 0
     steps: int = 0
     device: str = "cpu"
-    precision: str = ""  # of the frozen weights: "float32", "bfloat16"; empty: by the device
-    begin: Path | None = None  # an adapter to go on from
+    precision: str = ""  # of the frozen weights: "float32", "bfloat16"; empty: chosen by the device
+    begin: Path | None = None  # an adapter to start from
     save_seconds: float = 240.0
 
 
@@ -74,21 +74,21 @@ PRESETS = {
 
 
 class AdaptBatches:
-    """Endless batches, a function of (seed, place): resuming goes on where a run stopped."""
+    """Endless batches as a function of (seed, place), so that resuming continues where a run stopped."""
 
     def __init__(self, maker: Callable[[], ExampleMaker], tokenizer: Tokenizer, plan: AdaptPlan, seed: str) -> None:
-        """``maker`` is asked only for what was not made ahead."""
+        """``maker`` is called only for pools that were not prepared."""
         self.maker, self.tokenizer, self.plan, self.seed = maker, tokenizer, plan, seed
-        self.folder: Path | None = None  # of pools made ahead
+        self.folder: Path | None = None  # of prepared pools
 
     def prepare(self, folder: Path, pools: int) -> None:
-        """Makes the first pools ahead: reading the prose takes a minute of CPU time, which a busy machine lacks."""
+        """Prepare the first pools, because reading the prose takes a minute of CPU time."""
         folder.mkdir(parents=True, exist_ok=True)
         for number in range(pools):
             torch.save(self._made(number), folder / f"{self.seed}-{number}.pt")
 
     def from_place(self, pool: int, index: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-        """(pool, index, ids, weights): [rows, length] each, weights of the tokens as ones to be predicted."""
+        """Yield (pool, index, ids, weights), [rows, length] each; the weights are those of the tokens as targets."""
         while True:
             for i, (ids, weights) in enumerate(self._pool(pool)):
                 if i >= index:
@@ -133,7 +133,7 @@ class AdaptBatches:
 
 
 def edited_parts(source: str, answer: str) -> list[tuple[int, int]]:
-    """Where in the answer words differ from the source; behind a word left out, the next one."""
+    """Spans of the answer whose words differ from the source; for a deletion, the next word."""
     was, now = split_words(source), split_words(answer)
     starts = [0]
     for word in now:
@@ -153,7 +153,7 @@ def _padded(rows: list[tuple[list[int], list[float]]]) -> tuple[Tensor, Tensor]:
 
 
 def _batches(data: Path, tokenizer: Tokenizer, plan: AdaptPlan, out: Path) -> tuple[AdaptBatches, AdaptBatches]:
-    """For training and for the held-out loss."""
+    """The batches for training and for the held-out loss."""
     makers = cache(lambda: load_prose(data, plan.mixture))
     found = (
         AdaptBatches(lambda: makers()[0], tokenizer, plan, f"{plan.seed}"),
@@ -165,14 +165,14 @@ def _batches(data: Path, tokenizer: Tokenizer, plan: AdaptPlan, out: Path) -> tu
 
 
 def prepare(data: Path, base: Path, out: Path, plan: AdaptPlan, pools: int) -> None:
-    """Makes the first pools of a run ahead."""
+    """Prepare the first pools of a run."""
     train, trial = _batches(data, Tokenizer.from_file(str(base / "tokenizer.json")), plan, out)
     train.prepare(out / "pools", pools)
     trial.prepare(out / "pools", 1)
 
 
 def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -> None:
-    """Run to the end of the schedule; leaves checkpoint.pt, adapter/, plan.json and log.jsonl in ``out``."""
+    """Run to the end of the schedule; writes checkpoint.pt, adapter/, plan.json and log.jsonl into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "plan.json").write_text(json.dumps(asdict(plan) | {"begin": bool(plan.begin)}, indent=1) + "\n")
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))

@@ -1,7 +1,7 @@
-"""The mean of two adapters of one shape: ``python -m training.average FIRST SECOND --share 0.6 --out FOLDER``.
+"""Averages two adapters of the same shape: ``python -m training.average FIRST SECOND --share 0.6 --out FOLDER``.
 
-Where the second went on from the first with another mixture, the weights between them keep what each is good at
-(Wortsman et al. 2022, arXiv 2109.01903). The factors are averaged, not their products: the rank stays what it is.
+If the second was trained further from the first with another mixture, weights between them combine the strengths of
+both (Wortsman et al. 2022, arXiv 2109.01903). The factors are averaged, not their products, so the rank is unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def average(first: Path, second: Path, share: float, out: Path) -> None:
-    """Writes `share` of the second adapter and the rest of the first. Raises ValueError where their tensors differ."""
+    """Write the mean with weight `share` for the second adapter. Raises ValueError if their tensors do not match."""
     before, after = load_file(first / _WEIGHTS), load_file(second / _WEIGHTS)
     if {key: value.shape for key, value in before.items()} != {key: value.shape for key, value in after.items()}:
         raise ValueError(f"{str(first)!r} and {str(second)!r} are adapters of different shapes")

@@ -1,10 +1,10 @@
 """Train a non-autoregressive drafter for a corrector: ``python -m training.block_drafter --data DIR --out OUT``.
 
 SpecDec (Xia et al. 2023, arXiv 2203.16487) drafts a block of tokens in one pass of a decoder that reads the source
-through a deep encoder. Here the encoder is the corrector itself: a shallow decoder attends to the states that it has of
-the source and of the output so far, and says the tokens of the next block, all at once, each from a mask of its own.
-It learns the corrector's own outputs on noised prose. ``OUT`` holds its weights and a log of how often each token of a
-block is the corrector's, on texts that no step saw. ``benchmarks.drafts.blocks`` drafts with it.
+through a deep encoder. Here the encoder is the corrector itself: a shallow decoder attends to its hidden states of the
+source and of the output so far, and predicts all tokens of the next block at once, each from its own mask embedding. It
+is trained on the corrector's own outputs for noised prose. ``OUT`` holds its weights and a log of its accuracy for each
+token of a block on held-out texts. ``benchmarks.drafts.blocks`` drafts with it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from copyspec.engine.engine import Engine
 
 FILE = "block.safetensors"
-HELD = 48  # texts that no step sees
-TEXTS = 8  # of a step
-BATCH = 32  # texts that are corrected together
+HELD = 48  # held-out texts
+TEXTS = 8  # per step
+BATCH = 32  # texts corrected in one batch
 
 Text = tuple[list[int], int]
-"""Token ids of a prompt and its output, and where the output begins."""
+"""Token ids of a prompt with its output, and the index at which the output begins."""
 
 
 class BlockDrafter(nn.Module):
-    """Says the next `count` tokens behind each place of a text, of a corrector's states there."""
+    """Predicts `count` tokens after each of some places in a text, from a corrector's hidden states."""
 
     def __init__(self, size: int, count: int, layers: int = 2, heads: int = 4) -> None:
         super().__init__()
@@ -47,10 +47,10 @@ class BlockDrafter(nn.Module):
         self.decoder = nn.TransformerDecoder(made, layers, nn.LayerNorm(size))
 
     def forward(self, states: Tensor, tokens: Tensor, places: Tensor) -> Tensor:
-        """Features [n, K, D], whose logits are the corrector's head's, of the tokens behind the next one.
+        """Features [n, K, D] of the K tokens after the next one; the corrector's head turns them into logits.
 
-        `states`: of the text, [L, D]. `places`: [n], up to which it is seen. `tokens`: embeddings of the tokens that
-        came after these, [n, D].
+        `states`: of the text, [L, D]. `places`: [n], each sees the text up to there. `tokens`: embeddings [n, D] of the
+        tokens that follow these places.
         """
         count, size = self.masks.shape
         order = torch.arange(len(states)).float()
@@ -67,20 +67,20 @@ class BlockDrafter(nn.Module):
 
 
 def _waves(places: Tensor, size: int) -> Tensor:
-    """Sines and cosines of places [n]. [n, D]"""
+    """Sinusoidal position embeddings of places [n]. [n, D]"""
     angles = places[:, None] * 10_000 ** -(torch.arange(0, size, 2) / size)
     return torch.cat([angles.sin(), angles.cos()], -1)
 
 
 @torch.no_grad()
 def read_states(model: Any, ids: Sequence[int]) -> Tensor:
-    """A decoder-only model's last states of a text. [L, D]"""
+    """The last hidden states of a text in a decoder-only model. [L, D]"""
     found: Tensor = model.base_model(input_ids=torch.tensor([ids])).last_hidden_state[0].float()
     return found
 
 
 def said_behind(drafter: BlockDrafter, model: Any, ids: Sequence[int], places: Tensor) -> Tensor:
-    """Logits of the tokens behind the one that follows each place. [n, K, V]"""
+    """Logits of the tokens after the one that follows each place. [n, K, V]"""
     embeddings = model.get_input_embeddings().weight.float()
     tokens = embeddings[torch.tensor(ids)[places + 1]]
     return F.linear(
@@ -89,7 +89,7 @@ def said_behind(drafter: BlockDrafter, model: Any, ids: Sequence[int], places: T
 
 
 def corrected(engine: Engine, sources: Sequence[str], instruction: str) -> list[Text]:
-    """Prompts and the engine's outputs for them."""
+    """Prompts with the engine's outputs."""
     found = list[Text]()
     for first in range(0, len(sources), BATCH):
         piece = list(sources[first : first + BATCH])
@@ -108,7 +108,7 @@ def places_of(text: Text, count: int) -> Tensor:
 
 @torch.no_grad()
 def accuracy(drafter: BlockDrafter, model: Any, texts: Sequence[Text]) -> list[float]:
-    """How often each token of a block is the corrector's."""
+    """The share of the corrector's tokens predicted, for each position in a block."""
     count = len(drafter.masks)
     right, total = torch.zeros(count), 0
     for text in texts:
@@ -121,7 +121,7 @@ def accuracy(drafter: BlockDrafter, model: Any, texts: Sequence[Text]) -> list[f
 
 
 def load_block(folder: Path) -> BlockDrafter:
-    """The drafter of a run."""
+    """Load the drafter of a run."""
     held = load_file(folder / FILE)
     count, size = held["masks"].shape
     layers = 1 + max(int(name.split(".")[2]) for name in held if name.startswith("decoder.layers."))

@@ -18,13 +18,13 @@ from training.optim import Rates
 
 _TEMPLATE = Path(__file__).with_name("card_template.md")
 _DOCS = Path(__file__).parents[1] / "docs"
-# design bars for a build without a GPU: measured name -> (bar, text)
+# targets for a build without a GPU: measured name -> (target, text)
 _BARS = {"copies": 0.92, "raw": 0.5, "guarded": 1.5, "one_sentence": 0.92, "passage": 0.70}
 Row = dict[str, Any]
 
 
 def summarise(run: Path) -> Row:
-    """Plan, steps, tokens, hours of computing and the loss curve of a run."""
+    """Plan, steps, tokens, compute hours and the loss curve of a run."""
     logged = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     rows = [row for _, row in sorted({row["step"]: row for row in logged}.items())]  # the last of repeated steps
     notes = run / "notes.md"
@@ -41,7 +41,7 @@ def summarise(run: Path) -> Row:
 
 
 def draw(curve: list[list[float | None]], path: Path) -> None:
-    """The loss curve as a small PNG."""
+    """Draw the loss curve as a small PNG."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -62,7 +62,7 @@ def draw(curve: list[list[float | None]], path: Path) -> None:
 
 
 def bars(quality: Row) -> str:
-    """Measured values beside the bars."""
+    """A table of measured values and their targets."""
     copies, jfleg, quotes = quality["copies"], quality["gec"]["jfleg_dev"], quality["quotes"]
     rows = [
         ("correct sentences copied exactly, held-out text", copies["held_out"]["exact"], _BARS["copies"]),
@@ -77,14 +77,14 @@ def bars(quality: Row) -> str:
 
 
 def table(head: str, rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table; columns after the first are numbers."""
+    """A Markdown table; all columns after the first are numbers."""
     names = head.split("|")
     lines = [names, ["---", *["--:"] * (len(names) - 1)], *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def tables(quality: Row) -> dict[str, str]:
-    """The tables of the card by the name of their place in the template."""
+    """The tables of the card by their placeholders in the template."""
     asked = quality["quotes"]
     quotes = [
         ("the whole passage", asked["passage"]),
@@ -127,7 +127,7 @@ def examples(rows: list[Row]) -> str:
 
 
 def render(facts: Row) -> str:
-    """The card."""
+    """Render the model card."""
     quality, training = facts["quality"], facts["training"]
     plan = training["plan"]
     shape = plan["shape"]

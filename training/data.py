@@ -1,4 +1,4 @@
-"""Batches of token ids, a function of (seed, process, position) alone: resuming continues where a run stopped."""
+"""Batches of token ids as a function of (seed, process, position), so that resuming continues where a run stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _TOKENIZER_EXAMPLES = 30_000
-_OPENING_POOLS = 14  # pools with the mixture of the start: about 700 steps
+_OPENING_POOLS = 14  # pools with the initial mixture: about 700 steps
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Batch:
 def load_prose(
     folder: Path, mixture: Mixture | None = None, kind: type[ExampleMaker] = ExampleMaker
 ) -> tuple[ExampleMaker, ExampleMaker]:
-    """Example makers for training and for the held-out hundredth; both know the words of the training part."""
+    """Example makers for training and for the held-out hundredth; both use the word counts of the training part."""
     paragraphs = read_paragraphs(folder)
     kept = [p for p in paragraphs if not held_out(p)]
     lexicon = Lexicon(straight_quotes(s) for p in kept for s in split_sentences(p))
@@ -46,7 +46,7 @@ def load_prose(
 
 
 def make_tokenizer(maker: ExampleMaker, vocab: int, seed: int) -> Tokenizer:
-    """A tokenizer trained on prompts and answers as the model will see them."""
+    """Train a tokenizer on prompts and answers in the format that the model will see."""
     rng = random.Random(f"{seed}/tokenizer")
     count = min(_TOKENIZER_EXAMPLES, 20 * len(maker.sentences))
     examples = [maker.draw(rng) for _ in range(count)]
@@ -71,7 +71,7 @@ class Batches:
         self.seed, self.rank, self.tokens, self.limit, self.pool_size = seed, rank, tokens, limit, pool
 
     def from_place(self, pool: int, index: int, helpers: int = 0) -> Iterator[tuple[int, int, Batch]]:
-        """(pool, index, batch) from the given position on; pools are made ahead by ``helpers`` processes."""
+        """Yield (pool, index, batch) from the given position on; ``helpers`` processes prepare pools in advance."""
         for number, batches in self._pools(pool, helpers):
             for i in range(index if number == pool else 0, len(batches)):
                 yield number, i, batches[i]
@@ -116,7 +116,7 @@ class Batches:
 
 
 def encode(tokenizer: Tokenizer, examples: list[Example]) -> list[tuple[list[int], int]]:
-    """(ids, where the answer begins) of each example: prompt, answer, end of sequence."""
+    """(ids, start of the answer) of each example: prompt, answer, end of sequence."""
     prompts = tokenizer.encode_batch([e.prompt for e in examples])
     answers = tokenizer.encode_batch([e.answer for e in examples], add_special_tokens=False)
     eos = int(tokenizer.token_to_id("</s>") or 0)

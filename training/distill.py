@@ -1,15 +1,15 @@
-"""Tune a draft model on its target: ``python -m training.distill --data DIR --out RUN --student layers:6``.
+"""Tune a draft model to its target: ``python -m training.distill --data DIR --out RUN --student layers:6``.
 
 ``--student`` is a folder with the teacher's tokenizer, or ``layers:N``: a copy of the teacher's first layers.
-``RUN/student`` is the newest student, for ``draft_model="RUN/student"``; ``RUN/log.jsonl`` has the loss and the share
-of the teacher's own next tokens that the student says too, on rows that no step saw. Started again it goes on.
+``RUN/student`` is the latest student, for ``draft_model="RUN/student"``; ``RUN/log.jsonl`` has the loss, and on
+held-out rows the share of the teacher's next tokens that the student predicts. Started again, the run resumes.
 
-The texts are the teacher's answers (sequence-level distillation, Kim and Rush 2016), and, with ``--on-policy``, answers
-of the student that the teacher judges token by token (DistillSpec, Zhou et al. 2024, arXiv 2310.08461).
-``--divergence`` is what is made small: of the student from the teacher ("forward"), of the teacher from the student
-("reverse"), the Jensen-Shannon divergence ("js") or half the sum of differences ("tv"), the share of drafts refused.
-``--boost FOLDER...`` counts only what these earlier students get wrong, so that several students joined in one tree
-(``draft_model=[...]``) say different things (SpecInfer, Miao et al. 2024, arXiv 2305.09781).
+Training texts are the teacher's answers (sequence-level distillation, Kim and Rush 2016) and, with ``--on-policy``,
+answers of the student scored by the teacher token by token (DistillSpec, Zhou et al. 2024, arXiv 2310.08461).
+``--divergence`` is the loss: from teacher to student ("forward"), from student to teacher ("reverse"), Jensen-Shannon
+("js"), or total variation ("tv"), which is the share of rejected drafts.
+``--boost FOLDER...`` counts only tokens that these earlier students get wrong, so that several students in one tree
+(``draft_model=[...]``) predict different tokens (SpecInfer, Miao et al. 2024, arXiv 2305.09781).
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ SAVE_STEPS = 20
 
 @dataclass(frozen=True)
 class DistillPlan:
-    """Everything a run depends on beside the models and data."""
+    """Everything a run depends on besides the models and the data."""
 
     divergence: str = "forward"
-    on_policy: float = 0.0  # share of the steps whose texts are the student's
-    rows: int = 8  # texts of a step
-    tokens: int = 64  # of a text at most
+    on_policy: float = 0.0  # share of the steps on texts written by the student
+    rows: int = 8  # texts per step
+    tokens: int = 64  # maximum tokens per text
     rate: float = 3e-4
     steps: int = 200
     seed: int = 0
 
 
 def divergence(kind: str, teacher: Tensor, student: Tensor) -> Tensor:
-    """Between the distributions of two logits, [n, V] each, in nats ("tv": a probability). [n]"""
+    """Divergence between the distributions of two logits, [n, V] each, in nats ("tv": a probability). [n]"""
     p, q = teacher.float().log_softmax(-1), student.float().log_softmax(-1)
     if kind == "forward":
         return (p.exp() * (p - q)).sum(-1)
@@ -70,7 +70,7 @@ def divergence(kind: str, teacher: Tensor, student: Tensor) -> Tensor:
 
 
 class Distiller:
-    """A student, its teacher, and texts that either writes."""
+    """A student, its teacher, and texts written by either."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Distiller:
         self._held = self.texts("held", self.teacher)
 
     def texts(self, seed: object, writer: PreTrainedModel) -> list[tuple[list[int], int]]:
-        """Chats with the answers of `writer`, and where these begin."""
+        """Chats with answers by `writer`, and where the answers begin."""
         rng, plan = random.Random(f"{self.plan.seed}/{seed}"), self.plan
         prompts = [
             chat_ids(self._tokenizer, [{"role": "user", "content": self._requests.draw(rng)}]) for _ in range(plan.rows)
@@ -100,7 +100,7 @@ class Distiller:
         return [([*prompt, *answer], len(prompt)) for prompt, (answer, _) in pairs if answer]
 
     def train(self) -> float:
-        """One step; its loss."""
+        """Do one training step and return its loss."""
         plan, rng = self.plan, random.Random(f"{self.plan.seed}/{self.step}/policy")
         own = rng.random() < plan.on_policy
         texts = self.texts(self.step, self.student if own else self.teacher)
@@ -124,7 +124,7 @@ class Distiller:
 
     @torch.no_grad()
     def agreement(self) -> float:
-        """The share of the teacher's next tokens that the student says too, on rows that no step saw."""
+        """The share of the teacher's next tokens that the student predicts on held-out rows."""
         right = total = 0
         for ids, start in self._held:
             own = self._judged(ids, start).argmax(-1)
@@ -133,7 +133,7 @@ class Distiller:
         return right / max(total, 1)
 
     def _weights(self, ids: list[int], start: int, said: Tensor) -> Tensor:
-        """1 for what counts: with earlier students, the positions that all of them get wrong. [n]"""
+        """1 for positions that count: with earlier students, those that all of them get wrong. [n]"""
         counts = torch.ones(len(said))
         for earlier in self._boosted:
             with torch.no_grad():
@@ -151,8 +151,8 @@ class Distiller:
 
 
 def first_student(teacher: PreTrainedModel, chosen: str) -> PreTrainedModel:
-    """A copy of the teacher's first layers, or the model of a folder. Its embeddings and output weights stay as they
-    are: they are most of a small model, and what drafts share with the teacher."""
+    """A copy of the teacher's first layers, or the model in a folder. Its embeddings and output weights are not
+    trained: they are most of a small model's parameters, and can be shared with the teacher."""
     if chosen.startswith(LAYERS):
         student = copy.deepcopy(early_exit(teacher, int(chosen[len(LAYERS) :])))
     else:
@@ -167,7 +167,7 @@ def first_student(teacher: PreTrainedModel, chosen: str) -> PreTrainedModel:
 
 
 def distill(distiller: Distiller, out: Path, until: float) -> None:
-    """Trains to the plan's last step or until the clock says so; leaves student, optimiser and log in `out`."""
+    """Train to the plan's last step or until the time is up; writes student, optimiser and log into `out`."""
     out.mkdir(parents=True, exist_ok=True)
     _resume(distiller, out)
     losses = list[float]()
@@ -198,7 +198,7 @@ def _save(distiller: Distiller, out: Path) -> None:
 
 
 def _resume(distiller: Distiller, out: Path) -> None:
-    """Goes on from what `out` holds. Raises ValueError for a student of other shapes."""
+    """Resume from `out`. Raises ValueError for a student of other shapes."""
     if not (out / CHECKPOINT).is_file():
         return
     held = load_file(out / CHECKPOINT)

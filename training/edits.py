@@ -1,4 +1,4 @@
-"""Edits that put one kind of mistake each at a position of a text."""
+"""Functions that insert one kind of mistake each at a position of a text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training.tables import (
     SINGULAR_AFTER,
 )
 
-# words, position -> the words that replace the one (or two) at the position; None where there is nothing to do
+# words, position -> the words that replace the one (or two) at the position; None if it does not apply there
 Put = Callable[[Words, int, Lexicon, random.Random], Words | None]
 
 

@@ -1,4 +1,4 @@
-"""Training examples (prompt text, answer text) made on the fly from clean prose."""
+"""Creates training examples (prompt, answer) on the fly from clean prose."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _ASKING = (
 )  # fmt: skip
 _GLUE = ("is", "was", "did", "does", "do", "were", "are", "the", "has", "can", "had", "would", "a", "of", "in", "for")
 
-_LOOKS = 1500  # sentences looked at for one kind of mistake
-_PLAIN_LENGTH = 90  # characters of a plain sentence
+_LOOKS = 1500  # sentences searched for one kind of mistake
+_PLAIN_LENGTH = 90  # maximum characters of a plain sentence
 _QUOTED = frozenset('"“”')
-_SELDOM = 4  # a word seen so often at most is one that a corrector takes for a misspelling
-_PLAIN_COUNT = 150  # a word seen so often is one that everybody uses
+_SELDOM = 4  # words with at most this count look like misspellings to a corrector
+_PLAIN_COUNT = 150  # words with at least this count are common
 
 DIALECT = re.compile(
     r"\b(?:ain['’]t|warn['’]t|wot|dat|dis|de|ter|ole|arter|thou|thee|thy|hath|doth|shalt|ye|[a-z]+in['’])(?![\w'’])"
@@ -45,39 +45,39 @@ DIALECT = re.compile(
 
 @dataclass(frozen=True)
 class Mixture:
-    """Shares of the kinds of examples; by number of examples, not of tokens."""
+    """Shares of the kinds of examples, by number of examples, not tokens."""
 
     sentence: float = 0.52  # one sentence to correct
     paragraph: float = 0.06  # two to six sentences to correct
-    quote_one: float = 0.08  # question and one sentence
-    quote_many: float = 0.31  # question and a passage of two to nine sentences: hard, learned late
+    quote_one: float = 0.08  # a question and one sentence
+    quote_many: float = 0.31  # a question and a passage of two to nine sentences: hard, learned late
     jumble: float = 0.03  # frequent, rare and made-up words in random order, to be copied
     opening: float = 0.5  # share of jumbles at the start of training: where no word helps to guess the next one,
     # copying is learned at once; on prose alone the loss stays on a plateau of word statistics first
     spaced: float = 0.30  # share of the corrections in the spaced style of corpora
     rare: float = 0.25  # share of texts with made-up names, numbers and codes put in
-    rare_quotes: float = 0.25  # the same of passages to be quoted from: names are what a quote gets wrong
+    rare_quotes: float = 0.25  # the same share for passages to quote from, since quotes get names wrong most often
     clean: float = 0.18  # share of sentences without any mistake
-    clean_paragraphs: float | None = None  # the same of paragraphs; None: as of sentences
+    clean_paragraphs: float | None = None  # the same share for paragraphs; None: as for sentences
     sparse: float = 0.0  # share of the paragraphs with mistakes that have them in one or two sentences only
-    tempting: float = 0.0  # share of the single sentences that are right and look wrong: seldom words, bare nouns
-    noisy_quotes: float = 0.0  # share of the passages with mistakes in them, which a quote repeats
-    open: bool = False  # mistakes that no rule undoes too
+    tempting: float = 0.0  # share of the single sentences that are right but look wrong: rare words, bare nouns
+    noisy_quotes: float = 0.0  # share of the passages with mistakes, which a quote must repeat
+    open: bool = False  # include mistakes that no rule can undo
     many: tuple[float, ...] = (4, 28, 30, 20, 11, 7)  # weights of 0, 1, 2, ... mistakes in a sentence
-    run_on: float = 0.0  # share of the ends between two sentences that are lost
-    reworded: float = 0.25  # share of the corrections asked for in other words
-    fewest: int = 2  # sentences of a paragraph to correct, at least
-    sentences: int = 6  # at most
-    longest: int = 320  # characters of a sentence
-    dialect: bool = True  # sentences in dialect or old English, of which no one knows what is wrong
-    plain: float = 0.0  # share of the single sentences that are short and of frequent words, as learners write
-    aimed: float = 0.0  # share of the single sentences that are looked for after a kind of mistake is drawn
+    run_on: float = 0.0  # share of the boundaries between two sentences that are removed
+    reworded: float = 0.25  # share of the corrections with a reworded instruction
+    fewest: int = 2  # minimum sentences of a paragraph to correct
+    sentences: int = 6  # maximum sentences of it
+    longest: int = 320  # maximum characters of a sentence
+    dialect: bool = True  # include sentences in dialect or old English, whose mistakes cannot be known
+    plain: float = 0.0  # share of the single sentences that are short and use frequent words, like learners' texts
+    aimed: float = 0.0  # share of the single sentences that are searched for after a kind of mistake is drawn
     lower: float = 0.0  # share of the texts with mistakes that have no capitals at all
 
 
 @dataclass(frozen=True)
 class Example:
-    """What the user says, what the model answers (it begins with a space), and the kinds of mistakes."""
+    """The user's message, the model's answer (which begins with a space), and the kinds of mistakes."""
 
     prompt: str
     answer: str
@@ -85,7 +85,7 @@ class Example:
 
 
 class ExampleMaker:
-    """Draws examples from paragraphs; every draw depends on the given generator alone."""
+    """Draws examples from paragraphs, depending only on the given random generator."""
 
     def __init__(self, paragraphs: Sequence[str], lexicon: Lexicon, mixture: Mixture | None = None) -> None:
         self.mixture = mixture = mixture or Mixture()
@@ -100,7 +100,7 @@ class ExampleMaker:
         self.vocabulary = [word for word, count in lexicon.words.most_common(30000) if word.isalpha()]
 
     def draw(self, rng: random.Random, *, opening: bool = False) -> Example:
-        """One example of a kind drawn by the mixture, or by that of the start of training."""
+        """Draw one example, of a kind given by the mixture or by that of the start of training."""
         m = self.mixture
         if opening and rng.random() < m.opening:
             return self.jumble(rng)
@@ -123,7 +123,7 @@ class ExampleMaker:
         return self._correction([self._clean(rng.choice(self.plain if is_plain else self.sentences), rng)], rng)
 
     def _aimed(self, rng: random.Random) -> Example | None:
-        """A sentence with a place for a mistake of a drawn kind, with it (and maybe others) or as it is."""
+        """A sentence that has a place for a mistake of a drawn kind, with it (and maybe others) or unchanged."""
         noise = BY_NAME[rng.choices(list(AIMED), list(AIMED.values()))[0]]
         for _ in range(min(_LOOKS, 2 * len(self.sentences))):
             sentence = self._clean(rng.choice(self.plain if rng.random() < self.mixture.plain else self.sentences), rng)
@@ -152,7 +152,7 @@ class ExampleMaker:
         return self._correction([straight_quotes(s) if straight else s for s in chosen], rng)
 
     def _is_tempting(self, sentence: str) -> bool:
-        """Whether it begins with an article or has a word that the corpus knows a few times only."""
+        """Whether the sentence begins with an article or has a word that is rare in the corpus."""
         words = [word.strip() for word in split_words(sentence)]
         seldom = any(w.isalpha() and w.islower() and self.lexicon.words[w] <= _SELDOM for w in words)
         return seldom or words[0] in ("The", "A", "An")
@@ -214,7 +214,7 @@ class ExampleMaker:
         for _ in range(rng.randrange(1, 6)):
             words.insert(rng.randrange(len(words)), rare_string(rng))
         if rng.random() < 0.6:
-            # few words, often repeated: where to go on is known from the place alone, not from the last word
+            # few words, often repeated: only the position tells where to continue, not the last word
             pool, words = rng.sample(words, rng.randrange(3, len(words) + 1)), []
             for _ in range(rng.randrange(6, 24)):
                 words.append(rng.choice([word for word in pool if words[-1:] != [word]]))
@@ -258,19 +258,19 @@ class ExampleMaker:
         question = self._question(sentences[target], rng)
         scores = [self._overlap(question, s) for s in sentences]
         if scores[target] < 1.3 * max([0.0, *(x for i, x in enumerate(scores) if i != target)]):
-            return None  # another sentence fits as well: the model could only guess
+            return None  # another sentence fits as well, so the answer would be a guess
         gap = rng.choice(["\n ", "\n ", "\n"])
         passage = "".join((gap if i in breaks else " ") + s if i else s for i, s in enumerate(sentences))
         instruction = QUOTE if rng.random() < 0.8 else rng.choice(_OTHER_QUOTE)
         return Example(f"{instruction}{question}{gap}{passage}", " " + sentences[target])
 
     def _spoilt(self, sentence: str, rng: random.Random) -> str:
-        """With a mistake or three, or spaced as corpora are: a quote repeats what stands there, right or wrong."""
+        """Insert one to three mistakes or use the spaced style of corpora: a quote repeats the text, right or wrong."""
         words, _ = corrupt(split_words(sentence), self.lexicon, rng, rng.randrange(0, 4), ALL_NOISES)
         return (spaced if rng.random() < 0.3 else join_words)(words) if words else sentence
 
     def _question(self, sentence: str, rng: random.Random) -> str:
-        """Asking words and some words of the sentence, in order or not, some inflected, some missing."""
+        """A question: interrogatives and words of the sentence, in order or not, some inflected, some missing."""
         words = [w.strip() for w in split_words(sentence) if w.strip()[:1].isalnum()]
         if rng.random() < 0.5:
             length = rng.randrange(3, 11)
@@ -293,7 +293,7 @@ class ExampleMaker:
         return f"{lead} {' '.join(picked)}?"
 
     def _rarity(self, word: str) -> float:
-        """Information of the word in nats, by its frequency in the corpus."""
+        """Information content of the word in nats, by its frequency in the corpus."""
         return 15.5 - math.log(self.lexicon.words[word.lower()] + self.lexicon.capitals[word] + 1)
 
     def _overlap(self, question: str, sentence: str) -> float:
@@ -302,16 +302,16 @@ class ExampleMaker:
 
 
 def _uncapital(word: str, lexicon: Lexicon) -> str:
-    """Lower-case, unless it is a name or "I"."""
+    """Lower-case the word unless it is a name or "I"."""
     bare = word.strip()
     is_common = lexicon.words[bare.lower()] > 4 * lexicon.capitals[bare] and bare != "I"
     return word.replace(bare, bare[0].lower() + bare[1:]) if is_common and bare else word
 
 
 def _put_rare(right: Words, wrong: Words, rng: random.Random) -> tuple[Words, Words]:
-    """The same made-up strings put in the place of one to three words in both texts."""
+    """Replace one to three words by the same made-up strings in both texts."""
     right, wrong = list(right), list(wrong)
-    # the short words hold the sentence together: without them it would be one more mistake
+    # the short words hold the sentence together: without them it would have one more mistake
     once = [w for w in right[1:] if len(w) > 4 and w[0] == " " and w[1:].isalnum()]
     once = [w for w in once if right.count(w) == 1 and wrong.count(w) == 1]
     for old in rng.sample(once, min(len(once), rng.randrange(1, 4))):

@@ -1,8 +1,8 @@
 """Write a model folder from a run: ``python -m training.export RUN DIR``.
 
-The folder loads with ``AutoTokenizer`` and with ``AutoModelForCausalLM`` or, from the seq2seq preset,
-``AutoModelForSeq2SeqLM``: config.json, generation_config.json,
-model.safetensors (bfloat16, averaged weights), tokenizer.json, tokenizer_config.json with the chat template.
+The folder loads with ``AutoTokenizer`` and with ``AutoModelForCausalLM`` or, for the seq2seq preset,
+``AutoModelForSeq2SeqLM``. It holds config.json, generation_config.json, model.safetensors (bfloat16, averaged weights),
+tokenizer.json, and tokenizer_config.json with the chat template.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TIED = {"lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.
 
 
 def export(run: Path, folder: Path) -> None:
-    """The averaged weights of the last checkpoint in ``run`` as a transformers model in ``folder``."""
+    """Write the averaged weights of the last checkpoint in ``run`` as a transformers model into ``folder``."""
     tokenizer = load_tokenizer(run / "tokenizer.json")
     plan = json.loads((run / "plan.json").read_text())
     family = read_family(plan)
@@ -52,14 +52,14 @@ def export(run: Path, folder: Path) -> None:
     config_file = folder / "tokenizer_config.json"
     settings = json.loads(config_file.read_text())
     template = folder / "chat_template.jinja"
-    if template.exists():  # one file less, and older readers look for it there
+    if template.exists():  # one file less, and older readers expect it there
         settings["chat_template"] = template.read_text()
         template.unlink()
         config_file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
 
 def _llama(shape: Shape, ids: Mapping[str, int]) -> PreTrainedModel:
-    """An untrained model of this shape, with its generation settings."""
+    """An untrained Llama of this shape, with its generation settings."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -86,7 +86,7 @@ def _llama(shape: Shape, ids: Mapping[str, int]) -> PreTrainedModel:
 
 
 def _t5(shape: Seq2SeqShape, ids: Mapping[str, int]) -> PreTrainedModel:
-    """The same for an encoder-decoder. Its instruction is written down where T5 models have theirs."""
+    """An untrained T5 of this shape. Its instruction is stored where T5 models store theirs."""
     from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
     general: dict[str, Any] = {

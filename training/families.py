@@ -1,4 +1,4 @@
-"""The two kinds of model that the script trains, and what differs between them."""
+"""The two kinds of model that can be trained, and their differences."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Tables: TypeAlias = "tuple[Tensor, Tensor]"
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of model. The first argument of each shape is the family's own (`...`: one of two types)."""
+    """One kind of model. Shapes are of the family's own type; `...` stands for arguments of either type."""
 
     shape: Callable[..., AnyShape]  # from its sizes by name
     shape_of: Callable[[dict[str, Any]], AnyShape]  # from an exported config.json
     init_weights: Callable[..., Weights]  # (shape, generator)
-    tables: Callable[..., Tables]  # (shape, device, dtype): what the forward pass looks up by position
+    tables: Callable[..., Tables]  # (shape, device, dtype): tables that the forward pass looks up by position
     loss_of: Callable[..., Tensor]  # (weights, ids, answer, shape, tables): summed over the answer tokens
-    to_named: Callable[..., Weights]  # (weights, shape): under the names of transformers
+    to_named: Callable[..., Weights]  # (weights, shape): with the names of transformers
     from_named: Callable[..., Weights]  # its inverse
     maker: type[ExampleMaker]
-    tokenizer: Callable[[Tokenizer], Tokenizer]  # the tokenizer of the other family, wrapped as this one reads
+    tokenizer: Callable[[Tokenizer], Tokenizer]  # converts the other family's tokenizer to this one's format
 
 
 def _as_it_is(tokenizer: Tokenizer) -> Tokenizer:
@@ -51,17 +51,17 @@ FAMILIES = {
 
 
 def family_of(shape: AnyShape) -> Family:
-    """The family that a shape belongs to."""
+    """The family of a shape."""
     return FAMILIES["t5" if isinstance(shape, Seq2SeqShape) else "llama"]
 
 
 def family_name(shape: AnyShape) -> str:
-    """Its name, as plan.json keeps it."""
+    """The family's name in plan.json."""
     return "t5" if isinstance(shape, Seq2SeqShape) else "llama"
 
 
 def read_family(plan: dict[str, Any]) -> Family:
-    """The family that a plan.json names; runs without a name are Llamas."""
+    """The family named in a plan.json; runs without a name are Llamas."""
     name = plan.get("family", "llama")
     if name not in FAMILIES:
         raise ValueError(f"plan.json names the family {name!r}; known are {', '.join(FAMILIES)}")

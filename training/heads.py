@@ -1,13 +1,13 @@
 """Train draft heads: ``python -m training.heads --model smollm2 --data DIR --out RUN [--minutes M]``.
 
-``--model`` is what ``copyspec.load`` takes, ``--data`` a folder of prose (``*.txt.gz``), one paragraph a line. In
-rounds, the model reads and answers, which fills ``RUN/states`` (hidden states on disk), and the heads learn from all of
-them. Started again with the same ``--out`` it goes on where it stopped. ``RUN/heads`` holds the newest heads, for
-``draft_model="heads:RUN/heads"``; ``RUN/log.jsonl`` the loss and, per head, how often its first and its first five
-tokens are what the model said, on shards that no step saw.
+``--model`` is passed to ``copyspec.load``; ``--data`` is a folder of prose (``*.txt.gz``), one paragraph per line. In
+rounds, the model reads and answers, which fills ``RUN/states`` (hidden states on disk), and the heads are trained on
+all of them. Started again with the same ``--out``, the run resumes. ``RUN/heads`` holds the latest heads, for
+``draft_model="heads:RUN/heads"``; ``RUN/log.jsonl`` the loss and, for each head on held-out shards, how often the
+model's token is its first choice or among its first five.
 
-``--convert FILE OUT`` makes a safetensors file of a published ``medusa_lm_head.pt``, or of EAGLE's
-``pytorch_model.bin``; its ``config.json`` belongs beside it.
+``--convert FILE OUT`` converts a published ``medusa_lm_head.pt``, or EAGLE's ``pytorch_model.bin``, to safetensors; its
+``config.json`` belongs beside it.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ if TYPE_CHECKING:
 
 KINDS = ("recurrent", "parallel", "feature")
 CHECKPOINT = "checkpoint.safetensors"
-OUTPUTS_EVERY = 2  # shards: of answers of the model; the others hold prose, which takes a fifth of their time
-STEPS_A_SHARD = 40  # while there are new shards
-ANSWERS_COUNT = 10  # times a token of an answer, where the vocabulary is chosen
+OUTPUTS_EVERY = 2  # every second shard holds answers of the model, the others prose, which is five times faster
+STEPS_A_SHARD = 40  # training steps per new shard
+ANSWERS_COUNT = 10  # how many times a token of an answer counts when the vocabulary is chosen
 
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """Everything a run depends on beside the states."""
+    """Everything a run depends on besides the hidden states."""
 
     kind: str = "recurrent"
     depth: int = 4
-    inner: int = 768  # of the recurrent head's block or the feature layer's MLP; of parallel heads the rank
+    inner: int = 768  # size of the recurrent head's block or the feature layer's MLP; rank of parallel heads
     vocabulary: int = 8192  # most frequent tokens that are drafted; 0: all
-    batch: int = 256  # positions of a step
+    batch: int = 256  # positions per step
     rate: float = 1e-3
-    decay: float = 0.8  # weight of each depth beside the one before
-    regression: float = 1.0  # weight of the next state's error beside that of its tokens; not of parallel heads
+    decay: float = 0.8  # weight of each depth relative to the one before
+    regression: float = 1.0  # weight of the state's error relative to that of its tokens; not for parallel heads
     span: int = 64  # pairs that a feature layer attends to
-    layers: tuple[int, ...] = ()  # of the model: their inputs are read beside its last states, by recurrent heads
+    layers: tuple[int, ...] = ()  # model layers whose inputs recurrent heads read besides the last states
     steps: int = 2000
     seed: int = 0
-    mixed: bool = True  # products in bfloat16
+    mixed: bool = True  # matrix products in bfloat16
 
     @property
     def window(self) -> int:
-        """States of a window, less one."""
+        """Number of states of a window, minus one."""
         return self.span if self.kind == "feature" else self.depth
 
     @property
     def windows(self) -> int:
-        """Of a step."""
+        """Number of windows per step."""
         return max(1, self.batch // self.span) if self.kind == "feature" else self.batch
 
 
 class Windows:
-    """Batches of windows of `depth` + 1 states and tokens, out of all shards, a function of (seed, step)."""
+    """Batches of windows of `depth` + 1 states and tokens from all shards, as a function of (seed, step)."""
 
     def __init__(self, paths: Sequence[Path], depth: int, *, packed: bool = False, width: int | None = None) -> None:
-        """`packed`: a window may run over the end of an output into the next, so that short ones are read, too.
-        `width`: of the states, what stands first; None: all."""
+        """`packed`: windows may extend from one output into the next, so that short outputs are used too.
+        `width`: number of leading components of the states to use; None: all."""
         tokens, states, starts, offset = list[Tensor](), list[Tensor](), list[Tensor](), 0
         for path in paths:
             for row, before in read_shard(path):
@@ -101,7 +101,7 @@ class Windows:
 
 
 class Trainer:
-    """Heads for one model's output weights [V, D] and embeddings [V, D]."""
+    """Trains heads for one model's output weights [V, D] and embeddings [V, D]."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Trainer:
         plan: HeadPlan,
         model: nn.Module | None = None,
     ) -> None:
-        """`model`: a feature layer begins with what it can take from the last layer of it."""
+        """`model`: a feature layer is initialised from its last layer where possible."""
         self.plan, self.vocabulary = plan, vocabulary
         self.embeddings = embeddings.detach().float()
         self.shared = output.detach().float() if vocabulary is None else output.detach().float()[vocabulary]
@@ -121,7 +121,7 @@ class Trainer:
         self.step = 0
 
     def loss(self, tokens: Tensor, states: Tensor) -> Tensor:
-        """Of windows: tokens [n, K + 1] and the states before them [n, K + 1, (1 + layers) D]."""
+        """Loss of windows: tokens [n, K + 1] and the states before them [n, K + 1, (1 + layers) D]."""
         plan, total = self.plan, states.new_zeros(())
         for depth, (found, following, _) in enumerate(self._predictions(tokens, states)):
             with torch.no_grad():
@@ -134,7 +134,7 @@ class Trainer:
         return total
 
     def train(self, windows: Windows) -> float:
-        """One step; its loss."""
+        """Do one training step and return its loss."""
         tokens, states = windows.batch(self.plan.windows, f"{self.plan.seed}/{self.step}")
         with torch.autocast("cpu", torch.bfloat16, enabled=self.plan.mixed):
             loss = self.loss(tokens, states)
@@ -150,8 +150,8 @@ class Trainer:
 
     @torch.no_grad()
     def accuracy(self, windows: Windows, count: int = 2048) -> dict[str, list[float]]:
-        """How often each head's first token, and its first five, are the model's own choice. Tokens that the heads
-        cannot say count as wrong."""
+        """How often the model's own choice is each head's first token, and among its first five. Tokens outside the
+        heads' vocabulary count as wrong."""
         count = max(1, count // self.plan.span) if self.plan.kind == "feature" else count
         held = windows.starts[:: max(1, len(windows.starts) // count)]
         tokens, states = windows.at(held)
@@ -165,8 +165,8 @@ class Trainer:
         return found
 
     def _predictions(self, tokens: Tensor, states: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each depth: what its logits are made of and the model's own state there, [m, D] each, and the token that
-        was chosen there, [m]."""
+        """For each depth: the features that logits are computed from and the model's own states there, [m, D] each, and
+        the tokens chosen there, [m]."""
         weights, plan = self.weights, self.plan
         if self.sizes is not None:
             yield from self._layer_predictions(FeatureLayer(dict(weights), self.sizes, plan.depth), tokens, states)
@@ -185,8 +185,8 @@ class Trainer:
     def _layer_predictions(
         self, layer: FeatureLayer, tokens: Tensor, states: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """At every pair of a window, with its own earlier features from the second depth on, as it will be used
-        (EAGLE-3's training-time test)."""
+        """As `_predictions`, at every pair of a window; from the second depth on with the layer's own earlier features,
+        as in use (EAGLE-3's training-time test)."""
         count = self.plan.span
         places = torch.arange(count)
         embeddings, features = self.embeddings[tokens[:, :count]], states[:, :count]
@@ -205,7 +205,7 @@ class Trainer:
 
 
 def _shifted(held: Tensor) -> Tensor:
-    """What stood at each place stands at the next one. [B, n, ...]"""
+    """Shift every entry by one place along the window. [B, n, ...]"""
     return torch.cat([torch.zeros_like(held[:, :1]), held[:, :-1]], 1)
 
 
@@ -214,7 +214,7 @@ def _block(weights: Tensors, depth: int) -> Tensors:
 
 
 def _begin(plan: HeadPlan, size: int) -> Tensors:
-    """Heads whose first logits are the target's own of the state before: their last products are zeros."""
+    """Heads whose first logits are the target's own for the state before: their last products are zero."""
     generator = torch.Generator().manual_seed(plan.seed)
 
     def drawn(rows: int, columns: int) -> Tensor:
@@ -235,7 +235,7 @@ def _begin(plan: HeadPlan, size: int) -> Tensors:
 
 
 def _layer_sizes(plan: HeadPlan, size: int, model: nn.Module | None) -> LayerSizes:
-    """Those of the model's own layers, but for the MLP's."""
+    """The sizes of the model's own layers, except for the MLP."""
     config = getattr(model, "config", None)
     heads = int(getattr(config, "num_attention_heads", None) or max(1, size // 64))
     return LayerSizes(
@@ -249,8 +249,8 @@ def _layer_sizes(plan: HeadPlan, size: int, model: nn.Module | None) -> LayerSiz
 
 
 def _begin_layer(plan: HeadPlan, sizes: LayerSizes, model: nn.Module | None) -> Tensors:
-    """A layer that first says the feature it was given, with attention and MLP of the model's last layer where that is
-    one of Llama's kind."""
+    """A layer that at first returns the feature it was given, with attention and MLP of the model's last layer if that
+    is like Llama's."""
     generator = torch.Generator().manual_seed(plan.seed)
     shapes = sizes.shapes() | dict.fromkeys(("token_norm", "feature_norm"), (sizes.hidden,))
     weights = {name: torch.ones(shape) for name, shape in shapes.items() if len(shape) == 1}
@@ -275,7 +275,7 @@ def _begin_layer(plan: HeadPlan, sizes: LayerSizes, model: nn.Module | None) -> 
 
 
 def save_heads(folder: Path, trainer: Trainer, output: Tensor, model: str) -> None:
-    """Writes what `draft_model="heads:FOLDER"` reads: bfloat16 weights, the vocabulary, the model's probe."""
+    """Write the files that `draft_model="heads:FOLDER"` reads: bfloat16 weights, the vocabulary, the model's probe."""
     folder.mkdir(parents=True, exist_ok=True)
     plan = trainer.plan
     config = {
@@ -308,7 +308,7 @@ class HeadRun:
         self._held: tuple[list[Path], Windows] | None = None
 
     def read(self, requests: Requests, number: int) -> None:
-        """Writes the shard of this number, if it is not there: every second holds answers, the others prose."""
+        """Write the shard of this number if it is missing: every second shard holds answers, the others prose."""
         is_output = number % OUTPUTS_EVERY == 0
         path = self._out / "states" / f"{'outputs' if is_output else 'prose'}-{number:05d}.safetensors"
         if not path.exists():
@@ -318,12 +318,12 @@ class HeadRun:
             )
 
     def learn(self, steps: int, until: float) -> None:
-        """So many steps on the shards that are there; saves heads and checkpoint, and logs."""
+        """Train for this many steps on the existing shards; save heads and checkpoint, and write the log."""
         found = shards(self._out / "states")
         held = found[:1]
         learned = [path for path in found if path not in held] or found
         if self._held is None or self._held[0] != learned:
-            self._held = None  # not twice in memory
+            self._held = None  # free the old windows first
             self._held = learned, self._windows(learned)
         windows = self._held[1]
         trainer = self._started(learned)
@@ -352,7 +352,7 @@ class HeadRun:
             output, table = weights_of(self._model)
             checkpoint = self._out / CHECKPOINT
             held = load_file(checkpoint) if checkpoint.is_file() else {}
-            # New shards might choose other tokens; the heads know those that they began with.
+            # New shards might select other tokens; the heads keep the vocabulary they started with.
             vocabulary = held.get("vocabulary", _vocabulary(paths, self._plan, output.shape[0]))
             self._trainer = Trainer(output, table, vocabulary, self._plan, self._model)
             if held:
@@ -361,7 +361,7 @@ class HeadRun:
 
 
 def _vocabulary(paths: Sequence[Path], plan: HeadPlan, size: int) -> Tensor | None:
-    """The most frequent tokens of the shards, those of answers first: they are what is drafted."""
+    """The most frequent tokens of the shards, which are drafted; tokens of answers count more."""
     if not 0 < plan.vocabulary < size:
         return None
     counts = torch.zeros(size)
@@ -386,7 +386,7 @@ def _save(path: Path, trainer: Trainer) -> None:
 
 
 def _resume(path: Path, held: Tensors, trainer: Trainer) -> None:
-    """Goes on from a checkpoint. Raises ValueError for one of another plan."""
+    """Resume from a checkpoint. Raises ValueError if it belongs to another plan."""
     shapes = {name: tuple(held[f"weight.{name}"].shape) for name in trainer.weights if f"weight.{name}" in held}
     if shapes != {name: tuple(each.shape) for name, each in trainer.weights.items()}:
         raise ValueError(f"{str(path)!r} is of heads of other shapes; give another --out")
@@ -402,8 +402,8 @@ def _resume(path: Path, held: Tensors, trainer: Trainer) -> None:
 
 
 def convert(source: Path, out: Path) -> None:
-    """A published `medusa_lm_head.pt`, or `pytorch_model.bin` of EAGLE, as safetensors; torch reads tensors alone from
-    it."""
+    """Convert a published `medusa_lm_head.pt`, or EAGLE's `pytorch_model.bin`, to safetensors; torch unpickles only
+    tensors from it."""
     tensors = torch.load(source, map_location="cpu", weights_only=True)
     out.mkdir(parents=True, exist_ok=True)
     name = EAGLE_WEIGHTS if "fc.weight" in tensors else MEDUSA_WEIGHTS

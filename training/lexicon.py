@@ -1,4 +1,4 @@
-"""What a corpus says about words: how often they occur, and which word fits between two others."""
+"""Word statistics of a corpus: how often words occur, and which word fits between two others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import pairwise
 from training.tables import CONFUSION_SETS
 from training.text import split_words
 
-# A slot is decided only by clear evidence: the best filler seen this often, and this many times as often as
-# the word that stands there. Lower values let noise through that a reader could not undo.
+# A slot is decided only by clear evidence: the best filler must have this count, and this many times the count of the
+# current word. Lower values let noise through that a reader could not undo.
 MIN_COUNT = 4
 MIN_RATIO = 8.0
-KNOWN_COUNT = 2  # a word seen this often is a word, not a misspelling
-FREQUENT_COUNT = 12  # misspellings are made from, and repaired to, words seen this often
+KNOWN_COUNT = 2  # words with this count are words, not misspellings
+FREQUENT_COUNT = 12  # misspellings are made from, and repaired to, words with this count
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _FILLERS = frozenset(word for group in CONFUSION_SETS for word in group if word)
 
@@ -77,16 +77,16 @@ class Lexicon:
         return current
 
     def is_verb(self, word: str) -> bool:
-        """Whether ``word`` is a base form whose third person adds an s, by the company both forms keep."""
+        """Whether ``word`` is a base form whose third person adds an s, judged by the contexts of both forms."""
         base = sum(self.pairs[(sign, word)] for sign in ("to", "they", "we", "you"))
         return base >= 6 and self.words[word + "s"] >= 3 and word.isalpha() and len(word) > 2
 
     def is_noun(self, word: str) -> bool:
-        """Whether ``word`` stands alone behind determiners as nouns do."""
+        """Whether ``word`` occurs alone after determiners, as nouns do."""
         return self.nouns[word] >= max(5, self.words[word] // 30)
 
     def is_mass(self, word: str) -> bool:
-        """Whether ``word`` is a noun that takes no ``a`` and no plural, as far as the corpus tells."""
+        """Whether ``word`` is a noun that takes no ``a`` and no plural, as far as the corpus shows."""
         few = max(1, self.nouns[word] // 20)
         return self.is_noun(word) and not word.endswith("s") and max(self.counted[word], self.nouns[word + "s"]) <= few
 
@@ -95,7 +95,7 @@ class Lexicon:
         return self.pairs[(word, preposition)] / self.words[word] if self.words[word] >= 20 else 0.0
 
     def company(self, left: str, filler: str) -> float:
-        """The share of ``filler`` among the function words seen behind ``left``; 0 where too few were seen."""
+        """The share of ``filler`` among the function words after ``left``; 0 if there are too few."""
         if not self._company:
             for (before, _), fillers in self.slots.items():
                 self._company.setdefault(before, Counter()).update({f: n for f, n in fillers.items() if f})
@@ -104,12 +104,12 @@ class Lexicon:
         return seen[filler] / total if seen and total >= 8 else 0.0
 
     def nearest(self, word: str) -> str:
-        """The frequent word one edit away from an unknown word, if just one stands out; else ``word``."""
+        """The frequent word one edit away from an unknown word, if exactly one stands out; else ``word``."""
         if self.known(word) or not word.isalpha():
             return word
         if word not in self._repairs:
             if len(self._repairs) > 200_000:
-                self._repairs.clear()  # every made-up typo would stay for good
+                self._repairs.clear()  # otherwise every made-up typo would be cached for good
             found = {near: self.words[near] for near in edits(word) if self.words[near] >= FREQUENT_COUNT}
             ranked = sorted(found, key=lambda near: -found[near])
             alone = len(ranked) == 1 or (len(ranked) > 1 and found[ranked[0]] >= MIN_RATIO * found[ranked[1]])

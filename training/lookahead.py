@@ -1,10 +1,10 @@
 """Train look-ahead embeddings: ``python -m training.lookahead --data DIR --states RUN/states --out OUT [--minutes M]``.
 
-PaSS (Monea et al. 2023, arXiv 2311.13581) puts a few trained embeddings behind the text; what the frozen model says at
-the i-th of them is its guess of the token that comes i places after the next one. They are trained on the answers of a
-run of ``training.heads`` (``--states``), against the model's own distribution at the places that they guess. ``OUT``
-holds the embeddings and a log of how often the first and one of the first five guesses are the model's token, on the
-first shard, which no step sees. ``benchmarks.drafts.blocks`` drafts with them.
+PaSS (Monea et al. 2023, arXiv 2311.13581) appends a few trained embeddings to the text; the frozen model's output at
+the i-th of them predicts the token i places after the next one. They are trained on the answers of a run of
+``training.heads`` (``--states``), against the model's own distribution at the predicted places. ``OUT`` holds the
+embeddings and a log of how often the model's token is the first prediction or among the first five, on the held-out
+first shard. ``benchmarks.drafts.blocks`` drafts with them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ if TYPE_CHECKING:
 
     from copyspec.engine.engine import Engine
 
-GROUPS = 16  # places of an answer that are guessed from in a step
-ROWS = 4  # answers of a step
+GROUPS = 16  # places per answer and step from which tokens are predicted
+ROWS = 4  # answers per step
 FILE = "lookahead.safetensors"
 
 Answer = tuple[list[int], int]
-"""Token ids of a prompt and its answer, and where the answer begins."""
+"""Token ids of a prompt with its answer, and the index at which the answer begins."""
 
 
 def said_at(model: PreTrainedModel, ids: Sequence[int], places: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-    """What the model says at embeddings [K, D] behind the tokens at `places` [G] of a text, and at its own tokens.
+    """Run the model on a text with embeddings [K, D] after the tokens at `places` [G].
 
-    Logits [G, K, V] and [len(ids), V]. Each group sees the text up to its place, and its own embeddings before.
+    Returns logits at the embeddings, [G, K, V], and at the text's own tokens, [len(ids), V]. Each group of embeddings
+    sees the text up to its place, and the group's earlier embeddings.
     """
     head, cache, device = output_head(model), DynamicCache(), model.device
     assert head is not None
@@ -65,7 +66,7 @@ def said_at(model: PreTrainedModel, ids: Sequence[int], places: Tensor, embeddin
 
 
 class LookaheadTrainer:
-    """Embeddings [K, D] for one frozen model."""
+    """Trains embeddings [K, D] for one frozen model."""
 
     def __init__(self, model: PreTrainedModel, count: int, rate: float) -> None:
         self._model = model
@@ -77,7 +78,7 @@ class LookaheadTrainer:
         self.step = 0
 
     def train(self, answers: Sequence[Answer], until: float, start: float) -> float:
-        """One step; its loss. The rate falls to nothing from `start` to `until`."""
+        """Do one training step and return its loss. The learning rate falls to zero from time `start` to `until`."""
         rng = random.Random(self.step)
         total = 0.0
         self._optimizer.zero_grad()
@@ -96,7 +97,7 @@ class LookaheadTrainer:
 
     @torch.no_grad()
     def accuracy(self, answers: Sequence[Answer]) -> dict[str, list[float]]:
-        """As `training.heads.Trainer.accuracy`, of each embedding."""
+        """As `training.heads.Trainer.accuracy`, for each embedding."""
         right = torch.zeros(2, len(self.embeddings))
         total, rng = 0, random.Random(0)
         for ids, begins in answers:
@@ -116,7 +117,7 @@ class LookaheadTrainer:
 
 
 def read_answers(engine: Engine, states: Path, data: Path, least: int) -> list[list[Answer]]:
-    """The answers of at least `least` tokens of each shard of `training.heads`, behind their prompts."""
+    """The answers with at least `least` tokens in each shard of `training.heads`, with their prompts."""
     plan = json.loads((states / "plan.json").read_text())
     outputs, requests = OutputPlan(plan["rows"], plan["tokens"], plan["seed"]), Requests(data)
     found = list[list[Answer]]()
@@ -130,7 +131,7 @@ def read_answers(engine: Engine, states: Path, data: Path, least: int) -> list[l
 
 
 def load_embeddings(folder: Path) -> Tensor:
-    """What a run has left. [K, D]"""
+    """Load the embeddings of a run. [K, D]"""
     return load_file(folder / FILE)["embeddings"]
 
 

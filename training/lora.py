@@ -1,8 +1,8 @@
-"""Low-rank adapters (Hu et al. 2021) on a frozen Llama, in plain torch: forward pass, loss, `peft` files.
+"""Low-rank adapters (Hu et al. 2021) on a frozen Llama in plain torch: forward pass, loss, `peft` files.
 
-The pass is written out so that a CPU does only what the gradient needs: layers below the first adapted one keep
-nothing for the backward pass, the last layer and the vocabulary see answer positions alone, and the softmax runs over
-the frequent tokens and those of the batch.
+The pass is written out so that a CPU computes only what the gradient needs: layers below the first adapted one keep
+nothing for the backward pass, the last layer and the output head process answer positions only, and the softmax covers
+only frequent tokens and those of the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _PLACE = {name: "mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn" for name in TARGETS}
-_FREQUENT = 12288  # tokens of the softmax beside those of the batch; byte-pair ids are in order of frequency
+_FREQUENT = 12288  # tokens of the softmax besides those of the batch; BPE ids are in order of frequency
 Adapter = dict[str, tuple[Tensor, Tensor]]  # "LAYER.TARGET" -> A [rank, in], B [out, rank]
 
 
@@ -30,7 +30,7 @@ class LoraShape:
 
     rank: int = 16
     alpha: float = 32.0
-    first_layer: int = 15  # layers below it stay as they are
+    first_layer: int = 15  # layers below it are not adapted
 
     @property
     def scale(self) -> float:
@@ -38,9 +38,10 @@ class LoraShape:
 
 
 class FrozenLlama:
-    """Weights of a Llama folder as transformers saves it; what is added up layer by layer stays in float32.
+    """Weights of a Llama folder as saved by transformers; the residual stream stays in float32.
 
-    On a CPU with instructions for bfloat16 its matrix products take 0.45 of the time of float32; on others far longer.
+    bfloat16 matrix products take 0.45 of the time of float32 on CPUs with instructions for them, and far longer on
+    others.
     """
 
     def __init__(self, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> None:
@@ -71,7 +72,7 @@ class FrozenLlama:
         }
 
     def new_adapter(self, shape: LoraShape, seed: int) -> Adapter:
-        """Random A, zero B: the model as it is."""
+        """Random A and zero B, so that the model is unchanged."""
         generator = torch.Generator().manual_seed(seed)
         adapter = {}
         for key, weight in self.linear.items():
@@ -83,7 +84,7 @@ class FrozenLlama:
     def loss(self, adapter: Adapter, shape: LoraShape, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Summed cross-entropy of the tokens with a weight above 0, and the sum of the weights.
 
-        ``ids``: [rows, length], padded right; ``weights``: [rows, length], of each token as one to be predicted.
+        ``ids``: [rows, length], padded right; ``weights``: [rows, length], of each token as a target.
         """
         length = ids.shape[1]
         wanted = weights[:, 1:] > 0
@@ -131,14 +132,14 @@ class FrozenLlama:
         groups = self.heads // self.shared
         q = q.reshape(rows * self.shared, groups * length, size)
         k, v = (t.reshape(rows * self.shared, length, size) for t in (k, v))
-        # several times faster backwards at these lengths than the attention kernel for CPUs
+        # at these lengths the backward pass is several times faster than that of the attention kernel for CPUs
         scores = torch.baddbmm(mask.repeat(groups, 1), q, k.transpose(1, 2), alpha=size**-0.5)
         out = torch.bmm(scores.softmax(-1), v).view(rows, self.heads, length, size).transpose(1, 2)
         return self._project(out.reshape(rows, length, width), f"{i}.o_proj", adapter, shape)
 
 
 def save_adapter(folder: Path, adapter: Adapter, shape: LoraShape, base: str) -> None:
-    """The adapter as `peft` saves one: adapter_config.json and adapter_model.safetensors, in bfloat16."""
+    """Write the adapter as `peft` does: adapter_config.json and adapter_model.safetensors, in bfloat16."""
     folder.mkdir(parents=True, exist_ok=True)
     named = {}
     for key, (a, b) in adapter.items():
@@ -157,7 +158,7 @@ def save_adapter(folder: Path, adapter: Adapter, shape: LoraShape, base: str) ->
 
 
 def load_adapter(folder: Path, adapter: Adapter) -> None:
-    """The weights of :func:`save_adapter`, put into an adapter of the same shape; ValueError for another one."""
+    """Load the weights of :func:`save_adapter` into an adapter of the same shape; ValueError if it differs."""
     named = load_file(folder / "adapter_model.safetensors")
     with torch.no_grad():
         for key, pair in adapter.items():

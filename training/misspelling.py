@@ -1,4 +1,4 @@
-"""Misspellings by slips of the keyboard and by sound, and words cut in two."""
+"""Misspellings by typing errors and by sound, and words split in two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEAR = {
     for row, letters in enumerate(_ROWS)
     for column, letter in enumerate(letters)
 }
-# pairs that sound alike, each to be put in the place of the other
+# pairs that sound alike, each replaced by the other
 _SOUNDS = """
 ie ei|ph f|ea ee|ai ay|ck k|c s|c k|tion sion|tion shun|able ible|ance ence|ant ent|er or|er re|ou ow|gh g|kn n|wr r
 |wh w|ght t|qu kw|dge ge|sc s|mb m|ey y|ie y|y i|au o|oo u|ue ew|s z|x cks|ful full|ly ley|lly ly|ally aly|ough uff
@@ -30,7 +30,7 @@ _SINGLE = re.compile(r"(?<=[aeiou])[b-df-hj-np-tv-z](?=[aeiou])")
 
 
 def misspell(word: str, lexicon: Lexicon, rng: random.Random) -> str | None:
-    """A lower-case word wrongly spelled, so that it is no word; None where no way was found."""
+    """Misspell a lower-case word so that the result is not a word; None if no way was found."""
     for _ in range(6):
         wrong = rng.choices((_by_sound, _by_slip, _by_doubling, _by_vowel), (40, 25, 20, 15))[0](word, rng)
         if len(word) > 7 and rng.random() < 0.15:
@@ -55,7 +55,7 @@ def _by_sound(word: str, rng: random.Random) -> str:
 def _by_slip(word: str, rng: random.Random) -> str:
     i = rng.randrange(1, len(word))
     kind = rng.random()
-    if kind < 0.35:  # two letters change places
+    if kind < 0.35:  # two letters swapped
         return word[: i - 1] + word[i] + word[i - 1] + word[i + 1 :] if i > 1 else word[:-2] + word[-1] + word[-2]
     if kind < 0.65:
         return word[:i] + word[i + 1 :]
@@ -66,7 +66,7 @@ def _by_slip(word: str, rng: random.Random) -> str:
 
 
 def _by_doubling(word: str, rng: random.Random) -> str:
-    """A doubled consonant written once, or a single one twice."""
+    """Write a doubled consonant once, or a single one twice."""
     doubled, single = list(_DOUBLED.finditer(word)), list(_SINGLE.finditer(word))
     if doubled and (not single or rng.random() < 0.7):
         found = rng.choice(doubled)
@@ -86,7 +86,7 @@ def _by_vowel(word: str, rng: random.Random) -> str:
 
 
 def cut(word: str, lexicon: Lexicon, rng: random.Random) -> tuple[str, str] | None:
-    """A lower-case word as two words that are words themselves: ``some thing``."""
+    """Split a lower-case word into two words: ``some thing``; None if that is impossible."""
     places = [i for i in range(2, len(word) - 2) if lexicon.words[word[:i]] >= 200 and lexicon.words[word[i:]] >= 200]
     if not places:
         return None

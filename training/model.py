@@ -38,7 +38,7 @@ class Shape:
 
 
 def shape_of(config: dict[str, Any]) -> Shape:
-    """The shape that an exported ``config.json`` describes."""
+    """The shape described by an exported ``config.json``."""
     return Shape(
         vocab=config["vocab_size"], width=config["hidden_size"], layers=config["num_hidden_layers"],
         heads=config["num_attention_heads"], inner=config["intermediate_size"],
@@ -109,7 +109,7 @@ def hidden(weights: Weights, ids: Tensor, shape: Shape, rope: tuple[Tensor, Tens
 def loss_of(weights: Weights, ids: Tensor, answer: Tensor, shape: Shape, rope: tuple[Tensor, Tensor]) -> Tensor:
     """Summed cross-entropy of the answer tokens; ``answer`` [rows, length] marks the tokens to be predicted.
 
-    Logits are computed at those positions alone, about half of all: the output matrix is a quarter of the work.
+    Logits are computed only at those positions, about half of all: the output matrix is a quarter of the work.
     """
     states = hidden(weights, ids[:, :-1], shape, rope)
     wanted = answer[:, 1:]
@@ -137,7 +137,7 @@ class TiedCrossEntropy(torch.autograd.Function):
 
 
 def to_llama(weights: Weights, shape: Shape) -> Weights:
-    """The weights under the names of ``transformers.LlamaForCausalLM`` (tied output matrix left out)."""
+    """The weights with the names of ``transformers.LlamaForCausalLM`` (without the tied output matrix)."""
     named = {"model.embed_tokens.weight": weights["embed"], "model.norm.weight": weights["norm"]}
     for i in range(shape.layers):
         layer = f"model.layers.{i}."
@@ -158,7 +158,7 @@ def to_llama(weights: Weights, shape: Shape) -> Weights:
 
 
 def from_llama(named: Weights, shape: Shape) -> Weights:
-    """The inverse of :func:`to_llama`: float32 weights to go on training from."""
+    """The inverse of :func:`to_llama`: float32 weights to continue training from."""
     weights = {"embed": named["model.embed_tokens.weight"], "norm": named["model.norm.weight"]}
     for i in range(shape.layers):
         layer = f"model.layers.{i}."
@@ -176,10 +176,10 @@ def from_llama(named: Weights, shape: Shape) -> Weights:
 
 
 def keep_layers(weights: Weights, kept: Sequence[int]) -> Weights:
-    """Some layers of a model, in the order of ``kept``, and its other weights: to train a smaller one from.
+    """Keep some layers of a model, in the order of ``kept``, and all other weights, as a start for a smaller model.
 
-    A small model begun like this can copy from its first step; begun with random weights it finds that out late.
-    Raises ValueError for a layer that is not there.
+    A small model initialised like this can copy from its first step; with random weights it learns that late.
+    Raises ValueError for a missing layer.
     """
     layers = 1 + max(int(name.split(".")[0]) for name in weights if name[0].isdigit())
     if not kept or any(not 0 <= i < layers for i in kept):

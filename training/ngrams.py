@@ -1,10 +1,10 @@
-"""Counts the n-grams of English text that drafts fall back on: writes `copyspec/drafters/predictors/english.npz` anew.
+"""Counts the n-grams of English text that the n-gram drafter uses: writes `copyspec/drafters/predictors/english.npz`.
 
     python -m training.ngrams TEXTS --out FILE [--least 6 4 3] [--words 20000]
 
-TEXTS: files of one paragraph per line (gzip allowed). Nothing but counts of words goes into FILE, so it fits any
-tokenizer: see `copyspec.drafters.predictors.ngrams`, which also says what the arrays are. Takes ten seconds
-and 1.2 GB for 35 MB of text; the file in the package is of `fiction`, `news_speeches`, `textbooks` and `peps`.
+TEXTS: files with one paragraph per line (may be gzipped). FILE holds only counts of words, so it fits any tokenizer;
+its arrays are described in `copyspec.drafters.predictors.ngrams`. Takes ten seconds and 1.2 GB for 35 MB of text. The
+file in the package was made from `fiction`, `news_speeches`, `textbooks` and `peps`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from copyspec.drafters.predictors.ngrams import MOST, ORDERS, Ints, Order, WordN
 
 
 def read_paragraphs(paths: Sequence[Path]) -> Iterator[str]:
-    """The lines of all files, quotation marks as models write them."""
+    """Yield the lines of all files, with quotation marks as models write them."""
     for path in paths:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as lines:
@@ -32,9 +32,9 @@ def read_paragraphs(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def count(paragraphs: Sequence[str], words: int, least: Sequence[int]) -> WordNGrams:
-    """The n-grams of the `words` most frequent words that occur `least` times, by the length of their context."""
+    """The n-grams of the `words` most frequent words with at least `least` occurrences, by context length."""
     texts = [[word for word in split_words(paragraph) if word.strip()] for paragraph in paragraphs]
-    # A word without a space before it starts a paragraph, where the tokens are those of another word.
+    # A word without a space before it starts a paragraph, where it has other tokens.
     frequent = Counter(word for text in texts for word in text if not word[0].isalpha()).most_common(words)
     numbers = {word: number for number, (word, _) in enumerate(frequent)}
     sequence = np.fromiter(
@@ -47,7 +47,7 @@ def count(paragraphs: Sequence[str], words: int, least: Sequence[int]) -> WordNG
 
 
 def _order(sequence: Ints, order: int, least: int, words: int) -> Order:
-    """The n-grams with `order` words of context that occur `least` times; `words`: how many there are."""
+    """The n-grams with `order` words of context that occur at least `least` times; `words`: vocabulary size."""
     columns = [sequence[start : len(sequence) - order + start] for start in range(order + 1)]
     inside = np.all([column >= 0 for column in columns], axis=0)
     columns = [column[inside] for column in columns]
@@ -76,7 +76,7 @@ _QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the file and says how large it is; 0, or 2 where a text cannot be read or the file not written."""
+    """Write the file and print its size. Returns 0, or 2 if a text cannot be read or the file cannot be written."""
     parser = argparse.ArgumentParser(
         prog="python -m training.ngrams", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,10 @@
-"""Mistakes put into correct text, each of a kind that can be undone from the wrong text alone.
+"""Inserts mistakes into correct text, each of a kind that can be undone from the wrong text alone.
 
-A :class:`Noise` proposes edits of a word list (:mod:`training.edits`) and knows a rule that undoes its kind of
-mistake without seeing the original (:mod:`training.rules`). An edit is used only where the rule gives the original
-back, so that the model is never asked to guess: what it cannot know (a deleted adverb, a changed tense) never
-becomes a target. Kinds without such a rule (:data:`OPEN_NOISES`) are for models that know English already: there the
-rest of the sentence says what belongs there.
+A :class:`Noise` proposes edits of a word list (:mod:`training.edits`) and has a rule that undoes its kind of mistake
+without seeing the original (:mod:`training.rules`). An edit is used only if the rule restores the original, so that the
+model never has to guess: what it cannot know (a deleted adverb, a changed tense) never becomes a target. Kinds without
+such a rule (:data:`OPEN_NOISES`) are for models that already know English and can infer the right word from the
+rest of the sentence.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from training.tables import MISSPELLINGS, WRONG_FORMS
 
 @dataclass(frozen=True)
 class Noise:
-    """One kind of mistake: how to make it at a position, and the rule that undoes it."""
+    """One kind of mistake: how to insert it at a position, and the rule that undoes it."""
 
     name: str
     weight: float  # how often it is tried, relative to the others
     put: Put
-    undo: Rule | None  # None: the sentence tells, to a model that knows the language
+    undo: Rule | None  # None: only a model that knows the language can tell, from the sentence
     width: int = 1  # words replaced
 
     def apply(self, words: Words, lexicon: Lexicon, rng: random.Random) -> Words | None:
-        """``words`` with one more such mistake that :attr:`undo` repairs exactly, or None where there is no place."""
+        """Insert one more such mistake that :attr:`undo` repairs exactly; None if there is no place for it."""
         target = self.undo(words, lexicon) if self.undo is not None else None
         positions = list(range(len(words)))
         rng.shuffle(positions)
@@ -120,14 +120,14 @@ AIMED = {
     "infinitive": 4, "regularized": 2, "plural_of_mass": 3, "noun_number": 4, "connector": 1, "adverb_place": 2,
     "subject_twice": 1, "to_extra": 2, "form": 3, "agreement_far": 4, "misspelling": 6, "capital": 3,
 }  # fmt: skip
-"""Kinds that a sentence is looked for, by weight: by chance most of them find a place in one sentence of a thousand."""
+"""Kinds for which a sentence is searched, with weights; by chance, most fit into one sentence of a thousand."""
 BY_NAME: dict[str, Noise] = {noise.name: noise for noise in ALL_NOISES}
 
 
 def corrupt(
     words: Words, lexicon: Lexicon, rng: random.Random, count: int, noises: Sequence[Noise] = NOISES
 ) -> tuple[Words, list[str]]:
-    """``count`` mistakes at most, of kinds drawn by weight; returns the wrong words and the kinds used."""
+    """Insert at most ``count`` mistakes of kinds drawn by weight; return the wrong words and the kinds used."""
     kinds: list[str] = []
     clean = words
     for noise in rng.choices(noises, [noise.weight for noise in noises], k=3 * count):

@@ -1,7 +1,7 @@
-"""Edits that put a mistake at a position which no fixed rule undoes, but which the rest of the sentence does.
+"""Edits that insert mistakes which no fixed rule undoes, but which the rest of the sentence reveals.
 
-A model that knows English sees from the sentence what belongs there: an article that a countable noun lacks, the
-number of a subject five words before its verb. Used for models that bring that knowledge; see `training.noise`.
+A model that knows English can infer what is missing: an article before a countable noun, the number of a subject
+five words before its verb. They are used for models with that knowledge; see `training.noise`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _APOSTROPHES = ("n't", "'s", "'re", "'ve", "'ll", "'m", "n’t", "’s", "’re"
 
 
 def _plain(words: Words, i: int) -> bool:
-    """Whether a lower-case word stands there, behind a space."""
+    """Whether the word there is lower-case and preceded by a space."""
     bare = words[i].strip() if 0 <= i < len(words) else ""
     return i > 0 and bare.isalpha() and bare.islower() and words[i][:1] == " "
 
@@ -66,7 +66,7 @@ def drop_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> 
 
 
 def add_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``the life is``, ``have the breakfast``, ``an advice``: before plurals and nouns without one."""
+    """``the life is``, ``have the breakfast``, ``an advice``: before plurals and nouns without an article."""
     before, word = low(words, i - 1), low(words, i)
     if word in DETERMINERS | _SUBJECTS or word in PREPOSITIONS or lexicon.words[word] < FREQUENT_COUNT:
         return None
@@ -77,7 +77,7 @@ def add_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> W
         bare = words[0]
         is_alone = lexicon.is_noun(word) and low(words, 1) in _BE | _HAVE | BASE_FORM_AFTER - {"to"}
         fits = bare[:1].isupper() and bare[1:].islower() and (is_mass or is_alone or _is_plural(word, lexicon))
-        # seldom: at the start a noun without an article is easy to find, and "The" is lost from right sentences
+        # rarely: nouns without an article are easy to find at the start, and the model would learn to drop "The"
         return ["The", " " + word] if fits and len(words) > 3 and rng.random() < 0.3 else None
     if not _plain(words, i) or before in DETERMINERS:
         return None
@@ -96,7 +96,7 @@ def add_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> W
 
 
 def _is_described_mass(words: Words, i: int, lexicon: Lexicon) -> bool:
-    """Whether an adjective stands there, without an article, and a noun behind it that has no plural."""
+    """Whether there is an adjective without an article, followed by a noun that has no plural."""
     word, before, noun = low(words, i), low(words, i - 1), low(words, i + 1)
     is_adjective = lexicon.words[word + "ly"] >= 3 and not lexicon.is_verb(word)
     opens = before in PREPOSITIONS or base_of(before, lexicon) is not None
@@ -104,13 +104,13 @@ def _is_described_mass(words: Words, i: int, lexicon: Lexicon) -> bool:
 
 
 def add_bare_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``go to the bed``, ``a good advice``, ``The nature is``: where an idiom or a mass noun has none."""
+    """``go to the bed``, ``a good advice``, ``The nature is``: in idioms and before mass nouns, without one."""
     fits = low(words, i) in _BARE or i == 0 or _is_described_mass(words, i, lexicon)
     return add_article(words, i, lexicon, rng) if fits else None
 
 
 def swap_article_sound(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``an`` before a consonant as it sounds, ``a`` before a vowel."""
+    """``an`` before a consonant sound, ``a`` before a vowel sound."""
     swap = {"a": "an", "an": "a"}.get(low(words, i))
     return [like(swap, words[i])] if swap and low(words, i + 1).isalpha() and len(low(words, i + 1)) > 2 else None
 
@@ -120,7 +120,7 @@ def _is_plural(word: str, lexicon: Lexicon) -> bool:
 
 
 def put_plural(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``informations``: a plural of what has none."""
+    """``informations``: a plural of a noun that has none."""
     word = low(words, i)
     is_noun = _plain(words, i) and len(word) > 4 and 8 * lexicon.nouns[word] >= max(96, lexicon.words[word])
     return [words[i] + "s"] if is_noun and lexicon.words[word + "s"] <= 3 and lexicon.is_mass(word) else None
@@ -147,7 +147,7 @@ def drop_preposition(words: Words, i: int, lexicon: Lexicon, rng: random.Random)
 
 
 def add_preposition(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``discuss about the plan``, ``told to me``, ``on next Friday``: where none follows."""
+    """``discuss about the plan``, ``told to me``, ``on next Friday``: where no preposition belongs."""
     before, word = low(words, i - 1), low(words, i)
     if not _plain(words, i) or not before.isalpha() or before in PREPOSITIONS:
         return None
@@ -160,7 +160,7 @@ def add_preposition(words: Words, i: int, lexicon: Lexicon, rng: random.Random) 
 
 
 def change_infinitive(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``enjoy to read`` and ``decided staying``; two words replaced."""
+    """``enjoy to read`` and ``decided staying``; replaces two words."""
     before, word, after = low(words, i - 1), low(words, i), low(words, i + 1)
     if not _plain(words, i) or i + 1 >= len(words):
         return None
@@ -179,7 +179,7 @@ def add_to(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words 
 
 
 def drop_small(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """A copula, an auxiliary or the ``to`` of an infinitive."""
+    """Drop a copula, an auxiliary or the ``to`` of an infinitive."""
     word, before, after = low(words, i), low(words, i - 1), low(words, i + 1)
     if not _plain(words, i) or not after.isalpha():
         return None
@@ -207,7 +207,7 @@ def swap_number_of_verb(words: Words, i: int, lexicon: Lexicon, rng: random.Rand
 
 
 def change_form(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """A verb in a form that its auxiliary, preposition or modal does not take."""
+    """A verb in a form that does not fit its auxiliary, preposition or modal."""
     word, before = low(words, i), low(words, i - 1)
     if not _plain(words, i):
         return None
@@ -240,7 +240,7 @@ def lose_progressive(words: Words, i: int, lexicon: Lexicon, rng: random.Random)
 
 
 def put_progressive(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``is wanting``: a verb of state, which has no progressive."""
+    """``is wanting``: a stative verb, which has no progressive."""
     word, before = low(words, i), low(words, i - 1)
     base = base_of(word, lexicon) if _plain(words, i) else None
     if base not in _STATIVE or before not in _SUBJECTS - {"that", "there"} or word.endswith("ing"):
@@ -262,7 +262,7 @@ def drop_be(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words
 
 
 def swap_demonstrative(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``this shoes``: before a noun, whose number tells."""
+    """``this shoes``: before a noun that shows the number."""
     after = [low(words, k) for k in range(i + 1, i + (2 if low(words, i) in ("that", "those") else 3))]
     if not any(lexicon.is_noun(word) or _is_plural(word, lexicon) for word in after):
         return None
@@ -270,7 +270,7 @@ def swap_demonstrative(words: Words, i: int, lexicon: Lexicon, rng: random.Rando
 
 
 def swap_good(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``speaks good``: at the end of a phrase, where it tells how."""
+    """``speaks good``: at the end of a phrase, where an adverb belongs."""
     word, before = low(words, i), low(words, i - 1)
     fits = _plain(words, i) and before not in _BE | DETERMINERS and _ends_phrase(words, i + 1)
     return [" good"] if word == "well" and fits and before not in ("as", "and") else None
@@ -284,7 +284,7 @@ def swap_case_of_pair(words: Words, i: int, lexicon: Lexicon, rng: random.Random
 
 
 def put_me_first(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``Me and my wife``; four words replaced."""
+    """``Me and my wife``; replaces four words."""
     if low(words, i) not in ("my", "the", "your") or low(words, i + 2) != "and" or low(words, i + 3) != "i":
         return None
     first = words[i].strip().lower()
@@ -292,7 +292,7 @@ def put_me_first(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> 
 
 
 def change_tense(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """A past tense as the present, where other words say that it is past."""
+    """A present tense for a past one, if other words show that it is past."""
     word, before = low(words, i), low(words, i - 1)
     if not _plain(words, i) or before in _HAVE | _BE | DETERMINERS | BASE_FORM_AFTER or not before.isalpha():
         return None
@@ -334,7 +334,7 @@ def regularize(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Wo
 
 
 def swap_number_of_noun(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """A noun in the other number, where a word before or a verb behind tells its number."""
+    """A noun in the wrong number, if a word before it or the verb after it shows its number."""
     word = low(words, i)
     near = [low(words, k) for k in range(max(0, i - 3), i)]
     if not _plain(words, i) or len(word) < 4 or lexicon.is_verb(word):
@@ -376,7 +376,7 @@ def put_swap(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Word
 
 
 def change_ending(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """Another part of speech of the same family: ``quick`` for ``quickly``."""
+    """Another part of speech of the same word family: ``quick`` for ``quickly``."""
     word = low(words, i)
     if not _plain(words, i) or len(word) < 5:
         return None
@@ -399,7 +399,7 @@ def drop_apostrophe(words: Words, i: int, lexicon: Lexicon, rng: random.Random) 
 
 
 def drop_comma(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """In a date or an address no word tells; before a conjunction or behind an introduction it does."""
+    """Drop a comma in a date or an address, before a conjunction or after an introduction."""
     tells = low(words, i + 1) in ("but", "so", "which", "and", "however", "too") or i < 6
     return [] if words[i].strip() == "," and 0 < i < len(words) - 2 and tells else None
 
@@ -425,14 +425,14 @@ def repeat_comparison(words: Words, i: int, lexicon: Lexicon, rng: random.Random
 
 
 def move_adverb(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``always is`` for ``is always``; two words replaced."""
+    """``always is`` for ``is always``; replaces two words."""
     if not (_plain(words, i) and _plain(words, i + 1)) or low(words, i + 1) not in _MIDDLE:
         return None
     return [words[i + 1], words[i]] if low(words, i) in _BE | _HAVE | BASE_FORM_AFTER - {"to"} else None
 
 
 def repeat_subject(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    """``The people they are``: a pronoun that says the subject again."""
+    """``The people they are``: a pronoun that repeats the subject."""
     word, before = low(words, i), low(words, i - 1)
     if word not in ("is", "are", "was", "were", "has", "have", "can", "will") or not _plain(words, i):
         return None
@@ -473,7 +473,7 @@ def put_number_there(words: Words, i: int, lexicon: Lexicon, rng: random.Random)
 
 
 def put_one_of(rows: list[list[str]]) -> Put:
-    """Swaps within a few rows, which are rare in prose and frequent in learners' mistakes."""
+    """Swaps within a few word groups that are rare in prose and frequent in learners' mistakes."""
     others = {word: [o for row in rows if word in row for o in row if o != word] for row in rows for word in row}
 
     def put(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:

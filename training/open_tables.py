@@ -1,4 +1,4 @@
-"""Words that learners confuse or leave out; what is right is decided by the rest of the sentence."""
+"""Words that learners confuse or leave out; the rest of the sentence decides which is right."""
 
 from __future__ import annotations
 

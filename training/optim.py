@@ -24,11 +24,11 @@ class Rates:
     other: float = 0.0015
     momentum: float = 0.95
     betas: tuple[float, float] = (0.9, 0.98)
-    average: float = 0.998  # of the exported weights, per step
+    average: float = 0.998  # decay of the average of the weights (which is exported), per step
 
 
 def orthogonal(update: Tensor) -> Tensor:
-    """Nearest semi-orthogonal matrix of each matrix in ``update`` [..., rows, columns], roughly."""
+    """The approximate nearest semi-orthogonal matrix of each matrix in ``update`` [..., rows, columns]."""
     a, b, c = _NEWTON_SCHULZ
     x: Tensor = update.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
@@ -69,7 +69,7 @@ class Shared:
         return found
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps."""
+        """The state saved in a checkpoint."""
         return {name: getattr(self, name) for name in ("master", "average", "first", "second", "places")}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -91,9 +91,9 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, number: int, scale: float) -> None:
-        """Update ``number`` (from 1) with the learning rates times ``scale``."""
+        """Make update ``number`` (from 1) with the learning rates times ``scale``."""
         tokens = float(self.shared.counts[:, 1].sum())
-        # early on the average follows closely, so that it is usable from the first minutes
+        # at first the average follows closely, so that it is usable after a few minutes
         keep = min(self.rates.average, (1 + number) / (10 + number))
         for name in self.names:
             gradient = sum(views[name].float() for views in self.gradients) / tokens

@@ -1,8 +1,8 @@
-"""A model's own outputs with the hidden states that they were chosen from: what draft heads are trained on.
+"""A model's own outputs with the hidden states they were chosen from, as training data for draft heads.
 
 Prompts are requests about paragraphs of prose, in the model's chat template; outputs are greedy, some sampled. Reading
-costs a tenth of writing, so most shards hold prose that was read as an answer. Each shard is a function of (seed,
-number): a run that was stopped goes on where it was.
+costs a tenth of generating, so most shards hold prose read as if it were an answer. Each shard is a function of (seed,
+number), so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -65,25 +65,25 @@ SUMS = (
 )
 NAMES = ("Anna", "Tom", "Maria", "James", "Lily", "Omar", "Ben", "Sofia")
 THINGS = ("apple", "book", "pencil", "ticket", "card", "egg", "shirt", "stamp")
-SHARES = (0.45, 0.8)  # of requests about a text, and up to which they are about a sentence; the others are sums
+SHARES = (0.45, 0.8)  # cumulative shares of requests about a text and about a sentence; the rest are sums
 TEXT_WORDS = 150
-SAMPLED = 0.25  # of the rows, at temperature 0.7
+SAMPLED = 0.25  # share of the rows that are sampled, at temperature 0.7
 TEMPERATURE = 0.7
 PROSE_REQUEST, PROSE_ROW, PROSE_BATCH = 160, 64, 8  # characters of a request; tokens of a row beyond an output's; rows
-SKIPPED = 20  # tokens of the frame of a chat, the same in all
-LOOP = 12  # tokens that come a second time: there an output begins to repeat itself, and is cut
-OUTPUT_BATCH = 32  # rows of like length that are written together
-COMPACT = 0.75  # rows that have ended leave when this share is left
+SKIPPED = 20  # tokens of the chat template's opening, the same in all prompts
+LOOP = 12  # an output is cut where this many tokens repeat
+OUTPUT_BATCH = 32  # rows of similar length generated in one batch
+COMPACT = 0.75  # finished rows are removed when only this share is left
 
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """What the shards depend on beside model and data."""
+    """What the shards depend on besides model and data."""
 
-    rows: int = 64  # of a shard
-    tokens: int = 192  # of an output at most
+    rows: int = 64  # per shard
+    tokens: int = 192  # maximum per output
     seed: int = 0
-    layers: tuple[int, ...] = ()  # whose inputs are kept beside the last states
+    layers: tuple[int, ...] = ()  # layers whose inputs are stored besides the last states
 
 
 class Requests:
@@ -93,12 +93,12 @@ class Requests:
         self._paragraphs = [each for each in read_paragraphs(data) if len(each.split()) >= 12 and not held_out(each)]
 
     def paragraphs(self, rng: random.Random) -> str:
-        """A few paragraphs that stand behind one another."""
+        """A few consecutive paragraphs."""
         start = rng.randrange(len(self._paragraphs))
         return "\n\n".join(self._paragraphs[start : start + 6])
 
     def draw(self, rng: random.Random) -> str:
-        """One request."""
+        """Draw one request."""
         words = rng.choice(self._paragraphs).split()[:TEXT_WORDS]
         text = " ".join(words)
         sentence = rng.choice(split_sentences(text))
@@ -115,11 +115,11 @@ class Requests:
 def write_shard(
     path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
 ) -> int:
-    """Generates the batch of `path`; returns its output tokens.
+    """Generate the shard `path`; return its number of output tokens.
 
-    The file holds, for all rows behind one another, `tokens` [n], the states that they were chosen from, `states`
-    [n, D] (bfloat16), and `lengths` [rows] of the outputs. With `plan.layers` what these layers were given stands
-    behind each state, [n, (1 + layers) D].
+    The file holds, concatenated over all rows, `tokens` [n] and the hidden states they were chosen from, `states`
+    [n, D] (bfloat16); and `lengths` [rows] of the outputs. With `plan.layers`, each state is followed by the inputs of
+    these layers, [n, (1 + layers) D].
     """
     prompts = shard_prompts(path, tokenizer, requests, plan)
     noise, rows = random.Random(f"{plan.seed}/{path.stem}/noise"), list[tuple[list[int], Tensor]]()
@@ -133,7 +133,7 @@ def write_shard(
 def shard_prompts(
     path: Path, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
 ) -> list[list[int]]:
-    """What the outputs of a shard answer, in their order: rows of a batch are filled up to the longest of them."""
+    """The prompts of a shard's outputs, in order; batches contain rows of similar length."""
     rng = random.Random(f"{plan.seed}/{path.stem}")
     asked = [[{"role": "user", "content": requests.draw(rng)}] for _ in range(plan.rows)]
     return sorted((chat_ids(tokenizer, each) for each in asked), key=len)
@@ -143,7 +143,7 @@ def shard_prompts(
 def write_prose(
     path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
 ) -> int:
-    """As `write_shard`, of prose that the model reads as if it had answered with it; without prompts."""
+    """As `write_shard`, with prose that the model reads as if it were its answer, without prompts."""
     rng = random.Random(f"{plan.seed}/{path.stem}")
     rows = []
     for _ in range(plan.rows):
@@ -178,7 +178,7 @@ def _save(path: Path, tokens: Sequence[Tensor], states: Sequence[Tensor]) -> Non
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]]) -> list[int]:
-    """A chat as the model reads it; without a template the words alone."""
+    """A chat as the model's input ids; without a template, the plain text."""
     if tokenizer.chat_template is None:
         return list(tokenizer(messages[-1]["content"])["input_ids"])
     text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
@@ -186,7 +186,7 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, st
 
 
 def until_loop(tokens: Sequence[int]) -> int:
-    """Tokens before the output begins to repeat itself."""
+    """Number of tokens before the output begins to repeat itself."""
     seen: set[tuple[int, ...]] = set()
     for end in range(LOOP, len(tokens) + 1):
         gram = tuple(tokens[end - LOOP : end])
@@ -200,9 +200,9 @@ def until_loop(tokens: Sequence[int]) -> int:
 def generate(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], plan: OutputPlan, noise: float, sampled: float = SAMPLED
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """(output, the state before each token of it) of each row; the last token may end the sequence.
+    """Yield (output, the state before each of its tokens) for each row; the last token may end the sequence.
 
-    `noise`, from 0 to 1, seeds the rows that are sampled, a share of `sampled`; the others are greedy."""
+    `noise`, from 0 to 1, seeds the share `sampled` of rows that are sampled; the others are greedy."""
     device, longest = model.device, max(map(len, prompts))
     generator = torch.Generator(device).manual_seed(int(noise * 2**31))
     pads = torch.tensor([longest - len(prompt) for prompt in prompts])
@@ -211,7 +211,7 @@ def generate(
     head = output_head(model)
     assert head is not None
     order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(0))
-    random_rows = order < sampled * len(prompts)  # long and short prompts
+    random_rows = order < sampled * len(prompts)  # spread over long and short prompts
     ends = model.generation_config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])
     rows, cache = list(range(len(prompts))), DynamicCache()
@@ -265,7 +265,7 @@ def shards(folder: Path) -> list[Path]:
 
 
 def check_plan(folder: Path, name: str, plan: OutputPlan) -> None:
-    """Writes what the shards of `folder` are made with. Raises ValueError where they were made with something else."""
+    """Store the plan of the shards in `folder`. Raises ValueError if they were made with another plan."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"model": name, "tokens": plan.tokens, "rows": plan.rows, "seed": plan.seed, "layers": [*plan.layers]}
     path = folder / "plan.json"

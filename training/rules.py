@@ -1,4 +1,4 @@
-"""Rules that undo one kind of mistake each, seeing nothing but the wrong text."""
+"""Rules that undo one kind of mistake each, given only the wrong text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training.tables import (
 
 Words = list[str]  # each with the space before it, see training.text.split_words
 Rule = Callable[[Words, Lexicon], Words]
-Fix = Callable[[Words, int, Lexicon], str | None]  # the right word for a position, None: leave it
+Fix = Callable[[Words, int, Lexicon], str | None]  # the right word for a position; None: no change
 _ENDS = (".", "!", "?")
 SETS_OF = {word: [group for group in CONFUSION_SETS if word in group] for group in CONFUSION_SETS for word in group}
 MISSPELLED_TO = {wrong: right for right, forms in MISSPELLINGS.items() for wrong in forms}
@@ -34,7 +34,7 @@ def space(word: str) -> str:
 
 
 def like(new: str, old: str) -> str:
-    """``new`` with the leading space and the capital of ``old``."""
+    """``new`` with the leading space and the capitalisation of ``old``."""
     bare = old.strip()
     if bare[:1].isupper() and new and (len(bare) == 1 or not bare.isupper()):
         new = new[0].upper() + new[1:]
@@ -108,7 +108,7 @@ def fix_number(words: Words, i: int, lexicon: Lexicon) -> str | None:
 
 
 def _nounish(word: str, lexicon: Lexicon) -> bool:
-    """Seen far more often before "of", "is", "and" or a mark after the/a than adjectives are."""
+    """Whether the word occurs far more often before "of", "is", "and" or punctuation after the/a than adjectives do."""
     tails = sum(lexicon.slots.get((word, tail), {}).get("of", 0) for tail in ("the", "a", "this", "his", "their"))
     return tails >= 3
 
@@ -171,7 +171,7 @@ def _fix_slot(words: Words, i: int, lexicon: Lexicon) -> str | None:
 
 
 def undo_slots(words: Words, lexicon: Lexicon) -> Words:
-    """Fill, empty or change the slots whose neighbours clearly ask for it."""
+    """Fill, empty or change slots where the neighbours clearly require it."""
     repaired: Words = []
     i = 0
     while i < len(words):
@@ -230,7 +230,7 @@ def undo_full_stop(words: Words, lexicon: Lexicon) -> Words:
 
 
 def undo_comma(words: Words, lexicon: Lexicon) -> Words:
-    """A comma after an introduction, and a space after every comma."""
+    """Insert a comma after an introduction, and a space after every comma."""
     repaired = list(words)
     for length in (1, 2, 3, 4):
         opening = "".join(repaired[:length]).strip().lower()
@@ -244,7 +244,7 @@ def undo_comma(words: Words, lexicon: Lexicon) -> Words:
 
 
 def undo_join(words: Words, lexicon: Lexicon) -> Words:
-    """Two frequent words written as one: cut where both halves are known, if there is one way."""
+    """Split two frequent words written as one, if both halves are known and there is only one way."""
     repaired: Words = []
     for word in words:
         bare = word.strip()

@@ -19,16 +19,16 @@ from training.model import TiedCrossEntropy, Weights
 from training.tokenizer import PAD, SPECIAL
 
 START = SPECIAL.index(PAD)
-"""The decoder's first token, T5's choice; the control tokens are the first of the vocabulary, in this order."""
+"""The decoder's first token, as in T5; control tokens come first in the vocabulary, in this order."""
 _EPS = 1e-6
 _BIAS_GAIN = 16.0
-"""Position biases are stored divided by this: they must reach ten and more within some hundred steps."""
+"""Position biases are stored divided by this, because they must reach ten or more within some hundred steps."""
 
-# How it begins decides when it copies. Loss at copying random tokens with 5 % of noise after 400 steps, a small shape:
-# 3.71 as usual (embeddings of deviation 0.02), 1.51 with neighbours, 1.24 with equal queries and keys as well, and 0.58
-# with the larger embeddings too.
-_NEIGHBOUR = 4.0  # a first bias that gives the neighbour about half of the attention
-_EMBED = 0.8  # length of an embedding: what a token is outweighs what the layers add to it
+# The initialisation decides when the model learns to copy. Loss on copying random tokens with 5 % noise after 400
+# steps, for a small shape: 3.71 with the usual one (embeddings of deviation 0.02), 1.51 with biases towards neighbours,
+# 1.24 with equal queries and keys as well, and 0.58 with larger embeddings too.
+_NEIGHBOUR = 4.0  # initial bias that gives the neighbour about half of the attention
+_EMBED = 0.8  # norm of an embedding, larger than what the layers add to it
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Seq2SeqShape:
     head: int = 48  # width of a head
     inner: int = 256
     buckets: int = 32
-    distance: int = 128  # from which on all distances are one
-    context: int = 640  # longest text in training; T5 itself has no limit
+    distance: int = 128  # distances from here on share one bucket
+    context: int = 640  # maximum length in training; T5 itself has no limit
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
@@ -62,14 +62,14 @@ def init_weights(shape: Seq2SeqShape, generator: torch.Generator) -> Weights:
         found[f"{name}.out"] = normal(d, inner, scale=depth)
         if cross:
             key = normal(inner, d)
-            found |= {f"{name}.norm2": torch.ones(d), f"{name}.query": key.clone()}  # equal tokens find each other
+            found |= {f"{name}.norm2": torch.ones(d), f"{name}.query": key.clone()}  # equal tokens attend to each other
             found |= {f"{name}.kv": torch.cat((key, normal(inner, d))), f"{name}.read": normal(d, inner, scale=depth)}
         found |= {f"{name}.norm3": torch.ones(d), f"{name}.up": normal(2 * f, d)}
         return found | {f"{name}.down": normal(d, f, scale=depth)}
 
     weights = {"embed": torch.randn(shape.vocab, d, generator=generator) * (_EMBED / math.sqrt(d))}
     for side, layers, blocks in (("e", shape.encoder_layers, 2), ("d", shape.decoder_layers, 3)):
-        weights[f"{side}.bias"] = _first_bias(shape, both_ways=side == "e").flatten()  # Muon is for matrices
+        weights[f"{side}.bias"] = _first_bias(shape, both_ways=side == "e").flatten()  # Muon is for matrices only
         for i in range(layers):
             weights |= layer(f"{side}{i}", 1 / math.sqrt(blocks * layers), cross=side == "d")
         weights[f"{side}.norm"] = torch.ones(d)
@@ -77,9 +77,9 @@ def init_weights(shape: Seq2SeqShape, generator: torch.Generator) -> Weights:
 
 
 def _first_bias(shape: Seq2SeqShape, *, both_ways: bool) -> Tensor:
-    """Position biases to begin with [buckets, heads]: the first heads look at the neighbours, the rest anywhere.
+    """Initial position biases [buckets, heads]: the first heads attend to the neighbours, the others anywhere.
 
-    Copying needs to know what stands before and behind each token of the source.
+    For copying, a head must know which tokens come before and after each token of the source.
     """
     bias = torch.zeros(shape.buckets, shape.heads)
     neighbours = (1, shape.buckets // 2 + 1) if both_ways else (1, 2)  # one back and one ahead; one and two back
@@ -89,7 +89,7 @@ def _first_bias(shape: Seq2SeqShape, *, both_ways: bool) -> Tensor:
 
 
 def distance_buckets(shape: Seq2SeqShape, length: int, *, both_ways: bool) -> Tensor:
-    """T5's bucket of each (query, key) pair [length, length]: near distances exactly, far ones by their logarithm."""
+    """T5's bucket of each (query, key) pair [length, length]: exact for near distances, logarithmic for far ones."""
     places = torch.arange(length)
     distance = places[None, :] - places[:, None]
     count = shape.buckets // 2 if both_ways else shape.buckets
@@ -102,7 +102,7 @@ def distance_buckets(shape: Seq2SeqShape, length: int, *, both_ways: bool) -> Te
 
 
 def tables(shape: Seq2SeqShape, device: torch.device | str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Buckets of the encoder and of the decoder, each [context, context]."""
+    """Distance buckets of the encoder and of the decoder, each [context, context]."""
     encoder, decoder = (distance_buckets(shape, shape.context, both_ways=both) for both in (True, False))
     return encoder.to(device), decoder.to(device)
 
@@ -136,7 +136,7 @@ def _looked_at(weights: Weights, name: str, x: Tensor, bias: Tensor, heads: int)
 
 
 def _embed(weights: Weights, ids: Tensor, shape: Seq2SeqShape) -> Tensor:
-    # T5 divides by the root of the width before the tied output matrix: here the input is multiplied instead
+    # T5 divides by the square root of the width before the tied output matrix; here the input is multiplied instead
     return F.embedding(ids, weights["embed"]) * math.sqrt(shape.width)
 
 
@@ -187,7 +187,7 @@ def halves(ids: Tensor, answer: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
 def loss_of(
     weights: Weights, ids: Tensor, answer: Tensor, shape: Seq2SeqShape, buckets: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Summed cross-entropy of the answer tokens; ``answer`` [rows, length] marks them, the source stands before."""
+    """Summed cross-entropy of the answer tokens, which ``answer`` [rows, length] marks; the source precedes them."""
     sources, pads, answers, ends = halves(ids, answer)
     given = F.pad(answers[:, :-1], (1, 0), value=START)
     states = encode(weights, sources, pads, shape, buckets[0])
@@ -203,7 +203,7 @@ _INNER = {"up": ("wi_0", "wi_1"), "down": ("wo",)}
 
 
 def _places(shape: Seq2SeqShape) -> list[tuple[str, list[str]]]:
-    """Our name of each weight and T5's names of its parts."""
+    """Our name of each weight and T5's names for its parts."""
     places = [("embed", ["shared.weight"])]
     for side, long, layers in (("e", "encoder", shape.encoder_layers), ("d", "decoder", shape.decoder_layers)):
         places.append((f"{side}.bias", [f"{long}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]))
@@ -220,7 +220,7 @@ def _places(shape: Seq2SeqShape) -> list[tuple[str, list[str]]]:
 
 
 def _factor(ours: str, part: int, shape: Seq2SeqShape) -> float:
-    """T5's weight by ours: it scales neither its input embeddings nor its attention scores."""
+    """T5's weight divided by ours: it scales neither its input embeddings nor its attention scores."""
     if ours == "embed":
         return math.sqrt(shape.width)
     if ours.endswith(".bias"):
@@ -229,7 +229,7 @@ def _factor(ours: str, part: int, shape: Seq2SeqShape) -> float:
 
 
 def to_t5(weights: Weights, shape: Seq2SeqShape) -> Weights:
-    """The weights under the names of ``transformers.T5ForConditionalGeneration`` (tied matrices left out)."""
+    """The weights with the names of ``transformers.T5ForConditionalGeneration`` (without tied matrices)."""
     named: Weights = {}
     for ours, theirs in _places(shape):
         value = weights[ours].view(shape.buckets, shape.heads) if ours.endswith(".bias") else weights[ours]
@@ -239,7 +239,7 @@ def to_t5(weights: Weights, shape: Seq2SeqShape) -> Weights:
 
 
 def from_t5(named: Weights, shape: Seq2SeqShape) -> Weights:
-    """The inverse of :func:`to_t5`: float32 weights to go on training from."""
+    """The inverse of :func:`to_t5`: float32 weights to continue training from."""
     weights: Weights = {}
     for ours, theirs in _places(shape):
         value = torch.cat([named[name].float() / _factor(ours, part, shape) for part, name in enumerate(theirs)])
@@ -248,7 +248,7 @@ def from_t5(named: Weights, shape: Seq2SeqShape) -> Weights:
 
 
 def shape_of(config: dict[str, Any]) -> Seq2SeqShape:
-    """The shape that an exported ``config.json`` describes."""
+    """The shape described by an exported ``config.json``."""
     return Seq2SeqShape(
         vocab=config["vocab_size"], width=config["d_model"], encoder_layers=config["num_layers"],
         decoder_layers=config["num_decoder_layers"], heads=config["num_heads"], head=config["d_kv"],

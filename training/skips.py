@@ -1,10 +1,10 @@
 """Search for blocks that a model may skip while it drafts: ``python -m training.skips --data DIR --out FILE``.
 
-Draft & Verify (Zhang et al. 2024, arXiv 2309.08168) looks for the set of attention and MLP blocks whose absence costs
-few right guesses for much time. Its objective, time per token, is worked out here from two counts, so that a busy
-machine does not blur it: the share of the model's own next tokens that the lighter model says too, on outputs of the
-model, and the share of the weights that it reads. The search is evolutionary, one set with a few blocks changed at a
-time; the best set so far is written after every improvement, and a run goes on from it.
+Draft & Verify (Zhang et al. 2024, arXiv 2309.08168) searches for the set of attention and MLP blocks that saves the
+most time at the least loss of accuracy. Its objective, time per token, is computed here from two counts, so that a busy
+machine does not distort it: the share of the model's next tokens that the lighter model predicts, on outputs of the
+model, and the share of the weights that it reads. The search is evolutionary and changes a few blocks of the best set
+at a time. The best set is written after every improvement, and a run resumes from it.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from training.outputs import OutputPlan, Requests, chat_ids, generate
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-MOST_DRAFT = 8  # tokens of a draft that the objective considers
-CHANGES = 3  # blocks that one try changes at most
-START_SHARE = 0.4  # of the blocks that the first set skips: those in the middle
+MOST_DRAFT = 8  # maximum draft length that the objective considers
+CHANGES = 3  # maximum number of blocks changed per try
+START_SHARE = 0.4  # share of the blocks skipped by the first set: those in the middle
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a skip set is worth."""
+    """How good a skip set is."""
 
-    speed: float  # tokens in the time of one pass of the model, for the best length of draft
-    agreement: float  # of its next tokens with the model's
-    cost: float  # of its pass, in passes of the model
-    draft: int  # that length
+    speed: float  # tokens per pass time of the full model, at the best draft length
+    agreement: float  # share of the model's next tokens it predicts
+    cost: float  # time of its pass, relative to the full model
+    draft: int  # best draft length
 
 
 class Judge:
-    """Scores skip sets on texts of which the model's own next tokens are known."""
+    """Scores skip sets on texts for which the model's own next tokens are known."""
 
     def __init__(self, model: PreTrainedModel, texts: Sequence[tuple[list[int], int]]) -> None:
-        """`texts`: token ids, and where the model's own output begins."""
+        """`texts`: token ids, and the index at which the model's own output begins."""
         self._model, self._texts = model, texts
         with torch.inference_mode():
             self._own = [
@@ -72,7 +72,7 @@ class Judge:
 
 
 def best_draft(agreement: float, cost: float) -> Score:
-    """The length of draft that pays best: a pass of the model checks n tokens that cost n passes of the lighter one."""
+    """The best draft length: n tokens cost n passes of the lighter model and one pass of the full model."""
     found = [
         Score(sum(agreement**k for k in range(n + 1)) / (1 + n * cost), agreement, cost, n)
         for n in range(1, MOST_DRAFT + 1)
@@ -81,7 +81,7 @@ def best_draft(agreement: float, cost: float) -> Score:
 
 
 def search(judge: Judge, out: Path, first: SkipSet, *, tries: int, until: float, seed: int) -> Score:
-    """Changes the best set a little at a time."""
+    """Search by changing the best set a little at a time."""
     rng, best, held = random.Random(seed), judge.score(first), first
     _write(out, judge, held, best)
     for number in range(tries):
@@ -128,7 +128,7 @@ def _weights(module: torch.nn.Module) -> int:
 def own_texts(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Path, rows: int, tokens: int, seed: int
 ) -> list[tuple[list[int], int]]:
-    """Chats with the model's own greedy answers, and where these begin."""
+    """Chats with the model's own greedy answers, and the indices at which these begin."""
     requests, rng = Requests(data), random.Random(seed)
     prompts = [chat_ids(tokenizer, [{"role": "user", "content": requests.draw(rng)}]) for _ in range(rows)]
     outputs = generate(model, prompts, OutputPlan(rows=rows, tokens=tokens), 0.0, sampled=0.0)

@@ -1,4 +1,4 @@
-"""Made-up names, numbers, codes and words of other alphabets: what a copier must never change."""
+"""Made-up names, numbers, codes and words of other alphabets, which a copier must never change."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _number(rng: random.Random) -> str:
 
 
 def _years(rng: random.Random) -> str:
-    """Years of one century: many equal digits in a row of different numbers."""
+    """Years of one century: different numbers with many equal digits."""
     first = rng.randrange(1000, 2100)
     return f"{first}{rng.choice('-–/,')}{first + rng.randrange(100)}"
 

@@ -1,4 +1,4 @@
-"""Written-out knowledge of English used by the noise: common misspellings, wrong forms, confusable words."""
+"""Hand-written tables of English for the noise: common misspellings, wrong forms, confusable words."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ def _table(text: str) -> dict[str, list[str]]:
     return table
 
 
-# right word -> wrong spellings; one that is itself a word is never used: the rule could not tell it is wrong
+# right word -> wrong spellings; a wrong spelling that is a word itself is not used, since the rule could not detect it
 MISSPELLINGS: dict[str, list[str]] = _table(_MISSPELLED)
 # right form -> wrong inflections and missing apostrophes
 WRONG_FORMS: dict[str, list[str]] = _table(_WRONG_FORMS)
 
-# words that stand for each other in the same slot, groups separated by "|"; "_" is an empty slot
+# words that compete for the same slot, groups separated by "|"; "_" is an empty slot
 _CONFUSED = """
 a an the _|in on at of for to with from by about into|of _|to _|then than|their there they|its it's|your you're
 |much many|is are|was were|has have|do does|this these|that those|lose loose|affect effect|quite quiet|who which
@@ -153,5 +153,5 @@ however|therefore|moreover|furthermore|finally|nevertheless|consequently|unfortu
 |similarly|besides|secondly|firstly|for example|for instance|in fact|in addition|of course|in conclusion
 |on the other hand|first of all|as a result|in contrast|in general|in other words|after all
 """
-# what a comma follows at the start of a sentence
+# introductions that a comma follows
 INTRODUCTIONS = frozenset(text.strip() for text in _INTRODUCTIONS.split("|"))

@@ -1,4 +1,4 @@
-"""Reading prose and cutting it into sentences and words without losing a character."""
+"""Reads prose and splits it into sentences and words without losing a character."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-# A word carries the space before it, so that "".join(split_words(text)) == text: an edit of the list is an
-# edit of the text, and no detokeniser is needed.
+# A word includes the space before it, so that "".join(split_words(text)) == text: an edit of the list is an edit of the
+# text, and no detokeniser is needed.
 _WORD = re.compile(r"\s*(?:\w+(?:[-'’]\w+)*|[^\w\s])|\s+$")
 _CONTRACTION = re.compile(r"(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m|S))$")
 _SENTENCE_END = re.compile(r"(?<=[.!?])([\"'”’)\]]*)\s+(?=[\"'“‘(\[]*[A-Z0-9])")
@@ -21,7 +21,7 @@ _QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
 
 
 def read_paragraphs(folder: Path, *, leave_out: Sequence[str] = ("wikipedia",)) -> list[str]:
-    """All paragraphs of ``folder/*.txt.gz`` and ``*.txt``, one a line; names in ``leave_out`` are skipped."""
+    """All paragraphs of ``folder/*.txt.gz`` and ``*.txt``, one per line; names in ``leave_out`` are skipped."""
     paragraphs: list[str] = []
     for path in sorted([*folder.glob("*.txt.gz"), *folder.glob("*.txt")]):
         if path.name.split(".")[0] in leave_out:
@@ -35,12 +35,12 @@ def read_paragraphs(folder: Path, *, leave_out: Sequence[str] = ("wikipedia",)) 
 
 
 def held_out(paragraph: str) -> bool:
-    """Whether a paragraph belongs to the hundredth that no training run sees, by its checksum."""
+    """Whether a paragraph belongs to the held-out hundredth, decided by its checksum."""
     return zlib.crc32(paragraph.encode()) % 100 == 0
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences of a paragraph; joined with single spaces they are the paragraph with its spaces squeezed."""
+    """Sentences of a paragraph; joined with single spaces they are the paragraph with its white space collapsed."""
     text = " ".join(text.split())
     sentences, start = [], 0
     for match in _SENTENCE_END.finditer(text):
@@ -54,7 +54,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def well_formed(sentence: str) -> bool:
-    """Whether it begins and ends like a sentence: headings and list items are neither right nor wrong."""
+    """Whether it begins and ends like a sentence; headings and list items are neither right nor wrong."""
     start = sentence.lstrip("\"'“‘([")[:1]
     return bool(start) and not start.islower() and sentence.rstrip("\"'”’)]")[-1:] in (".", "!", "?")
 
@@ -70,10 +70,10 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def spaced(words: Sequence[str]) -> str:
-    """The words in the spaced style of corpora: ``I do n't know , he said .``"""
+    """The words in the tokenised style of corpora: ``I do n't know , he said .``"""
     return " ".join(_CONTRACTION.sub(r" \1", word.strip()) for word in words)
 
 
 def straight_quotes(text: str) -> str:
-    """Typographic quotation marks and apostrophes replaced by ASCII ones."""
+    """Replace typographic quotation marks and apostrophes by ASCII ones."""
     return text.translate(_QUOTES)

@@ -1,4 +1,4 @@
-"""The byte-level tokenizer: lossless for any Unicode text, and wraps a plain string into the trained prompt."""
+"""The byte-level tokenizer: lossless for any Unicode text; puts a plain string into the trained prompt format."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 BOS, EOS, PAD, USER, ASSISTANT = "<s>", "</s>", "<pad>", "<|user|>", "<|assistant|>"
 SPECIAL = (BOS, EOS, PAD, USER, ASSISTANT)
-# As GPT-2 splits, but digits stand alone: a number copied digit by digit cannot become another frequent number.
+# GPT-2's pattern with single digits: a number copied digit by digit cannot turn into another frequent number.
 _SPLIT = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# System text goes before the user's, earlier turns before later ones; answers begin with the space they are
-# trained to begin with, so that source and copy share their tokens.
+# System text precedes the user's, and earlier turns precede later ones. Answers begin with a space, as in training, so
+# that source and copy have the same tokens.
 _CHAT = (
     "{{ bos_token }}{% set ns = namespace(system='') %}{% for m in messages %}"
     "{% if m['role'] == 'system' %}{% set ns.system = ns.system + m['content'] + '\\n' %}"
@@ -28,7 +28,7 @@ _CHAT = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int) -> Tokenizer:
-    """Byte-pair encoding with ``vocab`` entries, the five control tokens first."""
+    """Train byte-pair encoding with ``vocab`` entries, the five control tokens first."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -70,5 +70,5 @@ def wrap(tokenizer: Tokenizer, context: int) -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer.json."""
+    """Load a tokenizer.json."""
     return Tokenizer.from_file(str(path))

@@ -1,13 +1,13 @@
 """Train a model: ``python -m training.train --data DIR --out RUN [--preset NAME] [--minutes M]``.
 
-The presets: ``cpu`` and ``gpu`` the default model, ``sibling`` a small drafter for it, ``seq2seq`` an encoder-decoder.
+Presets: ``cpu`` and ``gpu`` the default model, ``sibling`` a small drafter for it, ``seq2seq`` an encoder-decoder.
 
-The learning rate falls linearly to zero over the time (``--minutes`` or ``--finish-by``) or the number of steps
-(``--steps``, deterministic) that a run has; writing a clock time such as ``14:05`` into ``RUN/finish_by`` moves the
-end while it runs. A run that stands still (SIGSTOP) loses no part of its schedule. Started again with the same
-``--out`` it continues from its last checkpoint; ``python -m training.export RUN DIR`` writes the model folder.
-``--weights FOLDER`` begins with the weights and the tokenizer of such a folder instead of random ones, ``--tokenizer
-FOLDER`` with its tokenizer alone.
+The learning rate falls linearly to zero over the run's time (``--minutes`` or ``--finish-by``) or its number of steps
+(``--steps``, deterministic); writing a clock time such as ``14:05`` into ``RUN/finish_by`` moves the end of a running
+run. A run that is suspended (SIGSTOP) loses no part of its schedule. Started again with the same ``--out`` it resumes
+from its last checkpoint; ``python -m training.export RUN DIR`` writes the model folder.
+``--weights FOLDER`` starts from the weights and the tokenizer of such a folder instead of random weights,
+``--tokenizer FOLDER`` uses only its tokenizer.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from training.tokenizer import load_tokenizer
 
 _WARMUP = 100  # steps
 _LOG_EVERY = 20
-_TRIAL_EVERY = 200  # steps between looks at the held-out loss
-_FLOOR = 0.01  # of the peak learning rate, at the end
+_TRIAL_EVERY = 200  # steps between evaluations of the held-out loss
+_FLOOR = 0.01  # final learning rate, relative to the peak
 
 
 class Schedule:
-    """Progress from 0 to 1 that arrives at the deadline whatever the speed, and does not move while stopped."""
+    """Progress from 0 to 1 that reaches 1 at the deadline at any speed, and pauses while the process is stopped."""
 
     def __init__(self, steps: int, deadline: float, out: Path, progress: float = 0.0, warmup: int = _WARMUP) -> None:
-        """``steps``: of the run, 0 for one that ends at the ``deadline``."""
+        """``steps``: of the run; 0: it ends at the ``deadline``."""
         self.steps, self.deadline, self.out, self.progress = steps, deadline, out, progress
         self.warmup = warmup
         self.last, self.usual = time.time(), 0.0
 
     def advance(self, step: int) -> float:
-        """Called once a step; returns the factor of the learning rates."""
+        """Advance by one step and return the factor for the learning rates."""
         now = time.time()
         seconds, self.last = now - self.last, now
         self.usual = self.usual + 0.05 * (min(seconds, 4 * self.usual) - self.usual) if self.usual else seconds
@@ -68,7 +68,7 @@ class Schedule:
 
 
 def clock(text: str) -> float:
-    """Seconds since the epoch of the next time the clock shows ``HH:MM``, at most half a day ago or ahead."""
+    """Seconds since the epoch when the clock shows ``HH:MM``, at most half a day before or after now."""
     hour, minute = (int(part) for part in text.split(":"))
     now = time.localtime()
     when = time.mktime((*now[:3], hour, minute, 0, 0, 0, -1))
@@ -76,7 +76,7 @@ def clock(text: str) -> float:
 
 
 def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
-    """Run to the end of the schedule; leaves checkpoint.pt, tokenizer.json, plan.json and log.jsonl in ``out``."""
+    """Run to the end of the schedule; writes checkpoint.pt, tokenizer.json, plan.json and log.jsonl into ``out``."""
     torch.set_num_threads(1 if plan.device == "cpu" else 4)
     out.mkdir(parents=True, exist_ok=True)
     family = family_of(plan.shape)
@@ -122,7 +122,7 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
     try:
         jobs[0].run(*start)
     finally:
-        barrier.abort()  # after an error nobody waits for this process
+        barrier.abort()  # so that the others do not wait for this process after an error
         for process in others:
             process.join()
 
@@ -157,7 +157,7 @@ class Job:
     deadline: float
 
     def run(self, step: int, progress: float) -> None:
-        """Steps until the schedule ends; process 0 keeps the clock, the log and the checkpoints."""
+        """Train until the schedule ends; process 0 keeps time, log and checkpoints."""
         plan, shared = self.plan, self.shared
         torch.set_num_threads(1 if plan.device == "cpu" else 4)
         weights = {name: view.requires_grad_() for name, view in shared.views(shared.working).items()}
@@ -196,7 +196,7 @@ class Job:
                 self._save(step, schedule.progress)
                 saved = time.time()
             if stop:
-                return  # the schedule ended, or RUN/finish_by names a time that has passed
+                return  # the schedule has ended, or RUN/finish_by names a past time
 
     def _log(self, row: dict[str, float], tables: Tables) -> None:
         if row["step"] % _TRIAL_EVERY == 0:
@@ -245,7 +245,7 @@ def main() -> None:
     }
     layers = tuple(int(i) for i in args.layers.split(",")) if args.layers else plan.layers
     if weights is not None:
-        shares.setdefault("opening", 0.0)  # it can copy already
+        shares.setdefault("opening", 0.0)  # it can already copy
         plan = replace(plan, shape=family_of(plan.shape).shape_of(json.loads((weights / "config.json").read_text())))
     if layers and (weights is None or not isinstance(plan.shape, Shape)):
         parser.error("--layers chooses layers of a Llama given as --weights FOLDER")

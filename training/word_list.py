@@ -1,9 +1,9 @@
 """The lists of English words: ``python -m training.word_list --lists FILE... --rare FILE... --text DIR``.
 
-Those that corrections may bring are words of SCOWL (Debian's ``wamerican`` and ``wbritish``, whose licence is kept
-beside the list), and words of textbooks and news that SCOWL lacks and that are written often enough to be no
-misspellings. Rare words (``wamerican-large``) are known, so that none is taken for a misspelling, and not brought.
-Possessives are left out: a reader of the list takes them off.
+Corrections may introduce words of SCOWL (Debian's ``wamerican`` and ``wbritish``, whose licence is stored beside the
+list), and words that SCOWL lacks but that textbooks and news use too often to be misspellings. Rare words
+(``wamerican-large``) count as known, so that they are not taken for misspellings, but may not be introduced.
+Possessives are left out; readers of the list strip them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 OUT = Path(__file__).parent.parent / "pipelines" / "guards"
 
-OFTEN = 10  # a word of the texts seen so often in small letters is a word
-_TEXTS = ("textbooks", "news_speeches")  # fiction writes how people speak ("hain", "resk"), PEPs what programs say
+OFTEN = 10  # a lower-case word with this count in the texts is a word
+_TEXTS = ("textbooks", "news_speeches")  # fiction imitates speech ("hain", "resk"), PEPs contain code
 _LETTERS = re.compile(r"(?<![\w'’])[a-z]{3,}(?![\w'’])")
 _SHORT = frozenset(
     """
@@ -26,12 +26,12 @@ _SHORT = frozenset(
     pa pi so to uh um up us vs we ye yo cm ft hr km kg lb mg ml mm oz
     """.split()  # noqa: SIM905
 )
-"""Of words of one or two small letters: the others are abbreviations, which a model writes by mistake."""
-_NEVER = frozenset({"alot"})  # written often, and wrong
+"""Valid lower-case words of one or two letters; the others are abbreviations, which models write by mistake."""
+_NEVER = frozenset({"alot"})  # frequent but wrong
 
 
 def word_list(lists: Iterable[Path], texts: Iterable[Path]) -> list[str]:
-    """All of it, sorted."""
+    """All words of the list, sorted."""
     words = {word.removesuffix("'s") for path in lists for word in path.read_text(encoding="utf-8").split()}
     counts: Counter[str] = Counter()
     for path in texts:
@@ -44,7 +44,7 @@ def word_list(lists: Iterable[Path], texts: Iterable[Path]) -> list[str]:
 
 
 def rare_words(lists: Iterable[Path], common: Iterable[str]) -> list[str]:
-    """Words of other lists, sorted."""
+    """The words that are only in the other lists, sorted."""
     words = {word.removesuffix("'s") for path in lists for word in path.read_text(encoding="utf-8").split()}
     known = {word.lower() for word in common}
     return sorted(word for word in words - _NEVER if len(word) > 2 and word.lower() not in known)

@@ -78,29 +78,29 @@ def _examine(model_type: str, window: int) -> Finding:
     try:
         model = tiny(model_type, window)
     except Exception as error:
-        return Finding(model_type, "not built", reason=_said(error))
+        return Finding(model_type, "not built", reason=_error_text(error))
     used = (window,) if windows(model.config) else ()
     finding = Finding(model_type, "trees", type(model).__name__, used)
     try:
         vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
         cases = checking.cases(model, vocab_size)
     except Exception as error:
-        finding.outcome, finding.reason = "no text", _said(error)
+        finding.outcome, finding.reason = "no text", _error_text(error)
         return finding
     try:
         target = wrap(model)
     except UnsupportedModelError as error:
-        finding.reason = _said(error)
+        finding.reason = _error_text(error)
         try:
             target = wrap(model, on_unsupported="plain")
         except UnsupportedModelError as without:
-            finding.outcome, finding.reason = "refused", _said(without)
+            finding.outcome, finding.reason = "refused", _error_text(without)
             return finding
     finding.outcome = _kind(target)
     try:
         differences = list(checking.differences(model, target, cases))
     except Exception as error:
-        finding.outcome, finding.reason = "wrong", _said(error)
+        finding.outcome, finding.reason = "wrong", _error_text(error)
         return finding
     finding.outputs, finding.ties = len(differences), differences.count("tie")
     wrong = [each for each in differences if each not in (None, "tie")]
@@ -113,7 +113,7 @@ def _kind(target: Target) -> str:
     return "trees" if target.supports_trees else "chains" if target.supports_drafts else "plain"
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:400]
 
 

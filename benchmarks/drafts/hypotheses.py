@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     eos, result = end_token(tokenizer), {}
     for file in options.transcripts:
         kept = [row for row in read_transcripts([file]) if any(name in row.model for name in options.models.split(","))]
-        rows = _cut(choose_rows(kept, options.rows, 0), options.rows)
+        rows = cut(choose_rows(kept, options.rows, 0), options.rows)
         sources = {row.references[0] for row in rows}
         known = write_versions((row.references[0] for row in rows), corrector, options.keep)
         seconds = sum(known[source][1] for source in sources)
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _cut(rows: Sequence[Transcript], count: int) -> list[Transcript]:
+def cut(rows: Sequence[Transcript], count: int) -> list[Transcript]:
     """So many of all sets together, of each as many."""
     by_model: dict[str, list[Transcript]] = {}
     for row in rows:

@@ -72,7 +72,7 @@ def replaced(folder: Path, manifest: Manifest, key: str, content: bytes) -> None
 
 
 def put(path: Path, target: Path, how: str) -> None:
-    """What is no regular file, in the place of one."""
+    """Replace a regular file by something else."""
     path.unlink()
     if how == "link":
         path.symlink_to(target)

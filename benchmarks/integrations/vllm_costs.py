@@ -9,6 +9,7 @@ source with one token changed. Times are medians over all steps of the CPU time 
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import shlex
 import sys
@@ -41,12 +42,14 @@ def main() -> int:
     ]
     command = shlex.join(["python", "-m", "benchmarks.integrations.vllm_costs", *sys.argv[1:]])
     report: dict[str, Any] = {"command": command, "machine": machine(), "sets": []}
+    gc.freeze()  # as vLLM's engine does once it has started
     with fake_vllm(codec.tokenizer):
         for rows in arguments.rows:
             for references in (0, arguments.reference_tokens) if rows == 1 else (0,):
                 found = measure(texts, rows, references)
                 report["sets"].append({"rows": rows, "reference tokens": references, **found})
                 print(report["sets"][-1], flush=True)
+    gc.unfreeze()
     if arguments.json:
         write_json(arguments.json, report)
     return 0

@@ -1,6 +1,6 @@
 """A hundred questions about the docs of three installed packages and this project's own: how many are answered right.
 
-    python -m benchmarks.quality.document_answers [--half tuned|held-out|new|both] [--model NAME] --json OUT
+    python -m benchmarks.quality.document_answers [--half tuned|held-out|new|both] [--model NAME] [--quote] --json OUT
 
 The texts are the descriptions of orjson, regex and tqdm in their packages, and a handbook of README, CONTRIBUTING and
 two pages of docs. The questions and answers in `document_questions.tsv` were written before anything was tuned; every
@@ -9,6 +9,7 @@ other kinds of text (recipes, a lease, questions and answers, a changelog, in `d
 without the first texts. An answer is right if a quote of at most MAX_CHARS characters contains an accepted answer,
 punctuation and line breaks aside; for the last ten questions, which no text answers, no answer is right. Wrong answers
 that say that they are not sure are counted separately. Questions whose texts have changed since are left out and named.
+With `--quote` the model quotes from the best passage by itself (`copyspec.pipelines.answer`).
 """
 
 from __future__ import annotations
@@ -94,17 +95,23 @@ def verdict(question: Question, answer: str, is_found: bool, is_sure: bool) -> s
     return "wrong" if is_sure else "doubted"
 
 
-def answered(questions: list[Question], model: str | None, folder: Path) -> Iterator[Row]:
-    """Each question, answered from an index of the files in `folder`."""
+def answered(questions: list[Question], model: str | None, folder: Path, *, quote: bool = False) -> Iterator[Row]:
+    """Each question, answered from an index of the files in `folder`; `quote`: by the model alone."""
     from copyspec.pipelines import DocumentAnswers
+    from copyspec.pipelines import answer as quoted
     from copyspec.retrievers import Corpora, read_documents, split_passages
 
     corpora = Corpora(folder / "corpora")
     documents = list(read_documents(sorted(folder.glob("*.md"))))
     corpora.add_bm25("docs", [passage for document in documents for passage in split_passages(document)])
     retriever, passages = corpora.open("docs")
-    answer = DocumentAnswers(retriever, model=model, contexts=[each.context for each in passages])
+    answer = DocumentAnswers(retriever, model=None if quote else model, contexts=[each.context for each in passages])
     for question in questions:
+        if quote:
+            found = quoted(question.text, retriever, model=model)
+            said = verdict(question, found.text, found.is_found, is_sure=True)
+            yield Row(question.text, question.document, said, True, found.text)
+            continue
         given = answer(question.text)
         said = verdict(question, given.text, given.is_found, given.is_sure)
         yield Row(question.text, question.document, said, given.is_sure, given.text)
@@ -115,10 +122,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("tuned", "held-out", "new", "both"), default="both")
     parser.add_argument("--model", help="default: none, answers by words alone")
+    parser.add_argument("--quote", action="store_true", help="the model alone quotes, from the best passage")
     parser.add_argument("--quiet", action="store_true", help="only the counts")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    if given.quote and not given.model:
+        parser.error("--quote needs --model: it is the model that quotes")
     report: dict[str, object] = {"machine": machine(), "model": given.model, "max_chars": MAX_CHARS}
+    report |= {"by the model alone": True} if given.quote else {}
     with tempfile.TemporaryDirectory() as held:
         texts = write_texts(Path(held), new=given.half == "new")
         for half in ("tuned", "held-out") if given.half == "both" else (given.half,):
@@ -131,7 +142,7 @@ def main() -> None:
                 else:
                     questions.append(question)
             began = time.perf_counter()
-            rows = list(answered(questions, given.model, Path(held)))
+            rows = list(answered(questions, given.model, Path(held), quote=given.quote))
             seconds = time.perf_counter() - began
             counts = {name: sum(row.verdict == name for row in rows) for name in ("right", "none", "doubted", "wrong")}
             report[half] = {"questions": len(rows), **counts, "seconds": seconds, "rows": [asdict(row) for row in rows]}

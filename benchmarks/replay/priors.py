@@ -5,17 +5,19 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from copyspec.drafters.copying.context import COMMON_TOKENS
+from copyspec.drafters.copying.context import COMMON_TOKENS, EDIT
 from copyspec.drafters.copying.situations import (
     COMMON,
     CROWD_ROWS,
     EDIT_START,
     FAMILIES,
+    FOLLOWED_RESUMED,
     GAPS,
     LATER_START,
     NONE,
     PROMPT_START,
     RESUMED,
+    RESUMED_BY_KIND,
     STRIDE,
     VERSION,
 )
@@ -79,7 +81,7 @@ def _columns(family: int) -> Sequence[int]:
         return range(2)
     if family == EDIT_START:
         return range(6)  # two for the input of an encoder, two behind a break, one behind a label
-    if family == LATER_START:
+    if family in (LATER_START, RESUMED_BY_KIND[EDIT], FOLLOWED_RESUMED):
         return range(STRIDE)
     if family == PROMPT_START:
         return range(BUCKETS)

@@ -210,7 +210,7 @@ def node_counts(text: str) -> list[int]:
     except ValueError:
         counts = []
     if not counts or min(counts) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of nodes: give 1 or more, or several as in 16,32,64")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes: give 1 or more, or several: 16,32,64")
     return counts
 
 
@@ -228,7 +228,7 @@ def positive(text: str) -> float:
 def row_count(text: str) -> int:
     """Of `--rows`."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows: give 1 or more, or leave it out for all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows: give 1 or more, or leave it out for all")
     return int(text)
 
 

@@ -54,6 +54,7 @@ SHAPES: Mapping[str, Mapping[str, object]] = {
     "llama-7b": _LLAMA | _sizes(4096, 11008, 32, 32, 32, 32000) | _rope(1e4) | {"max_position_embeddings": 4096},
     "llama-160m": _LLAMA | _sizes(768, 3072, 12, 12, 12, 32000) | _rope(1e4) | {"max_position_embeddings": 2048},
     "llama3-8b": _LLAMA | _sizes(4096, 14336, 32, 32, 8, 128256) | _rope(5e5) | {"max_position_embeddings": 8192},
+    "llama3-70b": _LLAMA | _sizes(8192, 28672, 80, 64, 8, 128256) | _rope(5e5) | {"max_position_embeddings": 8192},
     "mistral-7b": _sizes(4096, 14336, 32, 32, 8, 32000)
     | _rope(1e6)
     | {"model_type": "mistral", "sliding_window": None, "max_position_embeddings": 32768},

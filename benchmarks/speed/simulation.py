@@ -148,6 +148,10 @@ class _DenseNGrams(NGrams):
 
     def __init__(self, ngrams: NGrams, ids: Mapping[int, int]) -> None:
         self._ngrams, self._ids, self._tokens_of, self.arrays = ngrams, ids, list(ids), None
+        self.small_words, self.word_pieces = (
+            frozenset(ids[token] for token in tokens if token in ids)
+            for tokens in (ngrams.small_words, ngrams.word_pieces)
+        )
 
     def share_out(self, weight: float, key: int, least: float) -> list[tuple[int, float]]:
         tokens = []

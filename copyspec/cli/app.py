@@ -65,7 +65,7 @@ def _print_version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what is done; full tracebacks. Stands before the command.")
+        bool, typer.Option("--verbose", "-v", help="Log what is done; full tracebacks. Give it before the command.")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")

@@ -27,7 +27,7 @@ def colors(stream: object) -> bool:
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-class Asking:
+class ChangePrompt:
     """Asks about every change on stdout and reads the answers from stdin; end of file means `q`."""
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def quieted(quiet: bool) -> Iterator[None]:
+def quiet_log(quiet: bool) -> Iterator[None]:
     """Silence the package's log below errors if `quiet`."""
     logger = logging.getLogger("copyspec")
     level = logger.level

@@ -46,7 +46,7 @@ def defaults(folder: Path | None = None) -> dict[str, Any]:
 def _table(path: Path) -> Mapping[str, Any] | None:
     """The copyspec settings in a file; None if there are none."""
     if sys.version_info < (3, 11):  # tomllib is new in 3.11
-        logger.info("%s: not read, which takes Python 3.11 or newer", path)
+        logger.info("%s: not read, which needs Python 3.11 or newer", path)
         return None
     import tomllib
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quieted
+from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quiet_log
 from copyspec.cli.correction_options import BACKUP_SUFFIX
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class ReportOptions:
         asked = {"--diff": self.diff, "--check": self.check, "--list": self.listed}
         looking = [option for option, value in asked.items() if value]
         if len(looking) > 1:
-            raise UsageError(f"{' and '.join(looking)} both tell what would change; give one")
+            raise UsageError(f"{' and '.join(looking)} both only report changes; give one")
         if looking and self.writes:
             raise UsageError(f"{looking[0]} writes nothing; leave -i, -o and --patch out")
         shown = [name for name in ("edits", "html", "m2") if str(getattr(self, name)) == STDIN]
         if len(shown) + self.diff + self.asks + (self.listed is not None) > 1:
-            raise UsageError("one of --diff, --list, --patch, --edits -, --html - and --m2 - can have stdout")
+            raise UsageError("one of --diff, --list, --patch, --edits -, --html - and --m2 - can use stdout")
 
     @property
     def only_looks(self) -> bool:
@@ -88,29 +88,29 @@ class ReportOptions:
 
         found: list[Listener] = []
         if self.shows_text:
-            found.append(reports.Printed())
+            found.append(reports.TextPrinter())
         if self.diff:
             from copyspec.pipelines import base_of_diff
 
             base = base_of_diff([path for path in inputs if path != STDIN])
             if base != os.getcwd():
                 _tell(f"copyspec: the diff names files from {base!r}: apply it there", self)
-            found.append(reports.DiffPrinted(base, files))
+            found.append(reports.DiffPrinter(base, files))
         if self.listed is not None:
-            found.append(reports.EditsListed(self.listed, encoding))
+            found.append(reports.EditLister(self.listed, encoding))
         if self.edits is not None:
-            found.append(reports.EditsWritten(self.edits, encoding, files))
+            found.append(reports.EditWriter(self.edits, encoding, files))
         if self.html is not None:
             decides = not self.writes and STDIN not in inputs
-            found.append(reports.PageWritten(self.html, inputs, files, with_decisions=decides))
+            found.append(reports.PageWriter(self.html, inputs, files, with_decisions=decides))
         if self.m2 is not None:
-            found.append(reports.M2Written(self.m2, files))
+            found.append(reports.M2Writer(self.m2, files))
         if logger.isEnabledFor(logging.INFO):
-            found.append(reports.RefusalsLogged(logger.info))
+            found.append(reports.RefusalLogger(logger.info))
         else:
-            found.append(reports.UnreadableTold(lambda line: _tell(line, self)))
+            found.append(reports.UnreadableReporter(lambda line: _tell(line, self)))
         if not self.quiet and not self.asks and sys.stderr.isatty() and STDIN not in inputs:
-            found.append(reports.Shown(inputs, files))
+            found.append(reports.ProgressBar(inputs, files))
         return found
 
 
@@ -137,7 +137,7 @@ def inputs_of(
     for path, reason in skipped.found:
         logger.info("skipped: %s (%s)", path, reason)
     if STDIN in found and len(found) > 1:
-        raise UsageError("- is stdin and stands alone; correct the other files in another run")
+        raise UsageError("- is stdin and must be the only input; correct the other files in another run")
     return found
 
 
@@ -178,7 +178,7 @@ def check_terminal(inputs: Sequence[str], format: str | None, report_options: Re
     """Raise UsageError if a packed document would be written to a terminal."""
     packed = next((path for path in inputs if (format or Path(path).suffix.lstrip(".").lower()) in PACKED), None)
     if packed is not None and report_options.shows_text and sys.stdout.isatty():
-        raise UsageError(f"{packed}: a packed document is nothing for a terminal; give -o FILE, -i or --diff")
+        raise UsageError(f"{packed}: a packed document cannot be shown on a terminal; give -o FILE, -i or --diff")
 
 
 def run_files(
@@ -204,7 +204,7 @@ def run_files(
         return 0
 
     def load() -> Corrector:
-        with quieted(report_options.quiet):
+        with quiet_log(report_options.quiet):
             return make()
 
     runner = Runner(LateCorrector(load), run) if decided is None else Decided(decided, run)
@@ -221,7 +221,7 @@ def run_files(
                 is_numbered = _tell_backup(report, files.backup, report_options) or is_numbered
     except KeyboardInterrupt:
         if files.is_writing and STDIN not in inputs:
-            print("copyspec: files not yet done are untouched; the same command with --resume goes on", file=sys.stderr)
+            print("copyspec: unfinished files are untouched; the same command with --resume continues", file=sys.stderr)
         raise
     for name, path in report_options.reports.items():
         if str(path) != STDIN and report_options.stats != "json":
@@ -260,7 +260,7 @@ def run_on_ray(
             _tell_report(report, report_options)
             _tell_backup(report, files.backup, report_options)
     except KeyboardInterrupt:
-        print("copyspec: files not yet done are untouched; the same command with --resume goes on", file=sys.stderr)
+        print("copyspec: unfinished files are untouched; the same command with --resume continues", file=sys.stderr)
         raise
     except (ImportError, ConnectionError, ValueError) as error:
         raise UsageError(in_options(str(error), _OPTIONS)) from error
@@ -273,7 +273,7 @@ def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
         print(f"copyspec: {reason(report.path, report.error)}", file=sys.stderr)
     elif report.was_done and report_options.reports:
         names = ", ".join(f"--{name}" for name in report_options.reports)
-        print(f"copyspec: {report.path}: finished by the run before, and not in {names}", file=sys.stderr)
+        print(f"copyspec: {report.path}: finished by an earlier run, so not in {names}", file=sys.stderr)
     elif report_options.check and report.is_changed:
         if report_options.quiet:
             print(report.path)  # like linters: only the names of files that fail the check
@@ -286,15 +286,15 @@ def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportO
     if report.backup is not None and is_numbered:
         name = os.path.join(os.path.dirname(report.path), os.path.basename(report.backup))
         kept = name if os.path.realpath(name) == report.backup else report.backup
-        _tell(f"copyspec: {report.path}: an older backup is there and stays; this one is {kept}", report_options)
+        _tell(f"copyspec: {report.path}: an older backup exists and is kept; this one is {kept}", report_options)
     return is_numbered
 
 
 def reason(path: str, error: Exception) -> str:
     """The error in one line that names the file."""
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    said = in_options(" ".join(said.split()), _OPTIONS)
-    return said if path in said else f"{path}: {said}"
+    message = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    message = in_options(" ".join(message.split()), _OPTIONS)
+    return message if path in message else f"{path}: {message}"
 
 
 def _tell_summary(total: Summary, report_options: ReportOptions) -> None:

@@ -48,7 +48,7 @@ def backup_of(backup: bool, suffix: str | None, paths: Sequence[str], *, in_plac
         return None
     if not in_place:
         option = "--backup" if suffix is None else f"--backup-suffix {suffix}"
-        raise UsageError(f"{option} keeps what is replaced; give --in-place too")
+        raise UsageError(f"{option} needs files to be replaced; give --in-place too")
     if suffix is not None and (not suffix or os.sep in suffix):
         raise UsageError(f"--backup-suffix {suffix!r} must be a suffix, for example {BACKUP_SUFFIX!r}")
     if suffix is None and (named := next((path for path in paths if _is_suffix(path)), None)):

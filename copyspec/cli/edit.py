@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli import correction_options as options
-from copyspec.cli.common import STDIN, UsageError, quiet_libraries, quieted
+from copyspec.cli.common import STDIN, UsageError, quiet_libraries, quiet_log
 from copyspec.cli.correcting import CHANGED, FAILED, check_folders, reason
 from copyspec.cli.correction_options import GUARDS, OUTPUT
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
@@ -76,24 +76,24 @@ def edit(
     from copyspec.pipelines import EditOptions
 
     if output is not None and (in_place or len(paths) != 1):
-        raise UsageError("--output is for one file, and stands without -i")
+        raise UsageError("--output is for one file, without -i")
     if STDIN in paths and (in_place or len(paths) != 1):
-        raise UsageError("- is stdin: it stands alone, and without -i")
+        raise UsageError("- is stdin: it must be the only input, without -i")
     suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
     writes = in_place or output is not None
     if sum((writes, whole, diff, check)) > 1:
-        raise UsageError("-i or -o, --whole, --diff and --check each say what comes out; give one")
+        raise UsageError("-i or -o, --whole, --diff and --check are different outputs; give one")
     check_folders({"--output": output})
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))
-    with quieted(quiet):
+    with quiet_log(quiet):
         pipeline = pipeline_of(model, loading(device, dtype, adapter), asked, threads)
     try:
         pipeline.check(instruction)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    shown = _Shown(in_place, suffix, output, whole, quiet, check)
+    shown = _NewVersions(in_place, suffix, output, whole, quiet, check)
     changed, failed = _edit_files(pipeline, paths, instruction, shown)
     if failed:
         return FAILED
@@ -116,7 +116,7 @@ def pipeline_of(
         raise UsageError(str(error)) from error
 
 
-class _Shown:
+class _NewVersions:
     """Writes or prints the new versions."""
 
     def __init__(
@@ -166,7 +166,7 @@ class _Shown:
             print(line, file=sys.stderr)
 
 
-def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, shown: _Shown) -> tuple[int, int]:
+def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, shown: _NewVersions) -> tuple[int, int]:
     """Edit the files and count those that changed and those that failed."""
     from copyspec.pipelines import decoded_text
 
@@ -184,13 +184,13 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
             failed += 1
             continue
         if edited.refusal is not None:
-            print(f"copyspec: {path} stays as it was: {edited.refusal.detail}", file=sys.stderr)
+            print(f"copyspec: {path} is left unchanged: {edited.refusal.detail}", file=sys.stderr)
             failed += 1
             continue
         changed += edited.changed
         stats = edited.result.stats if edited.result is not None else None
-        told = (
+        counters = (
             f"{stats.num_output_tokens} tokens in {stats.num_calls} passes of the model" if stats else "nothing to do"
         )
-        shown.tell(f"{path}: {'changed' if edited.changed else 'unchanged'}, {told}")
+        shown.tell(f"{path}: {'changed' if edited.changed else 'unchanged'}, {counters}")
     return changed, failed

@@ -38,7 +38,7 @@ def print_notes(result: Result, *, with_stats: bool) -> None:
     if with_stats:
         _print_stats(result.stats)
     if result.lossy:
-        print(f"copyspec: rule {result.rule!r} is lossy: the model alone may write something else", file=sys.stderr)
+        print(f"copyspec: rule {result.rule!r} is lossy: the output may differ from the model's own", file=sys.stderr)
 
 
 def _print_stats(stats: Stats) -> None:

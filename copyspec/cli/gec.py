@@ -24,7 +24,7 @@ from copyspec.cli.correcting import (
 )
 from copyspec.cli.correction_options import GUARDS, INPUT, OUTPUT, RUN
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
-from copyspec.cli.narrowing import narrowed
+from copyspec.cli.narrowing import narrow_inputs
 
 
 def gec(
@@ -176,7 +176,7 @@ def gec(
     min_confidence: Annotated[
         float,
         typer.Option(
-            help="Least probability of an edit, against keeping the source, for it to be made.", rich_help_panel=GUARDS
+            help="Minimum probability that an edit needs, against keeping the source.", rich_help_panel=GUARDS
         ),
     ] = 0.0,
     protect: Annotated[
@@ -226,7 +226,7 @@ def gec(
         ),
     ] = None,
     actors: Annotated[
-        int, typer.Option(help="With --ray: so many, each with a model of its own.", rich_help_panel=RUN)
+        int, typer.Option(help="With --ray: number of actors, each with its own model.", rich_help_panel=RUN)
     ] = 1,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,
@@ -321,5 +321,5 @@ def gec(
         if since or kinds or patch or apply:
             raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch and --apply out")
         return run_on_ray(inputs, files, run, report, partial(correct_on_ray, make, address=ray, actors=actors))
-    inputs, selections = narrowed(inputs, since, kinds, asks=patch)
+    inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch)
     return run_files(inputs, files, run, report, make, selections, apply)

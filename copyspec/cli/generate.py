@@ -45,13 +45,13 @@ def generate(
     ] = None,
     reference_file: Annotated[
         list[Path] | None,
-        typer.Option("--reference-file", "-R", help="Like the option before, from a file.", rich_help_panel=_TEXTS),
+        typer.Option("--reference-file", "-R", help="Like the previous option, from a file.", rich_help_panel=_TEXTS),
     ] = None,
     edit: Annotated[
         str | None, typer.Option(help="The text that the output is an edit of.", rich_help_panel=_TEXTS)
     ] = None,
     edit_file: Annotated[
-        Path | None, typer.Option(help="Like the option before, from a file.", rich_help_panel=_TEXTS)
+        Path | None, typer.Option(help="Like the previous option, from a file.", rich_help_panel=_TEXTS)
     ] = None,
     model: Model = None,
     adapter: Adapter = None,
@@ -73,7 +73,7 @@ def generate(
         list[str] | None, typer.Option(help="Stop before this text. Repeatable.", rich_help_panel=_SAMPLING)
     ] = None,
     max_draft_nodes: Annotated[
-        int | None, typer.Option(help="Most draft tokens per pass; 0: decode plainly.", rich_help_panel=_DRAFTS)
+        int | None, typer.Option(help="Maximum draft tokens per pass; 0: decode plainly.", rich_help_panel=_DRAFTS)
     ] = None,
     draft_model: Annotated[
         list[str] | None,

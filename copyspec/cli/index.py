@@ -50,17 +50,19 @@ def add(
     field: Annotated[str, typer.Option(help="Field of .jsonl lines that holds the text.")] = "text",
     max_chars: Annotated[int, typer.Option(help="Longest passage, in characters (all kinds but tokens).")] = 1000,
     language: Annotated[
-        str, typer.Option("--language", "-l", help='Whose stems match (bm25, hybrid); "words": as they stand.')
+        str, typer.Option("--language", "-l", help='Language for stemming (bm25, hybrid); "words": none.')
     ] = "english",
     encoder: Annotated[str | None, typer.Option(help="Hub id or folder of the encoder (dense, hybrid).")] = None,
-    prefix: Annotated[str, typer.Option(help='Before every text for the encoder, as "query: " (dense, hybrid).')] = "",
+    prefix: Annotated[
+        str, typer.Option(help='Prefix of all texts for the encoder, like "query: " (dense, hybrid).')
+    ] = "",
     search: Annotated[str, typer.Option(help="exact, or with FAISS: flat, hnsw, ivf (dense, hybrid).")] = "exact",
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", help="Model whose tokenizer is used (tokens). Default: as in generate."),
     ] = None,
     duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="Add passages again that are already there.")
+        bool, typer.Option("--duplicates", help="Also add passages that the corpus already has.")
     ] = False,
     folder: _Folder = DEFAULT_FOLDER,
     json_output: _Json = False,
@@ -82,32 +84,32 @@ def add(
         raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {language!r}")
     quiet_libraries()
     corpora = Corpora(folder.expanduser())
-    reading = _Reading(f"{field}:{max_chars}", {} if duplicates or kind == "tokens" else corpora.stamps(name))
-    documents = reading.documents(paths, field)
+    reader = _FileReader(f"{field}:{max_chars}", {} if duplicates or kind == "tokens" else corpora.stamps(name))
+    documents = reader.documents(paths, field)
     if kind == "tokens":
         corpus = _add_tokens(corpora, name, documents, model, duplicates)
     elif kind == "bm25":
         corpus = corpora.add_bm25(
             name,
-            reading.passages(documents, max_chars),
+            reader.passages(documents, max_chars),
             language=language,
             duplicates=duplicates,
-            stamps=None if duplicates else reading.stamps,
+            stamps=None if duplicates else reader.stamps,
         )
     else:
         from copyspec.retrievers import HuggingFaceEmbedder
 
         embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
-        found = reading.passages(documents, max_chars)
+        found = reader.passages(documents, max_chars)
         by_words = language if kind == "hybrid" else None
-        stamps = None if duplicates else reading.stamps
+        stamps = None if duplicates else reader.stamps
         corpus = _add_vectors(corpora, name, found, _Vectors(embed, search, by_words, duplicates, stamps))
     if corpus.skipped:
         unit = "documents" if kind == "tokens" else "passages"
-        note = f"skipped {corpus.skipped:,} {unit} that are in {name!r} already; --duplicates adds them once more"
+        note = f"skipped {corpus.skipped:,} {unit} already in {name!r}; --duplicates adds them anyway"
         print(note, file=sys.stderr)
-    reading.report(corpus)
-    typer.echo(as_json({**asdict(corpus), **reading.counts()}) if json_output else _line(corpus))
+    reader.report(corpus)
+    typer.echo(as_json({**asdict(corpus), **reader.counts()}) if json_output else _line(corpus))
 
 
 @index.command(name="list")
@@ -155,7 +157,7 @@ def corpus_folder(option: str, given: str, folder: Path) -> Path:
     )
 
 
-class _Reading:
+class _FileReader:
     """Reads files, keeping track of new, changed and unreadable ones."""
 
     def __init__(self, how: str, known: dict[str, str]) -> None:
@@ -202,12 +204,12 @@ class _Reading:
         if self._unchanged:
             print(f"{self._unchanged:,} files have not changed and were not read again", file=sys.stderr)
         if corpus.replaced:
-            print(f"took out {corpus.replaced:,} passages of files that have changed", file=sys.stderr)
+            print(f"removed {corpus.replaced:,} old passages of changed files", file=sys.stderr)
 
     def _leave_out(self, file: Path, error: Exception) -> None:
         self._left_out += 1
-        said = str(error)
-        print(f"left out {said}" if str(file) in said else f"left out {str(file)!r}: {said}", file=sys.stderr)
+        message = str(error)
+        print(f"left out {message}" if str(file) in message else f"left out {str(file)!r}: {message}", file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)

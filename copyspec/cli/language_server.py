@@ -37,7 +37,7 @@ class Checker:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._memory = Remembered(MEMORY)
+        self._memory = OutcomeCache(MEMORY)
 
     def check(self, path: str, language: str, text: str, is_wanted: Callable[[], bool]) -> list[Edit] | None:
         """The edits, in characters of `text`, ascending; None if `is_wanted` becomes false meanwhile; empty for unknown
@@ -68,7 +68,7 @@ class Checker:
         return found if offset == len(text) else []
 
 
-class Remembered:
+class OutcomeCache:
     """An LRU cache of outcomes by text, with the interface of a run's journal."""
 
     def __init__(self, most: int) -> None:
@@ -127,9 +127,9 @@ def make_server(checker: Checker, delay: float) -> LanguageServer:
             return
         if edits is None or latest.get(uri) != number:
             return
-        places = Places(text, server.workspace.position_encoding)
+        converter = PositionConverter(text, server.workspace.position_encoding)
         found[uri] = DiagnosedText(
-            version, [diagnostic(text, edit, places) for edit in edits], [e.replacement for e in edits]
+            version, [diagnostic(text, edit, converter) for edit in edits], [e.replacement for e in edits]
         )
         server.text_document_publish_diagnostics(
             lsp.PublishDiagnosticsParams(uri, found[uri].diagnostics, version=version)
@@ -188,10 +188,10 @@ def actions_of(uri: str, found: DiagnosedText, params: lsp.CodeActionParams) -> 
     ]
 
 
-def diagnostic(text: str, edit: Edit, places: Places) -> lsp.Diagnostic:
+def diagnostic(text: str, edit: Edit, converter: PositionConverter) -> lsp.Diagnostic:
     """An edit as a diagnostic."""
     was = text[edit.start : edit.end]
-    span = lsp.Range(places.position(edit.start), places.position(edit.end))
+    span = lsp.Range(converter.position(edit.start), converter.position(edit.end))
     return lsp.Diagnostic(
         range=span,
         message=f"{was!r} -> {edit.replacement!r}",
@@ -201,7 +201,7 @@ def diagnostic(text: str, edit: Edit, places: Places) -> lsp.Diagnostic:
     )
 
 
-class Places:
+class PositionConverter:
     """Converts character offsets to lines and columns in the client's position encoding."""
 
     def __init__(self, text: str, encoding: lsp.PositionEncodingKind | str | None) -> None:

@@ -34,12 +34,12 @@ def lsp(
     from copyspec.cli.language_server import Checker, make_server
     from copyspec.pipelines import GuardOptions, LateCorrector, ModelOptions, Runner, RunOptions, splitter
 
-    said = defaults()
-    guards = {name: said[name] for name in GuardOptions.__dataclass_fields__ if name in said}
-    guards["words"] = words_of([Path(each) for each in said.get("words", ())])
-    guards["protect"] = tuple(said.get("protect", ()))
-    asked = ModelOptions(by_sentence=said.get("by_sentence"))
-    run = RunOptions(GuardOptions(**guards), splitter(said.get("segmenter", "builtin")))
-    late = LateCorrector(lambda: corrector_of(model, loading(device, dtype, adapter), asked, threads))
+    settings = defaults()
+    guards = {name: settings[name] for name in GuardOptions.__dataclass_fields__ if name in settings}
+    guards["words"] = words_of([Path(each) for each in settings.get("words", ())])
+    guards["protect"] = tuple(settings.get("protect", ()))
+    options = ModelOptions(by_sentence=settings.get("by_sentence"))
+    run = RunOptions(GuardOptions(**guards), splitter(settings.get("segmenter", "builtin")))
+    late = LateCorrector(lambda: corrector_of(model, loading(device, dtype, adapter), options, threads))
     make_server(Checker(Runner(late, run)), delay).start_io()
     return 0

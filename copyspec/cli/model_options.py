@@ -28,7 +28,7 @@ Device: TypeAlias = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, 
 Dtype: TypeAlias = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=MODEL)]
 Threads: TypeAlias = Annotated[
     int | None,
-    typer.Option(help="Threads of torch on a CPU. Default: as many as measure fastest.", rich_help_panel=MODEL),
+    typer.Option(help="Threads of torch on a CPU. Default: the number measured to be fastest.", rich_help_panel=MODEL),
 ]
 
 

@@ -38,9 +38,7 @@ def list_models(context: typer.Context) -> None:
         _below(ways_to_get(alias) if not here else str(installed or place(alias)))
     if kept := made():
         current = {place(alias).name for alias in ALIASES.values()}
-        typer.echo(
-            f"\nMade ready for use in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:"
-        )
+        typer.echo(f"\nConverted models in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:")
         for folder, bytes_ in kept:
             is_old = folder.name not in current and any(folder.name.startswith(f"{name}-") for name in ALIASES)
             typer.echo(
@@ -60,7 +58,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A name that `copyspec models
     from copyspec.models.resolve import fetch
 
     if name not in ALIASES:
-        raise UsageError(f"{name!r} is none of the models that can be fetched: {', '.join(ALIASES)}")
+        raise UsageError(f"{name!r} is not a model that can be fetched: {', '.join(ALIASES)}")
     from copyspec.cli.common import quiet_libraries
 
     quiet_libraries()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from copyspec.pipelines import Selection
 
 
-def narrowed(
+def narrow_inputs(
     inputs: list[str], since: str | None, kinds: str | None, *, asks: bool
 ) -> tuple[list[str], Sequence[Selection]]:
     """The remaining files, and the selections that apply to them. Raises UsageError for invalid options."""
@@ -28,11 +28,11 @@ def narrowed(
         inputs = [path for path in inputs if path in lines]
         found.append(ChangedLines(lines))
     if asks:
-        from copyspec.cli.asking import Asking
+        from copyspec.cli.asking import ChangePrompt
 
         if STDIN in inputs:
             raise UsageError("--patch reads answers from standard input; give files")
-        found.append(Asking())
+        found.append(ChangePrompt())
     return inputs, found
 
 
@@ -46,5 +46,5 @@ def kinds_of(given: str) -> set[str]:
     if unknown := sorted((without | only) - set(KINDS)):
         raise UsageError(f"--kinds {unknown[0]!r}: name some of {', '.join(KINDS)}")
     if without and only:
-        raise UsageError(f"--kinds {given!r} names kinds to take and kinds to leave out; give one of both")
+        raise UsageError(f"--kinds {given!r} names kinds to take and kinds to leave out; use only one of the two")
     return only or set(KINDS) - without

@@ -29,7 +29,7 @@ _SEARCH, _OUTPUT = "Search", "Output"
 def rag(
     index: Annotated[str, typer.Option("--index", "-i", help="A corpus made by copyspec index: name or folder.")],
     question: Annotated[
-        str | None, typer.Argument(help="The question; without it every line of stdin is one, shown with its answer.")
+        str | None, typer.Argument(help="The question. Default: every line of stdin, shown with its answer.")
     ] = None,
     folder: Annotated[
         Path,
@@ -78,13 +78,13 @@ def rag(
         bool,
         typer.Option(
             "--stream",
-            help="Show the answer while it is written, with a number behind each quoted part.",
+            help="Show the answer as it is written, with a number after each quoted part.",
             rich_help_panel=_OUTPUT,
         ),
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(help="Write an HTML page that shows where each quoted part stands.", rich_help_panel=_OUTPUT),
+        typer.Option(help="Write an HTML page that shows where each quoted part comes from.", rich_help_panel=_OUTPUT),
     ] = None,
 ) -> None:
     """Answer a question from an index, and show which document and characters each quoted part stands in.
@@ -112,11 +112,13 @@ def rag(
         engine.threads = threads
     if reranker is not None:
         retriever = RerankingRetriever(retriever, CrossEncoderScorer(reranker, device=device))
-    asking = _Asking(retriever, held, engine, instruction, max_new_tokens, stride, passages, stream, json_output, html)
+    answerer = _Answerer(
+        retriever, held, engine, instruction, max_new_tokens, stride, passages, stream, json_output, html
+    )
     if question is not None:
-        raise typer.Exit(asking.ask(question))
+        raise typer.Exit(answerer.ask(question))
     shown = replace(
-        asking, is_list=not sys.stdin.isatty()
+        answerer, is_list=not sys.stdin.isatty()
     )  # on a terminal the question stands above its answer already
     status = 0
     while (line := read_line()) is not None:
@@ -141,11 +143,11 @@ def _check(
     if passages < 1:
         raise UsageError(f"--passages must be at least 1, got {passages}")
     if question is not None and not question.strip():
-        raise UsageError(f"the question {question!r} is empty; write what is asked")
+        raise UsageError(f"the question {question!r} is empty; write a question")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _Answerer:
     """Answers questions from one corpus and prints the answers."""
 
     retriever: Retriever
@@ -180,7 +182,7 @@ class _Asking:
             return self._nothing(question, "too little of the question stands in or near any sentence")
         sources = [_Source.of(each, answer.text, self.passages[each.document]) for each in answer.citations]
         text = answer.text if sources else answer.text.strip()
-        shown = _Shown(question, text, answer.is_sure, answer.result, sources)
+        shown = _AnswerView(question, text, answer.is_sure, answer.result, sources)
         if self.html is not None:
             from copyspec.views.provenance_page import provenance_page
 
@@ -191,7 +193,7 @@ class _Asking:
         if str(self.html) != STDIN:
             typer.echo(self._json(shown) if self.json_output else shown.lines(self.stream and not self.stride))
         if not sources and not self.json_output:
-            print("nothing of this stands word for word in the passages", file=sys.stderr)
+            print("nothing in this answer is quoted verbatim from the passages", file=sys.stderr)
         return 0
 
     def _answered(self, question: str) -> DocumentAnswer:
@@ -238,11 +240,11 @@ class _Asking:
 
     def _nothing(self, question: str, why: str) -> int:
         if self.json_output:
-            typer.echo(self._json(_Shown(question, "", False, None, [])))
+            typer.echo(self._json(_AnswerView(question, "", False, None, [])))
         print(f"no answer found: {why}", file=sys.stdout if self.is_list and not self.json_output else sys.stderr)
         return 1
 
-    def _json(self, shown: _Shown) -> str:
+    def _json(self, shown: _AnswerView) -> str:
         """The answer as JSON; on one line if there are several questions."""
         return json.dumps(shown.to_dict(), ensure_ascii=False) if self.is_list else as_json(shown.to_dict())
 
@@ -293,7 +295,7 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _AnswerView:
     """An answer with its sources."""
 
     question: str
@@ -303,14 +305,15 @@ class _Shown:
     sources: list[_Source]
 
     def lines(self, is_shown: bool) -> str:
-        """The answer, unless already printed, and a line for each quoted part."""
+        """The answer, unless already printed, and a line for each quoted part; of one that is all of it the place."""
         doubt = [] if self.is_sure else ["(perhaps: this is not sure)"]
         lines = doubt if is_shown else ["".join(("" if self.is_sure else "Perhaps: ", self.answer))]
         for number, each in enumerate(self.sources, 1):
             mark = f"[{number}] " if is_shown else ""
             page = f", page {each.page}" if each.page else ""
             place = f"{each.document}{page}, characters {each.document_start} to {each.document_end}"
-            lines.append(f"{mark}{place}: {' '.join(each.quote.split())}")
+            is_whole = each.quote.strip() == self.answer.strip()
+            lines.append(f"{mark}{place}" if is_whole else f"{mark}{place}: {' '.join(each.quote.split())}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, object]:

@@ -22,7 +22,7 @@ _NAME_CHARS = 30  # of a file name next to the bar, which needs the rest of 80 c
 _SPOOLED_BYTES = 16 << 20  # of a spool, in memory
 
 
-class Printed:
+class TextPrinter:
     """Prints corrected text on stdout as it becomes available."""
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
@@ -33,7 +33,7 @@ class Printed:
         sys.stdout.buffer.flush()
 
 
-class DiffPrinted:
+class DiffPrinter:
     """Prints a unified diff of every file on stdout, with paths relative to the folder in which to apply it."""
 
     def __init__(self, base: str, files: ExitStack) -> None:
@@ -70,23 +70,23 @@ NO_TEXT = ("encoding", "binary")
 """Reasons of refusals that mean that a file is damaged or not text."""
 
 
-class UnreadableTold:
+class UnreadableReporter:
     """Reports each file that contains something other than text once, with the first reason."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
-        self._tell, self._told = tell, ""
+        self._tell, self._reported = tell, ""
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         found = next((refusal for refusal in done.refused if refusal.reason in NO_TEXT), None)
-        if found is not None and self._told != path:
-            self._told = path
-            self._tell(f"copyspec: {path} {found.detail}; such paragraphs stay as they are")
+        if found is not None and self._reported != path:
+            self._reported = path
+            self._tell(f"copyspec: {path} {found.detail}; such paragraphs are left unchanged")
 
     def end(self, report: FileReport) -> None:
-        self._told = ""
+        self._reported = ""
 
 
-class RefusalsLogged:
+class RefusalLogger:
     """Logs the changes that guards rejected: file, line, reason and change."""
 
     def __init__(self, log: Callable[[str], object]) -> None:
@@ -108,7 +108,7 @@ class RefusalsLogged:
         self._line = 1
 
 
-class EditsWritten:
+class EditWriter:
     """Writes every edit as a JSON line to `path`; `-` is stdout."""
 
     def __init__(self, path: Path, encoding: str, files: ExitStack) -> None:
@@ -128,7 +128,7 @@ class EditsWritten:
         self._rows = None
 
 
-class EditsListed:
+class EditLister:
     """Lists every edit on stdout, as `file:line:col: 'a' -> 'b' (kind)` or as a GitHub annotation."""
 
     def __init__(self, style: str, encoding: str) -> None:
@@ -144,20 +144,22 @@ class EditsListed:
         for row in self._rows.rows(done.part, done.edits):
             was, new, line, column = str(row["orig"]), str(row["corr"]), row["line"], row["col"]
             kind = kind_of(was, new)
-            said = f"{was!r} -> {new!r} ({kind})"
+            text_line = f"{was!r} -> {new!r} ({kind})"
             if self._is_annotation:
                 file = "".join(f"%{ord(char):02X}" if char in "%,:\r\n" else char for char in path)
-                said = f"::warning file={file},line={line},col={column},title=copyspec::{said.replace('%', '%25')}"
+                text_line = (
+                    f"::warning file={file},line={line},col={column},title=copyspec::{text_line.replace('%', '%25')}"
+                )
             else:
-                said = f"{path}:{line}:{column}: {said}"
-            sys.stdout.buffer.write(said.encode("utf-8", "replace") + b"\n")
+                text_line = f"{path}:{line}:{column}: {text_line}"
+            sys.stdout.buffer.write(text_line.encode("utf-8", "replace") + b"\n")
 
     def end(self, report: FileReport) -> None:
         self._rows = None
         sys.stdout.buffer.flush()
 
 
-class PageWritten:
+class PageWriter:
     """Writes a redline of all files as one HTML page when `files` is closed."""
 
     def __init__(self, path: Path, names: Sequence[str], files: ExitStack, *, with_decisions: bool = False) -> None:
@@ -214,7 +216,7 @@ class PageWritten:
             write(piece.encode("utf-8", "replace"))
 
 
-class M2Written:
+class M2Writer:
     """Writes every segment and its correction as an M2 block; tokens are separated by whitespace."""
 
     def __init__(self, path: Path, files: ExitStack) -> None:
@@ -237,7 +239,7 @@ class M2Written:
         pass
 
 
-class Shown:
+class ProgressBar:
     """Shows a progress bar on stderr, in bytes of the files."""
 
     def __init__(self, paths: Sequence[str], files: ExitStack) -> None:

@@ -100,7 +100,7 @@ def serve(
         names = ", ".join(settings.names)
         print(f"copyspec: {names} on {address_of(bound)}/v1 (Ctrl-C stops)", file=sys.stderr, flush=True)
         if settings.api_key is None and not is_local(bound):
-            print(f"copyspec: anybody who reaches this address may ask: set {KEY_VARIABLE}", file=sys.stderr)
+            print(f"copyspec: anybody who reaches this address can use it: set {KEY_VARIABLE}", file=sys.stderr)
         uvicorn_server(server, stop_seconds=stop_seconds).run(sockets=[bound])
     return 0
 

@@ -92,10 +92,10 @@ def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown
             for line in growing.settled():
                 live.console.print(line)
             seconds = perf_counter() - started
-            told = (
+            counters = (
                 f"{tokens} tokens, {passes} passes, {tokens / passes:.1f} a pass, {copied / max(1, tokens):.0%} copied"
             )
-            live.update(growing.tail(f"{told}, {seconds:.1f} s"), refresh=True)
+            live.update(growing.tail(f"{counters}, {seconds:.1f} s"), refresh=True)
             result = chunk.result or result
         if result is not None:
             found = result.provenance()

@@ -19,15 +19,15 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
     if STDIN in paths:
         raise UsageError(f"--since {revision}: - is standard input, which has no revisions")
     if revision.startswith("-") or not revision.strip():
-        raise UsageError(f"--since {revision!r} is no revision; name a commit, a branch or a tag")
+        raise UsageError(f"--since {revision!r} is not a revision; name a commit, a branch or a tag")
     found: dict[str, list[range]] = {}
     commits: dict[str, str] = {}
     for path in paths:
         file = Path(path).absolute()
         folder = str(file.parent)
         if folder not in commits:
-            told = _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-            if told is None:
+            commit = _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+            if commit is None:
                 inside = _git(folder, "rev-parse", "--show-toplevel") is not None
                 what = "no revision there" if inside else "in no git repository"
                 raise UsageError(
@@ -35,7 +35,7 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
                     if not inside
                     else f"--since {revision!r}: {what} ({path})"
                 )
-            commits[folder] = told.decode().strip()
+            commits[folder] = commit.decode().strip()
         if not _git(folder, "ls-files", "--", file.name):
             found[path] = [_EVERYTHING]
             continue

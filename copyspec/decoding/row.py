@@ -221,7 +221,7 @@ class Row:
         try:
             check_tree(tree, self._vocab_size)
         except ValueError as error:
-            raise ValueError(f"{type(self._drafter).__name__} proposed a wrong draft tree: {error}") from error
+            raise ValueError(f"{type(self._drafter).__name__} proposed an invalid draft tree: {error}") from error
         return tree
 
     def _lose_drafter(self, error: Exception) -> None:

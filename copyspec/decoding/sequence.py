@@ -94,7 +94,7 @@ class RewindableSequence:
         """Propose, verify, commit: one pass of the target. Raises RuntimeError where the output has ended."""
         row = self._row
         if row is None or row.finish is not None:
-            raise RuntimeError("step() goes on from an output that has not ended: call go_to() first")
+            raise RuntimeError("step() needs an output that has not ended: call go_to() first")
         # A drafter with nothing to propose is not asked, so that its time does not count against plain decoding.
         row.drafts = self._expects or self._drafts_alone
         self._passes.run(partial(self._step, row))

@@ -71,12 +71,12 @@ class _Guessing:
         self._last = prompt[-1] if len(prompt) else 0
         self._first = list(prompt) or [0]
         self._random = random.Random(0)
-        self._said: Mapping[Path, int] = {}
+        self._predicted: Mapping[Path, int] = {}
 
     def observe(self, scored: ScoredDraft) -> None:
         """Keep the target's most likely token after the root and each node."""
         nodes = [(), *paths(scored.tree.tokens, scored.tree.parents)]
-        self._said = {path: words[0][0] for path, words in zip(nodes, scored.top(1), strict=True)}
+        self._predicted = {path: words[0][0] for path, words in zip(nodes, scored.top(1), strict=True)}
 
     def _guess(self) -> int:
         """A random token of the prompt."""
@@ -102,10 +102,12 @@ class JacobiDrafter(_Guessing):
         while right < min(len(tokens) - 1, len(self._chain)) and self._chain[right] == tokens[right]:
             right += 1
         self._chance = MEMORY * self._chance + (1 - MEMORY) * (right > 0)
-        said = [self._said.get(tuple(self._chain[:length])) for length in range(right + 1, len(self._chain) + 1)]
-        kept = [token for token in said if token is not None]
+        predicted = [
+            self._predicted.get(tuple(self._chain[:length])) for length in range(right + 1, len(self._chain) + 1)
+        ]
+        kept = [token for token in predicted if token is not None]
         self._chain = [*kept, *(self._guess() for _ in range(self._options.tokens - len(kept)))]
-        self._said = {}
+        self._predicted = {}
 
 
 class LookaheadDrafter(_Guessing):
@@ -144,12 +146,12 @@ class LookaheadDrafter(_Guessing):
         newest: list[int] = []
         for column in range(self._options.window):
             path = self._column(column)
-            found = self._said.get(path)
+            found = self._predicted.get(path)
             newest.append(self._guess() if found is None else found)
             if found is not None:
                 self._keep((*path[column:], found))
         self._rows = [*self._rows[1:], newest]
-        self._last, self._said = tokens[-1], {}
+        self._last, self._predicted = tokens[-1], {}
 
     def _column(self, column: int) -> Path:
         """The path to a column's last guess: along the first row to the column, then down."""

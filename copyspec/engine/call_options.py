@@ -255,7 +255,7 @@ class CallOptions:
         limits = {name: each for name in names if (each := getattr(self, name)) is not None}
         if len(limits) == 2 and self.max_new_tokens != self.max_tokens:
             given = " and ".join(f"{name}={limit!r}" for name, limit in limits.items())
-            raise ValueError(f"{given} are two names of one limit; give one")
+            raise ValueError(f"{given} are two names for one limit; give one")
         each = [check_count(name, limit) for name, limit in limits.items() for limit in listed(limit)]
         return {
             "limit": max(each, default=None),
@@ -310,7 +310,7 @@ class CallOptions:
         steady = decides_apart(rule, self.sampling)
         if steady and self.logprobs is not None:
             raise ValueError(
-                f"logprobs={self.logprobs} goes with the default rule only, and rule={self.rule!r} is given"
+                f"logprobs={self.logprobs} works with the default rule only, but rule={self.rule!r} is given"
             )
         draft = DraftOptions(max_nodes=self.max_draft_nodes, adaptive=not steady)
         return {

@@ -57,7 +57,7 @@ def json_schema_of(value: object) -> object:
         try:
             return json.loads(value)
         except ValueError as error:
-            raise ValueError(f"json_schema is no JSON: {error}") from error
+            raise ValueError(f"json_schema is not JSON: {error}") from error
     make = getattr(value, "model_json_schema", None)
     return closed(make()) if callable(make) else value
 
@@ -146,7 +146,7 @@ class Constraints:
             self._tokenizers[ends] = made
         matcher = library.LLMatcher(self._tokenizers[ends], grammar, log_level=0)
         if matcher.is_error():
-            raise ValueError(f"{option} is no grammar: {_first_line(matcher.get_error())}")
+            raise ValueError(f"{option} is not a valid grammar: {_first_line(matcher.get_error())}")
         return matcher
 
 

@@ -91,14 +91,14 @@ class DraftModels:
         """The target of the model that `contrast` names. Raises ValueError for a model that cannot score the target's
         tokens."""
         if isinstance(chosen, str) and (chosen == POOL or chosen.startswith((HEADS, LEARNING))):
-            raise ValueError(f"contrast={chosen!r} is no model; give a smaller one, or 'layers:2'")
+            raise ValueError(f"contrast={chosen!r} is not a model; give a smaller one, or 'layers:2'")
         self._find(chosen)
         target, codec = self._read_by[_key(chosen)]
         same = codec is self._codec or codec.tokenizer.get_vocab() == self._codec.tokenizer.get_vocab()
         size = self._model.config.get_text_config(decoder=True).vocab_size
         if not same or target.vocab_size != size:
             raise ValueError(
-                f"contrast={chosen!r} has another vocabulary than the model, whose tokens it cannot be asked about"
+                f"contrast={chosen!r} has another vocabulary than the model, so it cannot score the model's tokens"
             )
         if target.is_encoder_decoder != bool(self._model.config.is_encoder_decoder) or not target.supports_trees:
             raise ValueError(f"contrast={chosen!r} cannot score the drafts of this model; take a model of its kind")
@@ -198,7 +198,7 @@ class DraftModels:
             return partial(ModelPredictor, model)
         if model.target.is_encoder_decoder:
             raise ValueError("a draft model with a tokenizer of its own must be decoder-only")
-        logger.info("the draft model has a tokenizer of its own: what it drafts is tokenised anew")
+        logger.info("the draft model has a tokenizer of its own: its drafts are converted as text")
         return lambda row: BridgedPredictor(model, row, _tokenizing(ours), _tokenizing(theirs))
 
 

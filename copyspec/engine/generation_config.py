@@ -105,7 +105,7 @@ def followed(options: CallOptions, config: GenerationConfig) -> CallOptions:
     return replace(options, **changes) if changes else options
 
 
-def told(before: CallOptions, after: CallOptions, config: GenerationConfig) -> str:
+def sampling_summary(before: CallOptions, after: CallOptions, config: GenerationConfig) -> str:
     """The log line about the settings that a call takes from the config; "" if there are none."""
     taken = {name: getattr(after, name) for name in _FOLLOWED if getattr(after, name) != getattr(before, name)}
     if before.limit is None and limit(config, 0) is not None:
@@ -206,8 +206,8 @@ def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor
     try:
         return list(_processors(config, output, penalise))
     except Exception as error:  # processors raise errors of many types for invalid settings
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"the model's generation_config asks for what there is not: {said}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"the model's generation_config cannot be applied: {reason}") from error
 
 
 def _processors(config: GenerationConfig, output: Output, penalise: bool) -> Iterator[LogitsProcessor]:

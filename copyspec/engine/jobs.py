@@ -212,7 +212,7 @@ class JobMaker:
         config = self.config(options)
         result = generation_config.followed(options, config)
         if result is not options or options.limit is None:
-            text = generation_config.told(options, result, config)
+            text = generation_config.sampling_summary(options, result, config)
             if text and text not in self._noted:
                 self._noted.add(text)
                 logger.info("%s", text)

@@ -46,7 +46,7 @@ class OutputCache:
             raise ValueError(f"namespace must be a name such as 'user-17', got {namespace!r}: caches are never shared")
         for name, bound in (("max_entries", max_entries), ("max_characters", max_characters), ("most", most)):
             if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {bound!r}")
+                raise ValueError(f"{name} must be an integer >= 1, got {bound!r}")
         self.namespace = namespace
         self.max_entries, self.max_characters, self.most = max_entries, max_characters, most
         self._entries: OrderedDict[str, tuple[str, frozenset[str]]] = OrderedDict()  # output -> (prompt, its words)
@@ -120,12 +120,12 @@ class OutputCache:
             held, entries = _read(path, _FILE_BYTES * cache.max_characters + _ENTRY_BYTES * cache.max_entries)
         except ValueError as error:
             raise ValueError(
-                f"{str(path)!r} is no output cache: {error!s:.200}; delete it to begin with an empty one"
+                f"{str(path)!r} is not an output cache: {error!s:.200}; delete it to start with an empty one"
             ) from error
         if held != namespace:
             raise ValueError(
                 f"{str(path)!r} holds the namespace {held!r:.80}, not {namespace!r}; "
-                "outputs are never handed from one namespace to another"
+                "outputs are never shared between namespaces"
             )
         for prompt, output in entries:
             cache.add(prompt, output)

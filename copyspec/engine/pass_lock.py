@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from copyspec.forks import give_way
+from copyspec.forks import wait_for_fork
 from copyspec.targets.locks import lock_of
 
 __all__ = ["PassLock", "lock_of"]
@@ -25,7 +25,7 @@ class PassLock:
 
     def run(self, call: Callable[[], T]) -> T:
         """Run `call` with all locks held, and return its result."""
-        give_way()
+        wait_for_fork()
         locks = self._locks()
         if len(locks) == 1:
             with locks[0]:

@@ -136,11 +136,11 @@ class CallScheduler:
         key: tuple[object, ...] = (options.draft, options.batch_size, options.threads, version)
         with self._lock:
             if self._closing:
-                raise RuntimeError("the engine takes no more requests: the program is ending")
+                raise RuntimeError("the engine accepts no more requests: the program is exiting")
             waiting = self._waiting()
             if self.max_waiting is not None and waiting + len(ticket.waiting) > self.max_waiting:
                 raise QueueFullError(
-                    f"{waiting} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: ask again "
+                    f"{waiting} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: try again "
                     "later, or raise engine.scheduler.max_waiting"
                 )
             if any(each.driver == get_ident() for each in self._lanes.values()):
@@ -222,7 +222,7 @@ class CallScheduler:
         """After a fork, drop the workers, which run only in the parent: inherited calls fail, new ones start new
         workers."""
         error = RuntimeError(
-            "this process was forked while the call waited for a worker, which is in the parent alone: ask again here, "
+            "this process was forked while the call waited for a worker, which exists only in the parent: call again, "
             'or start processes with multiprocessing.get_context("spawn")'
         )
         lanes, self._lanes = self._lanes, {}
@@ -251,7 +251,7 @@ class CallScheduler:
                     if not ticket.expects:
                         return None
                     if self._closing:
-                        raise RuntimeError("the call ends here: the program is ending")
+                        raise RuntimeError("the call was ended: the program is exiting")
                     if seconds == 0.0:
                         raise limit.error()
                     if lane.driver is not None:
@@ -343,7 +343,7 @@ class CallScheduler:
                     lane.worker = None
                     dropped = [self._abandoned(lane)]
                     if self._closing:
-                        error = RuntimeError("the engine's queue was closed: the program is ending")
+                        error = RuntimeError("the engine's queue was closed: the program is exiting")
                         dropped.append(lane.fail_all(error))
                         self._changed.notify_all()
                     break

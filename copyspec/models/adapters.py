@@ -67,7 +67,7 @@ def read_adapter(folder: Path) -> LowRank:
     for name, tensor in tensors.items():
         found = _NAMED.fullmatch(name)
         if found is None:
-            raise FileError(f"{ADAPTER_WEIGHTS} has {name[:100]!r}, which is no part of a LoRA adapter")
+            raise FileError(f"{ADAPTER_WEIGHTS} has {name[:100]!r}, which is not part of a LoRA adapter")
         if not tensor.is_floating_point() or tensor.ndim != 2:
             raise FileError(f"{ADAPTER_WEIGHTS} has {name!r} of {tensor.dtype} {tuple(tensor.shape)}, no matrix")
         if not tensor.float().isfinite().all():
@@ -99,7 +99,7 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
 
     low_rank = read_adapter(adapter)
     parts = dict(low_rank.parts)
-    logger.warning("the adapter %s is merged into its base, once; that takes some seconds", adapter.name)
+    logger.warning("merging the adapter %s into its base, once; this takes some seconds", adapter.name)
     merged = {}
     with safe_open(base / WEIGHTS, framework="pt") as weights:
         for name in weights.keys():  # noqa: SIM118
@@ -139,5 +139,5 @@ def _rank_and_scale(config: Mapping[str, object]) -> tuple[int, float]:
     if type(rank) is not int or not 1 <= rank <= MAX_RANK:
         raise FileError(f"{ADAPTER} has r={str(rank)[:60]}; it must be an integer from 1 to {MAX_RANK}")
     if type(alpha) not in (int, float) or not math.isfinite(alpha):  # type: ignore[arg-type]
-        raise FileError(f"{ADAPTER} has lora_alpha={str(alpha)[:60]}, which is no number")
+        raise FileError(f"{ADAPTER} has lora_alpha={str(alpha)[:60]}, which is not a number")
     return rank, float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)  # type: ignore[arg-type]

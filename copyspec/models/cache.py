@@ -62,7 +62,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
         if is_whole(folder):
             return
         if folder.exists():
-            logger.warning("%s is damaged or was not finished; it is made again", folder)
+            logger.warning("%s is damaged or incomplete; creating it again", folder)
         _remove_leftovers(folder)
         scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".new", dir=folder.parent))
         try:

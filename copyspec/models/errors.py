@@ -53,10 +53,10 @@ def why_not(name: str, error: BaseException) -> str:
     from huggingface_hub import constants
 
     where = f"neither a folder here nor in the cache {constants.HF_HUB_CACHE}"
-    said = str(error)
+    message = str(error)
     if constants.HF_HUB_OFFLINE and not isinstance(error, FileError):
         return f"model {name!r} is {where}, and HF_HUB_OFFLINE forbids to download it; unset it, or give a folder"
-    if "is not a local folder" in said or "find" in said or "connect" in said.lower():
+    if "is not a local folder" in message or "find" in message or "connect" in message.lower():
         return f"model {name!r} is {where}, and cannot be downloaded: {first_line(error)}"
     return f"model {name!r} cannot be loaded: {first_line(error)}"
 

@@ -49,7 +49,7 @@ def check_folder(folder: Path) -> None:
             except OSError:  # a broken link fails when it is read
                 continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise FileError(f"{name} is no regular file")
+                raise FileError(f"{name} is not a regular file")
 
 
 def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:
@@ -60,9 +60,9 @@ def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:
     except RecursionError:
         raise FileError(f"{path.name} is nested too deeply") from None
     except ValueError as error:
-        raise FileError(f"{path.name} is no JSON: {error}") from None
+        raise FileError(f"{path.name} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise FileError(f"{path.name} holds a {type(found).__name__} where an object is wanted")
+        raise FileError(f"{path.name} holds a {type(found).__name__} instead of an object")
     return found
 
 
@@ -87,7 +87,7 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
         if _REPEATS.search(key) and any(isinstance(each, (int, float)) and each > MAX_REPEATS for each in numbers):
             raise FileError(f"{CONFIG} has {path}={_short(value)}, more than {MAX_REPEATS:,}")
         if _WINDOWS.search(key) and not all(each is None or isinstance(each, (int, float)) for each in numbers):
-            raise FileError(f"{CONFIG} has {path}={_short(value)}, which is no number")
+            raise FileError(f"{CONFIG} has {path}={_short(value)}, which is not a number")
         if trusted:
             continue
         if key == "auto_map" and path != key:  # for the code of a part, transformers would ask on stdout and read stdin
@@ -142,7 +142,7 @@ def weight_names(find: Find) -> list[str]:
     check_names(names, WEIGHTS_INDEX, "weight_map")
     for name in names:
         if not name.endswith(".safetensors"):
-            raise FileError(f"{WEIGHTS_INDEX} names {_short(name)}, which is no .safetensors file")
+            raise FileError(f"{WEIGHTS_INDEX} names {_short(name)}, which is not a .safetensors file")
     return names
 
 

@@ -61,7 +61,7 @@ def _check(file: Path) -> None:
         raise FileError(f"there is no file {os.fspath(file)!r}")
     with file.open("rb") as opened:
         if opened.read(len(_MAGIC)) != _MAGIC:
-            raise FileError(f"{os.fspath(file)!r} is no GGUF file: it does not begin with {_MAGIC.decode()!r}")
+            raise FileError(f"{os.fspath(file)!r} is not a GGUF file: it does not begin with {_MAGIC.decode()!r}")
     if missing := missing_packages():
         raise FileError(f"reading {os.fspath(file)!r} needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
 
@@ -72,7 +72,7 @@ def missing_packages() -> list[str]:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    logger.warning("%s is converted, once; that takes about half a minute", file.name)
+    logger.warning("converting %s, once; this takes about half a minute", file.name)
     try:
         with _isolated(file) as isolated:
             model, tokenizer = _read(isolated)

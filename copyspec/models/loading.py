@@ -194,16 +194,16 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
 def _progress_for(name: str) -> Iterator[None]:
     """Hide the progress bar for the model in the package, which loads at once, unless transformers' verbosity is
     raised."""
-    from transformers.utils import logging as told
+    from transformers.utils import logging as hf_logging
 
-    if name != str(BUNDLED) or not told.is_progress_bar_enabled() or told.get_verbosity() <= logging.INFO:
+    if name != str(BUNDLED) or not hf_logging.is_progress_bar_enabled() or hf_logging.get_verbosity() <= logging.INFO:
         yield
         return
-    told.disable_progress_bar()  # type: ignore[no-untyped-call]
+    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        told.enable_progress_bar()  # type: ignore[no-untyped-call]
+        hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -60,8 +60,8 @@ def check_model_kwargs(given: object) -> ModelKwargs:
             )
         fits, wanted = _ALLOWED[name]
         if value is not None and not fits(value):
-            told = "another value" if name == "token" else shown(value)
-            raise ValueError(f"model_kwargs[{name!r}] must be {wanted}; got {told}")
+            got = "another value" if name == "token" else shown(value)
+            raise ValueError(f"model_kwargs[{name!r}] must be {wanted}; got {got}")
     kept = {name: value for name, value in given.items() if value is not None}
     hub = {name: kept.pop(name) for name in _HUB if name in kept}
     return ModelKwargs(kept, hub)

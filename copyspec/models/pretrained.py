@@ -80,7 +80,7 @@ class Pretrained:
         """The model's configuration, without references to kernels."""
         from transformers import AutoConfig
 
-        with self._told():
+        with self._one_line_errors():
             self._check_config(is_model=True)
             config: PreTrainedConfig = AutoConfig.from_pretrained(
                 self.place, revision=self.revision, trust_remote_code=self.trust_remote_code, **self.hub
@@ -100,7 +100,7 @@ class Pretrained:
     ) -> PreTrainedModel:
         """Load the model; `kind` is one of transformers' `AutoModel...` classes. Weights must be safetensors; pickles
         are read only with `trust_remote_code`. `more`: checked options of `from_pretrained`."""
-        with self._told():
+        with self._one_line_errors():
             size = self._check_weights()
             with _bounded(size):
                 model: PreTrainedModel = kind.from_pretrained(
@@ -119,7 +119,7 @@ class Pretrained:
         """Load the tokenizer. `missing`: the beginning of the error message."""
         from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-        with self._told(missing or f"no tokenizer for {self.name!r}; give tokenizer="):
+        with self._one_line_errors(missing or f"no tokenizer for {self.name!r}; give tokenizer="):
             self._check_config()
             tokenizer = AutoTokenizer.from_pretrained(
                 self.place,
@@ -129,7 +129,7 @@ class Pretrained:
                 **self._check_tokenizer(),
             )
             if not isinstance(tokenizer, PreTrainedTokenizerBase):
-                raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is no tokenizer")
+                raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is not a tokenizer")
             if not tokenizer(PROBE)["input_ids"]:  # an unusable tokenizer fails here instead of in the middle of a call
                 raise FileError(f"it makes no tokens of {PROBE!r}")
             if self.name in ALIASES:
@@ -138,10 +138,10 @@ class Pretrained:
 
     def file(self, name: str) -> Path | None:
         """Path of one regular file of the model; None if there is none of this name."""
-        with self._told():
+        with self._one_line_errors():
             path = self._find(name)
             if path is not None and not path.is_file():
-                raise FileError(f"{name} is no regular file")
+                raise FileError(f"{name} is not a regular file")
             return path
 
     def _find(self, name: str, *, is_needed: bool = False) -> Path | None:
@@ -221,12 +221,12 @@ class Pretrained:
             # transformers would accept any of its class names, including models that load themselves.
             kind = getattr(transformers, name, None) if isinstance(name, str) else name
             if kind is not None and not (isinstance(kind, type) and _is_tokenizer(kind)):
-                raise FileError(f"{file} has tokenizer_class {name!r}, which is no tokenizer")
+                raise FileError(f"{file} has tokenizer_class {name!r}, which is not a tokenizer")
         paths = (key for key, value in found.items() if key.endswith("_file") and isinstance(value, str))
         return {key: None for key in paths if not is_plain(str(found[key]))}
 
     @contextmanager
-    def _told(self, missing: str | None = None) -> Iterator[None]:
+    def _one_line_errors(self, missing: str | None = None) -> Iterator[None]:
         """Convert every error into a LoadError of one line."""
 
         def say(error: BaseException) -> str:
@@ -265,11 +265,11 @@ class Pretrained:
 
 def _no_model(folder: Path) -> str:
     """The message for a folder without a configuration."""
-    said = f"there is no {CONFIG} in it: give the folder that save_pretrained wrote"
+    message = f"there is no {CONFIG} in it: give the folder that save_pretrained wrote"
     if files := sorted(path.name for path in folder.glob("*.gguf")):
-        return f"{said}, or the file {str(folder / files[0])!r}"
+        return f"{message}, or the file {str(folder / files[0])!r}"
     inside = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
-    return f"{said}, or {str(folder / inside[0])!r}" if inside else said
+    return f"{message}, or {str(folder / inside[0])!r}" if inside else message
 
 
 def _is_tokenizer(kind: type) -> bool:

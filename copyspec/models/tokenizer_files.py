@@ -82,21 +82,21 @@ def _growth(steps: Sequence[Mapping[str, object]]) -> float:
 
 def _may_be_empty(pattern: object) -> bool:
     """Whether a pattern matches the empty string between characters, tested with Python's regular expressions."""
-    told = pattern.get("Regex") if isinstance(pattern, Mapping) else None
-    if not isinstance(told, str):
+    regex = pattern.get("Regex") if isinstance(pattern, Mapping) else None
+    if not isinstance(regex, str):
         return True
     try:
-        return re.fullmatch(re.sub(r"\\[pP]\{[^}]*\}", "a", told), "") is not None
+        return re.fullmatch(re.sub(r"\\[pP]\{[^}]*\}", "a", regex), "") is not None
     except (re.error, RecursionError, OverflowError):
         return True
 
 
 def _check_expression(pattern: str, where: str) -> None:
-    said = pattern if len(pattern) <= 100 else f"{pattern[:97]}..."
+    excerpt = pattern if len(pattern) <= 100 else f"{pattern[:97]}..."
     if len(pattern) > MAX_PATTERN:
         raise FileError(f"the {where} of {FILE} has an expression of {len(pattern):,} characters")
     if _is_nested(pattern) and _runs_away(pattern):
-        raise FileError(f"the {where} of {FILE} has an expression that takes all time on some texts: {said!r}")
+        raise FileError(f"the {where} of {FILE} has an expression that takes too long on some texts: {excerpt!r}")
 
 
 def _is_nested(pattern: str) -> bool:

@@ -119,7 +119,7 @@ class Server:
         options = body.options()
         limit, asked = self.settings.max_tokens, body.limit()
         if limit is not None and asked is not None and asked > limit:
-            raise ValueError(f"max_tokens={asked} is more than this server writes, {limit} (--max-tokens)")
+            raise ValueError(f"max_tokens={asked} is more than this server's limit of {limit} (--max-tokens)")
         if asked is not None:
             options["max_new_tokens"] = asked
         elif limit is not None:

@@ -68,11 +68,11 @@ class Replies:
         return [{**self._head(streams=True), "choices": [], "usage": usage(results)}] if self.with_usage else []
 
     def _choice(self, index: int, output: Result) -> Json:
-        said: Json = (
+        content: Json = (
             {"message": {"role": "assistant", "content": output.text}} if self.is_chat else {"text": output.text}
         )
         ended = {"finish_reason": output.finish_reason, "logprobs": None}
-        return {"index": index, **said, **ended, **self._spans(output)}
+        return {"index": index, **content, **ended, **self._spans(output)}
 
     def _delta(self, index: int, delta: object) -> Json:
         return {"index": index, ("delta" if self.is_chat else "text"): delta, "finish_reason": None, "logprobs": None}

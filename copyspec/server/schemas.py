@@ -131,7 +131,7 @@ def _part(index: int, part: object) -> str:
     text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
     if not isinstance(text, str):
         raise ValueError(
-            f"messages[{index}] holds a part that is no text: {shown(part)}; write {{'type': 'text', 'text': ...}}: "
+            f"messages[{index}] holds a part that is not text: {shown(part)}; write {{'type': 'text', 'text': ...}}: "
             "the model reads text only"
         )
     return text
@@ -141,4 +141,4 @@ def _token_id(name: str) -> int:
     try:
         return int(name)
     except ValueError:
-        raise ValueError(f"logit_bias maps token ids to numbers; {name!r} is no token id") from None
+        raise ValueError(f"logit_bias maps token ids to numbers; {name!r} is not a token id") from None

@@ -36,4 +36,4 @@ class ServerSettings:
             raise ValueError("api_key is empty, or holds characters that no HTTP header can carry")
         for name in self.names:
             if not name:
-                raise ValueError("a name of the model is empty")
+                raise ValueError("a model name is empty")

@@ -12,7 +12,7 @@ import torch
 from copyspec.targets.columns import Columns
 from copyspec.targets.facts import ModelFacts
 from copyspec.targets.hooks.attention import masked_attention, takes_masks, without_cudnn_attention
-from copyspec.targets.hooks.cpu_parity import near_plain
+from copyspec.targets.hooks.cpu_parity import segmented_masks
 from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
@@ -84,7 +84,7 @@ class CausalSession(TreeSession):
         with self._few_shapes_entered() if facts.few_shapes else _UNCHANGED:
             if facts.positions == "argument":
                 if facts.zero.dtype == torch.bfloat16 and len(tokens) == 1:
-                    masks = near_plain(facts, masks, columns)
+                    masks = segmented_masks(facts, masks, columns)
                 return self._forward(tokens, positions, masks, columns.kept)
             keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
             with positions_from_outside(self._model, facts.positions, positions, keys):

@@ -12,7 +12,7 @@ from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, read_facts
 from copyspec.targets.hooks.attention import is_recurrent
-from copyspec.targets.limits import rope_border
+from copyspec.targets.limits import rope_limit
 from copyspec.targets.locks import lock_of
 from copyspec.targets.plain import PlainTarget
 from copyspec.targets.selftest import checking as selftest
@@ -30,7 +30,7 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: S
     _check(model, on_unsupported)
     facts = read_facts(model)
     name = type(model).__name__
-    _tell_border(model, name)
+    _warn_rope_limit(model, name)
     reason = _no_drafts(model, facts)
     if reason is not None:
         return _without_drafts(model, reason, on_unsupported)
@@ -95,16 +95,16 @@ def _check(model: PreTrainedModel, on_unsupported: str) -> None:
     check_mode(model)
 
 
-def _tell_border(model: PreTrainedModel, name: str) -> None:
-    border = rope_border(model.config.get_text_config(decoder=True))
-    if border is not None:
+def _warn_rope_limit(model: PreTrainedModel, name: str) -> None:
+    rope = rope_limit(model.config.get_text_config(decoder=True))
+    if rope is not None:
         logger.warning(
-            "%s changes its rotary frequencies (%s) once a pass reaches beyond %d positions, which drafts may not "
-            "decide; prompt and output together are limited to %d tokens",
+            "%s changes its rotary frequencies (%s) once a pass reaches beyond %d positions, which must not "
+            "depend on drafts; prompt and output together are limited to %d tokens",
             name,
-            border.rope_type,
-            border.positions,
-            border.positions,
+            rope.rope_type,
+            rope.positions,
+            rope.positions,
         )
 
 
@@ -114,6 +114,6 @@ def _without_drafts(model: PreTrainedModel, reason: str, on_unsupported: str) ->
     with lock_of(model):
         failure = selftest.attempt(_plain, model, kind="plain")
     if failure is not None:
-        raise UnsupportedModelError(f"{reason}, and decoded plainly it does not follow its own generate ({failure})")
+        raise UnsupportedModelError(f"{reason}, and its plain decoding differs from its own generate ({failure})")
     logger.warning("%s; it is decoded without drafts", reason)
     return _plain(model)

@@ -12,7 +12,7 @@ _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_t
 _BORDER = "original_max_position_embeddings"
 
 
-class RopeBorder(NamedTuple):
+class RopeLimit(NamedTuple):
     """The last length at which rotary frequencies equal those of shorter passes."""
 
     positions: int
@@ -22,10 +22,10 @@ class RopeBorder(NamedTuple):
 def max_length(config: PreTrainedConfig) -> int | None:
     """Maximum positions by the configuration, limited by its rotary frequencies; None if neither limits it."""
     named = _first(config, _LENGTH_NAMES)
-    border = rope_border(config)
-    if border is None:
+    rope = rope_limit(config)
+    if rope is None:
         return named
-    return border.positions if named is None else min(named, border.positions)
+    return rope.positions if named is None else min(named, rope.positions)
 
 
 def encoder_length(config: PreTrainedConfig) -> int | None:
@@ -41,7 +41,7 @@ def trained_length(config: PreTrainedConfig) -> int | None:
     return _first(config.get_text_config(decoder=True), _LENGTH_NAMES)
 
 
-def rope_border(config: PreTrainedConfig) -> RopeBorder | None:
+def rope_limit(config: PreTrainedConfig) -> RopeLimit | None:
     """The length at which the rotary frequencies depend on the largest position of a pass; None if they never do.
 
     Beyond it LongRoPE (arXiv:2402.13753) switches to its long factors, and dynamic NTK scaling to another base, for
@@ -58,7 +58,7 @@ def rope_border(config: PreTrainedConfig) -> RopeBorder | None:
         else:
             continue
         if isinstance(positions, int):
-            borders.append(RopeBorder(positions, rope_type))
+            borders.append(RopeLimit(positions, rope_type))
     return min(borders, default=None)
 
 

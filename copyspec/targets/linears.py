@@ -145,7 +145,7 @@ def _is_right(module: nn.Linear) -> bool:
     else:
         right = float((theirs - ours).abs().max()) <= _TOLERANCE * float(theirs.abs().max())
     if not right:
-        logger.info("weights of shape %s are multiplied by torch: its results are others", tuple(weight.shape))
+        logger.info("weights of shape %s are multiplied by torch: the module's results differ", tuple(weight.shape))
     return right
 
 

@@ -30,14 +30,14 @@ def check_chat(messages: Sequence[object], where: str) -> list[Message]:
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise ChatError(
-                f"{where}[{i}] is no chat message: {message!r}; write {{'role': 'user', 'content': 'text'}}"
+                f"{where}[{i}] is not a chat message: {message!r}; write {{'role': 'user', 'content': 'text'}}"
             )
         content = message.get("content")
         if content is None and not message.get("tool_calls"):
             raise ChatError(f"{where}[{i}] has no content: {message!r}; write {{'role': ..., 'content': 'text'}}")
         if content is not None and not _is_content(content):
             raise ChatError(
-                f"{where}[{i}] has content that is no text: {content!r}; write 'content': 'text', "
+                f"{where}[{i}] has content that is not text: {content!r}; write 'content': 'text', "
                 "or [{'type': 'text', 'text': 'text'}] where the model's chat template reads such lists"
             )
         chat.append(message)

@@ -45,7 +45,7 @@ class Codec:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        self._made_of = _told(tokenizer)
+        self._made_of = _tokenizer_state(tokenizer)
         self._lock = at_rest(threading.Lock())
         added = tokenizer.added_tokens_decoder
         special = {str(token) for token in tokenizer.all_special_tokens}
@@ -58,7 +58,7 @@ class Codec:
         strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
         self._separators = sorted(special - strips, key=len, reverse=True)
         self._marks: bool | None = None
-        self._told_of: set[str] = set()
+        self._warned_about: set[str] = set()
         self._strings = {token.content: i for i, token in added.items() if token.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         """Ids of control tokens and of the unknown token."""
@@ -66,7 +66,7 @@ class Codec:
     @property
     def is_current(self) -> bool:
         """Whether the tokenizer still has the tokens and the template it had when this object was created."""
-        return self._made_of == _told(self.tokenizer)
+        return self._made_of == _tokenizer_state(self.tokenizer)
 
     def encode(self, text: str, *, wrap: bool = False) -> Encoded:
         """Encode `text` as ordinary text; `wrap` adds the special tokens around a prompt (`add_special_tokens`).
@@ -117,9 +117,9 @@ class Codec:
 
     def first_time(self, control: str) -> bool:
         """True on the first call for a control token, so that each is warned about once."""
-        size = len(self._told_of)
-        self._told_of.add(control)
-        return len(self._told_of) > size
+        size = len(self._warned_about)
+        self._warned_about.add(control)
+        return len(self._warned_about) > size
 
     def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
         """The context before the output's first token, as far as it affects tokenization: nothing, a newline or a
@@ -258,7 +258,7 @@ def _no_panic(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
         raise ValueError(f"the tokenizer of {name!r} fails on this text: {error}") from error
 
 
-def _told(tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
+def _tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
     """A key that changes when tokens are added or a template is set; computed in a few microseconds."""
     return len(tokenizer), tuple(tokenizer.all_special_ids), tokenizer.chat_template
 

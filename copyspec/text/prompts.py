@@ -54,13 +54,13 @@ def _parse_one(prompt: object, where: str) -> Prompt:
     prompt = plain_list(prompt)
     if isinstance(prompt, str):
         if not prompt:
-            raise ValueError(f"{where} is an empty string; the model needs at least one token to go on from")
+            raise ValueError(f"{where} is an empty string; the model needs at least one token to continue from")
         return Prompt(text=encodable(prompt, where))
     if isinstance(prompt, Mapping):
         raise TypeError(f"{where} is a single chat message; a chat is a list of messages: [{dict(prompt)!r}]")
     if isinstance(prompt, (list, tuple)):
         if not prompt:
-            raise ValueError(f"{where} is an empty list; the model needs at least one token to go on from")
+            raise ValueError(f"{where} is an empty list; the model needs at least one token to continue from")
         if is_ids(prompt):
             return Prompt(ids=check_ids(prompt, where))
         if any(isinstance(item, Mapping) for item in prompt):
@@ -92,5 +92,5 @@ def _seen(ids: object, mask: object, where: str) -> list[object]:
         raise ValueError(f"{where}: input_ids and attention_mask differ in shape")
     seen = [i for i, each in enumerate(mask) if each]
     if seen and seen[-1] - seen[0] + 1 != len(seen):
-        raise ValueError(f"{where}: attention_mask hides tokens between others; it may hide padding on either side")
+        raise ValueError(f"{where}: attention_mask masks tokens between others; it may mask padding on either side")
     return [ids[i] for i in seen]

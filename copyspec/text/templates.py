@@ -46,7 +46,7 @@ class _Meter:
         self._left -= made
         self._calls += 1
         if self._left < 0:
-            raise TemplateRuntimeError("it makes too much text, or loops too long")
+            raise TemplateRuntimeError("it produces too much text, or loops too long")
         if (made > 1_000 or self._calls % 256 == 0) and time.thread_time() > self._until:
             raise TemplateRuntimeError(f"it takes more than {SECONDS:g} s")
 
@@ -164,7 +164,7 @@ class _PlainNamespace(Namespace):
 
 def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace takes no name with an underscore in front: {name!r}")
+        raise SecurityError(f"a namespace accepts no name that starts with an underscore: {name!r}")
 
 
 def _call(name: str, value: Any) -> nodes.Filter:
@@ -231,7 +231,7 @@ def _check_operation(operator: str, left: object, right: object) -> None:
     if isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length() * (max(0, right) if operator == "**" else 1)
         if operator in ("*", "**") and bits + right.bit_length() > DIGITS:
-            raise TemplateRuntimeError("it makes a number that is too long")
+            raise TemplateRuntimeError("it produces a number that is too long")
     elif operator == "*":
         times = [each for each in (left, right) if isinstance(each, int)]
         meter.check(max([0, *times]) * max(_size(left), _size(right)))

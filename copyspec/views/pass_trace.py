@@ -166,7 +166,7 @@ class Trace:
         except TraceError as error:
             raise TraceError(f"{path}: {error}") from error
         except (ValueError, RecursionError) as error:
-            raise TraceError(f"{path} is no JSON: {error}") from error
+            raise TraceError(f"{path} is not JSON: {error}") from error
 
     @classmethod
     def from_dict(cls, given: object) -> Trace:
@@ -214,7 +214,7 @@ def _pass(given: object, where: str) -> TracePass:
     path = _wholes(fields.get("path"), f"{where}.path")
     above = [ROOT, *path[:-1]]
     if any(node >= len(tree) or parents[node] != parent for node, parent in zip(path, above, strict=False)):
-        raise TraceError(f"{where}.path is no path from the root of the tree")
+        raise TraceError(f"{where}.path is not a path from the root of the tree")
     names = ("start", "draft", "model", "verify", "other")
     return TracePass(
         TraceTimes(*(_number(times.get(name, 0.0), f"{where}.times.{name}") for name in names)),

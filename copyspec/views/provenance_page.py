@@ -74,8 +74,8 @@ def _body(view: _View, title: str, facts: Sequence[str]) -> Iterator[str]:
     found = view.found
     copied = sum(view.shares)
     used = sum(share > 0 for share in view.shares)
-    told = [f"{_percent(copied)} copied from {used} source{'' if used == 1 else 's'}", *facts]
-    yield f"<header><h1>{safe(title)}</h1>\n<p>{' · '.join(map(safe, told))}</p></header>\n"
+    summary = [f"{_percent(copied)} copied from {used} source{'' if used == 1 else 's'}", *facts]
+    yield f"<header><h1>{safe(title)}</h1>\n<p>{' · '.join(map(safe, summary))}</p></header>\n"
     yield '<div class="columns">\n<main>\n<h2>Text</h2>\n<div id="text" class="text" dir="auto">'
     yield from _blocks(_linked(view))
     yield "</div>\n"
@@ -145,8 +145,8 @@ def _source(view: _View, index: int, pieces: Sequence[CopiedPiece]) -> Iterator[
     if source.text is None:
         yield f'<p class="about">{escape(_kind(source))}; its text was not kept</p>'
     else:
-        told = f"{_kind(source)}, {_count(len(source.text), 'character')}, copied from {_count(len(pieces), 'time')}"
-        yield f'<p class="about">{escape(told)}</p>\n<div class="text doc" dir="auto">'
+        summary = f"{_kind(source)}, {_count(len(source.text), 'character')}, copied from {_count(len(pieces), 'time')}"
+        yield f'<p class="about">{escape(summary)}</p>\n<div class="text doc" dir="auto">'
         yield from _blocks(_marked(view, index, source.text, pieces))
         yield "</div>"
     yield "</details>\n"

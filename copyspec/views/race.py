@@ -64,7 +64,7 @@ class Race:
         """Speed-up over plain decoding."""
         return self.lanes[0].seconds / lane.seconds if lane.seconds else 0.0
 
-    def told(self, lane: RaceLane) -> str:
+    def summary(self, lane: RaceLane) -> str:
         """A lane's figures in words."""
         length = lane.tokens / lane.passes if lane.passes else 0.0
         words = [f"{lane.seconds:.2f} s"]

@@ -49,7 +49,7 @@ def lines(race: Race, width: int) -> Iterator[Text]:
     for number, lane in enumerate(race.lanes):
         bar = "━" * max(1, round(room * lane.seconds / race.seconds)) if race.seconds else ""
         yield Text(f"{lane.name:<{names}} ", no_wrap=True).append(bar, _style(race, number))
-        yield Text(f"{'':<{names}} {race.told(lane)}", no_wrap=True, overflow="ellipsis")
+        yield Text(f"{'':<{names}} {race.summary(lane)}", no_wrap=True, overflow="ellipsis")
     if race.note:
         yield Text(race.note)
 

@@ -34,13 +34,13 @@ def _pass(trace: Trace, number: int, each: TracePass, longest: float, voices: li
     times = each.times
     inside, outside = times.model / longest, times.outside / longest
     bar = f'<i class="in" style="width:{inside:.2%}"></i><i class="out" style="width:{outside:.2%}"></i>'
-    told = f"{1000 * times.model:.1f} + {1000 * times.outside:.1f} ms"
+    times_text = f"{1000 * times.model:.1f} + {1000 * times.outside:.1f} ms"
     drafted = f"{len(each.path)} of {len(each.nodes)}" if len(each.nodes) else each.decision or "no draft"
     gained = "".join(_gained(trace, each, voices))
     tree = "".join(_tree(trace, each, voices))
     return (
         f'<details><summary><span class="n">{number}</span><span class="at">{times.start:.3f} s</span>'
-        f'<span class="bar" aria-hidden="true">{bar}</span><span class="ms">{told}</span>'
+        f'<span class="bar" aria-hidden="true">{bar}</span><span class="ms">{times_text}</span>'
         f'<span class="kept">{safe(drafted)}</span><span class="gain">{gained}</span></summary>{tree}</details>\n'
     )
 

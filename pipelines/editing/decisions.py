@@ -41,8 +41,8 @@ def read_decisions(path: Path) -> list[DecidedFile]:
             raise ValueError("it does not say so")
         return [_file(each) for each in data["files"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        said = f"{error!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{str(path)!r} is no file of decisions of version {VERSION}: {said}") from error
+        reason = f"{error!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{str(path)!r} is not a decisions file of version {VERSION}: {reason}") from error
 
 
 def _file(data: Mapping[str, Any]) -> DecidedFile:
@@ -87,7 +87,7 @@ class Decided:
                 decided = self._decided(job)
             if work.part is None:
                 if job.report.error is None and decided is not None and made < sum(map(len, decided.edits.values())):
-                    job.report.error = FormatError("the decisions name parts of the file that there are not")
+                    job.report.error = FormatError("the decisions name parts that the file does not have")
                 yield Done(job, None)
                 continue
             edits: Sequence[Edit] = ()
@@ -104,12 +104,12 @@ class Decided:
             return None
         named = [each for each in self.files if each.name == os.path.basename(job.path)]
         if not named:
-            job.report.error = ValueError("the decisions say nothing of this file")
+            job.report.error = ValueError("the decisions do not mention this file")
             return None
         digest = fingerprint(Path(job.path))
         decided = next((each for each in named if each.digest == digest), None)
         if decided is None:
-            job.report.error = ValueError("the file has changed since the decisions were made; look for mistakes again")
+            job.report.error = ValueError("the file has changed since the decisions were made; correct it again")
         return decided
 
 
@@ -118,7 +118,7 @@ def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:
     edits = [edit for edit, _ in decided]
     for edit, orig in decided:
         if not 0 <= edit.start <= edit.end <= len(part.text) or part.text[edit.start : edit.end] != orig:
-            raise ValueError(f"the decisions replace {orig!r} where it does not stand")
+            raise ValueError(f"the decisions replace {orig!r} where it does not occur")
     if any(one.end > other.start for one, other in pairwise(edits)):
         raise ValueError("edits of the decisions overlap, or do not ascend")
     inside = 0
@@ -130,9 +130,9 @@ def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:
             if any(edit.start < end and start < edit.end for start, end in solid):
                 raise ValueError(f"the decisions change what is protected: {part.text[edit.start : edit.end]!r}")
             if brought := set(edit.replacement).intersection(segment.forbidden) - set(part.text[edit.start : edit.end]):
-                raise ValueError(f"the decisions bring {min(brought)!r}, which is markup in this format")
+                raise ValueError(f"the decisions insert {min(brought)!r}, which is markup in this format")
         if len(writable(part.text, segment, Checked(of_segment)).edits) < len(of_segment):
-            raise ValueError("the decisions bring what no correction may: no text, or a formula")
+            raise ValueError("the decisions insert what corrections may not: non-text characters, or a formula")
     if inside < len(edits):
-        raise ValueError("the decisions change what is no prose")
+        raise ValueError("the decisions change text that is not prose")
     return edits

@@ -42,12 +42,10 @@ class FileOptions:
                 f"in_place=True and output={os.fspath(self.output)!r} are two places to write to; give one"
             )
         if self.backup is not None and not self.in_place:
-            raise ValueError(f"backup={self.backup!r} keeps what is replaced; give in_place=True too")
+            raise ValueError(f"backup={self.backup!r} needs files to be replaced; give in_place=True too")
         check_suffix(self.backup)
         if self.resume and not self.is_writing:
-            raise ValueError(
-                "resume=True goes on with an output; give in_place=True or output=... as in the run before"
-            )
+            raise ValueError("resume=True continues an output; give in_place=True or output=... as in the earlier run")
 
     @property
     def is_writing(self) -> bool:
@@ -329,15 +327,15 @@ class _FileRun:
     @cached_property
     def _identity(self) -> Mapping[str, object]:
         """Everything that outcomes and outputs depend on, besides the file."""
-        run, told = self._runner.options, self._options
+        run, file_options = self._runner.options, self._options
         split = getattr(run.split, "__qualname__", repr(run.split))
         return {
             **self._runner.corrector.identity,
             "guards": repr(run.guards),
             "tolerance": repr(run.tolerance),
             "segmenter": split,
-            "format": told.format,
-            "format_options": repr(told.format_options),
+            "format": file_options.format,
+            "format_options": repr(file_options.format_options),
         }
 
 

@@ -161,7 +161,7 @@ class GECPipeline:
         corrections = list(self.stream(texts))
         if kept := Counter(refusal.reason for each in corrections for refusal in each.refused):
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(kept.items()))
-            logger.warning("parts of %d texts stay as they are: %s", len(texts), counts)
+            logger.warning("parts of %d texts were left unchanged: %s", len(texts), counts)
         return corrections
 
 

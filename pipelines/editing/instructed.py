@@ -92,7 +92,7 @@ class EditPipeline:
         if not body:
             return Edited(text, text)
         if any("\ud800" <= char <= "\udfff" for char in body):
-            return Edited(text, text, Refusal("encoding", "the text holds bytes that are no text: convert it to UTF-8"))
+            return Edited(text, text, Refusal("encoding", "some bytes are not text: convert it to UTF-8"))
         shown = _LINE_END.sub("\n", body)
         result = self._ask(prompt_of(instruction, shown), shown)
         if result is None:
@@ -106,7 +106,7 @@ class EditPipeline:
         asked = prompt_of(instruction, "{text}").split("{text}")
         if is_bundled(self.engine) and [" ".join(part.split()).casefold() for part in asked] != _KNOWN:
             raise ValueError(
-                f"the bundled model does not know the instruction {instruction!r}: it knows {INSTRUCTION!r} alone. "
+                f"the bundled model does not know the instruction {instruction!r}: it knows only {INSTRUCTION!r}. "
                 f"Name a model that takes instructions, for example model={FOLLOWS!r}"
             )
 
@@ -129,8 +129,8 @@ class EditPipeline:
 
     def _edited(self, text: str, body: str, shown: str, result: Result) -> Edited:
         if result.finish_reason != "stop":
-            said = f"no end within {len(result.token_ids)} tokens: the context or a limit is too short"
-            return Edited(text, text, Refusal("cut", said), result)
+            detail = f"no end within {len(result.token_ids)} tokens: the context or a limit is too short"
+            return Edited(text, text, Refusal("cut", detail), result)
         output = unwrapped(result.text, shown) if self.options.strip_wrappers else result.text
         output = _LINE_END.sub("\n", output).strip()
         if not output:
@@ -167,7 +167,7 @@ def decoded(data: bytes) -> str:
     except UnicodeDecodeError as error:
         raise FormatError(f"not UTF-8 (byte {error.start}): convert it first") from error
     if "\0" in text:
-        raise FormatError("holds NUL characters: no text")
+        raise FormatError("holds NUL characters, so it is not text")
     return text
 
 

@@ -150,8 +150,8 @@ class Journal:
             return True
         if self._file.readline(_MOST_BYTES).endswith(b"\n"):
             raise JournalError(
-                f"{os.fspath(self.path)!r} is what an interrupted run left: resume=True goes on with it, "
-                "resume=False begins anew"
+                f"{os.fspath(self.path)!r} was left by an interrupted run: resume=True continues it, "
+                "resume=False starts over"
             )
         return False
 
@@ -205,11 +205,11 @@ class Journal:
             if header.get(name) != self.identity.get(name) and not (self.is_done and name == "input"):
                 raise JournalError(
                     f"{os.fspath(self.path)!r} belongs to another run: {name} was {header.get(name)!r} and is now "
-                    f"{self.identity.get(name)!r}; run it as before, or begin anew with resume=False"
+                    f"{self.identity.get(name)!r}; run it as before, or start over with resume=False"
                 )
 
     def _no_journal(self) -> JournalError:
-        return JournalError(f"{os.fspath(self.path)!r} is no journal, and a journal must stand there: move it away")
+        return JournalError(f"{os.fspath(self.path)!r} is not a journal, but must be one: move it away")
 
 
 def fingerprint(path: Path) -> str:
@@ -287,7 +287,7 @@ def _opened(path: Path) -> BinaryIO:
     handle = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     if os.fstat(handle).st_nlink > 1:
         os.close(handle)
-        raise JournalError(f"{os.fspath(path)!r} is a second name of another file, no journal: move it away")
+        raise JournalError(f"{os.fspath(path)!r} is a hard link to another file, not a journal: move it away")
     return os.fdopen(handle, "ab+")
 
 

@@ -33,7 +33,7 @@ def target_of(path: Path) -> Path:
     """
     real = Path(os.path.realpath(path, strict=path.is_symlink()))
     if real.exists() and not real.is_file():
-        raise OSError(f"{os.fspath(path)!r} is no regular file, and only those are replaced")
+        raise OSError(f"{os.fspath(path)!r} is not a regular file, and only those are replaced")
     return real
 
 
@@ -136,8 +136,8 @@ class AtomicFile:
     def _changed(self) -> ChangedFileError:
         kept = kept_beside(self._temporary, self.path)
         return ChangedFileError(
-            f"{os.fspath(self.path)!r} has been changed meanwhile, and stays as it is; the result of what it was "
-            f"before is in {os.fspath(kept)!r}"
+            f"{os.fspath(self.path)!r} was changed meanwhile and is left as it is; the result for its earlier "
+            f"content is in {os.fspath(kept)!r}"
         )
 
     def __enter__(self) -> AtomicFile:

@@ -67,7 +67,7 @@ class Skipped:
         named = ", ".join(suffix for suffix, _ in suffixes.most_common(_NAMED_SUFFIXES))
         if len(suffixes) > _NAMED_SUFFIXES:
             named += ", ..."
-        said = {
+        labels = {
             "format": f"of other formats ({named})",
             "hidden": "hidden",
             "link": "links",
@@ -75,7 +75,7 @@ class Skipped:
             "exclude": "excluded",
             "own": "of copyspec's own (journals, results, backups)",
         }
-        return ", ".join(f"{counts[reason]} {what}" for reason, what in said.items() if counts[reason])
+        return ", ".join(f"{counts[reason]} {what}" for reason, what in labels.items() if counts[reason])
 
 
 def expand(

@@ -57,8 +57,8 @@ def check_replaceable(path: Path) -> None:
             raise PermissionError(f"{os.fspath(path)!r} is read-only: change its permissions, or write elsewhere")
         if found.st_nlink > 1:
             raise OSError(
-                f"{os.fspath(path)!r} has {found.st_nlink} hard links: a new file would stand under one of the names "
-                "only. Write elsewhere, or make a copy of it first"
+                f"{os.fspath(path)!r} has {found.st_nlink} hard links, and a new file would replace only one of "
+                "them. Write elsewhere, or copy it first"
             )
 
 

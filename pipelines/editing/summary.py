@@ -98,38 +98,38 @@ class Summary:
 
     def lines(self) -> list[str]:
         """The summary as lines for people."""
-        told = [
+        rows = [
             f"files                {self.files}, {self.files_changed} changed"
             + (f", {self.files_failed} failed" if self.files_failed else ""),
             f"segments             {self.segments}, {self.changed} changed, {self.edits} edits",
         ]
         if self.resumed:
-            told.append(f"known before         {self.resumed} segments")
+            rows.append(f"known before         {self.resumed} segments")
         if self.skipped:
-            told.append(f"segments left alone  {_counts(self.skipped)}")
+            rows.append(f"segments left alone  {_counts(self.skipped)}")
         if self.dropped:
-            told.append(f"edits left out       {_counts(self.dropped)}")
-        told.append(f"tokens               {self.tokens}, {self.tokens_per_second:.0f} a second")
-        told.append(
+            rows.append(f"edits left out       {_counts(self.dropped)}")
+        rows.append(f"tokens               {self.tokens}, {self.tokens_per_second:.0f} a second")
+        rows.append(
             f"passes of the model  {self.row_calls}, {self.mean_acceptance_length:.2f} tokens each, "
             f"{self.calls_saved} saved"
         )
-        told.append(f"estimated speed-up   {self.estimated_speedup:.1f} over plain decoding, of the model's time")
-        return told
+        rows.append(f"estimated speed-up   {self.estimated_speedup:.1f} over plain decoding, of the model's time")
+        return rows
 
     def line(self) -> str:
         """The summary in one line."""
         files = f"{self.files} file{'s' if self.files != 1 else ''}"
-        told = [
+        rows = [
             f"{files}: {self.files_changed} changed, {self.edits} edits in {self.changed} of {self.segments} segments"
         ]
         if self.files_failed:
-            told.append(f"{self.files_failed} failed")
+            rows.append(f"{self.files_failed} failed")
         if self.skipped:
-            told.append(f"segments left as they were: {_counts(self.skipped)}")
+            rows.append(f"segments left as they were: {_counts(self.skipped)}")
         if self.dropped:
-            told.append(f"edits left out: {_counts(self.dropped)}")
-        return "; ".join(told)
+            rows.append(f"edits left out: {_counts(self.dropped)}")
+        return "; ".join(rows)
 
 
 def _counts(counted: Counter[str]) -> str:

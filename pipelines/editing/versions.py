@@ -71,7 +71,7 @@ def written_versions(corrector: Corrects, texts: Iterable[str]) -> list[tuple[st
 
 def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
     outcomes = dict(corrector.scored(asked, TOP))
-    corrections = [(outcomes[index].text or text) for index, text in enumerate(asked)]
+    corrections = [(outcomes[index].text or text).strip() for index, text in enumerate(asked)]
     choices = [(index, choice) for index in range(len(asked)) for choice in _choices(corrector, outcomes[index])]
     inputs = [
         Input(
@@ -84,7 +84,7 @@ def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
     swaps: list[list[Swap]] = [[] for _ in asked]
     for number, result in corrector.continued(inputs):
         index, (probability, partial) = choices[number]
-        swap = _swap(corrections[index], partial + result)
+        swap = _swap(corrections[index], (partial + result).lstrip())
         if swap is not None:
             swaps[index].append((probability, *swap))
     for correction, found in zip(corrections, swaps, strict=True):

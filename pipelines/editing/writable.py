@@ -18,7 +18,7 @@ def writable(text: str, segment: Segment, checked: Checked) -> Checked:
     dropped = list(checked.dropped)
     for edit in checked.edits:
         if (char := stray(edit.replacement, text[edit.start : edit.end])) is not None:
-            dropped.append(Refusal("characters", f"{edit.replacement!r} brings {char!r}, which is no text"))
+            dropped.append(Refusal("characters", f"{edit.replacement!r} adds {char!r}, which is not text"))
         else:
             kept.append(edit)
     while kept and (found := _formula(text, segment, kept)):

@@ -34,13 +34,13 @@ class Text:
 
     def paragraph(self, text: str, *, level: int | None = None, tight: bool = False) -> None:
         """Add a paragraph after an empty line. `level`: of a heading; `tight`: without the empty line."""
-        said = " ".join(text.split()) if not tight or "\n" not in text else text.strip("\n")
-        if not said.strip():
+        cleaned = " ".join(text.split()) if not tight or "\n" not in text else text.strip("\n")
+        if not cleaned.strip():
             return
         self._add(("\n" if tight else "\n\n") if self.length else "")
         if level is not None:
-            self.headings.append(Heading(self.length, level, said[:200]))
-        self._add(said)
+            self.headings.append(Heading(self.length, level, cleaned[:200]))
+        self._add(cleaned)
 
     def page(self) -> None:
         """Begin a new page."""
@@ -63,15 +63,15 @@ class _Reader(HTMLParser):
     def __init__(self, into: Text) -> None:
         super().__init__(convert_charrefs=True)
         self._into = into
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._hidden: list[str] = []  # open elements that are not shown
         self._level: int | None = None
         self._pre = 0
-        self._lead, self._was_tight = "", False
+        self._bullet, self._was_tight = "", False
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         if tag in _VOID:
-            self._said.append("\n" if tag == "br" and self._pre else " ")
+            self._texts.append("\n" if tag == "br" and self._pre else " ")
             return
         if self._hidden:
             if tag == self._hidden[-1]:
@@ -83,11 +83,11 @@ class _Reader(HTMLParser):
             self.flush()
             self._level = _HEADINGS[tag]
         elif tag in ("td", "th"):
-            self._said.append(" | " if "".join(self._said).strip() else "")
+            self._texts.append(" | " if "".join(self._texts).strip() else "")
         elif tag in _BLOCKS:
             self.flush()
             self._pre += tag == "pre"
-            self._lead = "- " if tag == "li" else self._lead
+            self._bullet = "- " if tag == "li" else self._bullet
             self._was_tight = tag in ("li", "tr", "dd")
 
     def handle_endtag(self, tag: str) -> None:
@@ -100,16 +100,16 @@ class _Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self._hidden:
-            self._said.append(data)
+            self._texts.append(data)
 
     def flush(self) -> None:
         """End the current paragraph."""
-        said, self._said = "".join(self._said), []
-        if said.strip():
-            lead = self._lead if self._level is None else ""
-            said = said if self._pre else " ".join(said.split())
-            self._into.paragraph(lead + said, level=self._level, tight=self._was_tight or bool(self._pre))
-            self._lead, self._was_tight = "", False
+        cleaned, self._texts = "".join(self._texts), []
+        if cleaned.strip():
+            bullet = self._bullet if self._level is None else ""
+            cleaned = cleaned if self._pre else " ".join(cleaned.split())
+            self._into.paragraph(bullet + cleaned, level=self._level, tight=self._was_tight or bool(self._pre))
+            self._bullet, self._was_tight = "", False
         self._level = None
 
 

@@ -28,13 +28,13 @@ def read_docx(path: Path) -> Document:
     part = "word/document.xml"
     found = _unpacked(path, lambda names: [name for name in names if name == part], "Word document")
     if part not in found:
-        raise FormatError(f"no Word document: the archive holds no {part}")
+        raise FormatError(f"not a Word document: the archive holds no {part}")
     text = Text()
     for paragraph in _parsed(found[part], part).iter(f"{_W}p"):
         style = paragraph.find(f"{_W}pPr/{_W}pStyle")
-        said = style.get(f"{_W}val", "") if style is not None else ""
-        heading = _HEADING_STYLE.search(said)
-        level = 1 if said.lower() == "title" else int(heading.group(1)) if heading else None
+        value = style.get(f"{_W}val", "") if style is not None else ""
+        heading = _HEADING_STYLE.search(value)
+        level = 1 if value.lower() == "title" else int(heading.group(1)) if heading else None
         is_item = paragraph.find(f"{_W}pPr/{_W}numPr") is not None and level is None
         text.paragraph(("- " if is_item else "") + joined(_runs(paragraph)), level=level, tight=is_item)
     return text.document(str(path))
@@ -44,7 +44,7 @@ def read_pptx(path: Path) -> Document:
     """Read the slides of a PowerPoint file; each is a page, with its title as heading."""
     found = _unpacked(path, lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
     if not found:
-        raise FormatError("no PowerPoint file: the archive holds no slide")
+        raise FormatError("not a PowerPoint file: the archive holds no slide")
     text = Text()
     for name in sorted(found, key=lambda each: int(_SLIDE.fullmatch(each).group(1))):  # type: ignore[union-attr]
         text.page()
@@ -52,8 +52,8 @@ def read_pptx(path: Path) -> Document:
             place = shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
             is_title = place is not None and place.get("type") in ("title", "ctrTitle")
             for paragraph in shape.iter(f"{_A}p"):
-                said = joined(run.text or "" for run in paragraph.iter(f"{_A}t"))
-                text.paragraph(said, level=1 if is_title else None, tight=not is_title)
+                line = joined(run.text or "" for run in paragraph.iter(f"{_A}t"))
+                text.paragraph(line, level=1 if is_title else None, tight=not is_title)
     return text.document(str(path))
 
 
@@ -61,13 +61,13 @@ def read_epub(path: Path) -> Document:
     """Read the chapters of an EPUB in reading order."""
     container = _unpacked(path, lambda names: [name for name in names if name == "META-INF/container.xml"], "EPUB")
     if not container:
-        raise FormatError("no EPUB: the archive holds no META-INF/container.xml")
+        raise FormatError("not an EPUB: the archive holds no META-INF/container.xml")
     roots = [
         each.get("full-path", "") for each in _every(_parsed(container["META-INF/container.xml"], "it"), "rootfile")
     ]
     package = _unpacked(path, lambda names: [name for name in names if name in roots[:1]], "EPUB")
     if not package:
-        raise FormatError(f"no EPUB: the archive holds no {', '.join(roots) or 'package document'}")
+        raise FormatError(f"not an EPUB: the archive holds no {', '.join(roots) or 'package document'}")
     ((root, data),) = package.items()
     tree, folder = _parsed(data, root), posixpath.dirname(root)
     hrefs = {item.get("id"): item.get("href", "") for item in _every(tree, "item")}
@@ -93,7 +93,7 @@ def _parsed(data: bytes, name: str) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(data)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise FormatError(f"{name} is no XML: {error!s:.100}") from None
+        raise FormatError(f"{name} is not XML: {error!s:.100}") from None
 
 
 def _every(tree: ElementTree.Element, tag: str) -> Iterator[ElementTree.Element]:

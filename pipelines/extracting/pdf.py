@@ -37,9 +37,9 @@ def read_pdf(path: Path) -> Document:
     except FormatError:
         raise
     except RecursionError:
-        raise FormatError("no PDF: its objects are nested without end") from None
+        raise FormatError("not a PDF: its objects are nested without end") from None
     except Exception as error:  # damaged files make the parser raise anything
-        raise FormatError(f"no PDF that can be read: {type(error).__name__} {error!s:.100}") from None
+        raise FormatError(f"not a readable PDF: {type(error).__name__} {error!s:.100}") from None
 
 
 def _document(path: Path, reader: Any, count: int) -> Document:

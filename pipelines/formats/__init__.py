@@ -65,23 +65,23 @@ _SCANNERS: dict[str, tuple[Scanner, str]] = {
 
 
 def _scanned_as(scan: Scanner, forbidden: str) -> Callable[[FormatOptions], Format]:
-    return lambda told: WholeFormat(scan, forbidden=forbidden, encoding=told.encoding)
+    return lambda given: WholeFormat(scan, forbidden=forbidden, encoding=given.encoding)
 
 
 _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
-    "txt": lambda told: TextFormat(by_line=told.by_line, encoding=told.encoding),
-    "lines": lambda told: TextFormat(by_line=True, encoding=told.encoding),
-    "parallel": lambda told: TextFormat(by_line=True, is_tokenized=True, encoding=told.encoding),
-    "md": lambda told: MarkdownFormat(encoding=told.encoding),
-    "jsonl": lambda told: JSONLinesFormat(
-        told.field, in_place=told.in_place, every_record=told.every_record, encoding=told.encoding
+    "txt": lambda given: TextFormat(by_line=given.by_line, encoding=given.encoding),
+    "lines": lambda given: TextFormat(by_line=True, encoding=given.encoding),
+    "parallel": lambda given: TextFormat(by_line=True, is_tokenized=True, encoding=given.encoding),
+    "md": lambda given: MarkdownFormat(encoding=given.encoding),
+    "jsonl": lambda given: JSONLinesFormat(
+        given.field, in_place=given.in_place, every_record=given.every_record, encoding=given.encoding
     ),
-    "csv": lambda told: DelimitedFormat(told.column, encoding=told.encoding),
-    "tsv": lambda told: DelimitedFormat(told.column, delimiter="\t", encoding=told.encoding),
-    "docx": lambda told: DocxFormat(is_tracked=not told.in_place, author=told.author),
-    "m2": lambda told: M2Format(encoding=told.encoding),
-    "odt": lambda told: OpenDocumentFormat(),
-    "ipynb": lambda told: NotebookFormat(encoding=told.encoding),
+    "csv": lambda given: DelimitedFormat(given.column, encoding=given.encoding),
+    "tsv": lambda given: DelimitedFormat(given.column, delimiter="\t", encoding=given.encoding),
+    "docx": lambda given: DocxFormat(is_tracked=not given.in_place, author=given.author),
+    "m2": lambda given: M2Format(encoding=given.encoding),
+    "odt": lambda given: OpenDocumentFormat(),
+    "ipynb": lambda given: NotebookFormat(encoding=given.encoding),
     **{name: _scanned_as(*scanner) for name, scanner in _SCANNERS.items()},
 }
 NAMES = tuple(_MAKERS)
@@ -106,7 +106,7 @@ def format_of(path: str | os.PathLike[str], name: str | None = None, *, options:
         raise ValueError(f"unknown format {name!r}: name one of {', '.join(NAMES)}")
     if not options.force_format and (what := risk(suffix, name)) is not None:
         raise FormatError(
-            f"{os.fspath(path)!r} holds {what}, which {name!r} knows nothing of and a correction may damage: "
+            f"{os.fspath(path)!r} holds {what}, which {name!r} does not handle and a correction may damage: "
             "force_format=True takes the risk"
         )
     return _MAKERS[name](options)

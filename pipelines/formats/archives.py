@@ -49,7 +49,7 @@ def unpacked(data: bytes, choose: Callable[[list[str]], list[str]], kind: str, h
     except FormatError:
         raise
     except _BROKEN as error:
-        raise FormatError(f"no {kind}: {error}; {hint}") from None
+        raise FormatError(f"not a readable {kind}: {error}; {hint}") from None
 
 
 def repacked(data: bytes, new: dict[str, bytes]) -> bytes:

@@ -93,7 +93,7 @@ class DelimitedFormat:
             return int(self.column) - 1, False
         listed = ", ".join(map(repr, names))
         if self.column is None:
-            raise FormatError(f"name the column that holds the text: one of {listed}, or a number from 1")
+            raise FormatError(f"name the column that holds the text (--column): one of {listed}, or a number from 1")
         raise FormatError(f"no column {self.column!r}: the first row has {listed}")
 
 
@@ -165,12 +165,12 @@ def _segments(text: str, delimiter: str, *, is_quoted: bool) -> tuple[tuple[Segm
     found = []
     for segment in segments:
         inside = [span for span in quotes if segment.start <= span[0] < segment.end]
-        told = as_label(text, segment)
+        label = as_label(text, segment)
         found.append(
             replace(
-                told,
-                protected=joined(told.protected, inside),
-                forbidden=told.forbidden + forbidden,
+                label,
+                protected=joined(label.protected, inside),
+                forbidden=label.forbidden + forbidden,
                 not_first="" if text[: segment.start].strip(_IGNORED) else _FORMULA_STARTS,
             )
         )

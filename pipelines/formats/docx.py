@@ -79,7 +79,7 @@ def _stories(data: bytes) -> dict[str, bytes]:
     def chosen(names: list[str]) -> list[str]:
         stories = [name for name in names if _STORIES.fullmatch(name)]
         if not any(name.startswith("word/document") for name in stories):
-            raise FormatError("no Word document: the archive has no word/document.xml")
+            raise FormatError("not a Word document: the archive has no word/document.xml")
         return sorted(stories, key=lambda name: (name[5] != "d", name))
 
     return unpacked(data, chosen, "Word document (.docx)", "encrypted and old .doc files cannot be read")

@@ -142,7 +142,7 @@ def _insertions(paragraph: Paragraph, spans: Sequence[tuple[int, int]], edits: S
             continue
         best = min(
             range(bisect_left(ends, edit.start), bisect_right(starts, edit.start)),
-            key=lambda number: _reluctance(paragraph.runs[number], spans[number], edit),
+            key=lambda number: _insertion_cost(paragraph.runs[number], spans[number], edit),
             default=None,
         )
         if best is not None:
@@ -150,7 +150,7 @@ def _insertions(paragraph: Paragraph, spans: Sequence[tuple[int, int]], edits: S
     return found
 
 
-def _reluctance(run: Run, span: tuple[int, int], edit: Edit) -> tuple[bool, ...]:
+def _insertion_cost(run: Run, span: tuple[int, int], edit: Edit) -> tuple[bool, ...]:
     start, end = span
     if edit.start < edit.end:
         return (not start <= edit.start < end, run.is_opaque)

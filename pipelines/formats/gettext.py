@@ -51,7 +51,7 @@ def translations(text: str) -> Iterator[Prose]:
     if keyword.startswith("msgstr") and not is_header:
         yield from _paragraphs(text, strings)
     if text.strip() and not is_known:
-        raise FormatError("no catalog of messages: no line begins with msgid or msgstr")
+        raise FormatError("not a message catalog: no line begins with msgid or msgstr")
 
 
 def _paragraphs(text: str, strings: list[tuple[int, int]]) -> Iterator[Prose]:

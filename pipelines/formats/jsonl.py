@@ -73,8 +73,8 @@ class JSONLinesFormat:
             record, text = _scan(line, self.field)
         except (JSONDecodeError, IndexError, RecursionError) as error:
             if is_first:
-                raise FormatError(f"the first record is no JSON object ({error}): {line[:80]!r}") from None
-            return Part("", refused=(Refusal("json", f"no JSON object: {line[:80]!r}"),), carried=_Record(line))
+                raise FormatError(f"the first record is not a JSON object ({error}): {line[:80]!r}") from None
+            return Part("", refused=(Refusal("json", f"not a JSON object: {line[:80]!r}"),), carried=_Record(line))
         if not isinstance(text, str):
             keys = ", ".join(repr(key) for key, _, _ in record.values) or "no fields"
             what = f"has no text in field {self.field!r}; it has {keys}"
@@ -105,7 +105,7 @@ def _scan(line: str, field: str) -> tuple[_Record, object]:
         text = value if key == field else text
         at = _after_space(line, end)
     if line[at + 1 :].strip():
-        raise JSONDecodeError("more behind the object", line, at + 1)
+        raise JSONDecodeError("more text after the object", line, at + 1)
     return _Record(line, field, tuple(values), at), text
 
 

@@ -96,7 +96,7 @@ def _markdown_cells(text: str) -> Iterator[list[tuple[int, int, str]]]:
     try:
         _, end = _DECODER.raw_decode(text, _after_space(text, 1 if text.startswith("\ufeff") else 0))
         if text[end:].strip():
-            raise JSONDecodeError("more behind the notebook", text, end)
+            raise JSONDecodeError("more text after the notebook", text, end)
         for start, cell in _members(text, "cells", 1 if text.startswith("\ufeff") else 0):
             if isinstance(cell, dict) and cell.get("cell_type") == "markdown":
                 strings = list(_source(text, start))
@@ -112,7 +112,7 @@ def _members(text: str, key: str, at: int) -> Iterator[tuple[int, object]]:
         if name != key:
             continue
         if text[start] != "[":
-            raise JSONDecodeError(f"{key!r} is no list", text, start)
+            raise JSONDecodeError(f"{key!r} is not a list", text, start)
         at = _after_space(text, start + 1)
         while text[at] != "]":
             value, end = _DECODER.raw_decode(text, at)

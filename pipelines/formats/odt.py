@@ -146,7 +146,7 @@ def _splices(pieces: Sequence[_Piece], starts: Sequence[int], edit: Edit) -> Ite
     for number in range(bisect_right(starts, edit.start) - 1, bisect_left(starts, edit.end)):
         piece, first = pieces[number], starts[number]
         if not piece.is_plain:
-            raise ValueError(f"{edit!r} touches what is no text")
+            raise ValueError(f"{edit!r} touches something other than text")
         yield piece.byte(max(edit.start - first, 0)), piece.byte(edit.end - first), new
         new = b""
 
@@ -154,7 +154,7 @@ def _splices(pieces: Sequence[_Piece], starts: Sequence[int], edit: Edit) -> Ite
 def _content(data: bytes) -> bytes:
     def chosen(names: list[str]) -> list[str]:
         if _CONTENT not in names:
-            raise FormatError(f"no OpenDocument text: the archive has no {_CONTENT}")
+            raise FormatError(f"not an OpenDocument text: the archive has no {_CONTENT}")
         return [_CONTENT]
 
     return unpacked(data, chosen, "OpenDocument text (.odt)", "encrypted files cannot be read")[_CONTENT]

@@ -83,7 +83,7 @@ def whole(stream: BinaryIO, encoding: str) -> str:
         lines.append(line)
         size += len(line)
         if size > SIZE_LIMIT:
-            raise FormatError(f"the file is longer than {SIZE_LIMIT >> 20} MB, which nobody writes by hand: split it")
+            raise FormatError(f"the file is longer than {SIZE_LIMIT >> 20} MB: split it")
     return "".join(lines)
 
 

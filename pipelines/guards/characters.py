@@ -17,8 +17,8 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def strange(new: str, beside: Iterable[str]) -> str | None:
-    """Return a character of `new` that is not in `beside` (the surrounding text or its `characters`) and that no
-    correction would add; None if there is none.
+    """Return a character of `new` that neither occurs in `beside` (the surrounding text, or its `characters`) nor is
+    typical of corrections; None if there is none.
 
     Such characters show that the model's output is broken: U+FFFD, control, direction and other invisible characters,
     letters of a script that the text does not use, symbols outside ASCII.

@@ -70,5 +70,5 @@ class Facts:
 
     def is_in(self, language: str, part: int) -> bool:
         """Whether most of the document up to and including `part` is in a language; True if undecided."""
-        told = [verdict for number, verdict in self._verdicts.get(language, ()) if number <= part]
-        return 2 * sum(told) >= len(told)
+        votes = [verdict for number, verdict in self._verdicts.get(language, ()) if number <= part]
+        return 2 * sum(votes) >= len(votes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 FUNCTION_WORDS = frozenset(
     """
     a about above across after against all along also although am among an and another any anybody anyone anything are
@@ -76,6 +78,16 @@ most much
 """
 
 
+_SYNONYMS = [
+    frozenset(group.split())
+    for group in (
+        "anybody anyone", "everybody everyone", "nobody no-one", "somebody someone", "toward towards", "till until",
+        "although though", "among amongst", "while whilst", "on upon",
+    )
+]  # fmt: skip
+"""Function words that a writer may choose between: exchanging them corrects nothing."""
+
+
 def _groups(text: str) -> dict[str, frozenset[int]]:
     table: dict[str, set[int]] = {}
     for number, group in enumerate(text.replace("\n", " ").split("|")):
@@ -103,3 +115,8 @@ def forms_of(word: str) -> frozenset[str]:
 def are_of_a_kind(word: str, other: str) -> bool:
     """Whether two lower-case function words are of the same class."""
     return not _KIND.get(word, frozenset()).isdisjoint(_KIND.get(other, frozenset()))
+
+
+def are_synonyms(gone: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether a change only replaces a function word by another one that means the same."""
+    return len(gone) == len(new) == 1 and {gone[0].casefold(), new[0].casefold()} in _SYNONYMS

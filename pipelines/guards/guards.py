@@ -75,7 +75,7 @@ class GuardOptions:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"protect: {pattern!r} is no regular expression: {error}") from None
+                raise ValueError(f"protect: {pattern!r} is not a valid regular expression: {error}") from None
 
     def patterns(self) -> dict[str, re.Pattern[str]]:
         """Return the patterns of text that must stay, by reason of refusal."""
@@ -261,7 +261,7 @@ def _sentence_of_fragment(text: str, segment: Segment, edits: Sequence[Edit]) ->
     for edit in edits if 0 < count <= _FRAGMENT_WORDS else ():
         if not _is_word_for_word(text, segment, edit) and (count == 1 or not _ends(segment, edit)):
             was = text[edit.start : edit.end]
-            return Refusal("fragment", f"{piece!r} is no sentence, and {was!r} would become {edit.replacement!r}")
+            return Refusal("fragment", f"{piece!r} is not a sentence, and {was!r} would become {edit.replacement!r}")
     return None
 
 

@@ -21,20 +21,24 @@ from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
-Asked = Kind | Literal["unusual"]
-"""`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like, a
-sentence without its initial "The"."""
+Asked = Kind | Literal["unusual", "initial"]
+"""`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like;
+`initial`: a sentence that loses the "The" it begins with."""
 
 CLEARLY: Mapping[Asked, float] = {
     "spelling": 0.0,
     "capital": 1.0,
     "mark": 1.0,
+    "comma": 1.0,
     "doubled": 2.0,
     "form": 3.0,
+    "tense": 3.0,
+    "several": 3.0,
     "grammar": 5.0,
     "slip": 5.0,
     "swap": math.inf,
     "unusual": 4.0,
+    "initial": 4.0,
 }
 """Least margin by kind of change, in nats, chosen by how often the bundled model makes such changes in correct texts
 (docs/files.md)."""
@@ -46,18 +50,23 @@ CALIBRATED: Mapping[str, Mapping[Asked, float]] = {
         "spelling": 0.0,
         "capital": 0.0,
         "mark": 1.0,
+        "comma": 5.0,
         "doubled": 0.0,
         "form": 1.0,
+        "tense": 2.0,
+        "several": math.inf,
         "grammar": 2.0,
         "slip": 2.0,
         "swap": math.inf,
         "unusual": 4.0,
+        "initial": math.inf,
     },
 }
 """Least margins by model; better models need less. Each is the smallest whole number at which 2.5 times as many changes
-were right as wrong, on 250 held-out texts with mistakes added by rules and 500 without mistakes
-(`python -m benchmarks.quality.margins`). No margin achieves that for swaps; slips and doubled words were too few to
-tell."""
+were right as wrong, on held-out texts with mistakes added by rules and twice as many without mistakes
+(`python -m benchmarks.quality.margins`). No margin achieves that for swaps, several words and initial "The"; slips and
+doubled words were too few to tell. An added comma is mostly a matter of style: its margin was chosen on every other
+reference of JFLEG dev."""
 
 _SET_OFF = frozenset('<>*_"“”«»`')  # marks around words that are meant as they are, such as foreign words and names
 MEANT = 2.0  # factor on the margin for another form of a word that the writer uses often
@@ -143,14 +152,14 @@ class Judge:
             return Refusal("marks", f"{was!r} would become {becomes!r}, inside a text")
         if lacks_end(piece, self._text[: self._segment.start]):
             return None
-        return Refusal("fragment", f"{becomes!r} would end what is no sentence")
+        return Refusal("fragment", f"{becomes!r} would end text that is not a sentence")
 
     def _wrong_capital(self, wording: Wording, start: int) -> Refusal | None:
         """The refusal of changes of case at the beginning of list items, headings and cells, and in unknown words."""
         was, becomes = wording.was, wording.becomes
         begins = start == self._segment.start and was[:1].islower() and becomes[:1].isupper()
         if begins and (self._segment.is_label or begins_item(self._text[:start])):
-            return Refusal("fragment", f"{was!r} begins what is no sentence, and would become {becomes!r}")
+            return Refusal("fragment", f"{was!r} begins text that is not a sentence, and would become {becomes!r}")
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
         for word in spelt(was):
@@ -158,7 +167,7 @@ class Judge:
             if has_capital_inside and word not in becomes and not self._is_word(word.lower()):
                 return Refusal("names", f"{word!r} has a capital inside, and would become {becomes!r}")
             if word not in becomes and not (self._is_word(word) or self._is_word(word.capitalize())):
-                return Refusal("names", f"{word!r} is in no list of words, and would become {becomes!r}")
+                return Refusal("names", f"{word!r} is in no word list, and would become {becomes!r}")
         for word, new in zip(spelt(was), spelt(becomes), strict=False):
             if word[0].isupper() and new != word and new.casefold() == word.casefold() and not self._is_word(new):
                 return Refusal("names", f"{word!r} is written with a capital, and would become {new!r}")
@@ -189,12 +198,12 @@ class Judge:
             usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
         else:
             usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
-        if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
-            usual = False  # whether "The" is right depends on the text before
         least = self._margins[kind]
+        if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
+            least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):
             least = self._margins["unusual"]
-        if kind in ("form", "slip") and any(map(self._is_often, wording.gone)):
+        if kind in ("form", "tense", "several", "slip") and any(map(self._is_often, wording.gone)):
             least *= MEANT
         elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
             least = self._margins["unusual"]  # for example a program's name in lower case
@@ -222,10 +231,10 @@ class _Preferred:
         characters before them, because the text and its shown form differ only in white space and hidden spans."""
         self._ink = [0, *accumulate(_is_ink(text, segment))]
         self._start = segment.start
-        told = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
-        last = len(told) - 1
+        counts = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
+        last = len(counts) - 1
         self._changes = [
-            (told[min(change.start, last)], told[min(change.end, last)], change.margin) for change in changes
+            (counts[min(change.start, last)], counts[min(change.end, last)], change.margin) for change in changes
         ]
 
     def margin(self, start: int, end: int) -> float | None:

@@ -76,13 +76,13 @@ def language_of(text: str) -> str | None:
         return (written or ("",))[0]
     among = written or _LISTS
     words = {word.casefold() for word in spelt(text)}  # repetitions are no further evidence
-    found = Counter({name: sum(_speaks_for(name, word) for word in words) for name in among})
+    found = Counter({name: sum(_is_evidence(name, word) for word in words) for name in among})
     (best, hits), *others = found.most_common(2)
     ahead = hits - (others[0][1] if others else 0)
     return best if hits >= TELLING and ahead >= TELLING - (hits >= 2 * TELLING) else None
 
 
-def _speaks_for(language: str, word: str) -> bool:
+def _is_evidence(language: str, word: str) -> bool:
     return word in _LISTS.get(language, ()) or not set(_LETTERS.get(language, "")).isdisjoint(word)
 
 

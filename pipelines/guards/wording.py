@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..documents import Refusal
-from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind
+from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind, are_synonyms
 from .likeness import are_akin, is_near, is_spelling
 from .vocabulary import spelt
 
 Knows = Callable[[str], bool]
 
-Kind = Literal["spelling", "capital", "mark", "doubled", "form", "grammar", "slip", "swap"]
-"""Kinds of change: corrects a misspelt word; only capitals; only marks and spaces; removes the second of two equal
-words; another form of a word; function words; another word that differs by a letter; any other word."""
+Kind = Literal["spelling", "capital", "mark", "comma", "doubled", "form", "tense", "several", "grammar", "slip", "swap"]
+"""Kinds of change: corrects a misspelt word; only capitals; only marks and spaces; only adds a comma; removes the
+second of two equal words; another form of a word; a form with -ed for one without; a form, with words that come or go
+beside it; function words; another word that differs by a letter; any other word."""
 
 # Words that may rightly be doubled.
 _TWICE = frozenset(
@@ -71,7 +72,7 @@ class Wording:
         """Return the refusal of a new word that is unknown, or None."""
         for word in self.new:
             if not knows(word) and not _is_run(word, self.gone):
-                return Refusal("words", f"{word!r} stands in no list of words, and not in the document")
+                return Refusal("words", f"{word!r} is in no word list and not in the document")
         return None
 
     def swap(self, knows: Knows) -> Refusal | None:
@@ -80,9 +81,11 @@ class Wording:
             return None
         if self.denies:
             return Refusal("swap", f"{self.was!r} would become {self.becomes!r}, and deny or affirm something")
+        if are_synonyms(self.gone, self.new):
+            return Refusal("swap", f"{self.was!r} and {self.becomes!r} mean the same")
         for word in self.new:
             if not self._has_origin(word, knows):
-                return Refusal("swap", f"{word!r} is no form or spelling of anything in {self.was!r}")
+                return Refusal("swap", f"{word!r} is not a form or spelling of anything in {self.was!r}")
         for word in self.gone:
             if not self._has_heir(word, knows):
                 return Refusal("swap", f"{word!r} would be gone from {self.was!r}")
@@ -93,7 +96,11 @@ class Wording:
         had, has = _letters(self.was), _letters(self.becomes)
         if had == has:
             cut = [word for word in self.gone if knows(word)]  # known words are not split: "hereof" to "here of"
-            return "slip" if self.new and cut and len(cut) == len(self.gone) else "mark"
+            if self.new and cut and len(cut) == len(self.gone):
+                return "slip"
+            if _adds_apostrophe(self.gone, self.new) and not knows(self.gone[0]) and knows("".join(self.new)):
+                return "spelling"
+            return "comma" if _adds_commas(self.was, self.becomes) else "mark"
         if had.casefold() == has.casefold():
             return "capital"
         if any(not knows(word) for word in self.gone) and self.new:
@@ -103,7 +110,11 @@ class Wording:
         if all(map(is_grammar, (*self.gone, *self.new))):
             is_form = self.gone and self.new and all(map(self._has_form, self.gone))
             return "form" if is_form and _CASES.isdisjoint(word.casefold() for word in self.gone) else "grammar"
-        return "form" if all(is_grammar(word) or self._has_form(word) for word in self.gone) else "slip"
+        if not all(is_grammar(word) or self._has_form(word) for word in self.gone):
+            return "slip"
+        if len(self.gone) != len(self.new):
+            return "several"
+        return "tense" if any(map(_is_tense, self.gone, self.new)) else "form"
 
     def _has_origin(self, word: str, knows: Knows) -> bool:
         if any(_may_become(gone, word, knows) for gone in self.gone) or _is_run(word, self.gone):
@@ -188,6 +199,23 @@ def _run(words: Sequence[str], joined: str) -> Sequence[str]:
                     return words[start : end + 1]
                 break
     return ()
+
+
+def _adds_apostrophe(gone: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether one word gets an apostrophe: "dont" becomes "don't", or "do n't" as corpora write it."""
+    joined = "".join(new)
+    return len(gone) == 1 and joined != gone[0] and joined.replace("’", "").replace("'", "") == gone[0]
+
+
+def _adds_commas(was: str, becomes: str) -> bool:
+    had, has = ("".join(side.split()) for side in (was, becomes))
+    return len(has) > len(had) and had.replace(",", "") == has.replace(",", "")
+
+
+def _is_tense(word: str, new: str) -> bool:
+    """Whether one of two forms is made with -ed, and the other is not ("need" and "needs" are no such forms)."""
+    a, b = word.casefold(), new.casefold()
+    return (a.endswith("ed") and not b.startswith(a)) != (b.endswith("ed") and not a.startswith(b))
 
 
 def _letters(text: str) -> str:

@@ -82,7 +82,7 @@ class ReferenceCapture(BaseCallbackHandler):
         for piece in pieces:
             yield piece
             if any(noted.ended_in == threading.get_ident() for noted in runs):
-                raise AbandonedError("the run around this stream has ended: read it to its end inside that run")
+                raise AbandonedError("the run around this stream has ended: read the stream to its end inside that run")
 
     def on_chain_start(
         self, serialized: object, inputs: object, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object

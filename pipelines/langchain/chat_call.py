@@ -145,7 +145,7 @@ def _forced(
         return found
     if strict:
         raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
-    logger.info("the call of a tool is not constrained by its schema: %s", why)
+    logger.info("the tool call is not constrained by its schema: %s", why)
     return tool_calls.forced(choice, tools, template, constrain=False)
 
 
@@ -167,7 +167,7 @@ def _grammar(
         return grammar
     if kwargs.get("strict"):
         raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
-    logger.info("calls that the model decides on are not constrained by the tools' schemas: %s", why)
+    logger.info("tool calls that the model chooses itself are not constrained by the tools' schemas: %s", why)
     return None
 
 

@@ -61,10 +61,10 @@ def with_citations(
 ) -> Runnable[object, CitedAnswer]:
     """Wrap `chain` so that it returns a `CitedAnswer`, with the citations of the last copyspec model that it calls.
 
-    A citation is a fact about the texts, not a claim of the model: the words stand in the document at that place.
-    Copies of fewer than `min_characters` characters are left out. A stream gives pieces, each with the citations that
-    are settled with it: they end in the text so far, and no later word makes them longer. Joined by `+` the pieces are
-    what `invoke` gives. Raises TypeError for what is no chain.
+    A citation is a fact about the texts, not a claim of the model: the document has these words at that place.
+    Copies of fewer than `min_characters` characters are left out. A stream yields pieces with the citations that have
+    become final: they end in the text so far, and no later word can extend them. The sum of all pieces is the result of
+    `invoke`. Raises TypeError for anything but a chain.
     """
     return _Citing(coerce_to_runnable(chain), min_characters)
 

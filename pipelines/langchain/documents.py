@@ -15,8 +15,8 @@ from copyspec.text.references import parse_references
 logger = logging.getLogger(__name__)
 
 MAX_FOUND_CHARACTERS = 2_000_000
-"""Of documents that nobody handed over: half a million tokens, whose index takes a second. Handed-over ones are the
-caller's choice."""
+"""Limit for documents that were not passed explicitly: half a million tokens, which take a second to index. Explicit
+ones are the caller's choice."""
 
 MIN_CHARACTERS = 12
 """Shorter copies are common phrases, not quotes."""
@@ -118,9 +118,9 @@ def copied_parts(
 ) -> list[CopiedPart]:
     """Return the copied parts of an answer, in order.
 
-    Copies of a document that is also in the prompt name the document. A span is a run of equal tokens, a part is equal
-    text: it begins with the first whole word that its document has in common with the answer. That word may be the
-    model's own, or a copy of fewer than `min_characters` characters from elsewhere, which is no part then.
+    Copies of a document that is also in the prompt name the document. Spans are runs of equal tokens, parts are equal
+    text: a part begins with the first whole word that its document has in common with the answer. That word may be the
+    model's own, or belong to a copy of fewer than `min_characters` characters from elsewhere, which is then not listed.
     """
     parts: list[CopiedPart] = []
     for span in spans:
@@ -156,8 +156,8 @@ def _part(span: Span, answer: str, references: Sequence[object]) -> CopiedPart:
 def _words_before(
     answer: str, start: int, document: str, document_start: int, parts: Sequence[CopiedPart], min_characters: int
 ) -> int:
-    """Number of characters before two places of equal text that are equal, too: whole words, which overlap no part of
-    at least `min_characters` characters and take no part of a shorter one."""
+    """Number of characters before two places of equal text that are equal too. They are whole words, and may cover
+    shorter parts, but no part of at least `min_characters` characters."""
     floor = next((part.end for part in reversed(parts) if part.end - part.start >= min_characters), 0)
     back = whole = 0
     while (
@@ -175,7 +175,7 @@ def _words_before(
 
 
 def _begins(text: str, at: int) -> bool:
-    """Whether no word goes over this place."""
+    """Whether the place is not inside a word."""
     return at == 0 or not (text[at - 1].isalnum() and text[at].isalnum())
 
 

@@ -1,4 +1,4 @@
-"""What both LangChain models are made with: which engine answers, and the options of every call."""
+"""Fields shared by both LangChain models: the engine that answers, and the options of every call."""
 
 from __future__ import annotations
 
@@ -42,46 +42,46 @@ class EngineFields(BaseModel):
 
     model: object = Field(default=None, repr=False)
     """A hub id, a folder, a GGUF file, "smollm2", a transformers model or an engine, as for `copyspec.generate`; loaded
-    with the first call. None: the model of `copyspec.configure`, of $COPYSPEC_MODEL, or the default."""
+    on the first call. None: the model of `copyspec.configure`, of $COPYSPEC_MODEL, or the default."""
     tokenizer: object = Field(default=None, repr=False)
     device: object = None
     dtype: object = "auto"
     trust_remote_code: bool = False
-    """True runs code of `model`'s folder or repository, with all rights of this process. Not for a model that a call
-    names."""
+    """True runs code of `model`'s folder or repository, with all rights of this process. It does not apply to a model
+    named in a call."""
     temperature: float | None = 0.0
     """0, the default, and None are greedy."""
     max_tokens: int | None = None
-    """Of the answer; None: 512."""
+    """Maximum length of the answer; None: 512."""
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
     stop: list[str] | str | None = None
-    """Where an answer ends; a call's own `stop` replaces it. The stop string is not part of the answer."""
+    """Strings that end an answer, overridden by a call's own `stop`. They are not part of the answer."""
     n: int = 1
     batch_size: int | None = None
-    """Prompts in the model at once, of all callers of this engine together."""
+    """Number of prompts decoded at once, over all callers of this engine."""
     timeout: float | None = None
-    """Seconds that a call may take; TimeoutError beyond it."""
+    """Seconds a call may take before it raises TimeoutError."""
     streaming: bool = False
-    """Stream inside `invoke` too, for callback handlers that want tokens."""
+    """Stream inside `invoke` too, for callback handlers that need tokens."""
     model_kwargs: Mapping[str, object] = Field(default_factory=dict, repr=False)
     """Further options of `copyspec.generate`, such as `logit_bias` or `drafter`."""
     auto_references: bool = True
-    """Copy from documents that retrievers of the same run found and from what tools returned as artifacts."""
+    """Copy from documents that retrievers of the same run found, and from the artifacts of tools."""
     max_retries: int | None = Field(default=None, repr=False)
-    """For interchangeability: nothing here fails now and then."""
+    """Accepted for compatibility; a local model has no transient failures."""
     api_key: SecretStr | None = Field(default=None, repr=False)
-    """For interchangeability: a local model asks for none."""
+    """Accepted for compatibility; a local model needs no key."""
 
     _engine: Engine | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, given: object) -> object:
-        """Take other libraries' names for the same; ValueError for a name that is none, with the one that was meant."""
+        """Translate other libraries' names. Raises ValueError for an unknown name, suggesting a similar one."""
         if not isinstance(given, dict):
             return given
         renamed = {_ELSEWHERE.get(str(name), str(name)): value for name, value in given.items()}
@@ -91,7 +91,7 @@ class EngineFields(BaseModel):
                 raise ValueError(f"{name!r} is an option of calls: give bind({name}=...){kept}")
         try:
             reject_unknown(renamed, cls.model_fields)
-        except TypeError as error:  # which pydantic would not turn into its ValidationError
+        except TypeError as error:  # pydantic would not convert a TypeError
             raise ValueError(str(error)) from None
         return renamed
 
@@ -103,13 +103,13 @@ class EngineFields(BaseModel):
 
     @property
     def engine(self) -> Engine:
-        """The engine that answers, loaded when first asked for. Raises copyspec.LoadError where that fails."""
+        """The engine, loaded on first access. Raises copyspec.LoadError if that fails."""
         if self._engine is None or self._engine.is_unloaded:
             self._engine = self._load(self.model)
         return self._engine
 
     def engine_for(self, model: object) -> tuple[Engine, str]:
-        """The engine of one call and its name: `model` is the call's own choice, None for none."""
+        """The engine of one call, and its name; `model` is the call's own choice, or None."""
         if model is None or model == self.shown_name():
             return self.engine, self.shown_name()
         engine = self._load(model)
@@ -139,7 +139,7 @@ class EngineFields(BaseModel):
         return DEFAULT_NAME if name in (DEFAULT, str(BUNDLED)) else name
 
     def call_options(self, stop: object, given: Mapping[str, object]) -> dict[str, object]:
-        """Options of one call for `Engine.jobs`: the model's own, and over them those of the call."""
+        """Options of one call for `Engine.jobs`: the model's own, overridden by the call's."""
         options: dict[str, object] = {name: getattr(self, name) for name in (*_SAMPLING, "batch_size", "stop")}
         own = {name: value for name, value in given.items() if name not in _NOT_OPTIONS}
         for more in (self.model_kwargs, own):
@@ -147,27 +147,27 @@ class EngineFields(BaseModel):
         if stop is not None:
             options["stop"] = stop
         top = options.pop("top_logprobs", 0)
-        if isinstance(options.get("logprobs"), bool):  # as OpenAI's models take it
+        if isinstance(options.get("logprobs"), bool):  # as for OpenAI's models
             options["logprobs"] = top if options["logprobs"] else None
         options |= {name: value.value for name, value in options.items() if isinstance(value, Private)}
         return {name: value for name, value in options.items() if value is not None}
 
     def named_params(self, params: LangSmithParams, stop: object, given: Mapping[str, object]) -> LangSmithParams:
-        """What a trace shows first: provider, model and stop strings, with the call's own where it has some."""
+        """The parameters that a trace shows first: provider, model and stop strings, overridden by the call's own."""
         params["ls_provider"] = "copyspec"
         if not isinstance(given.get("model"), str):
             params["ls_model_name"] = self.shown_name()
         own = stop or self.stop
-        if isinstance(own, (str, list, tuple)) and own:  # anything else is an error of the call, which says so
+        if isinstance(own, (str, list, tuple)) and own:  # anything else raises an error in the call itself
             params["ls_stop"] = [own] if isinstance(own, str) else [str(each) for each in own]
         return params
 
     def traced_params(self) -> dict[str, object]:
-        """What a trace shows and a cache compares: everything that may change an answer."""
+        """The parameters shown in traces and compared by caches: everything that may change an answer."""
         name = self.shown_name()
         identity = name if isinstance(self.model, (str, type(None))) else f"{name} at {id(self.model):x}"
         shown = {each: getattr(self, each) for each in _SAMPLING if getattr(self, each) is not None}
-        # Not as "stop": LangChain writes the call's own there, and two models would share their cached answers.
+        # Not named "stop": LangChain puts the call's own there, and two models would share cached answers.
         return {
             "model": identity,
             "dtype": str(self.dtype),
@@ -183,7 +183,7 @@ _NOT_OPTIONS = frozenset(("references", "model", "tools", "tool_choice", "timeou
 
 
 def name_of(engine: Engine) -> str:
-    """What an engine is called in messages, metadata and traces."""
+    """The name of an engine in messages, metadata and traces."""
     return DEFAULT_NAME if engine.name == str(BUNDLED) else engine.name
 
 

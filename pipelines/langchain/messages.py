@@ -46,8 +46,8 @@ def encoded_prompt(engine: Engine, messages: Sequence[BaseMessage], tools: Seque
     template = str(engine.tokenizer.chat_template or "")
     if tools and "tools" not in template:
         raise ChatError(
-            f"the chat template of {name_of(engine)!r} has no place for tools: take a model that was trained to call "
-            "them, or call it without tools"
+            f"the chat template of {name_of(engine)!r} does not support tools: use a model trained to call them, "
+            "or call it without tools"
         )
     chat = to_chat(messages)
     if "tool" not in template:  # the template may silently drop such messages
@@ -142,7 +142,7 @@ def _role(message: BaseMessage) -> str:
     for kind, role in _ROLES:
         if isinstance(message, kind):
             return role
-    raise ValueError(f"a {type(message).__name__} is no message that a model can be shown")
+    raise ValueError(f"a {type(message).__name__} cannot be shown to a model")
 
 
 _ROLES: tuple[tuple[type[BaseMessage], str], ...] = (

@@ -108,7 +108,7 @@ class DocumentAnswers:
     def stream(self, question: str) -> Iterator[AnswerChunk]:
         """Yield the answer in pieces, each with the citations that end in it; the last piece has the whole answer."""
         if not question.strip():
-            raise ValueError(f"the question {question!r} is empty; write what is asked")
+            raise ValueError(f"the question {question!r} is empty; write a question")
         hits = [hit for hit in self._retriever.search(question, self._k) if hit.score > 0 or not self._by_words()]
         found = self._find(question, hits)
         if not found or found[0].coverage < LEAST_COVERAGE:
@@ -170,7 +170,7 @@ class DocumentAnswers:
         near = [
             each for each in cited if is_near(question, texts[each.document], each.document_start, each.document_end)
         ]
-        is_said = bool(written.strip()) and written.strip().lower().strip(".") != NOTHING
+        has_answer = bool(written.strip()) and written.strip().lower().strip(".") != NOTHING
         good = [each for each in found if each.score >= found[0].score - AGREE_MARGIN]
         spans = [(hits[each.passage].id, each.start, each.end) for each in good]
         agrees = any(
@@ -178,9 +178,11 @@ class DocumentAnswers:
             for each in near
             for id, start, end in spans
         )
-        text = written if is_said else ""
-        answer = DocumentAnswer(text, is_said, is_said and agrees, cited if is_said else (), tuple(hits), result)
-        yield AnswerChunk(written[shown_to:], tuple(cited[given:]) if is_said else ())
+        text = written if has_answer else ""
+        answer = DocumentAnswer(
+            text, has_answer, has_answer and agrees, cited if has_answer else (), tuple(hits), result
+        )
+        yield AnswerChunk(written[shown_to:], tuple(cited[given:]) if has_answer else ())
         yield AnswerChunk("", (), answer)
 
     def _prompt(self, template: str, question: str, shown: Sequence[Hit]) -> str:

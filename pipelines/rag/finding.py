@@ -86,13 +86,13 @@ def _headings(text: str) -> Iterator[tuple[int, str]]:
     """The headings with their positions."""
     at, before, fenced = 0, (0, ""), False
     for line in text.splitlines(keepends=True):
-        said = line.strip()
+        bare = line.strip()
         fenced ^= _FENCE.match(line) is not None
         if not fenced and _HEADING.match(line):
-            yield at, said.strip("# ")
-        elif not fenced and len(said) > 2 and before[1] and not said.strip(said[0]) and said[0] in "=-~^.":
+            yield at, bare.strip("# ")
+        elif not fenced and len(bare) > 2 and before[1] and not bare.strip(bare[0]) and bare[0] in "=-~^.":
             yield before
-        before, at = (at, said), at + len(line)
+        before, at = (at, bare), at + len(line)
 
 
 def _asks_first(block: str) -> bool:
@@ -150,10 +150,10 @@ def find(
             worth = sum(weight * _worth(term, places) for term, weight in asked.items())
             inside = sum(weight for term, weight in asked.items() if term in held[number])
             near = sum(weight for term, weight in asked.items() if any(term in place for place, _ in places[:4]))
-            said = text[part.start : part.end]
-            bonus = answer_bonus(question, said, asked, split) if part.is_prose or ASKS_NAME.search(question) else 0.0
+            piece = text[part.start : part.end]
+            bonus = answer_bonus(question, piece, asked, split) if part.is_prose or ASKS_NAME.search(question) else 0.0
             score = worth / total + bonus - RANK_DISCOUNT * rank
-            score -= LONG_COST * min(1.0, len(said) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
+            score -= LONG_COST * min(1.0, len(piece) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
             if inside or near:
                 found.append(Found(rank, part.start, part.end, score, near / total, inside / total))
     return _joined(sorted(found, key=lambda each: -each.score), passages)[:most]
@@ -209,14 +209,14 @@ def _blocks(text: str) -> list[tuple[int, int, str]]:
     at = 0
     for line in text.splitlines(keepends=True):
         start, at = at, at + len(line)
-        said = line.strip()
+        bare = line.strip()
         if _FENCE.match(line) and (fenced or not kind or "`" in line):
             kind, begin, end = _closed(found, kind, begin, end)
             fenced = not fenced
             continue
-        is_line = fenced or _TABLE.match(line) or said.startswith((">>>", "$ "))
+        is_line = fenced or _TABLE.match(line) or bare.startswith((">>>", "$ "))
         indent = len(line) - len(line.lstrip())
-        if not said and kind == "item":
+        if not bare and kind == "item":
             continue  # indented text after a list item belongs to it
         if (
             kind == "item"
@@ -226,13 +226,13 @@ def _blocks(text: str) -> list[tuple[int, int, str]]:
             and (text[end:start].count("\n") > 1)
         ):
             kind, begin, end = _closed(found, kind, begin, end)
-        if not said or _HEADING.match(line) or (_RULE.match(line) and not fenced):
-            if kind == "text" and said and _RULE.match(line) and "\n" not in text[begin:end].strip():
+        if not bare or _HEADING.match(line) or (_RULE.match(line) and not fenced):
+            if kind == "text" and bare and _RULE.match(line) and "\n" not in text[begin:end].strip():
                 kind = ""  # the line above a rule is a heading
             kind, begin, end = _closed(found, kind, begin, end)
         elif is_line:
             kind, begin, end = _closed(found, kind, begin, end)
-            if any(map(str.isalnum, said)):
+            if any(map(str.isalnum, bare)):
                 kind_of_line = "row" if _TABLE.match(line) and not fenced else "code"
                 found.append((start + indent, start + len(line.rstrip()), kind_of_line))
         elif _ITEM.match(line):

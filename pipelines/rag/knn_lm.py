@@ -46,7 +46,7 @@ class KNNOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.neighbours, int) or self.neighbours < 1:
-            raise ValueError(f"neighbours must be a whole number from 1, got {self.neighbours!r}")
+            raise ValueError(f"neighbours must be an integer >= 1, got {self.neighbours!r}")
         if not 0.0 <= self.weight <= 1.0:
             raise ValueError(f"weight must be from 0 to 1, got {self.weight!r}")
         if not self.temperature > 0.0:

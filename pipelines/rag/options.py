@@ -56,7 +56,7 @@ def check_layout(given: LayoutOptions) -> Layout:
     for name in ("stride", "query_tokens", "document_tokens"):
         value = getattr(layout, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
+            raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
     return layout
 
 
@@ -69,6 +69,6 @@ def check_call(options: CallOptions) -> None:
     rule = options.verification.make(options.sampling)
     if decides_apart(rule, options.sampling):
         raise ValueError(
-            f"rule={options.verification.rule!r} lets drafts decide what is written, and drafts depend on guesses; "
+            f"rule={options.verification.rule!r} makes the output depend on drafts, and drafts depend on guesses; "
             "leave rule out: outputs then equal the plain form's"
         )

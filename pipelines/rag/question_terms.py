@@ -119,31 +119,31 @@ class _Factors:
         return self._found.get(term, 1.0)
 
 
-def answer_bonus(question: str, said: str, asked: dict[str, float], split: Stems) -> float:
-    """Return the bonuses of a text beside the words that it shares with the question."""
+def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: Stems) -> float:
+    """Return the bonus of a text for what it has besides words shared with the question."""
     bonus = 0.0
     known = {term for term in split(question)}
-    bonus += TYPE_BONUS * _has_kind(question, said, split)
-    if ASKS_NAME.search(question) and any(not known.issuperset(split(name[0])) for name in _CODE.finditer(said)):
+    bonus += TYPE_BONUS * _has_kind(question, sentence, split)
+    if ASKS_NAME.search(question) and any(not known.issuperset(split(name[0])) for name in _CODE.finditer(sentence)):
         bonus += TYPE_BONUS
-    if _ASKS_VERSION.search(question) and _VERSION.search(said):
+    if _ASKS_VERSION.search(question) and _VERSION.search(sentence):
         bonus += TYPE_BONUS
-    if first := _WORD.search(said):
+    if first := _WORD.search(sentence):
         bonus += FIRST_BONUS if any(term in asked for term in split(first[0])) else 0.0
-    if set(asked) <= set(split(said[:FIRST_CHARS])):
+    if set(asked) <= set(split(sentence[:FIRST_CHARS])):
         bonus += TOPIC_BONUS
     return bonus
 
 
-def _has_kind(question: str, said: str, split: Stems) -> bool:
+def _has_kind(question: str, sentence: str, split: Stems) -> bool:
     """Whether a text holds a time, number or sum if the question asks for one; only the narrowest kind counts."""
     for asks, holds in ((_ASKS_SPAN, _SPAN), (_ASKS_MONEY, _MONEY), (_ASKS_TIME, _TIME)):
         if asks.search(question):
-            return holds.search(said) is not None
+            return holds.search(sentence) is not None
     if counted := _HOW_MANY.search(question):
         things = set(split(counted[1]))
-        for number in _NUMBER.finditer(said):
-            if not things.isdisjoint(split(" ".join(said[number.end() :].split()[: COUNTED_WORDS + 1]))):
+        for number in _NUMBER.finditer(sentence):
+            if not things.isdisjoint(split(" ".join(sentence[number.end() :].split()[: COUNTED_WORDS + 1]))):
                 return True
         return False
-    return bool(_ASKS_NUMBER.search(question) and _NUMBER.search(said))
+    return bool(_ASKS_NUMBER.search(question) and _NUMBER.search(sentence))

@@ -21,7 +21,7 @@ Submit = Callable[[Sequence[Query]], Verification[Answer]]
 
 
 GUESS_EVERY, MOST_APART = 2, 32
-"""Of the rounds that wait for their answer, one in GUESS_EVERY also guesses, to see when guesses become right. A guess
+"""In rounds that wait for their answer, one in GUESS_EVERY also guesses, to notice when guesses become right. A guess
 costs time, so the interval doubles up to MOST_APART while guesses change nothing."""
 
 

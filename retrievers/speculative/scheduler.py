@@ -17,16 +17,16 @@ from copyspec.forks import at_rest
 MOST = 64
 """Longest round considered: at gamma 0.98 and a search as long as 41 steps, 53 steps are best."""
 
-WORTH = 1.02
+MIN_SPEEDUP = 1.02
 """Least predicted speed-up over plain retrieval for which to speculate; the estimates are not more precise."""
 
-SURE = 1.3
+CLEAR_SPEEDUP = 1.3
 """From this predicted speed-up on the prediction is trusted; below, the pace of both ways is measured first."""
 
-DEAR = 3.0
+SEARCH_DOMINATES = 3.0
 """If a search takes as long as this many steps, the prediction is trusted, too: slower steps would matter little."""
 
-PACED = 12  # rounds after which the pace of a way is known
+MIN_ROUNDS = 12  # rounds after which the pace of a way is known
 RETRY = 96  # plans without speculation after which speculation that was slower is tried again
 
 RECENT_STEPS = 64  # speculation steps averaged for `a`
@@ -84,7 +84,7 @@ def best_plan(gamma: float, costs: Costs, *, overlaps: bool, most: int = MOST) -
     `overlaps`: whether the next round is begun while this one is verified, up to its own length.
     """
     plain = 1.0 / max(costs.step + costs.search(1), 1e-12)
-    best, chosen = plain * WORTH, Plan()
+    best, chosen = plain * MIN_SPEEDUP, Plan()
     ceiling = expected_steps(gamma, most)
     for s in range(1, most + 1):
         seconds = max(round_seconds(gamma, s, costs, ahead=s if overlaps else 0), 1e-12)
@@ -128,7 +128,7 @@ class Scheduler:
         self._changes: deque[bool] = deque(maxlen=RECENT_ROUNDS)  # whether guesses that need a prefill were right
         self._late: deque[float] = deque(maxlen=RECENT_ROUNDS)
         self._paces: dict[bool, deque[tuple[float, int]]] = {
-            speculates: deque(maxlen=2 * PACED) for speculates in (False, True)
+            speculates: deque(maxlen=2 * MIN_ROUNDS) for speculates in (False, True)
         }
         self._waits = 0  # plans without speculation since it was found to be slower
         self._searches = _Line()
@@ -187,7 +187,7 @@ class Scheduler:
         if costs is None:
             return Plan()
         plan = best_plan(gamma, costs, overlaps=self.overlaps, most=self._most)
-        is_doubted = plan.promise < SURE and costs.search(1) < DEAR * costs.step
+        is_doubted = plan.promise < CLEAR_SPEEDUP and costs.search(1) < SEARCH_DOMINATES * costs.step
         return Plan() if plan.speculates and is_doubted and self._waits_instead() else plan
 
     def batch(self, made: int) -> int:
@@ -217,9 +217,9 @@ class Scheduler:
         The measured pace of rounds with and without speculation decides."""
         with self._lock:
             plain, speculating = self._paces[False], self._paces[True]
-            if len(plain) < PACED:
+            if len(plain) < MIN_ROUNDS:
                 return True
-            if len(speculating) < PACED:
+            if len(speculating) < MIN_ROUNDS:
                 return False
             if _pace(speculating) < _pace(plain):
                 return False

@@ -132,7 +132,7 @@ class SampledKeys:
             if not start:
                 return 0
             low = start - 1
-        raise ValueError(f"no place near {low} begins anew behind {length} tokens")
+        raise ValueError(f"no place near {low} starts over after {length} tokens")
 
     def _past(self, high: int, length: int) -> int:
         """The end of the range of places that share `length` tokens with the one before `high`."""
@@ -144,7 +144,7 @@ class SampledKeys:
             high += len(part)
             if not part:
                 return high
-        raise ValueError(f"no place near {high} begins anew behind {length} tokens")
+        raise ValueError(f"no place near {high} starts over after {length} tokens")
 
     def _range(self, query: Sequence[int]) -> tuple[int, int]:
         """The smallest and the largest key that begin with `query`."""

@@ -52,13 +52,13 @@ def test_what_was_taken_is_made_and_nothing_else(decisions: Any, capfdbinary: py
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"orig": "children"}, "where it does not stand"),
-        ({"start": -1}, "where it does not stand"),
-        ({"corr": "x\x1b"}, "no text"),
+        ({"orig": "children"}, "where it does not occur"),
+        ({"start": -1}, "where it does not occur"),
+        ({"corr": "x\x1b"}, "non-text"),
         ({"corr": "<script>"}, "markup"),
-        ({"part": 99}, "that there are not"),
-        ({"start": "1"}, "is no file of decisions"),
-        ({"accept": 1}, "is no file of decisions"),
+        ({"part": 99}, "that the file does not have"),
+        ({"start": "1"}, "is not a decisions file"),
+        ({"accept": 1}, "is not a decisions file"),
     ],
 )
 def test_decisions_of_somebody_else(
@@ -74,8 +74,8 @@ def test_decisions_of_somebody_else(
 def test_files_that_hold_no_decisions(decisions: Any, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     for data in ("", "[]", "{}", '{"copyspec-decisions": 2, "files": []}', '{"copyspec-decisions": 1}', "[" * 100_000):
         code, out, err = apply(capfdbinary, data, "a.md", "-i")
-        assert (code, out) == (2, b"") and "is no file of decisions" in err
+        assert (code, out) == (2, b"") and "is not a decisions file" in err
     code_block = decisions["files"][0]
     code_block["edits"] = [{"part": 0, "start": 0, "end": 1, "orig": "#", "corr": "##", "accept": True}]
     code, _, err = apply(capfdbinary, decisions, "a.md", "-i")
-    assert code == 3 and "what is no prose" in err and Path("a.md").read_bytes() == TEXT.encode()
+    assert code == 3 and "that is not prose" in err and Path("a.md").read_bytes() == TEXT.encode()

@@ -52,7 +52,7 @@ def test_a_file_that_is_no_text_is_named_once(tmp_path: Path, capfdbinary: pytes
     file.write_bytes(b"\x89PNG goed\n\nteh \xff\n\nHe goed home.\n")
     code, out, told = run_binary(capfdbinary, "gec", file)
     assert (code, out) == (0, b"\x89PNG goed\n\nteh \xff\n\nHe went home.\n")
-    assert told.count(f"{file} holds the byte 0x89, which is no text: convert the file to UTF-8") == 1
+    assert told.count(f"{file} holds the byte 0x89, which is not text: convert the file to UTF-8") == 1
     assert told.count("image.txt") == 1
 
 
@@ -160,7 +160,7 @@ def test_no_backup_is_overwritten_and_shells_name_our_own_files(
         assert (code, out) == (0, b""), err
         assert f"skipped: {3 + number} of copyspec's own (journals, results, backups)" in err
         assert "the old files are kept as FILE.bak" in err
-        assert ("an older backup is there and stays" in err) == bool(number)
+        assert ("an older backup exists and is kept" in err) == bool(number)
     kept = [Path(name).read_bytes() for name in ("a.txt.bak", "a.txt.bak.1", "a.txt.bak.2")]
     assert kept == texts
     Path("a.txt").write_bytes(texts[-1])  # undone, and corrected again: that backup is there already
@@ -320,8 +320,8 @@ def test_guards_are_options(
         (["gec", "a", "-i", "-o", "b"], "--in-place and --output 'b'"),
         (["gec", "a", "--check", "--diff"], "--diff and --check both"),
         (["gec", "a", "--check", "-i"], "--check writes nothing"),
-        (["gec", "a", "--resume"], "--resume goes on with an output; give --in-place or --output"),
-        (["gec", "a", "--backup"], "--backup keeps what is replaced; give --in-place too"),
+        (["gec", "a", "--resume"], "--resume continues an output; give --in-place or --output"),
+        (["gec", "a", "--backup"], "--backup needs files to be replaced; give --in-place too"),
         (
             ["gec", "a", "-i", "--backup", ".bak"],
             "--backup takes no suffix, and there is no file '.bak': give --backup-s",
@@ -333,17 +333,17 @@ def test_guards_are_options(
         (["gec", "a", "--max-new-tokens", "0"], "--max-new-tokens 0 must be at least 1"),
         (["gec", "a", "--encoding", "utf-9"], "unknown encoding 'utf-9'"),
         (["edit", "a", "--instruction", "x", "--max-edit-ratio", "-1"], "--max-edit-ratio -1.0 must be a share"),
-        (["edit", "a", "--instruction", "x", "--check", "-i"], "--diff and --check each say what comes out"),
+        (["edit", "a", "--instruction", "x", "--check", "-i"], "--diff and --check are different outputs"),
         (["edit", "a", "--instruction", "x", "--max-new-tokens", "0"], "--max-new-tokens 0 must be at least 1"),
         (["gec", "a", "b", "-o", "c"], "--output 'c' is for one file, got 2"),
         (["gec", "-", "-i"], "--in-place cannot write to standard input"),
-        (["gec", "-", "a"], "- is stdin and stands alone"),
+        (["gec", "-", "a"], "- is stdin and must be the only input"),
         (["gec", "a", "--format", "word"], "--format 'word': name one of txt"),
         (["gec", "a", "--stats", "xml"], "--stats 'xml': text or json"),
         (["gec", "a", "--max-edit-ratio", "-1"], "--max-edit-ratio -1.0"),
-        (["gec", "a", "--protect", "("], "'(' is no regular expression"),
+        (["gec", "a", "--protect", "("], "'(' is not a valid regular expression"),
         (["gec", "a", "--segmenter", "spacy"], "unknown segmenter 'spacy'"),
-        (["gec", "a", "--edits", "-", "--html", "-"], "can have stdout"),
+        (["gec", "a", "--edits", "-", "--html", "-"], "can use stdout"),
         (["gec", "a", "--instructon", "x"], "--instruction"),
         (["gec", "a", "-o", "/no/such/b"], "--output '/no/such/b': there is no folder '/no/such'; make it first"),
         (["gec", "a", "--html", "/no/such/b"], "--html '/no/such/b': there is no folder '/no/such'"),
@@ -387,7 +387,7 @@ def test_an_interruption_leaves_files_and_says_how_to_go_on(
 
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(interrupted, name="words"))
     code, out, err = run_binary(capfdbinary, "gec", "-i", file)
-    assert (code, out) == (130, b"") and "the same command with --resume goes on" in err
+    assert (code, out) == (130, b"") and "the same command with --resume continues" in err
     assert file.read_bytes() == b"He goed home\n\nteh end\n\nteh sea\n"
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.txt", f"a.txt{SUFFIX}"]
     assert run_binary(capfdbinary, "gec", "-i", "--resume", file)[0] == 0
@@ -410,7 +410,7 @@ def test_a_journal_of_another_run_is_refused(
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="words"))
     for options, what in ((["--max-edit-ratio", "0.9"], "guards"), (["--line-mode"], "format_options")):
         code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file, *options)
-        assert code == 3 and f"belongs to another run: {what} was" in err and "begin anew with --no-resume" in err
+        assert code == 3 and f"belongs to another run: {what} was" in err and "start over with --no-resume" in err
     file.write_bytes(b"He goed away\n")
     code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file)
     assert code == 3 and "belongs to another run: input was" in err
@@ -428,7 +428,7 @@ def test_what_an_interrupted_run_left_is_refused_and_the_other_files_done(
     left.write_bytes(b'{"copyspec-journal":1,"input":"x"}\n{"key":"00","text":"y"}\n')
     before = left.read_bytes()
     code, _, err = run_binary(capfdbinary, "gec", "-i", *files)
-    assert code == 3 and f"{str(left)!r} is what an interrupted run left: --resume goes on with it, --no-resume" in err
+    assert code == 3 and f"{str(left)!r} was left by an interrupted run: --resume continues it, --no-resume" in err
     assert left.read_bytes() == before
     assert [file.read_bytes() for file in files] == [b"He goed home\n", b"He went home\n"]
     assert run_binary(capfdbinary, "gec", "-i", "--no-resume", *files)[0] == 0

@@ -12,7 +12,7 @@ import pytest
 lsp = pytest.importorskip("lsprotocol.types")
 pytest.importorskip("pygls")
 
-from copyspec.cli.language_server import Checker, Places  # noqa: E402
+from copyspec.cli.language_server import Checker, PositionConverter  # noqa: E402
 from copyspec.pipelines import Edit, FunctionCorrector, GuardOptions, Runner, RunOptions  # noqa: E402
 
 TEXT = "# A note 😀\n\nIt is late. 😀 The childrens came to see the boat.\n\n```\nThe childrens\n```\n"
@@ -94,6 +94,6 @@ def test_whole_texts_are_checked_and_remembered() -> None:
 def test_places_in_three_encodings() -> None:
     text = "a😀b\r\né\rx\ny"
     for encoding, wanted in (("utf-8", 5), ("utf-16", 3), ("utf-32", 2)):
-        places = Places(text, encoding)
+        places = PositionConverter(text, encoding)
         assert places.position(2) == lsp.Position(0, wanted)
         assert [places.position(at).line for at in (0, 5, 7, 9, 10)] == [0, 1, 2, 3, 3]

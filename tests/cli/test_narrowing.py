@@ -124,7 +124,7 @@ def test_lines_that_changed_since_a_revision(folder: Path, capfdbinary: pytest.C
     assert [line.split(b":")[:2] for line in out.splitlines()] == [[b"a b.txt", b"3"], [b"new.txt", b"2"]]
     for paths, revision, says in (
         (["same.txt"], "nothing", "no revision there"),
-        (["same.txt"], "--output=x", "is no revision"),
+        (["same.txt"], "--output=x", "is not a revision"),
         (["-"], "HEAD", "standard input"),
     ):
         with pytest.raises(UsageError, match=says):

@@ -97,7 +97,7 @@ def test_wrong_usage_is_one_line(
 def test_an_empty_question_is_refused(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["rag", " ", "--index", "town", "--dir", str(corpora)]) == 2
-    assert "the question ' ' is empty; write what is asked" in capsys.readouterr().err
+    assert "the question ' ' is empty; write a question" in capsys.readouterr().err
 
 
 @needs_default_model

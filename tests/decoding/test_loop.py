@@ -346,9 +346,9 @@ def test_a_failing_processor_frees_the_caches() -> None:
         (DraftTree([1], [ROOT], [0.5]), r"differ in length: \[0, 1\]"),
         (
             DraftTree([1, 12], [ROOT, 0], [0.5, 0.5], [None, None]),
-            "12 is no token id of the model: those go from 0 to 11",
+            "12 is not a token id of the model: ids go from 0 to 11",
         ),
-        (DraftTree([-1], [ROOT], [0.5], [None]), "-1 is no token id of the model"),
+        (DraftTree([-1], [ROOT], [0.5], [None]), "-1 is not a token id of the model"),
     ],
 )
 def test_a_wrong_draft_tree_is_named(tree: DraftTree, message: str) -> None:
@@ -358,7 +358,7 @@ def test_a_wrong_draft_tree_is_named(tree: DraftTree, message: str) -> None:
 
     target = FakeTarget()
     request = Request([1], 8, SamplingOptions(), drafter=lambda: Wrong([], 12, 1.0))
-    with pytest.raises(ValueError, match=f"Wrong proposed a wrong draft tree: .*{message}"):
+    with pytest.raises(ValueError, match=f"Wrong proposed an invalid draft tree: .*{message}"):
         list(decode(target, [request]))
     assert all(session.closed for session in target.sessions)
 

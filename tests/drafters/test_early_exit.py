@@ -54,7 +54,7 @@ def test_weights_are_shared() -> None:
 
 @pytest.mark.parametrize("layers", [0, 2, -1, True, "1"])
 def test_number_of_layers_is_checked(layers: object) -> None:
-    with pytest.raises(ValueError, match=r"layers must be a whole number from 1 to 1, got"):
+    with pytest.raises(ValueError, match=r"layers must be an integer from 1 to 1, got"):
         early_exit(tiny("llama"), layers)  # type: ignore[arg-type]
 
 

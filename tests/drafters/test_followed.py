@@ -12,7 +12,7 @@ from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.drafters.copying.context import QUESTION_ODDS, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
-from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, STRIDE, resumed
+from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, RESUMED_ONE, STRIDE
 from copyspec.drafters.copying.versions import Version
 from copyspec.models.loading import BUNDLED
 from copyspec.sources import FORK, Source
@@ -58,7 +58,7 @@ def test_a_short_question_weighs_as_the_prompt_that_it_is() -> None:
 
 def test_resumptions_that_fail_are_expected_less() -> None:
     estimates = Estimates(found=True)
-    state = FOLLOWED_RESUMED * STRIDE + resumed(1, 1)
+    state = FOLLOWED_RESUMED * STRIDE + RESUMED_ONE + 2
     before = estimates.at_root[state]
     estimates.record_resumed(before, before / (before + estimates.none_at_root), right=True)
     assert estimates.at_root[state] == before

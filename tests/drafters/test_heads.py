@@ -257,8 +257,8 @@ def test_a_folder_drafts_beside_copies(tmp_path: Path) -> None:
         ({"layers": [1, True]}, r"has layers=\[1, True\]; it is a list of numbers"),
         ({"layers": [0, 2]}, r"has layers=\[0, 2\], and 2 layers of this model are known"),
         ({"layers": [0, 1]}, "has no tensor 'mix'"),
-        ({"vocabulary": torch.tensor([1, 1])}, "no list of different tokens"),
-        ({"vocabulary": torch.tensor([99999])}, "no list of different tokens"),
+        ({"vocabulary": torch.tensor([1, 1])}, "not a list of different tokens"),
+        ({"vocabulary": torch.tensor([99999])}, "not a list of different tokens"),
     ],
 )
 def test_wrong_heads_are_told(changes: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -465,13 +465,13 @@ def test_heads_learn_while_they_draft(
     assert run(wrap(model), [request])[0][0] == expected  # with the weights that were learned
     with caplog.at_level(logging.WARNING):
         learner.step([(each, states * float("nan")) for each, states in heads._windows])
-    assert heads.resets == 1 and "diverged while they learned" in caplog.text
+    assert heads.resets == 1 and "diverged while learning" in caplog.text
     assert heads._file is heads._first
     learner.step(learner.choose(heads._windows))
     learner._steps, learner._first_loss = 10, learner._loss / (2 * online.DIVERGED)  # it has more than doubled since
     learner.step(learner.choose(heads._windows))
     assert heads.resets == 2 and heads._file is heads._first
-    with pytest.raises(ValueError, match="does not learn while it drafts"):
+    with pytest.raises(ValueError, match="cannot learn while they draft"):
         LearningHeads(random_heads("parallel"), model)
 
 

@@ -74,5 +74,5 @@ def test_beside_copies() -> None:
     text = "The cat sat on the mat, and the dog sat on"
     plain = engine.generate(text, max_new_tokens=20, drafter="none")
     assert engine.generate(text, max_new_tokens=20, drafter=["auto", Lookahead()]).token_ids == plain.token_ids
-    with pytest.raises(ValueError, match="window must be a whole number from 1 to 64"):
+    with pytest.raises(ValueError, match="window must be an integer from 1 to 64"):
         Lookahead(window=0)

@@ -303,7 +303,7 @@ def test_a_sure_copy_leaves_no_room_for_words() -> None:
     alone, beside = create(sources, [EOS]), create(sources, [EOS], ngrams=ngrams)
     for drafter in (alone, beside):
         drafter.propose(Budget(8))
-        drafter.accept(text[:12])
+        drafter.accept(text[:9])
     assert beside.propose(Budget(8)) == alone.propose(Budget(8))
 
 

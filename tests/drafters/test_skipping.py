@@ -67,8 +67,8 @@ def test_output_equals_plain_decoding(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"layers": 7}, "for a model of 7 layers, and this one has 2"),
-        ({"attention": [5]}, "'attention' is no list of layers from 0 to 1"),
-        ({"mlp": "all"}, "'mlp' is no list"),
+        ({"attention": [5]}, "'attention' is not a list of layers from 0 to 1"),
+        ({"mlp": "all"}, "'mlp' is not a list"),
         ({"format": 1}, "has format=1"),
     ],
 )

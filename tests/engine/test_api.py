@@ -146,7 +146,7 @@ def test_the_models_generation_config_is_honoured(changes: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("changes", [{"bad_words_ids": 3}, {"suppress_tokens": "x"}, {"no_repeat_ngram_size": "2"}])
 def test_what_a_generation_config_cannot_mean_is_said(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="the model's generation_config asks for what there is not: "):
+    with pytest.raises(ValueError, match="the model's generation_config cannot be applied: "):
         with_config(engine(), **changes).generate(PROMPT, CORPUS, max_new_tokens=3)
 
 

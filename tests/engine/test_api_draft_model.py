@@ -119,7 +119,7 @@ def test_draft_models_are_not_altered(engine: Engine, near: LlamaForCausalLM) ->
         ({"draft_model": 3}, TypeError, r"draft_model must be a hub id.*got int: 3"),
         ({"draft_model": ""}, TypeError, r"draft_model must be a hub id"),
         ({"draft_model": "layers:x"}, ValueError, r"'layers:x' must name a number of layers, as in 'layers:2'"),
-        ({"draft_model": "layers:7"}, ValueError, r"a whole number from 1 to 1, got 7"),
+        ({"draft_model": "layers:7"}, ValueError, r"an integer from 1 to 1, got 7"),
         ({"draft_model": "./nowhere"}, copyspec.LoadError, r"there is no such folder"),
         ({"assistant_model": "x"}, TypeError, r"here it is draft_model"),
     ],

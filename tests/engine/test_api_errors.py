@@ -72,16 +72,16 @@ def test_wrong_options_raise_type_errors(options: dict[str, Any], expected: str)
             "temperature must be a number at least 1e-06 and at most 1e+06 (or 0: greedy), got 'hot'",
         ),
         ({"top_p": 0}, "top_p must be a number above 0 and at most 1 (1 turns it off), got 0"),
-        ({"top_k": 1.5}, "top_k must be a whole number at least 0 (0 turns it off), got 1.5"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number from 1, got 0"),
-        ({"max_tokens": True}, "max_tokens must be a whole number from 1, got True"),
-        ({"max_tokens": 3, "max_new_tokens": 4}, "max_new_tokens=4 and max_tokens=3 are two names of one limit"),
-        ({"seed": -1}, "seed must be a whole number at least 0, got -1"),
+        ({"top_k": 1.5}, "top_k must be an integer >= 0 (0 turns it off), got 1.5"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be an integer >= 1, got 0"),
+        ({"max_tokens": True}, "max_tokens must be an integer >= 1, got True"),
+        ({"max_tokens": 3, "max_new_tokens": 4}, "max_new_tokens=4 and max_tokens=3 are two names for one limit"),
+        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
         ({"logit_bias": [1]}, "logit_bias must map token ids to numbers, got [1]"),
         ({"stop": ["a", ""]}, "stop must be a non-empty string or a list of them, got ''"),
-        ({"max_draft_nodes": -1}, "max_draft_nodes must be a whole number from 0 to 1024 (0 decodes plainly), got -1"),
+        ({"max_draft_nodes": -1}, "max_draft_nodes must be an integer from 0 to 1024 (0 decodes plainly), got -1"),
         ({"n": 2}, "n=2 needs a temperature above 0: greedy samples would all be the same"),
-        ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
         ({"system": "Be kind.", "chat": False}, "system= makes the prompt a chat; leave out chat=False"),
         ({"stream": True, "temperature": 1.0, "n": 2}, "n=2 cannot be streamed; leave stream out"),
         ({"logit_bias": {9999: 1.0}}, "logit_bias holds token id 9999, but the model's vocabulary ends at 332"),
@@ -96,7 +96,7 @@ def test_wrong_values_raise_value_errors(options: dict[str, Any], expected: str)
 @pytest.mark.parametrize(
     ("prompt", "error", "expected"),
     [
-        ("", ValueError, "prompt is an empty string; the model needs at least one token to go on from"),
+        ("", ValueError, "prompt is an empty string; the model needs at least one token to continue from"),
         ([], ValueError, "prompt is an empty list; give a str, a chat"),
         (["a", ""], ValueError, "prompt[1] is an empty string"),
         (["a", []], ValueError, "prompt[1] is an empty list"),
@@ -105,10 +105,10 @@ def test_wrong_values_raise_value_errors(options: dict[str, Any], expected: str)
         (b"a", TypeError, "got bytes: b'a'"),
         (["a", 5], TypeError, "prompt[1] must be a str, a chat"),
         (CHAT[0], TypeError, "prompt is a single chat message; a chat is a list of messages: [{'role': 'user'"),
-        ([CHAT[0], "a"], ValueError, "prompt[1] is no chat message: 'a'; write {'role': 'user', 'content': 'text'}"),
-        ([{"content": "a"}], ValueError, "prompt[0] is no chat message: {'content': 'a'}"),
-        ([1, "a"], ValueError, "prompt[1] is no token id: 'a'"),
-        ([5, -1], ValueError, "prompt[1] is no token id: -1; token ids are whole numbers from 0"),
+        ([CHAT[0], "a"], ValueError, "prompt[1] is not a chat message: 'a'; write {'role': 'user', 'content': 'text'}"),
+        ([{"content": "a"}], ValueError, "prompt[0] is not a chat message: {'content': 'a'}"),
+        ([1, "a"], ValueError, "prompt[1] is not a token id: 'a'"),
+        ([5, -1], ValueError, "prompt[1] is not a token id: -1; token ids are integers from 0"),
         ([5, 9999], ValueError, "prompt 0 holds token id 9999, but the model's vocabulary ends at 332"),
         ("a\ud800", ValueError, "prompt holds a lone surrogate at character 1: '\\ud800'"),
         ([5] * 300, ValueError, "prompt 0 has 300 tokens, but the model's context is 256; shorten it, or give"),
@@ -130,7 +130,7 @@ def test_wrong_prompts(prompt: object, error: type[Exception], expected: str) ->
             "references is a dict without a text; write {'text': 'the text'}, got dict:",
         ),
         ("a", Path("notes.txt"), TypeError, "read the file first, no path is opened here"),
-        ("a", [1, -2], ValueError, "references[1] is no token id: -2"),
+        ("a", [1, -2], ValueError, "references[1] is not a token id: -2"),
         (
             ["a", "b"],
             [["c"]],
@@ -232,7 +232,7 @@ def test_configure_and_load_check_their_arguments() -> None:
         copyspec.configure(modle="x")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match=r"configure needs model=\.\.\. beside dtype"):
         copyspec.configure(dtype="float32")
-    with pytest.raises(ValueError, match="max_loaded must be a whole number from 1, got 0"):
+    with pytest.raises(ValueError, match="max_loaded must be an integer >= 1, got 0"):
         copyspec.configure(max_loaded=0)
     with pytest.raises(TypeError, match="unknown option 'temperature'; options are adapter, device, dtype"):
         copyspec.load("x", temperature=1)  # type: ignore[call-arg]

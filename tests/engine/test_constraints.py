@@ -103,9 +103,9 @@ def test_the_page_runs_as_it_stands(tiny: copyspec.Engine, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("options", "error", "expected"),
     [
-        ({"regex": "a(("}, ValueError, "regex is no grammar: "),
-        ({"json_schema": {"type": "frob"}}, ValueError, "json_schema is no grammar: Invalid type: frob"),
-        ({"json_schema": "{"}, ValueError, "json_schema is no JSON: "),
+        ({"regex": "a(("}, ValueError, "regex is not a valid grammar: "),
+        ({"json_schema": {"type": "frob"}}, ValueError, "json_schema is not a valid grammar: Invalid type: frob"),
+        ({"json_schema": "{"}, ValueError, "json_schema is not JSON: "),
         ({"json_schema": 5}, TypeError, "json_schema must be a mapping, a str of JSON or a pydantic class; got int: 5"),
         ({"regex": "a", "choices": ["a"]}, ValueError, "regex and choices are given: an output has one constraint"),
         ({"choices": "ab"}, TypeError, "choices must be a list of strings, none of them empty; got str: 'ab'"),

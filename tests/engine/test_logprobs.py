@@ -61,7 +61,7 @@ def test_streams_and_dictionaries(tiny: copyspec.Engine) -> None:
 
 
 def test_wrong_numbers(tiny: copyspec.Engine) -> None:
-    with pytest.raises(ValueError, match="logprobs must be a whole number at least 0, got -1"):
+    with pytest.raises(ValueError, match="logprobs must be an integer >= 0, got -1"):
         tiny.generate(PROMPT, logprobs=-1)
-    with pytest.raises(ValueError, match="logprobs=1 goes with the default rule only"):
+    with pytest.raises(ValueError, match="logprobs=1 works with the default rule only"):
         tiny.generate(PROMPT, logprobs=1, rule="multi-step", temperature=1.0)

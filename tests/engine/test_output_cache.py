@@ -72,10 +72,10 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     again = OutputCache.load(path, "user", max_entries=2)
     assert texts(again, "prompt 4") == ["output 4 ü", "output 3 ü"]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["cache.json"]
-    with pytest.raises(ValueError, match="namespace 'user', not 'other'; outputs are never handed"):
+    with pytest.raises(ValueError, match="namespace 'user', not 'other'; outputs are never shared"):
         OutputCache.load(path, "other")
     path.write_text(path.read_text(encoding="utf-8")[:-5], encoding="utf-8")
-    with pytest.raises(ValueError, match=r"cache\.json' is no output cache: .*; delete it"):
+    with pytest.raises(ValueError, match=r"cache\.json' is not an output cache: .*; delete it"):
         OutputCache.load(path, "user")
     path.write_text('{"format": "something else"}', encoding="utf-8")
     with pytest.raises(ValueError, match="its format is 'something else'"):
@@ -115,5 +115,5 @@ def test_generation_copies_from_it_and_adds_to_it() -> None:
 def test_wrong_arguments_say_what_to_write() -> None:
     with pytest.raises(ValueError, match="namespace must be a name such as 'user-17', got ''"):
         OutputCache("")
-    with pytest.raises(ValueError, match="max_entries must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_entries must be an integer >= 1, got 0"):
         OutputCache("a", max_entries=0)

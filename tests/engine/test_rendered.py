@@ -58,7 +58,7 @@ def test_encodings_are_prompts_without_their_padding(tiny: copyspec.Engine) -> N
 
 def test_masks_that_hide_more_than_padding(tiny: copyspec.Engine) -> None:
     ids = torch.tensor([[5, 6, 7]])
-    with pytest.raises(ValueError, match="attention_mask hides tokens between others"):
+    with pytest.raises(ValueError, match="attention_mask masks tokens between others"):
         tiny.generate({"input_ids": ids, "attention_mask": torch.tensor([[1, 0, 1]])})
     with pytest.raises(ValueError, match="input_ids and attention_mask differ in shape"):
         tiny.generate({"input_ids": ids, "attention_mask": torch.ones(1, 2)})

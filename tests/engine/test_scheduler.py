@@ -415,9 +415,9 @@ def test_closing_the_queue_tells_who_waits(callers: Callers) -> None:
     stream = callers.stream(PROMPTS[0], max_new_tokens=200)
     next(stream)
     callers.engine.scheduler.close()
-    with pytest.raises(RuntimeError, match="the program is ending"):
+    with pytest.raises(RuntimeError, match="the program is exiting"):
         list(stream)
-    with pytest.raises(RuntimeError, match="takes no more requests"):
+    with pytest.raises(RuntimeError, match="accepts no more requests"):
         callers.texts(PROMPTS[0])
 
 

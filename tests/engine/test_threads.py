@@ -233,9 +233,9 @@ def test_a_thread_that_meets_torch_during_a_pass_gets_the_programs_number(watche
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, "2"])
 def test_what_is_no_number_of_threads(bad: object) -> None:
     engine = Engine(tiny_model(), tiny_tokenizer())
-    with pytest.raises(ValueError, match=r"threads must be a whole number"):
+    with pytest.raises(ValueError, match=r"threads must be an integer"):
         engine.generate(PROMPT, threads=bad)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match=r"threads must be a whole number"):
+    with pytest.raises(ValueError, match=r"threads must be an integer"):
         engine.threads = bad  # type: ignore[assignment]
 
 
@@ -300,4 +300,4 @@ def test_the_command_line_has_the_option(capsys: pytest.CaptureFixture[str], tmp
     for command in (["generate", "a b"], ["gec", str(text)]):
         capsys.readouterr()
         assert main([*command, "--threads", "0"]) == 2
-        assert "threads must be a whole number" in capsys.readouterr().err
+        assert "threads must be an integer" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_a_column_is_corrected_as_the_pipeline_does(engine: Engine) -> None:
     found = task(batch)
     assert found["corrected"] == [each.text for each in GECPipeline(engine, max_new_tokens=8)(TEXTS)] + [None]
     assert found["id"] == [0, 1, 2, 3]
-    assert found[ERROR][3] == "text is no text: NoneType"
+    assert found[ERROR][3] == "text is not text: NoneType"
     with pytest.raises(ValueError, match="no column 'text'; the rows have 'id'"):
         task({"id": [1]})
     assert pickle.loads(pickle.dumps(CorrectColumn(model="default"))).identity["model"] == "default"
@@ -145,16 +145,16 @@ def test_files_are_corrected_in_place_as_without_a_cluster(
     monkeypatch.setattr(files, "FILES_PER_GROUP", 1)
     on_ray = ["gec", str(tmp_path / "ray"), "-i", "--ray", "local"]
     with monkeypatch.context() as patched:  # killed when one file is done: it is not corrected twice
-        done, tell = iter(range(9)), files.tell_report
+        done, tell = iter(range(9)), files.report_to_json
 
         def killed_at_the_second(report: FileReport) -> dict[str, object]:
             if next(done):
                 raise KeyboardInterrupt
             return tell(report)
 
-        patched.setattr(files, "tell_report", killed_at_the_second)
+        patched.setattr(files, "report_to_json", killed_at_the_second)
         assert main(on_ray) == 130
-    assert main(on_ray) == 2 and "what an interrupted run left: --resume goes on" in capsys.readouterr().err
+    assert main(on_ray) == 2 and "was left by an interrupted run: --resume continues" in capsys.readouterr().err
     assert main([*on_ray, "--resume"]) == 3 and "bad.txt" in capsys.readouterr().err
     assert main(["gec", str(tmp_path / "plain"), "-i"]) == 0
     assert all((tmp_path / "ray" / name).read_text() == (tmp_path / "plain" / name).read_text() for name in texts)

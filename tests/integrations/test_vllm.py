@@ -97,7 +97,7 @@ def test_a_told_text_is_written_in_few_steps() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_long_texts_are_prepared_in_parts_while_all_rows_go_on(
+def test_long_texts_are_prepared_and_freed_in_parts_while_all_rows_go_on(
     seed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request sampled with a seed is prepared at once: its output may depend on when it is drafted."""
@@ -122,6 +122,12 @@ def test_long_texts_are_prepared_in_parts_while_all_rows_go_on(
     assert long.output == long.script and other.output == other.script
     assert other.steps <= len(other.script) / 10
     assert seed is None or long.steps <= len(long.script) / 3
+    monkeypatch.setattr("copyspec.integrations.vllm.proposer.PREPARING_SECONDS", 1.0)
+    runner.add("last", request(0))
+    runner.step()
+    assert len(runner.drafter._ended) == 1, "its first part is freed with its last step"
+    runner.step()
+    assert not runner.drafter._ended
 
 
 def test_without_a_told_text_it_copies_from_the_prompt() -> None:
@@ -230,7 +236,7 @@ def test_an_error_while_drafting_does_not_reach_the_engine(
     with caplog.at_level(logging.ERROR):
         run(runner)
     assert wanted.output == wanted.script
-    assert len(caplog.records) == 1 and "goes on without drafts" in caplog.text
+    assert len(caplog.records) == 1 and "continues without drafts" in caplog.text
 
 
 def test_a_sampler_that_loses_parameters_is_mended(caplog: pytest.LogCaptureFixture) -> None:
@@ -241,7 +247,7 @@ def test_a_sampler_that_loses_parameters_is_mended(caplog: pytest.LogCaptureFixt
         mended: Any = sys.modules["vllm.v1.sample.rejection_sampler"]
         found = mended.expand_batch_to_tokens(torch.tensor([0.0, 0.7]), torch.tensor([2, 3]), 3, 0, 1)
         torch.testing.assert_close(found, torch.tensor([1.0, 1.0, 0.7]))
-    assert "put its own in its place" in caplog.text
+    assert "copyspec has replaced it" in caplog.text
 
 
 def test_where_it_cannot_be_mended_nothing_is_drafted(
@@ -363,7 +369,7 @@ def test_the_engine_is_configured_by_the_name_of_the_class() -> None:
     module, _, name = str(found["model"]).rpartition(".")
     assert getattr(__import__(module, fromlist=[name]), name).__name__ == "Proposer"
     assert found["num_speculative_tokens"] == 32
-    with pytest.raises(ValueError, match="num_speculative_tokens must be a whole number from 1 to 128"):
+    with pytest.raises(ValueError, match="num_speculative_tokens must be an integer from 1 to 128"):
         config(0)
 
 

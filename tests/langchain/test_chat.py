@@ -104,7 +104,7 @@ def test_options_of_a_call_count_and_unknown_ones_are_named(llm: ChatCopySpec) -
         llm.invoke(PROMPTS[0], bogus=1)
     with pytest.raises(TypeError, match=r"unknown option 'do_sample'; here it is temperature"):
         list(llm.stream(PROMPTS[0], do_sample=True))
-    with pytest.raises(ValueError, match="max_tokens must be a whole number from 1, got 0"):
+    with pytest.raises(ValueError, match="max_tokens must be an integer >= 1, got 0"):
         llm.invoke(PROMPTS[0], max_tokens=0)
     with pytest.raises(TypeError, match="stop must be a str or a list of them; got int: 5"):
         llm.invoke(PROMPTS[0], stop=5)  # type: ignore[arg-type]

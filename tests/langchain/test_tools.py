@@ -199,7 +199,7 @@ def test_choices_that_cannot_be_meant_are_named(llm: ChatCopySpec) -> None:
     assert unseen.tool_calls == [] and CALL in str(unseen.content)
     plain = tiny_tokenizer()
     without = ChatCopySpec(model=Engine(tiny_model(), plain, name="plain"), max_tokens=4)
-    with pytest.raises(ValueError, match="the chat template of 'plain' has no place for tools"):
+    with pytest.raises(ValueError, match="the chat template of 'plain' does not support tools"):
         without.bind_tools([multiply]).invoke("hi")
 
 

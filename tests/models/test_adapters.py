@@ -105,7 +105,7 @@ def _nowhere(tensors: dict[str, torch.Tensor]) -> None:
         (_other_shape, "the base's is"),
         (_other_rank, "r=4"),
         (_huge, "not finite with the adapter"),
-        (_whole_weight, "no part of a LoRA adapter"),
+        (_whole_weight, "not part of a LoRA adapter"),
         (_numbers, "no matrix"),
         (_nowhere, "its base does not have"),
         (dict.clear, "holds nothing"),
@@ -198,8 +198,8 @@ def test_a_folder_of_an_adapter_is_a_model(
 def test_adapters_that_cannot_be_meant(base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
     adapter = write(tmp_path / "adapter", tensors)
     for name, beside, says in (
-        (base, tmp_path / "nowhere", "nowhere' is no folder of an adapter: there is no such folder"),
-        (base, base, "is no folder of an adapter but of a whole model, with a config.json: give it as model="),
+        (base, tmp_path / "nowhere", "nowhere' is not the folder of an adapter: there is no such folder"),
+        (base, base, "is not the folder of an adapter but of a whole model, with a config.json: give it as model="),
         (base, tmp_path, "there is no adapter_config.json in it"),
         (adapter, adapter, "model= names another adapter as the base"),
     ):
@@ -220,7 +220,7 @@ def test_adapters_that_cannot_be_meant(base: Path, tensors: dict[str, torch.Tens
         (7, "names no base_model_name_or_path"),
         ("{adapter}", "names another adapter"),
         ("{empty}", "has no single model.safetensors"),
-        ("no/such-model", "cannot be brought here"),
+        ("no/such-model", "cannot be downloaded"),
     ],
 )
 def test_adapters_whose_base_is_not_there(

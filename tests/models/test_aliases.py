@@ -139,7 +139,7 @@ def test_a_gguf_file_is_the_model_it_was_made_from(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "no GGUF file"), (b"PK\x03\x04", "no GGUF file"), (None, "there is no file")]
+    ("content", "message"), [(b"", "not a GGUF file"), (b"PK\x03\x04", "not a GGUF file"), (None, "there is no file")]
 )
 def test_what_is_no_gguf_file_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "x.gguf"
@@ -335,4 +335,4 @@ def test_what_can_be_named_is_listed(capsys: pytest.CaptureFixture[str], alias: 
     assert any(re.match(r"tiny +0 MB +not here", line) for line in lines)
     assert "Without --model: default." in lines[-1]
     assert main(["models", "fetch", "huge"]) == 2
-    assert f"'huge' is none of the models that can be fetched: {', '.join(aliases.ALIASES)}" in capsys.readouterr().err
+    assert f"'huge' is not a model that can be fetched: {', '.join(aliases.ALIASES)}" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def test_no_code_of_a_folder_runs(honest: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["AutoModel", "RagTokenizer", "pipeline"])
 def test_what_is_no_tokenizer_loads_nothing(name: str, coded: Path, tmp_path: Path) -> None:
     edit(coded, "tokenizer_config.json", tokenizer_class=name)
-    with pytest.raises(copyspec.LoadError, match=f"has tokenizer_class '{name}', which is no tokenizer"):
+    with pytest.raises(copyspec.LoadError, match=f"has tokenizer_class '{name}', which is not a tokenizer"):
         Pretrained(str(coded)).tokenizer()
     assert not (tmp_path / "ran").exists()
 
@@ -115,17 +115,17 @@ def test_no_pickle_is_read_and_no_other_folder(honest: Path, tmp_path: Path) -> 
     assert set(ends.values()).isdisjoint({"loaded"})
     assert "pytorch_model.bin may run code when it is read: save it as safetensors" in ends["pickle: pytorch_model.bin"]
     assert "names a file outside of the folder (weight_map: '../outside.safetensors')" in ends["index: up"]
-    assert "is no .safetensors file" in ends["index: pickle"]
+    assert "is not a .safetensors file" in ends["index: pickle"]
     assert "makes it an adapter of another model" in ends["adapter"]
 
 
 def test_broken_files_are_load_errors(honest: Path, tmp_path: Path) -> None:
     ends = tried(list(files()), honest, tmp_path)
-    assert "config.json is no regular file" in ends["pipe: config.json"]
-    assert "model.safetensors is no regular file" in ends["device: model.safetensors"]
+    assert "config.json is not a regular file" in ends["pipe: config.json"]
+    assert "model.safetensors is not a regular file" in ends["device: model.safetensors"]
     assert "config.json is nested too deeply" in ends["config.json: nested"]
     assert "config.json has more than 64 MB" in ends["config.json: 20 GB"]
-    assert "generation_config.json is no JSON" in ends["generation_config.json: half"]
+    assert "generation_config.json is not JSON" in ends["generation_config.json: half"]
 
 
 def test_absurd_values_are_load_errors(honest: Path, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_question_of_transformers_is_an_error_and_comes_back_afterwards(folder
 
     before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
     found = Pretrained(str(folder))
-    with found._told(), pytest.raises(ValueError, match="execute custom code"):
+    with found._one_line_errors(), pytest.raises(ValueError, match="execute custom code"):
         dynamic_module_utils.resolve_trust_remote_code(None, "a", has_local_code=False, has_remote_code=True)
     assert before == dynamic_module_utils.TIME_OUT_REMOTE_CODE > 0
 

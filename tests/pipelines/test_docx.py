@@ -173,8 +173,8 @@ def test_what_is_no_document() -> None:
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("a", "b")
     for data, message in [
-        (b"", "no Word document"),
-        (b"He go", r"no Word document \(\.docx\)"),
+        (b"", "not a readable Word document"),
+        (b"He go", r"not a readable Word document \(\.docx\)"),
         (out.getvalue(), r"no word/document\.xml"),
         (docx("<w:p>"), "malformed"),
     ]:

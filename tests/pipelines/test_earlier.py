@@ -70,7 +70,7 @@ def test_wrong_earlier_texts_say_so() -> None:
     engine = copyspec.Engine(tiny_model(), tiny_tokenizer(chat=False))
     with pytest.raises(TypeError, match="earlier must hold lists of token ids; got str: 'the cat'"):
         list(engine.generate_each([copyspec.Input("the cat", earlier=["the cat"])]))  # type: ignore[list-item]
-    with pytest.raises(ValueError, match=r"earlier\[1\]\[1\] is no token id: -2"):
+    with pytest.raises(ValueError, match=r"earlier\[1\]\[1\] is not a token id: -2"):
         list(engine.generate_each([copyspec.Input("the cat", earlier=[[5], [5, -2]])]))
     with pytest.raises(ValueError, match="earlier=-1 must be a number of places"):
         GECPipeline(engine, earlier=-1)

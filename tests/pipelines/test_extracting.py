@@ -161,13 +161,13 @@ LAUGHS = '<!DOCTYPE a [<!ENTITY b "ha">]><w:document xmlns:w="x">&b;</w:document
     ("make", "said"),
     [
         (bomb, "unpacks to more than"),
-        (file("x.docx", b"no zip"), "no Word document"),
+        (file("x.docx", b"no zip"), "not a readable Word document"),
         (lambda folder: packed(folder / "x.docx", a=""), "the archive holds no word/document.xml"),
         (lambda folder: packed(folder / "x.docx", **{"word/document.xml": LAUGHS}), "defines entities"),
-        (lambda folder: packed(folder / "x.pptx", **{"ppt/slides/slide1.xml": "<a"}), "is no XML"),
-        (lambda folder: packed(folder / "x.epub", a=""), "no EPUB: the archive holds no META-INF/container.xml"),
+        (lambda folder: packed(folder / "x.pptx", **{"ppt/slides/slide1.xml": "<a"}), "is not XML"),
+        (lambda folder: packed(folder / "x.epub", a=""), "not an EPUB: the archive holds no META-INF/container.xml"),
         (file("x.html", b"\xff\xfa<p>"), "x.html is not UTF-8, and names no encoding"),
-        pytest.param(file("x.pdf", b"%PDF-1.4\nnothing"), "no PDF that can be read", marks=needs_pypdf),
+        pytest.param(file("x.pdf", b"%PDF-1.4\nnothing"), "not a readable PDF", marks=needs_pypdf),
         pytest.param(encrypted, "it is encrypted: save it without its password", marks=needs_pypdf),
     ],
 )

@@ -258,7 +258,7 @@ def test_own_patterns() -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ValueError, match="no regular expression"):
+    with pytest.raises(ValueError, match="not a valid regular expression"):
         GuardOptions(protect=("(",))
     with pytest.raises(TypeError, match="tuple"):
         GuardOptions(protect="abc")  # type: ignore[arg-type]

@@ -89,4 +89,4 @@ def test_a_model_writes_its_corrections_and_its_second_choices(engine: Engine) -
     outputs = {index: outcome.text or texts[index] for index, outcome in corrector.correct(texts)}
     found = corrector.versions(texts)
     assert [len(row) for row in found] == [1 + len(LEVELS)] * 3 and found[1] == ("",) * (1 + len(LEVELS))
-    assert found[2][0] == outputs[2]
+    assert found[2][0] == outputs[2].strip()  # some models begin with a space

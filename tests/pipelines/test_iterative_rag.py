@@ -289,7 +289,7 @@ def test_a_document_is_cut_at_its_tokens(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("layout", "options", "message"),
     [
-        ({"stride": 0}, {}, "stride must be a whole number from 1, got 0"),
+        ({"stride": 0}, {}, "stride must be an integer >= 1, got 0"),
         ({"query_tokens": True}, {}, "query_tokens .* got True"),
         ({"document_tokens": 1.5}, {}, "document_tokens .* got 1.5"),
         ({"instruction": "{prompt}"}, {}, "no {document}"),

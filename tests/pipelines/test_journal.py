@@ -55,14 +55,16 @@ def test_what_an_interrupted_run_left_is_not_lost_unasked(tmp_path: Path) -> Non
         first.add("He go.", Outcome("He goes."))
     data = path.read_bytes()
     for identity in ({}, {"input": "another file"}):
-        with pytest.raises(JournalError, match=r"left: resume=True goes on with it, resume=False begins anew"):
+        with pytest.raises(
+            JournalError, match=r"left by an interrupted run: resume=True continues it, resume=False starts over"
+        ):
             journal(path, resume=None, **identity)
     path.write_bytes(data[:-1])  # its one outcome was cut: nothing that a run could use
     with journal(path, resume=None) as empty:
         assert len(empty) == 0
     for resume in (None, False, True):
         path.write_bytes(b"a letter\nto a friend\n")
-        with pytest.raises(JournalError, match="is no journal, and a journal must stand there: move it away"):
+        with pytest.raises(JournalError, match="is not a journal, but must be one: move it away"):
             journal(path, resume=resume)
         assert path.read_bytes() == b"a letter\nto a friend\n"
 
@@ -106,7 +108,7 @@ def test_journals_of_other_runs_are_refused(tmp_path: Path) -> None:
         journal(path)
     for text in ("a letter to a friend", "a letter\nto a friend\n", "[1]\n"):
         path.write_text(text)
-        with pytest.raises(JournalError, match="is no journal"):
+        with pytest.raises(JournalError, match="is not a journal"):
             journal(path)
         assert path.read_text() == text
 
@@ -144,7 +146,7 @@ def test_an_output_is_whole_or_not_there(tmp_path: Path) -> None:
     for suffix in ("", "/x"):
         with pytest.raises(ValueError, match="must be a suffix"):
             AtomicFile(path, backup=suffix)
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         AtomicFile(tmp_path)
     with pytest.raises(FileNotFoundError):
         AtomicFile(tmp_path / "no" / "such")

@@ -285,12 +285,40 @@ def test_a_negation_written_out_is_one_change() -> None:
     assert reasons(checked("I do know.", "I do not know.")) == {"swap"}
 
 
-@pytest.mark.parametrize(("margin", "is_kept"), [(3.0, False), (5.0, True)])
-def test_a_sentence_keeps_the_article_it_begins_with(margin: float, is_kept: bool) -> None:
-    found = checked("The life is short.", "Life is short.", [Change(0, 8, margin)], calibration="smollm2-correct")
+@pytest.mark.parametrize(
+    ("calibration", "margin", "is_kept"), [("smollm2-correct", 50.0, False), ("default", 5.0, True)]
+)
+def test_a_sentence_keeps_the_article_it_begins_with(calibration: str, margin: float, is_kept: bool) -> None:
+    found = checked("The life is short.", "Life is short.", [Change(0, 8, margin)], calibration=calibration)
     assert bool(found.edits) == is_kept
-    found = checked("Live the life.", "Live life.", [Change(5, 9, margin)], calibration="smollm2-correct")
+    found = checked("Live the life.", "Live life.", [Change(5, 9, margin)], calibration=calibration)
     assert found.edits
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "refused", "kept"),  # the margins between which the least one stands; None: at none
+    [
+        ("For example we went home.", "For example, we went home.", 4.9, 5.0),
+        ("For example we went home .", "For example , we went home .", 4.9, 5.0),
+        ("He is here and, he stays.", "He is here and he stays.", 0.9, 1.0),  # a comma that goes is a mark as others
+        ("Last year she move house.", "Last year she moved house.", 1.9, 2.0),
+        ("The neighbours dont like it.", "The neighbours don't like it.", -0.1, 0.0),
+        ("It need more care.", "It needs more care.", 0.9, 1.0),
+        ("They will succeed in it.", "They will succeeded in it.", 1.9, 2.0),
+        ("We hear with him here.", "We heard him here.", 50.0, None),
+        ("Everybody loves him.", "Everyone loves him.", 50.0, None),
+        ("We walked toward it.", "We walked towards it.", 50.0, None),
+    ],
+)
+def test_what_a_writer_may_choose_is_changed_seldom(
+    source: str, output: str, refused: float, kept: float | None
+) -> None:
+    changed = [Change(0, len(source) - 1, refused)]
+    assert not checked(source, output, changed, calibration="smollm2-correct").edits
+    if kept is not None:
+        changed = [Change(0, len(source) - 1, kept)]
+        found = checked(source, output, changed, calibration="smollm2-correct")
+        assert apply(source, found.edits) == output
 
 
 def test_margins_are_those_of_the_model() -> None:

@@ -240,7 +240,12 @@ def test_notebooks_change_in_the_lines_of_markdown_cells(is_list: bool) -> None:
 
 @pytest.mark.parametrize(
     ("data", "why"),
-    [(b"{}", "no 'cells'"), (b"[1]", "no object"), (b'{"cells": 1}', "no list"), (b'{"cells": []} x', "more behind")],
+    [
+        (b"{}", "no 'cells'"),
+        (b"[1]", "no object"),
+        (b'{"cells": 1}', "not a list"),
+        (b'{"cells": []} x', "more text after"),
+    ],
 )
 def test_what_is_no_notebook_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(FormatError, match=why):

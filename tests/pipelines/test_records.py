@@ -92,7 +92,7 @@ def test_json_lines_count_what_they_cannot_read() -> None:
     assert [refusal.reason for refusal in refused] == ["encoding", "encoding"]
     with pytest.raises(FormatError, match=r"no text in field 'body'; it has 'text', 'id': name the field"):
         run(format_of("x.jsonl", options=FormatOptions(field="body")), JSONL["plain"])
-    with pytest.raises(FormatError, match="no JSON object"):
+    with pytest.raises(FormatError, match="not a JSON object"):
         run(format_of("x.jsonl"), b"He go\n")
 
 

@@ -162,7 +162,7 @@ def test_token_corpora_know_their_documents_and_their_tokenizer(tmp_path: Path) 
     other.add_tokens(["<new>"])
     with pytest.raises(IndexFileError, match="another tokenizer"):
         corpora.add_tokens("t", [Document("d", "x")], other)
-    with pytest.raises(IndexFileError, match="which finds no passages; open it as Datastore"):
+    with pytest.raises(IndexFileError, match="which has no passages; open it as Datastore"):
         corpora.open("t")
 
 
@@ -196,7 +196,7 @@ def test_the_command_builds_lists_and_removes(
     again = ["add", "my-bm25", str(corpus), "--max-chars", "20", *where, "--json"]
     code, out, err = run(capsys, "index", *again)
     assert code == 0 and (json.loads(out)["size"], json.loads(out)["replaced"]) == (7, 3), "cut in another way"
-    assert err == "took out 3 passages of files that have changed\n"
+    assert err == "removed 3 old passages of changed files\n"
     code, out, err = run(capsys, "index", *again)
     assert (code, err) == (0, "2 files have not changed and were not read again\n")
     code, out, err = run(capsys, "index", *again, "--duplicates")
@@ -233,7 +233,7 @@ def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.Ca
         patch.setattr(HuggingFaceEmbedder, "__call__", counted)
         add = ["add", "my-dense", str(corpus), "--kind", "dense", "--encoder", str(model), "--dir", str(corpora)]
         code, _, err = run(capsys, "index", *add)
-    assert code == 0 and "have not changed and were not read again" in err and "took out" in err
+    assert code == 0 and "have not changed and were not read again" in err and "removed" in err
     assert [text for text in embedded if "Otters" in text] == embedded != []
     held = Corpora(corpora).open("my-dense", encode=model)[1]
     texts = [passage.text for passage in held]

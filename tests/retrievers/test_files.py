@@ -47,7 +47,7 @@ def test_a_wrong_manifest_is_refused(folder: Path) -> None:
     path = folder / files.MANIFEST
     good = json.loads(path.read_text())
     for change, said in (
-        ({"format": "other"}, "no manifest of a copyspec index"),
+        ({"format": "other"}, "not the manifest of a copyspec index"),
         ({"version": 99}, "format version 99, this copyspec reads 2"),
         ({"fingerprint": "0"}, "is damaged"),
     ):

@@ -90,7 +90,7 @@ def test_only_regular_files_are_opened(index: Path, name: str, how: str) -> None
     else:
         (index.parent / "same").write_bytes(content)
         path.symlink_to("/dev/zero" if how == "device" else index.parent / "same")
-    with pytest.raises(IndexFileError, match="symbolic link" if how in ("link", "device") else "no regular file"):
+    with pytest.raises(IndexFileError, match="symbolic link" if how in ("link", "device") else "not a regular file"):
         BM25Retriever.load(index)
 
 
@@ -168,7 +168,7 @@ def test_what_copyspec_writes_is_used_without_an_error(tmp_path: Path, kind: str
         except IndexFileError as error:  # the last index is none of the documents'
             assert "kind 'dense'" in str(error)
         except ValueError as error:
-            assert kind == "journal" and "resume=True goes on with it" in str(error)
+            assert kind == "journal" and "resume=True continues it" in str(error)
 
 
 def retrievers() -> list[object]:
@@ -185,12 +185,12 @@ CALLS: list[tuple[Callable[..., object], str]] = [
     (lambda retriever: retriever.search_batch(["a", None]), r"queries\[1\] must be a string, got NoneType"),
     (lambda retriever: retriever.add(3), "texts must be a list of strings, got int 3"),
     (lambda retriever: retriever.score(None, [0]), "query must be a str, got NoneType None"),
-    (lambda retriever: retriever.score("a", ["x"]), "ids must be whole numbers"),
+    (lambda retriever: retriever.score("a", ["x"]), "ids must be integers"),
     *[
-        (lambda retriever, k=k: retriever.search("a", k), f"k must be a whole number of hits, at least 1, got {name} ")
+        (lambda retriever, k=k: retriever.search("a", k), f"k must be an integer, at least 1, got {name} ")
         for k, name in ((None, "NoneType"), ("2", "str"), (2.0, "float"), (True, "bool"))
     ],
-    (lambda retriever: retriever.search_batch(["a"], None), "k must be a whole number of hits"),
+    (lambda retriever: retriever.search_batch(["a"], None), "k must be an integer"),
 ]
 
 
@@ -204,7 +204,7 @@ def test_what_is_no_query_is_named() -> None:
         assert len(retriever.search("kettle", np.int64(2))) == 2  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="query must be a str, got NoneType"):
         SpeculativeRetriever(retrievers()[0]).guess(None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="prefetch must be a whole number"):
+    with pytest.raises(TypeError, match="prefetch must be an integer"):
         SpeculativeRetriever(retrievers()[0], prefetch="2")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="texts must be a list of strings, got NoneType None"):
         BM25Retriever(None)  # type: ignore[arg-type]

@@ -21,10 +21,10 @@ from copyspec.retrievers import BM25Retriever, DenseRetriever, Hit, Retriever
 from copyspec.retrievers.shortlist import shortlist_of
 from copyspec.retrievers.speculative.retriever import SpeculativeRetriever
 from copyspec.retrievers.speculative.scheduler import (
-    PACED,
+    CLEAR_SPEEDUP,
+    MIN_ROUNDS,
+    MIN_SPEEDUP,
     RETRY,
-    SURE,
-    WORTH,
     Costs,
     Plan,
     Scheduler,
@@ -443,16 +443,16 @@ def test_a_small_promise_is_measured_before_it_is_believed() -> None:
         scheduler.observe_search(1, 0.0015)
         scheduler.observe_round(1, 1)
     promised = best_plan(scheduler.gamma, scheduler.costs, overlaps=True)  # type: ignore[arg-type]
-    assert promised.speculates and WORTH < promised.promise < SURE
+    assert promised.speculates and MIN_SPEEDUP < promised.promise < CLEAR_SPEEDUP
     assert not scheduler.plan().speculates, "nothing is known of the pace without"
-    for _ in range(PACED):
+    for _ in range(MIN_ROUNDS):
         scheduler.observe_pace(0.0115, 1, speculates=False)
     assert scheduler.plan().speculates
-    for _ in range(PACED):
+    for _ in range(MIN_ROUNDS):
         scheduler.observe_pace(0.0125, 1, speculates=True)  # the searches beside slow the steps down
     assert not any(scheduler.plan().speculates for _ in range(RETRY)), "it was slower"
     assert scheduler.plan().speculates, "after a while it is tried again"
-    for _ in range(PACED):
+    for _ in range(MIN_ROUNDS):
         scheduler.observe_pace(0.0105, 1, speculates=True)
     assert all(scheduler.plan().speculates for _ in range(2 * RETRY))
 
@@ -464,4 +464,4 @@ def test_dear_searches_are_speculated_on_before_any_pace_is_known() -> None:
         scheduler.observe_search(1, 0.2)
         scheduler.observe_round(1, 1)
     plan = scheduler.plan()
-    assert plan.speculates and plan.promise < SURE
+    assert plan.speculates and plan.promise < CLEAR_SPEEDUP

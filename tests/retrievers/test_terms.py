@@ -288,9 +288,9 @@ def test_folders_that_are_no_sentence_transformers_are_refused(transformer: Path
     for number, (modules, said) in enumerate(
         (
             ('[{"type": "x.LSTM", "path": "1_LSTM"}]', "has a module 'LSTM'"),
-            ('[{"type": "x.Pooling", "path": "../up"}]', "which is no module"),
+            ('[{"type": "x.Pooling", "path": "../up"}]', "which is not a module"),
             ("{}", "holds no list"),
-            ("[", "is no JSON"),
+            ("[", "is not JSON"),
         )
     ):
         folder = tmp_path / str(number)

@@ -136,7 +136,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"messages": []}, "messages is empty"),
     ({"messages": "hello"}, "messages: "),
     ({"messages": [{"role": "user"}]}, "no content"),
-    ({"messages": [{"content": "x"}]}, "no chat message"),
+    ({"messages": [{"content": "x"}]}, "is not a chat message"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "reads text only",
@@ -152,7 +152,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"n": 17, "temperature": 1}, "16 outputs"),
     ({"n": 2, "temperature": 1, "stream": True}, "cannot be streamed"),
     ({"stop": [""]}, "stop must be"),
-    ({"logit_bias": {"x": 1}}, "no token id"),
+    ({"logit_bias": {"x": 1}}, "is not a token id"),
     ({"logit_bias": {"99999": 1}}, "99999"),
     ({"references": 3}, "references must be"),
     ({"references": [["a"], ["b"]]}, "references holds 2 lists"),

@@ -147,7 +147,7 @@ def test_plain_decoding_is_tested_too(name: str, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(PlainSession, "_pass", wrong)
     monkeypatch.setattr("copyspec.targets.dispatch._no_drafts", lambda model, facts: "it is so")
-    with pytest.raises(UnsupportedModelError, match="it is so, and decoded plainly it does not follow"):
+    with pytest.raises(UnsupportedModelError, match="it is so, and its plain decoding differs"):
         wrap(models.tiny(name), on_unsupported="plain")
 
 

@@ -136,13 +136,13 @@ def test_a_template_without_system_role_gets_it_before_the_user() -> None:
 def test_errors_of_chats_say_what_to_write() -> None:
     with pytest.raises(ChatError, match="has no chat template: give the prompt as a str"):
         Codec(byte_level(template=None)).encode_chat(CHAT)
-    with pytest.raises(ChatError, match=r"prompt\[1\] is no chat message: 'hi'; write \{'role': 'user'"):
+    with pytest.raises(ChatError, match=r"prompt\[1\] is not a chat message: 'hi'; write \{'role': 'user'"):
         check_chat([CHAT[0], "hi"], "prompt")
     for message in ({"role": "user"}, {"role": "user", "content": None}, {"role": "user", "text": "hi"}):
         with pytest.raises(ChatError, match=r"prompt\[0\] has no content: .* write \{'role': \.\.\., 'content'"):
             check_chat([message], "prompt")
     for content in (5, ["hi"]):
-        with pytest.raises(ChatError, match=r"prompt\[0\] has content that is no text: .* write 'content': 'text'"):
+        with pytest.raises(ChatError, match=r"prompt\[0\] has content that is not text: .* write 'content': 'text'"):
             check_chat([{"role": "user", "content": content}], "prompt")
     called = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}
     assert check_chat([called], "prompt") == [called]

@@ -70,7 +70,7 @@ def test_no_strength_is_the_model_alone(engine: Engine) -> None:
 
 def test_wrong_options_are_told(engine: Engine) -> None:
     for wrong, message in (
-        ({"contrast": "pool"}, "is no model"),
+        ({"contrast": "pool"}, "is not a model"),
         ({"contrast": "layers:1", "contrast_strength": -1}, "contrast_strength must be a number at least 0"),
         ({"contrast": "layers:1", "contrast_cutoff": 0}, "contrast_cutoff must be a number above 0"),
         ({"contrast": llama(len(byte_level()) + 8)}, "has another vocabulary"),

@@ -251,7 +251,7 @@ def test_options_are_checked() -> None:
         ({"rule": "rejection", "settings": {"k": 3}}, hot, "does not know the setting 'k'; it has no settings"),
         ({"rule": "bild", "settings": {"tau": 3}}, hot, "its settings are 'fallback', 'rollback'"),
         ({"rule": "lenience", "settings": {"lenience": 1.5}}, hot, "lenience must be a number above 0 and at most 1"),
-        ({"rule": "top-k-gap", "settings": {"beta": 0}}, hot, "beta must be a whole number from 1, got 0"),
+        ({"rule": "top-k-gap", "settings": {"beta": 0}}, hot, "beta must be an integer >= 1, got 0"),
         ({"rule": "top-k-gap", "settings": {"tau": -1}}, hot, "tau must be a number at least 0, got -1"),
         ({"rule": "typical", "settings": {"delta": "x"}}, hot, "delta must be a number .* got 'x'"),
     ]

@@ -55,7 +55,7 @@ def test_lines_and_page_show_the_figures_and_text_stays_text(comparison: Compari
     page = "".join(race_page(race))
     assert "<b>sat" not in page and page.count("<script>") == 1 and "http:" not in page and "https:" not in page
     for lane in race.lanes:
-        assert lane.name in told and race.told(lane) in page and f"{lane.passes} passes" in told
+        assert lane.name in told and race.summary(lane) in page and f"{lane.passes} passes" in told
         assert lane.done(0) < 1 <= lane.done(lane.seconds)
     assert max(map(len, told.splitlines())) <= 80
     assert len(re.findall(r'<span class="p[01]"', page)) == sum(lane.passes for lane in race.lanes)

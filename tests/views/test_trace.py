@@ -114,7 +114,7 @@ def test_text_of_a_trace_is_shown_as_text() -> None:
     [
         (lambda top: top.update(format="other"), "format 'other'"),
         (lambda top: top.update(passes={}), "passes must be a list"),
-        (lambda top: top["passes"][0].update(path=[10**6]), "is no path"),
+        (lambda top: top["passes"][0].update(path=[10**6]), "is not a path"),
         (lambda top: top["passes"][0]["nodes"]["parents"].__setitem__(0, 5), "must come before its child"),
         (lambda top: top["passes"][0]["nodes"]["tokens"].append(1), "differ in length"),
         (lambda top: top["passes"][0]["times"].update(model=float("nan")), "must be a number"),

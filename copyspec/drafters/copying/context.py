@@ -151,6 +151,12 @@ class CopyContext:
         self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
         return True
 
+    def free(self, most: int) -> bool:
+        """Free about `most` tokens of the index, which is of no use afterwards. Returns whether nothing is left."""
+        while self.places and most > 0:
+            most -= len(self.places.popitem()[1])
+        return not self.places
+
     def extend(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output."""
         text, written, counts, common = self.tokens, self.written, self._counts, self.common

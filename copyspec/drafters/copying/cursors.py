@@ -6,10 +6,12 @@ Each cursor has a situation (`situations`): how it was found, and the length of 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from functools import partial
 
 from copyspec.drafters.copying.context import EDIT, PROMPT, REFERENCE, WRITTEN, CopyContext
 from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
 from copyspec.drafters.copying.growth import Cursor, forked
+from copyspec.drafters.copying.resumptions import columns
 from copyspec.drafters.copying.situations import (
     ALIGNED,
     ALIGNED_1,
@@ -37,6 +39,7 @@ from copyspec.drafters.copying.situations import (
 )
 from copyspec.drafters.copying.suffix import LONGEST, matches
 from copyspec.drafters.copying.versions import version_of
+from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.text.blocks import EVEN
 
 NEAR = 32  # positions after the end of the last copy that count as near it
@@ -55,8 +58,8 @@ RESUME_FOLLOWED_WITHIN = 48  # as RESUME_WITHIN, in followed text, which the out
 class Tracker:
     """Tracks the output's position in the row's sources by suffix matches, edit alignment and interrupted copies."""
 
-    def __init__(self, corpus: CopyContext, breaks: Set[int] = frozenset()) -> None:
-        self._corpus, self._breaks = corpus, breaks
+    def __init__(self, corpus: CopyContext, breaks: Set[int] = frozenset(), ngrams: NGrams | None = None) -> None:
+        self._corpus, self._breaks, self._ngrams = corpus, breaks, ngrams
         self._followed = followed_text(corpus)
         self._is_begun = False  # whether the output has begun to copy `edit_source`
         self._copied = Copied(anchor=self._followed.start)
@@ -202,10 +205,20 @@ class Tracker:
         seen = {position for position, _ in cursors}
         family = (followed.resumed if is_followed else RESUMED_BY_KIND[kind]) * STRIDE
         end = len(corpus.tokens) if kind == WRITTEN else corpus.output_start
-        for shift in resumed_shifts(since):
-            position = anchor + shift
-            if position < end and position not in seen and (kind == WRITTEN or corpus.kinds[position] == kind):
-                cursors.append((position, family + resumed(since, shift)))
+        shifts = [
+            shift
+            for shift in resumed_shifts(since)
+            if anchor + shift < end and (kind == WRITTEN or corpus.kinds[anchor + shift] == kind)
+        ]
+        if is_followed or kind == EDIT:
+            found = columns(corpus.tokens, anchor, since, shifts, self._ngrams)
+        else:
+            found = map(partial(resumed, since), shifts)
+        cursors += [
+            (anchor + shift, family + column)
+            for shift, column in zip(shifts, found, strict=True)
+            if anchor + shift not in seen
+        ]
 
 
 def _beyond(tokens: list[int], position: int) -> int:

@@ -50,7 +50,7 @@ class CopyDrafter:
     ) -> None:
         self._ngrams = ngrams
         self._corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
-        self._tracker = Tracker(self._corpus, breaks)
+        self._tracker = Tracker(self._corpus, breaks, ngrams)
         self._estimates = Estimates(found=bool(self._corpus.text_starts), is_question=self._corpus.is_question)
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
@@ -58,6 +58,11 @@ class CopyDrafter:
     def prepare(self, most: int) -> bool:
         """Index the next `most` tokens of the sources; whether all are, which is needed before any other call."""
         return self._corpus.prepare(most)
+
+    def free(self, most: int) -> bool:
+        """Free the index of about `most` tokens, when the drafter is done; whether nothing is left. A long index takes
+        milliseconds to free at once."""
+        return self._corpus.free(most)
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of likely continuations. The time grows with the number of nodes, hardly with the context."""
@@ -107,9 +112,9 @@ class CopyDrafter:
             offered = tokens[0] in grown.offered
             estimates.record_any(grown.covered, offered)
             if grown.words and not offered:
-                told = [(token, share) for token, share in grown.words if token not in grown.offered]
-                expected = NGRAM_PRECISION * sum([share for _, share in told])
-                estimates.record_words(expected, any([token == tokens[0] for token, _ in told]))
+                predicted = [(token, share) for token, share in grown.words if token not in grown.offered]
+                expected = NGRAM_PRECISION * sum([share for _, share in predicted])
+                estimates.record_words(expected, any([token == tokens[0] for token, _ in predicted]))
         return (self._cursors if node == ROOT else grown.cursors[node]), taken
 
     def _tree(self, grown: Grown, count: int) -> DraftTree:

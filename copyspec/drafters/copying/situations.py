@@ -39,11 +39,11 @@ FAMILIES = (
     "reference start",
     "prompt start",  # a possible start of the edited text, by bucket of its odds
     "later start",  # the same, after an introduction in the output
-    "edit resumed",  # without a match: after a difference, by tokens since then and position; see `resumed`
-    "reference resumed",
+    "edit resumed",  # without a match: after a difference, by its odds; see `resumptions`
+    "reference resumed",  # by tokens since the difference and position; see `resumed`
     "prompt resumed",
     "written resumed",
-    "followed resumed",
+    "followed resumed",  # by its odds, as "edit resumed"
     "common",  # without a match: the most frequent tokens of the text so far, by rank in pairs
     "none",  # weight of the event that no cursor is right: at the root, and deeper
 )
@@ -61,7 +61,8 @@ EDIT_LATER = EDIT_START * STRIDE + 3
 EDIT_LATER_DIFFERS = EDIT_LATER + 1  # one token further: the text's first token was replaced
 EDIT_LABEL = EDIT_LATER + 2
 """What precedes the edited text in the prompt, such as a label's colon: the text may follow it here too."""
-RESUMED = 16  # columns of the "resumed" families; the first is unused
+RESUMED = 16  # columns of the "resumed" families that are not by odds; the first is unused
+RESUMED_ONE = 12  # of those by odds: the column of odds 1; the odds double with every second column
 EDIT_RESUMED = LATER_START + 1
 RESUMED_BY_KIND = {kind: EDIT_RESUMED + number for number, kind in enumerate((EDIT, REFERENCE, PROMPT, WRITTEN))}
 FOLLOWED_RESUMED = EDIT_RESUMED + 4

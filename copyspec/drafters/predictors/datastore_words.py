@@ -57,7 +57,7 @@ class DatastorePredictor:
         self._matched = 0
         self._hits: list[_Hit] | None = None  # of this context; None: not searched yet
         self._groups: dict[Path, list[_Hit]] = {}  # the hits, by the beginning of their continuation
-        self._said: dict[Path, Words | None] = {}
+        self._predicted: dict[Path, Words | None] = {}
 
     @property
     def hits(self) -> float:
@@ -69,24 +69,24 @@ class DatastorePredictor:
 
     def words(self, path: Path) -> Words | None:
         """Return the tokens that follow `path` in the hits' continuations; None if no continuation begins with it."""
-        if path not in self._said:
-            self._said[path] = self._said_after(path)
-        return self._said[path]
+        if path not in self._predicted:
+            self._predicted[path] = self._predicted_after(path)
+        return self._predicted[path]
 
     def read(self, tree: DraftTree) -> bool:
         """Return False: one search finds all predictions."""
         return False
 
     def follow(self, tokens: Sequence[int]) -> None:
-        said = self.words(()) if tokens and self._hits else None
-        if said:
+        predicted = self.words(()) if tokens and self._hits else None
+        if predicted:
             bucket = min(self._matched, len(PRIOR) - 1)
             prior = PRIOR_WEIGHT * (1 - DECAY)
-            right = any(token == tokens[0] for token, _ in said)
+            right = any(token == tokens[0] for token, _ in predicted)
             self._right[bucket] = DECAY * self._right[bucket] + prior * PRIOR[bucket] + right
             self._tries[bucket] = DECAY * self._tries[bucket] + prior + 1
         self._context = [*self._context, *tokens][-CONTEXT:]
-        self._hits, self._groups, self._said = None, {}, {}
+        self._hits, self._groups, self._predicted = None, {}, {}
 
     def rest(self) -> None:
         pass
@@ -94,7 +94,7 @@ class DatastorePredictor:
     def learn(self, left: float, gradient: float) -> None:
         self._weights.learn(left, gradient)
 
-    def _said_after(self, path: Path) -> Words | None:
+    def _predicted_after(self, path: Path) -> Words | None:
         group, depth = self._going(path), len(path)
         if not group:
             return None
@@ -115,9 +115,9 @@ class DatastorePredictor:
         scale = self._chance(self._matched + depth) / total
         if len(group) < len(self._found()):
             scale *= BEHIND[bisect_left(PLACES, len(group))]
-        said = [(token, scale * share) for token, share in shares.items() if scale * share >= FEWEST]
-        said.sort(key=lambda each: -each[1])
-        return said or None
+        predicted = [(token, scale * share) for token, share in shares.items() if scale * share >= FEWEST]
+        predicted.sort(key=lambda each: -each[1])
+        return predicted or None
 
     def _chance(self, matched: int) -> float:
         bucket = min(matched, len(PRIOR) - 1)

@@ -34,7 +34,7 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
             "give a smaller model as draft_model"
         )
     if not isinstance(layers, int) or isinstance(layers, bool) or not 1 <= layers < len(stack):
-        raise ValueError(f"layers must be a whole number from 1 to {len(stack) - 1}, got {layers!r}")
+        raise ValueError(f"layers must be an integer from 1 to {len(stack) - 1}, got {layers!r}")
     return new_stack(model, dict(enumerate(list(stack)[:layers])))
 
 

@@ -317,7 +317,7 @@ class _Reader:
         tokens = vocabulary.long()
         distinct = vocabulary.dim() == 1 and len(set(tokens.tolist())) == len(tokens) > 0
         if not distinct or int(tokens.min()) < 0 or int(tokens.max()) >= self._vocab:
-            raise FileError(f"{WEIGHTS} has a vocabulary that is no list of different tokens below {self._vocab}")
+            raise FileError(f"{WEIGHTS} has a vocabulary that is not a list of different tokens below {self._vocab}")
         return tokens
 
 

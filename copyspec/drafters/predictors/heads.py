@@ -127,7 +127,7 @@ class HeadsPredictor:
         """Hidden states [n, F] and the tokens that followed them: for a feature layer those it has not read yet, for
         other heads only the latest."""
         self._reader = FeatureReader()
-        self._said: dict[Path, Words] = {}  # uncalibrated, since the output last grew
+        self._predicted: dict[Path, Words] = {}  # uncalibrated, since the output last grew
         self._words: dict[Path, Words] = {}  # calibrated, as far as they were asked for
         self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head: [D], after each path
         self._nodes: dict[Path, FeatureNode] = {}  # of a feature layer
@@ -153,8 +153,8 @@ class HeadsPredictor:
         if not self._is_ready or len(path) >= self._depth:
             return ()  # empty, and no `read` would add anything
         words = self._words.get(path)
-        if words is None and (said := self._saying(path)) is not None:
-            words = self._words[path] = calibrated(said, self._heads.reliability)
+        if words is None and (predicted := self._predict(path)) is not None:
+            words = self._words[path] = calibrated(predicted, self._heads.reliability)
         return words
 
     def observe(self, scored: ScoredDraft) -> None:
@@ -163,10 +163,10 @@ class HeadsPredictor:
 
     def follow(self, tokens: Sequence[int]) -> None:
         for index, token in enumerate(tokens):
-            if said := self._saying(tuple(tokens[:index])):
-                self._heads.reliability.record(said, token)
+            if predicted := self._predict(tuple(tokens[:index])):
+                self._heads.reliability.record(predicted, token)
         scored, self._scored = self._scored, None
-        self._said.clear()
+        self._predicted.clear()
         self._words.clear()
         self._states.clear()
         self._nodes.clear()
@@ -205,7 +205,7 @@ class HeadsPredictor:
     @property
     def _is_ready(self) -> bool:
         """Whether the hidden state is known from which the target's last token was picked."""
-        return bool(self._pairs) or () in self._said
+        return bool(self._pairs) or () in self._predicted
 
     def _follow(self, scored: ScoredDraft | None, tokens: Sequence[int]) -> bool:
         """Keep the hidden states along `tokens`. Returns False if some of them are unknown."""
@@ -226,26 +226,28 @@ class HeadsPredictor:
         self._pairs.append((states[places], following))
         return True
 
-    def _saying(self, path: Path) -> Words | None:
+    def _predict(self, path: Path) -> Words | None:
         if self._levels:
             return self._levels[len(path)] if len(path) < len(self._levels) else ()
-        return self._said.get(path)
+        return self._predicted.get(path)
 
     def _read_recurrent(self, bound: _Bound, head: RecurrentHead | FeatureLayer, drafted: Sequence[Path]) -> bool:
         """Read level by level; a feature layer only one level, which takes as long as several of a recurrent head."""
-        known = len(self._said)
+        known = len(self._predicted)
         dear = isinstance(head, FeatureLayer)
         beam: list[tuple[Path, float]] = [((), 1.0)]
         for level in range(head.depth):
             here = [path for path in drafted if len(path) == level]
             wanted = dict.fromkeys([*(() if dear and level else (path for path, _ in beam)), *here])
-            fresh = [path for path in wanted if path not in self._said and (not path or path[:-1] in self._said)]
+            fresh = [
+                path for path in wanted if path not in self._predicted and (not path or path[:-1] in self._predicted)
+            ]
             if fresh:
                 self._advance(bound, head, fresh[:BEAM] if dear else fresh)
                 if dear:
                     break
             beam = self._next_beam(beam)
-        return len(self._said) > known
+        return len(self._predicted) > known
 
     def _advance(self, bound: _Bound, head: RecurrentHead | FeatureLayer, fresh: Sequence[Path]) -> None:
         """Read paths of one length whose parents have been read."""
@@ -266,13 +268,13 @@ class HeadsPredictor:
             states = head.step(first, embeddings)
             self._states |= zip(fresh, states, strict=True)
             logits = bound.product(states)
-        self._said |= zip(fresh, self._likeliest(bound, logits, [len(path) for path in fresh]), strict=True)
+        self._predicted |= zip(fresh, self._likeliest(bound, logits, [len(path) for path in fresh]), strict=True)
 
     def _next_beam(self, beam: Sequence[tuple[Path, float]]) -> list[tuple[Path, float]]:
         following = [
             ((*path, token), chance * probability)
             for path, chance in beam
-            for token, probability in self._said.get(path, ())[:BEAM]
+            for token, probability in self._predicted.get(path, ())[:BEAM]
             if chance * probability >= BEAM_LEAST
         ]
         return sorted(following, key=lambda each: -each[1])[:BEAM]

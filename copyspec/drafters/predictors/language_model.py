@@ -177,7 +177,7 @@ class ModelPredictor:
     def __init__(self, model: DraftModel, context: RowContext) -> None:
         self._model = model
         self._reader = Reader(model.target, context)
-        self._said: dict[Path, Words] = {}  # uncalibrated predictions since the output last grew
+        self._predicted: dict[Path, Words] = {}  # uncalibrated predictions since the output last grew
         self._words: dict[Path, Words] = {}  # calibrated, as far as they were asked for
 
     def weight(self, left: float) -> float:
@@ -193,8 +193,8 @@ class ModelPredictor:
 
     def words(self, path: Path) -> Words | None:
         words = self._words.get(path)
-        if words is None and (said := self._said.get(path)) is not None:
-            words = self._words[path] = calibrated(said, self._model.reliability)
+        if words is None and (predicted := self._predicted.get(path)) is not None:
+            words = self._words[path] = calibrated(predicted, self._model.reliability)
         return words
 
     def read(self, tree: DraftTree) -> bool:
@@ -208,9 +208,9 @@ class ModelPredictor:
 
     def follow(self, tokens: Sequence[int]) -> None:
         for index, token in enumerate(tokens):
-            if said := self._said.get(tuple(tokens[:index])):
-                self._model.reliability.record(said, token)
-        self._said.clear()
+            if predicted := self._predicted.get(tuple(tokens[:index])):
+                self._model.reliability.record(predicted, token)
+        self._predicted.clear()
         self._words.clear()
         self._reader.follow(tokens)
 
@@ -227,7 +227,7 @@ class ModelPredictor:
             return False
         self._model.took(perf_counter() - started, self._reader.columns)
         for node, words in zip([(), *paths(tree.tokens, tree.parents)], found, strict=True):
-            self._said[(*path, *node)] = words
+            self._predicted[(*path, *node)] = words
         return True
 
 

@@ -37,6 +37,8 @@ _WORD = re.compile(r"'(?:s|t|re|ve|m|ll|d)\b| ?[^\W\d_]+| ?\d+| ?[^\w\s]+|\s+|_+
 
 MOST_WORDS = 1 << 16  # word numbers are stored as uint16
 
+SMALL_WORDS = 64  # the most frequent words, nearly all of them function words and punctuation marks
+
 LONGEST_WORD = 4  # tokens; longer words are left out: the tokenizer is not made for such text
 
 _CARRIER = "a"  # each word is encoded behind it: many tokenizers encode the start of a text differently
@@ -119,6 +121,10 @@ class NGrams:
 
     arrays: tuple[dict[int, int], array[int], array[int], array[int], array[float], array[float]] | None
     """The tables of `share_out`, for the compiled `growth.grow`; None for a subclass with another `share_out`."""
+    small_words: frozenset[int]
+    """Tokens of the most frequent words, SMALL_WORDS at most."""
+    word_pieces: frozenset[int]
+    """Tokens that stand only behind the first in the words that are made of letters."""
 
     def __init__(
         self,
@@ -127,6 +133,9 @@ class NGrams:
         vocab_size: int | None = None,
     ) -> None:
         pieces = _pieces(words.words, words.counts.tolist(), encode)
+        frequent = np.argsort(-words.counts, kind="stable")[:SMALL_WORDS].tolist()
+        self.small_words = frozenset(pieces[word][0] for word in frequent if len(pieces[word]) == 1)
+        self.word_pieces = _word_pieces(words.words, pieces)
         keys, tokens, shares = _shares(words, pieces)
         known = shares >= LEAST
         if vocab_size is not None:
@@ -160,7 +169,7 @@ class NGrams:
         token (back-off). Results are not cached, because most contexts of a draft are looked up once.
         """
         found: list[tuple[int, float]] = []
-        tokens, shares, said = self._tokens, self._shares, _NONE  # `said`: continuations of longer contexts
+        tokens, shares, covered = self._tokens, self._shares, _NONE  # `covered`: continuations of longer contexts
         least = max(least, LEAST * weight)
         while key:
             place = self._places.get(key)
@@ -171,12 +180,12 @@ class NGrams:
                     if part < least:
                         break
                     token = tokens[index]
-                    if token not in said:
+                    if token not in covered:
                         found.append((token, part))
                 weight *= self._left[place]
                 if weight < least:
                     break
-                said = tokens[start:stop] + said
+                covered = tokens[start:stop] + covered
             key = key & _END_2 if key > _END_2 else key & _END_1 if key > _END_1 else 0
         return found
 
@@ -204,6 +213,14 @@ def _pieces(
     pieces = [piece if all(0 <= token < KEY_TOKENS for token in piece) else [] for piece in pieces]
     left_out = sum(count for count, piece in zip(counts, pieces, strict=True) if not piece)
     return pieces if 2 * left_out <= sum(counts) else [[] for _ in pieces]
+
+
+def _word_pieces(words: Sequence[str], pieces: Sequence[Sequence[int]]) -> frozenset[int]:
+    spelled = [
+        piece for word, piece in zip(words, pieces, strict=True) if piece and word[:1] == " " and word[1:].isalpha()
+    ]
+    first = {piece[0] for piece in spelled}
+    return frozenset(token for piece in spelled for token in piece[1:] if token not in first)
 
 
 def _shares(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> tuple[Ints, Ints, NDArray[np.float64]]:

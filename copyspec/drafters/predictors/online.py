@@ -53,9 +53,7 @@ class LearningHeads(DraftHeads):
 
     def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
         if not isinstance(file.heads, RecurrentHead):
-            raise ValueError(
-                f"heads {file.name!r} are of a kind that does not learn while it drafts; 'heads:' takes them"
-            )
+            raise ValueError(f"heads {file.name!r} cannot learn while they draft; use 'heads:'")
         super().__init__(file, model)
         self._first = file
         self._windows: deque[Window] = deque(maxlen=BUFFER)
@@ -136,7 +134,7 @@ class Learner:
         self._loss = value if not self._steps else MEMORY * self._loss + (1 - MEMORY) * value
         self._first_loss = max(self._first_loss, value) if self._steps < 5 else self._first_loss
         if not value < float("inf") or self._loss > DIVERGED * self._first_loss:
-            logger.warning("heads diverged while they learned (loss %.3g): they are as they came again", value)
+            logger.warning("heads diverged while learning (loss %.3g): their original weights are restored", value)
             self._heads.take(None)
             self._begin()
             return
@@ -160,8 +158,8 @@ class Learner:
             wanted = linear(states[:, 1:], self._shared).softmax(-1)
         for depth in range(head.depth):
             state = head.step(state, embeddings[:, depth])
-            said = linear(state, self._shared).log_softmax(-1)
-            total = total - (wanted[:, depth] * said).sum(-1).mean() + smooth_l1_loss(state, states[:, depth + 1])
+            log_probs = linear(state, self._shared).log_softmax(-1)
+            total = total - (wanted[:, depth] * log_probs).sum(-1).mean() + smooth_l1_loss(state, states[:, depth + 1])
         return total / head.depth
 
 
@@ -174,7 +172,7 @@ class LearningPredictor(HeadsPredictor):
         self._recent: deque[tuple[int, torch.Tensor, bool]] = deque(maxlen=heads.depth + 1)
 
     def follow(self, tokens: Sequence[int]) -> None:
-        scored, guesses = self._scored, self._saying(())
+        scored, guesses = self._scored, self._predict(())
         if scored is None or scored.states is None:
             self._recent.clear()
         else:

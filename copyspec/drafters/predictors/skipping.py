@@ -104,5 +104,5 @@ def _numbers(found: dict[str, object], name: str, layers: int) -> frozenset[int]
     if not isinstance(numbers, list) or not all(
         isinstance(each, int) and not isinstance(each, bool) and 0 <= each < layers for each in numbers
     ):
-        raise FileError(f"its {name!r} is no list of layers from 0 to {layers - 1}")
+        raise FileError(f"its {name!r} is not a list of layers from 0 to {layers - 1}")
     return frozenset(numbers)

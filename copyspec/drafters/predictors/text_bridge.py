@@ -67,7 +67,7 @@ class BridgedPredictor:
         plain = replace(context, prompt=self._prompt, sampling=SamplingOptions(), vocab_size=model.target.vocab_size)
         self._reader = Reader(model.target, plain)
         self._tokens, self._confidence = tokens, confidence
-        self._said: dict[Path, Words] = {}
+        self._predicted: dict[Path, Words] = {}
         self._words: dict[Path, Words] = {}  # calibrated, as far as they were asked for
         self._has_read = False
 
@@ -84,8 +84,8 @@ class BridgedPredictor:
 
     def words(self, path: Path) -> Words | None:
         words = self._words.get(path)
-        if words is None and (said := self._said.get(path)) is not None:
-            words = self._words[path] = calibrated(said, self._model.reliability)
+        if words is None and (predicted := self._predicted.get(path)) is not None:
+            words = self._words[path] = calibrated(predicted, self._model.reliability)
         return words
 
     def read(self, tree: DraftTree) -> bool:
@@ -99,15 +99,15 @@ class BridgedPredictor:
             return False
         path: Path = ()
         for token, chance in self._in_our_tokens(drafted, chances):
-            self._said[path] = [(token, chance)]
+            self._predicted[path] = [(token, chance)]
             path = (*path, token)
         return bool(path)
 
     def follow(self, tokens: Sequence[int]) -> None:
         for index, token in enumerate(tokens):
-            if said := self._said.get(tuple(tokens[:index])):
-                self._model.reliability.record(said, token)
-        self._said.clear()
+            if predicted := self._predicted.get(tuple(tokens[:index])):
+                self._model.reliability.record(predicted, token)
+        self._predicted.clear()
         self._words.clear()
         self._has_read = False
         self._text += tokens

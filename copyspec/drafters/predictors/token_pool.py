@@ -41,8 +41,8 @@ class PoolPredictor:
         return self._weights(left)
 
     def words(self, path: Path) -> Words | None:
-        said = self._table.get(path[-1] if path else self._last)
-        return None if said is None else calibrated(said, self._reliability)
+        predicted = self._table.get(path[-1] if path else self._last)
+        return None if predicted is None else calibrated(predicted, self._reliability)
 
     def read(self, tree: DraftTree) -> bool:
         """Return False: there is no model to read with."""
@@ -54,10 +54,10 @@ class PoolPredictor:
 
     def fill(self, tree: DraftTree, words: Sequence[Words]) -> None:
         """Store the target's top tokens after the root and each node of `tree`. `words`: [1 + m]"""
-        for token, said in zip((self._last, *tree.tokens), words, strict=True):
+        for token, predicted in zip((self._last, *tree.tokens), words, strict=True):
             if known := self._table.get(token):
-                self._reliability.record(known, said[0][0])
-            self._table[token] = said
+                self._reliability.record(known, predicted[0][0])
+            self._table[token] = predicted
 
     def follow(self, tokens: Sequence[int]) -> None:
         self._last = tokens[-1]

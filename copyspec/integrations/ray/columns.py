@@ -66,7 +66,7 @@ class CorrectColumn:
         errors: list[str | None] = [None] * len(texts)
         readable = [i for i, text in enumerate(texts) if isinstance(text, str)]
         for i in set(range(len(texts))) - set(readable):
-            errors[i] = f"{self._column} is no text: {type(texts[i]).__name__}"
+            errors[i] = f"{self._column} is not text: {type(texts[i]).__name__}"
         for i, correction in zip(readable, self._corrected([texts[i] for i in readable]), strict=True):
             if isinstance(correction, str):
                 errors[i] = correction
@@ -144,7 +144,7 @@ class AnswerColumn:
                 errors.append(None)
             except Exception as error:
                 results.append(None)
-                errors.append(_told(error))
+                errors.append(_error_text(error))
         return {**columns, self._to: results, ERROR: errors}
 
 
@@ -153,10 +153,10 @@ def _one(pipeline: GECPipeline, text: str) -> Correction | str:
         return pipeline(text)
     except Exception as error:
         logger.warning("a row was not corrected", exc_info=True)
-        return _told(error)
+        return _error_text(error)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

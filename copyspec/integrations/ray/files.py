@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FILES_PER_GROUP, BYTES_PER_GROUP = 64, 1 << 18
 """Files given to an actor at once: small files share forward passes, and every actor gets some."""
 
-TOLD, ERROR = "told", "error"
+REPORTS, ERROR = "reports", "error"
 
 
 def correct_on_ray(
@@ -52,15 +52,15 @@ def correct_on_ray(
     left = next((journal for journal in journals if journal.exists()), None)
     if left is not None and not files.resume:
         raise ValueError(
-            f"{str(left)!r} is what an interrupted run left: resume=True goes on with it; to begin anew, delete it"
+            f"{str(left)!r} was left by an interrupted run: resume=True continues it; to start over, delete it"
         )
     work = GroupCorrector(make, replace(files, resume=True), run)
     kept: list[Path] = []
     for row in mapped(work, [{"paths": group} for group in groups(given)], address, actors):
         if row[ERROR]:
             raise ValueError(f"an actor has no corrector: {row[ERROR]}")
-        for told in json.loads(row[TOLD]):
-            report = read_report(told)
+        for data in json.loads(row[REPORTS]):
+            report = report_from_json(data)
             if report.error is None:
                 kept.append(journal_path(report.path))
             yield report
@@ -81,13 +81,13 @@ class GroupCorrector:
         try:
             self._corrector = self._corrector or self._make()
         except Exception as error:  # raised through Ray, it would come with all of Ray's frames
-            return {TOLD: "[]", ERROR: str(error) or type(error).__name__}
+            return {REPORTS: "[]", ERROR: str(error) or type(error).__name__}
         paths = [str(path) for path in given["paths"]]
         reports = correct_files(Runner(self._corrector, self._run), paths, self._files)
         # Closing the generator before its end keeps the journals, so that a repeated group is known to be done.
-        told = [tell_report(report) for report in islice(reports, len(paths))]
+        data = [report_to_json(report) for report in islice(reports, len(paths))]
         reports.close()
-        return {TOLD: json.dumps(told), ERROR: ""}
+        return {REPORTS: json.dumps(data), ERROR: ""}
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_corrector": None}
@@ -107,7 +107,7 @@ def groups(paths: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def tell_report(report: FileReport) -> dict[str, object]:
+def report_to_json(report: FileReport) -> dict[str, object]:
     """Convert a report to JSON-compatible data."""
     error = report.error
     text = None if error is None else (getattr(error, "strerror", None) or str(error) or type(error).__name__)
@@ -115,12 +115,12 @@ def tell_report(report: FileReport) -> dict[str, object]:
     return {"path": report.path, "summary": counts, "error": text, "was_done": report.was_done, "backup": report.backup}
 
 
-def read_report(told: Mapping[str, Any]) -> FileReport:
-    """Restore a report from `tell_report`'s data; errors keep only their message."""
+def report_from_json(data: Mapping[str, Any]) -> FileReport:
+    """Restore a report from `report_to_json`'s data; errors keep only their message."""
     from copyspec.pipelines import FileReport, Summary
 
     counts: dict[str, Any] = {
-        name: Counter(value) if isinstance(value, dict) else value for name, value in told["summary"].items()
+        name: Counter(value) if isinstance(value, dict) else value for name, value in data["summary"].items()
     }
-    error = None if told["error"] is None else ValueError(told["error"])
-    return FileReport(told["path"], Summary(**counts), error, told["was_done"], told["backup"])
+    error = None if data["error"] is None else ValueError(data["error"])
+    return FileReport(data["path"], Summary(**counts), error, data["was_done"], data["backup"])

@@ -91,10 +91,10 @@ class PartWriter:
         write_lines(self._folder / f"{part.name}.jsonl", done)
         if failed:
             write_lines(self._folder / FAILED / f"{part.name}.jsonl", failed)
-        told = {"rows": len(done), "failed": len(failed), "worker": f"{platform.node()}:{os.getpid()}"}
-        told |= {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - cpu_begun}
-        write_lines(self._folder / DONE / f"{part.name}.json", [told])  # written last: it marks the part as done
-        return told
+        record = {"rows": len(done), "failed": len(failed), "worker": f"{platform.node()}:{os.getpid()}"}
+        record |= {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - cpu_begun}
+        write_lines(self._folder / DONE / f"{part.name}.json", [record])  # written last: it marks the part as done
+        return record
 
     def _results(self, rows: list[Row]) -> Iterator[Row]:
         if not rows:
@@ -121,11 +121,11 @@ def write_lines(path: Path, rows: Iterable[Row]) -> None:
 
 def _begin(folder: Path, identity: Mapping[str, object]) -> None:
     """Record which run the folder belongs to, or check that it belongs to the same run."""
-    told = json.loads(json.dumps(identity))
+    record = json.loads(json.dumps(identity))
     file = folder / RUN_FILE
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        changed = sorted(name for name in {*before, *told} if before.get(name) != told.get(name))
+        changed = sorted(name for name in {*before, *record} if before.get(name) != record.get(name))
         if changed:
             raise ValueError(
                 f"{str(folder)!r} holds the output of another run, which differs in {', '.join(changed)}: give another "
@@ -134,7 +134,7 @@ def _begin(folder: Path, identity: Mapping[str, object]) -> None:
         return
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{str(folder)!r} is not empty, and no run of this kind wrote it: give another folder")
-    write_lines(file, [told])
+    write_lines(file, [record])
 
 
 def _sized(part: RowPart) -> list[object]:
@@ -142,9 +142,9 @@ def _sized(part: RowPart) -> list[object]:
 
 
 def _report(folder: Path, parts: list[RowPart], resumed: int) -> RunReport:
-    told = [json.loads((folder / DONE / f"{part.name}.json").read_text(encoding="utf-8")) for part in parts]
-    rows, failed = (sum(each[name] for each in told) for name in ("rows", "failed"))
-    report = RunReport(rows, failed, len(parts), resumed, sum(each["cpu_seconds"] for each in told))
+    records = [json.loads((folder / DONE / f"{part.name}.json").read_text(encoding="utf-8")) for part in parts]
+    rows, failed = (sum(each[name] for each in records) for name in ("rows", "failed"))
+    report = RunReport(rows, failed, len(parts), resumed, sum(each["cpu_seconds"] for each in records))
     sums = {"rows": rows, "failed": failed, "parts": len(parts), "cpu_seconds": report.cpu_seconds}
     write_lines(folder / REPORT_FILE, [sums])
     return report

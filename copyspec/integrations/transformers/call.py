@@ -75,7 +75,7 @@ def read_rows(
     eos = frozenset(token for each in criteria if isinstance(each, EosTokenCriteria) for token in _tokens(each))
     pad = getattr(config, "_pad_token_tensor", config.pad_token_id)
     if pad is None and len(ids) > 1 and any(not isinstance(each, MaxLengthCriteria) for each in criteria):
-        raise ValueError("rows may end at different lengths, and no token fills them up; give pad_token_id=")
+        raise ValueError("rows may end at different lengths, and there is no padding token; give pad_token_id=")
     if limit is None:
         raise ValueError("no length ends the output; give max_new_tokens=")
     return Rows(ids, prompts, samples, limit - ids.shape[1], eos, 0 if pad is None else int(pad))
@@ -107,7 +107,7 @@ def refuse_arguments(arguments: Mapping[str, object]) -> None:
             if any(getattr(layer, "is_initialized", False) for layer in cache.layers):
                 raise ValueError(f"{name} holds tokens; copyspec begins with an empty cache: leave it out")
             continue
-        raise ValueError(f"copyspec does not hand {name} to the model (got {shown(value)}); leave out custom_generate")
+        raise ValueError(f"copyspec does not pass {name} to the model (got {shown(value)}); leave out custom_generate")
 
 
 def _prompts(ids: torch.Tensor, arguments: Mapping[str, object]) -> list[list[int]]:

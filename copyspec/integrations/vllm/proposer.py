@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ logger = logging.getLogger(__name__)
 NOTHING: Chain = ((), ())
 
 PREPARING_SECONDS = 0.001
-"""Of a step, for requests with long texts. All rows wait meanwhile, and for the part of the work that has begun."""
+"""Of a step, for requests with long texts, and as much to free them. All rows wait meanwhile, and for the part of the
+work that has begun."""
 
 
 class Proposer:
@@ -44,8 +46,9 @@ class Proposer:
         self._runner: Any | None = None
         self._drafts_sampled = True
         self._rows: dict[object, RequestRow] = {}
+        self._ended: deque[RequestRow] = deque()  # with long texts, which are freed in parts
         self._last: tuple[int, int, float] | None = None  # rows, draft tokens and start of the last decode-only step
-        self._told = False
+        self._warned = False
         runners.check_version()
 
     def load_model(self, *args: object, **kwargs: object) -> None:
@@ -60,7 +63,7 @@ class Proposer:
         else:
             runners.limit_rows_alone(self._runner)
         if not self._drafts_sampled:
-            logger.warning("vLLM's sampler loses its parameters beside drafts on this platform: nothing is drafted")
+            logger.warning("vLLM's sampler loses its parameters with drafts on this platform: nothing is drafted")
 
     @property
     def num_rows(self) -> int:
@@ -135,7 +138,7 @@ class Proposer:
             row.follow(tokens[slot, row.length : total].tolist())
             return row
         except Exception:
-            self._tell_failure()
+            self._log_failure()
             return None
 
     def _prepare(self, rows: Sequence[RequestRow | None]) -> None:
@@ -147,7 +150,7 @@ class Proposer:
                 try:
                     row.prepare()
                 except Exception:
-                    self._tell_failure()
+                    self._log_failure()
                     break
 
     def _chain(self, row: RequestRow, budget: Budget) -> Chain:
@@ -160,7 +163,7 @@ class Proposer:
         try:
             chain = row.drafter.propose(self._budget if row.repeats else budget)
         except Exception:
-            self._tell_failure()
+            self._log_failure()
             return NOTHING
         return chain.tokens[:room], chain.scores[:room]
 
@@ -191,13 +194,17 @@ class Proposer:
             for slot in [slot for slot in self._rows if isinstance(slot, int) and slot >= rows]:
                 del self._rows[slot]
             return
-        for key in self._rows.keys() - self._runner.requests.keys():
-            del self._rows[key]
+        ended = [self._rows.pop(key) for key in self._rows.keys() - self._runner.requests.keys()]
+        end = perf_counter() + PREPARING_SECONDS
+        while self._ended and perf_counter() < end:
+            if self._ended[0].free():
+                self._ended.popleft()
+        self._ended += [row for row in ended if not row.free()]
 
-    def _tell_failure(self) -> None:
-        if not self._told:
-            self._told = True
-            logger.exception("drafting failed for a request, which goes on without drafts; told once")
+    def _log_failure(self) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.exception("drafting failed for a request, which continues without drafts; logged once")
 
 
 def _agrees(row: RequestRow, tokens: NDArray[np.int32]) -> bool:

@@ -25,7 +25,7 @@ SHORT = 5_000
 """Tokens given with a request up to which they are prepared in its first step: they take half a millisecond."""
 
 SLICE = 8_000
-"""Tokens of longer ones that are indexed at a time, in one to two milliseconds."""
+"""Tokens of longer ones that are indexed, or freed, at a time, in one to two milliseconds."""
 
 
 @dataclass(slots=True)
@@ -55,6 +55,10 @@ class RequestRow:
                 self.drafter.accept(self._pending)
                 self._pending = []
         return self.drafter is not None
+
+    def free(self) -> bool:
+        """Free a part of what an ended request held. Returns whether nothing is left."""
+        return not isinstance(self.drafter, CopyDrafter) or self.drafter.free(SLICE)
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Add new output tokens."""
@@ -100,7 +104,7 @@ class RequestRows:
     def __init__(self, codec: Codec, vocab_size: int, eos: Collection[int], ngrams: NGrams | None) -> None:
         self._codec, self._vocab_size, self._ngrams = codec, vocab_size, ngrams
         self._eos = [token for token in eos if 0 <= token < vocab_size]
-        self._told = False
+        self._warned = False
 
     def make(self, request: object, prompt: Sequence[int], parameters: object = None) -> RequestRow:
         """Create a row without output; `parameters`: vLLM's SamplingParams, if any. It never raises for a request's
@@ -141,9 +145,9 @@ class RequestRows:
         try:
             edit, references = read_texts(extra_args)
         except TypeError as error:
-            if not self._told:
-                self._told = True
-                logger.warning("a request's texts to copy from are ignored, as will be others like it: %s", error)
+            if not self._warned:
+                self._warned = True
+                logger.warning("invalid texts to copy from are ignored, here and in later requests: %s", error)
         given: list[tuple[Text, SourceKind]] = [(edit, "edit")] if edit is not None else []
         return [*given, *((each, "reference") for each in references)]
 

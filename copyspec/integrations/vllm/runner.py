@@ -56,7 +56,7 @@ def mend_sampler() -> bool:
     if _expands(expand):
         return True
     sampler.expand_batch_to_tokens = _expand
-    logger.warning("vLLM's expand_batch_to_tokens loses its result on this platform: copyspec put its own in its place")
+    logger.warning("vLLM's expand_batch_to_tokens loses its result on this platform: copyspec has replaced it")
     return _expands(_expand)
 
 

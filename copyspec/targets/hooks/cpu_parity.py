@@ -62,7 +62,7 @@ class SegmentedMask(torch.Tensor):
         return result
 
 
-def near_plain(facts: ModelFacts, masks: Masks, columns: Columns) -> Masks:
+def segmented_masks(facts: ModelFacts, masks: Masks, columns: Columns) -> Masks:
     """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs segment by segment. Other
     masks are returned unchanged."""
     if len(columns.tokens) > 1 or facts.zero.dtype != torch.bfloat16 or facts.device.type != "cpu":

@@ -26,7 +26,7 @@ class ModelState:
             module = waiting.pop()
             of_module = module.__dict__  # takes a third of the time of `parameters()` and `modules()`
             if of_module["_forward_hooks"] or of_module["_forward_pre_hooks"] or "merged_adapters" in of_module:
-                self._modules.append(_told(module))
+                self._modules.append(_module_state(module))
             held += [each for each in of_module["_parameters"].values() if each is not None]
             waiting += [each for each in of_module["_modules"].values() if each is not None]
         # Parameters on the meta device stand for offloaded ones, and are created anew after every pass.
@@ -44,7 +44,7 @@ class ModelState:
         return self._weights == other._weights and all([each() is not None for each in (*self._alive, *other._alive)])
 
 
-def _told(module: torch.nn.Module) -> tuple[object, ...]:
+def _module_state(module: torch.nn.Module) -> tuple[object, ...]:
     """The hooks of a module, and its `peft` settings."""
     settings = [repr(getattr(module, name, None)) for name in ("active_adapters", "disable_adapters", "scaling")]
     merged = repr(getattr(module, "merged_adapters", None))

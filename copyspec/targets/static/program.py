@@ -71,10 +71,10 @@ class StaticProgram:
             masks = tree_masks(packed, self._facts)
         else:
             masks = additive_masks(inputs, self._slots, self._facts)
-        with self._told(inputs, positions):
+        with self._with_positions(inputs, positions):
             return self._enter(tokens, positions, masks, cache)
 
-    def _told(self, inputs: PassInputs, positions: torch.Tensor) -> AbstractContextManager[None]:
+    def _with_positions(self, inputs: PassInputs, positions: torch.Tensor) -> AbstractContextManager[None]:
         style = self._facts.positions
         if style == "argument":
             return nullcontext()
@@ -88,8 +88,8 @@ def enter_causal(model: PreTrainedModel, facts: ModelFacts) -> EnterModel:
     forward: Callable[..., Any] = model
 
     def enter(tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache) -> torch.Tensor:
-        told = {"position_ids": positions} if by_argument else {}
-        output = forward(input_ids=tokens, attention_mask=masks, past_key_values=cache, use_cache=True, **told)
+        keywords = {"position_ids": positions} if by_argument else {}
+        output = forward(input_ids=tokens, attention_mask=masks, past_key_values=cache, use_cache=True, **keywords)
         logits: torch.Tensor = output.logits
         return logits
 

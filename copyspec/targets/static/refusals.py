@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from copyspec.targets.hooks.modules import hooked
-from copyspec.targets.limits import rope_border
+from copyspec.targets.limits import rope_limit
 
 if TYPE_CHECKING:
     from copyspec.targets.causal import CausalTarget
@@ -23,7 +23,7 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
         return f"{name} is on {len(devices)} devices"
     if (where := hooked(model)) is not None:
         return f"{name} has a hook of somebody's on {where}, which a replay would not run"
-    if rope_border(model.config.get_text_config(decoder=True)) is not None:
+    if rope_limit(model.config.get_text_config(decoder=True)) is not None:
         return f"{name} looks at the largest position of a pass for its rotary frequencies"
     if facts.positions in ("none", "mpt"):
         return f"{name} takes no position of a row's own"

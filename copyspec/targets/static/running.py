@@ -102,7 +102,7 @@ class ProgramRunner:
         except Exception as error:
             if not type(error).__module__.startswith("torch._dynamo"):  # raised before anything has run
                 raise
-            logger.warning("this model's passes cannot be compiled (%s); they run without", _line(error))
+            logger.warning("this model's passes cannot be compiled (%s); they run uncompiled", _line(error))
         self._compiles = False
         for each in self._steps.values():
             each.run = each.program

@@ -89,7 +89,7 @@ class StaticSession:
         self._cross_is_stale = self._encoder is not None
         self._rows = 0  # rows of every pass in exact mode, padding included
         self._attended = 0  # slots that passes attend to
-        self._told_states = False
+        self._warned_states = False
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -123,8 +123,8 @@ class StaticSession:
     def score_with_states(
         self, chains: Chains, trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, None]:
-        if not self._told_states:
-            self._told_states = True
+        if not self._warned_states:
+            self._warned_states = True
             logger.warning(
                 "passes of static shapes keep no hidden states: draft heads do not draft here; "
                 "StaticOptions(use='never') has passes that do"

@@ -127,7 +127,7 @@ def tree_attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """Attention with transformers' signature. Raises ValueError if the mask is not a tree mask."""
     if attention_mask is None or attention_mask.dtype != torch.long or kwargs.get("position_bias") is not None:
-        raise ValueError(f"{type(module).__name__} hands attention something else than the mask that it was given")
+        raise ValueError(f"{type(module).__name__} passes attention something other than the mask it was given")
     for layers in _layers:
         layers.append(module)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

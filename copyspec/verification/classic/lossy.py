@@ -69,7 +69,7 @@ class TopKGap:
 
     def __post_init__(self) -> None:
         if not isinstance(self.beta, int) or isinstance(self.beta, bool) or self.beta < 1:
-            raise ValueError(f"beta must be a whole number from 1, got {self.beta!r}")
+            raise ValueError(f"beta must be an integer >= 1, got {self.beta!r}")
         _between("tau", self.tau, 0.0, math.inf, closed_low=True)
 
     def check(self, sampling: SamplingOptions) -> None:

@@ -1,0 +1,157 @@
+"""Fits where an edited text goes on behind a difference: prints the weights of `copying.resumptions`.
+
+python -m benchmarks.replay.fit_resumed TRANSCRIPTS... --tokenizer FILE [--rows 40]
+
+The drafter runs along recorded edits, told which text is edited and not told. Half of the groups is used; on stderr
+stands how probable the tokens that came next are in both halves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from tokenizers import Tokenizer
+
+from benchmarks.replay.fit import TASKS
+from benchmarks.replay.run import accepted_path, row_sources
+from benchmarks.transcripts import (
+    EDIT_TASKS,
+    Transcript,
+    choose_rows,
+    end_token,
+    load_tokenizer,
+    read_transcripts,
+    tokenise,
+)
+from copyspec.budget import Budget
+from copyspec.drafters.copying import resumptions
+from copyspec.drafters.copying.drafter import CopyDrafter
+from copyspec.drafters.copying.situations import (
+    CROWD_ROW,
+    EDIT_RESUMED,
+    FOLLOWED_RESUMED,
+    LENGTH,
+    RESUMED_ONE,
+    STRIDE,
+    crowd_columns,
+)
+
+STEPS, RATE, SHRINK = 150, 0.07, 1e-4  # of Adam; pull of the weights towards 0
+_BY_ODDS = (EDIT_RESUMED, FOLLOWED_RESUMED)
+HALF_POWER = math.log(2) / 2  # of a column
+
+
+@dataclass(slots=True)
+class Visit:
+    """A root behind a difference."""
+
+    share: float
+    none: float
+    weights: list[float]  # of each cursor; of a resumed one, as at odds 1
+    right: list[bool]
+    features: list[list[int]]  # of a resumed cursor, else []
+
+
+class RecordingDrafter(CopyDrafter):
+    """Keeps what the roots behind a difference hold."""
+
+    def see(self, token: int, share: float) -> Visit | None:
+        corpus, estimates, copied = self._corpus, self._estimates, self._tracker._copied
+        shifts = [at - copied.anchor for at, state in self._cursors if state // STRIDE in _BY_ODDS]
+        if not shifts or self._ngrams is None:
+            return None
+        found = resumptions.features(corpus.tokens, copied.anchor, copied.since, shifts, self._ngrams)
+        columns = crowd_columns(self._cursors)
+        visit = Visit(share, estimates.none_at_root, [], [], [])
+        for at, state in self._cursors:
+            is_resumed = state // STRIDE in _BY_ODDS
+            own = state - state % STRIDE + RESUMED_ONE if is_resumed else state
+            visit.weights.append(estimates.at_root[own] * estimates.crowds[CROWD_ROW[state] + columns[LENGTH[state]]])
+            visit.right.append(at < len(corpus.tokens) and corpus.tokens[at] == token)
+            visit.features.append(next(found) if is_resumed else [])
+        return visit
+
+
+def visits(rows: Sequence[Transcript], tokenizer: Tokenizer) -> Iterator[Visit]:
+    """The roots behind a difference along the outputs of `rows`, each set of a task counting alike."""
+    eos, budget = end_token(tokenizer), Budget(32)
+    sets: dict[tuple[str, str, str], list[Visit]] = {}
+    for row in rows:
+        for given in (row, replace(row, references=())):
+            tokens = tokenise(given, tokenizer, eos)
+            drafter = RecordingDrafter(
+                row_sources(row.task, tokens), eos=eos, ngrams=tokens.ngrams, breaks=tokens.breaks
+            )
+            at = 0
+            while at < len(tokens.output):
+                length = accepted_path(drafter.propose(budget), tokens.output, at) + 1
+                visit = drafter.see(tokens.output[at], TASKS[row.task])
+                if visit is not None:
+                    sets.setdefault(row.key, []).append(visit)
+                drafter.accept(tokens.output[at : at + length])
+                at += length
+    for key, seen in sets.items():
+        number = sum(task == key[0] for task, _, _ in sets)
+        for visit in seen:
+            yield replace(visit, share=visit.share / number / len(seen))
+
+
+class Likelihood:
+    """Mean log-probability of the tokens that came next, as a function of the weights."""
+
+    def __init__(self, seen: Sequence[Visit]) -> None:
+        cursors = [(number, *each) for number, visit in enumerate(seen) for each in _cursors(visit)]
+        self._visit = torch.tensor([number for number, *_ in cursors])
+        self._start = torch.tensor([weight for _, weight, _, _ in cursors]).clamp_min(1e-9).log()
+        self._right = torch.tensor([right for _, _, right, _ in cursors])
+        longest = max(len(features) for *_, features in cursors)
+        none = resumptions.FEATURES
+        self._features = torch.tensor([(features + [none] * longest)[:longest] for *_, features in cursors])
+        self._none = torch.tensor([visit.none for visit in seen])
+        shares = torch.tensor([visit.share for visit in seen])
+        self._shares = shares / shares.sum()
+
+    def __call__(self, weights: torch.Tensor) -> torch.Tensor:
+        odds = torch.cat([weights, torch.zeros(1)])[self._features].sum(dim=1) * HALF_POWER
+        votes = (self._start + odds).exp()
+        total = self._none.index_add(0, self._visit, votes)
+        right = torch.zeros(len(total)).index_add(0, self._visit, votes * self._right)
+        mean: torch.Tensor = (torch.where(right > 0, right, self._none) / total).log().mul(self._shares).sum()
+        return mean
+
+
+def _cursors(visit: Visit) -> Iterator[tuple[float, bool, list[int]]]:
+    return zip(visit.weights, visit.right, visit.features, strict=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.fit_resumed", description=__doc__)
+    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    parser.add_argument("--rows", type=int, default=40, help="rows of each set and half, at most")
+    options = parser.parse_args(arguments)
+    rows = [row for row in read_transcripts(options.transcripts) if row.task in EDIT_TASKS and row.references]
+    tokenizer = load_tokenizer(options.tokenizer)
+    halves = [choose_rows([row for row in rows if int(row.group, 16) % 2 == half], options.rows, 1) for half in (0, 1)]
+    ours, other = (Likelihood(list(visits(half, tokenizer))) for half in halves)
+    weights = torch.tensor(resumptions.WEIGHTS, requires_grad=True)
+    before = float(ours(weights.detach())), float(other(weights.detach()))
+    optimizer = torch.optim.Adam([weights], lr=RATE / HALF_POWER)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = SHRINK * (weights * HALF_POWER).square().sum() - ours(weights)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    print(f"{before[0]:.4f}, other half {before[1]:.4f}", file=sys.stderr)
+    print(f"{float(ours(weights.detach())):.4f}, other half {float(other(weights.detach())):.4f}", file=sys.stderr)
+    print([round(weight, 1) for weight in weights.tolist()])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
