@@ -255,7 +255,7 @@ def _measured(
     names = options.models.split(",")
     kept = [row for row in read_transcripts([file]) if any(name in row.model for name in names)]
     found: dict[str, object] = {}
-    rows = cut(choose_rows(kept, options.rows or 4, 0), options.rows or 4)
+    rows = cut(choose_rows(kept, options.rows or 6, 0), options.rows or 6)
     if model is not None:
         methods = Methods(model)
         try:
