@@ -30,7 +30,7 @@ EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 LIKELY = EVEN - 3
 """Starts in an odds bucket from here on are likely enough that a match there has situations of its own."""
 
-QUESTION_ODDS, QUESTION_TOKENS = EVEN + 1, 256
+QUESTION_ODDS, QUESTION_TOKENS = EVEN, 256
 """Blocks of at most these odds and fewer tokens than this in all are likely a question: answers take words from it, but
 seldom copy it."""
 
