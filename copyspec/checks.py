@@ -8,10 +8,18 @@ from numbers import Integral, Real
 from typing import TypeGuard
 
 
+def brief(value: object) -> str:
+    """The repr of a bad value for an error message, cut to what fits a line. Never raises."""
+    try:
+        text = repr(value)
+    except Exception as error:  # a caller's own class
+        return f"<a value whose repr raises {type(error).__name__}>"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def shown(value: object) -> str:
     """Format a bad value for an error message: its type, and as much of it as fits a line."""
-    text = repr(value)
-    return f"{type(value).__name__}: {text if len(text) <= 80 else text[:77] + '...'}"
+    return f"{type(value).__name__}: {brief(value)}"
 
 
 def plain_list(value: object) -> object:
@@ -38,7 +46,7 @@ def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ..
     strings = (value,) if isinstance(value, str) else tuple(value)
     for string in strings:
         if not isinstance(string, str) or not string:
-            raise ValueError(f"{name} must be a non-empty string or a list of them, got {string!r}")
+            raise ValueError(f"{name} must be a non-empty string or a list of them, got {brief(string)}")
     return strings
 
 
@@ -68,27 +76,27 @@ def check_number(
     if not fits or (open_low and value == low):
         bounds = f"{'above' if open_low else 'at least'} {low:g}"
         bounds += f" and at most {high:g}" if high < math.inf else ""
-        raise ValueError(f"{name} must be a number {bounds}{f' ({why})' if why else ''}, got {value!r}")
+        raise ValueError(f"{name} must be a number {bounds}{f' ({why})' if why else ''}, got {brief(value)}")
 
 
 def check_whole(name: str, value: int, *, low: int, high: int | None = None, why: str = "") -> None:
     """Raise ValueError if `value` is not an integer within the bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
         bounds = f">= {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{name} must be an integer {bounds}{f' ({why})' if why else ''}, got {value!r}")
+        raise ValueError(f"{name} must be an integer {bounds}{f' ({why})' if why else ''}, got {brief(value)}")
 
 
 def check_count(name: str, value: object) -> int:
     """Return `value`. Raises ValueError if it is not an integer >= 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+        raise ValueError(f"{name} must be an integer >= 1, got {brief(value)}")
     return value
 
 
 def check_seconds(name: str, value: object) -> None:
     """Raise ValueError if `value` is not a positive number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
+        raise ValueError(f"{name} must be a number of seconds above 0, got {brief(value)}")
 
 
 def is_ids(value: Sequence[object]) -> TypeGuard[Sequence[int]]:
@@ -101,7 +109,7 @@ def check_ids(ids: Sequence[object], where: str) -> list[int]:
     result: list[int] = []
     for i, token in enumerate(ids):
         if not isinstance(token, Integral) or isinstance(token, bool) or int(token) < 0:
-            raise ValueError(f"{where}[{i}] is not a token id: {token!r}; token ids are integers from 0")
+            raise ValueError(f"{where}[{i}] is not a token id: {brief(token)}; token ids are integers from 0")
         result.append(int(token))
     return result
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from copyspec.checks import check_number, check_whole
+from copyspec.checks import brief, check_number, check_whole
 
 # Beyond these, scores leave the range of float32: below the minimum sampling is greedy, above the maximum uniform.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
@@ -47,7 +47,7 @@ class SamplingOptions:
         )
         check_whole("seed", self.seed, low=0)
         if not isinstance(self.logit_bias, Mapping):
-            raise ValueError(f"logit_bias must map token ids to numbers, got {self.logit_bias!r}")
+            raise ValueError(f"logit_bias must map token ids to numbers, got {brief(self.logit_bias)}")
         for token, bias in self.logit_bias.items():
             check_whole("logit_bias: a token id", token, low=0)
             check_number(f"logit_bias[{token}]", bias, low=-math.inf, high=math.inf)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 MAX_TITLE = 200  # characters; a longer line is a paragraph even if it is underlined
+MAX_SCANNED = 5 * MAX_TITLE  # characters of a title with its markup: finding markup may take quadratic time
 
 _LINE = re.compile(r"[^\n]*(?:\n|$)")
-_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*?)[ \t]*#*[ \t]*$")
+_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
 _RULE = re.compile(r"([=\-~^+*\"'`:.])\1{2,}[ \t]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|`([^`<]+?)\s*<[^>]*>`_+")
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^)]*\)|`([^`<]+)<[^>]*>`_+")
 _MARKS = re.compile(r"[*`|]+|(?<!\w)_+|_+(?!\w)")
 
 
@@ -45,27 +46,36 @@ def found_headings(text: str) -> tuple[Heading, ...]:
         elif opened := _FENCE.match(line):
             fence = opened.group(1)
         elif heading := _ATX.fullmatch(line):
-            found.append((match.start(), len(heading.group(1)), heading.group(2)))
+            found.append((match.start(), len(heading.group(1)), _without_closing(heading.group(2))))
         before, title, start = title, line, match.start()
         if match.end() == len(text):
             break
     return tuple(_levelled(found))
 
 
-def path_at(headings: Sequence[Heading], place: int) -> str:
-    """Return the titles of the sections around `place`, highest level first, joined with " > "."""
+def paths_at(headings: Sequence[Heading], places: Iterable[int]) -> Iterator[str]:
+    """For each of the ascending `places`, yield the titles of the sections around it, highest level first, joined with
+    " > "."""
     open_parts: list[Heading] = []
-    for heading in headings:
-        if heading.start > place:
-            break
-        open_parts = [part for part in open_parts if part.level < heading.level] + [heading]
-    return " > ".join(part.title for part in open_parts if part.title)
+    coming = 0
+    for place in places:
+        while coming < len(headings) and headings[coming].start <= place:
+            heading = headings[coming]
+            open_parts = [part for part in open_parts if part.level < heading.level] + [heading]
+            coming += 1
+        yield " > ".join(part.title for part in open_parts if part.title)
 
 
 def plain_title(title: str) -> str:
     """Return a title without link targets and markup, of at most MAX_TITLE characters."""
-    linked = _LINK.sub(lambda match: match.group(1) or match.group(2) or "", title)
+    linked = _LINK.sub(lambda match: match.group(1) or (match.group(2) or "").rstrip(), title[:MAX_SCANNED])
     return " ".join(_MARKS.sub("", linked).split())[:MAX_TITLE]
+
+
+def _without_closing(title: str) -> str:
+    """The title of a "#" heading without the white space and the "#" that may close the line."""
+    title = title.rstrip(" \t")
+    return title.rstrip("#").rstrip(" \t") or title[0]
 
 
 def _is_title(title: str, before: str, rule: str) -> bool:

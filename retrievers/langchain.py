@@ -123,7 +123,7 @@ class DocumentRetriever(BaseRetriever):
             raise TypeError(f"a {type(self.base).__name__} has no write() that puts documents beside its own files")
         try:
             rest = [json.dumps([document.id, document.metadata]) for document in self.documents]
-        except TypeError as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"metadata must be strings, numbers, lists and dicts to be saved: {error}") from None
         with saving(folder) as index:
             index.strings("documents", rest)
@@ -193,7 +193,9 @@ class BM25Retriever(DocumentRetriever):
         **fields: object,
     ) -> None:
         super().__init__(documents=documents, k=k, **fields)  # type: ignore[arg-type]
-        self._base = BM25Search([document.page_content for document in documents], idf=idf, split=splitter(language))
+        self._base = BM25Search(
+            [document.page_content for document in self.documents], idf=idf, split=splitter(language)
+        )
 
 
 class FAISSRetriever(DocumentRetriever):
@@ -206,7 +208,7 @@ class FAISSRetriever(DocumentRetriever):
         self, documents: Sequence[Document], encode: Encode | Embeddings, *, k: int = DEFAULT_K, **fields: object
     ) -> None:
         super().__init__(documents=documents, k=k, **fields)  # type: ignore[arg-type]
-        texts = [document.page_content for document in documents]
+        texts = [document.page_content for document in self.documents]
         self._base = FaissRetriever(texts, _encoder(encode), encode_query=_query_encoder(encode))
 
 

@@ -14,12 +14,13 @@ import numpy as np
 
 from . import files
 from .base import Folder
-from .headings import Heading, found_headings, path_at
+from .headings import Heading, found_headings, paths_at
 from .saving import Saving
 
 _FILES = ("passages.names", "passages.documents", "passages.starts")
 _CONTEXT_FILES = ("passages.titles", "passages.headings", "passages.pages")
 _LAST_START = 1 << 50  # characters; no text is longer
+MAX_SHOWN = 300  # characters of a line's keys in an error message
 
 MAX_CHARS = 1000
 """Default maximum length of a passage: about 250 tokens, as in RaLMSpec's experiments (at most 256 tokens)."""
@@ -125,8 +126,9 @@ def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Pa
         raise ValueError(f"max_chars must be at least 1, got {max_chars!r}")
     headings = found_headings(document.text) if document.headings is None else document.headings
     passages: list[Passage] = []
-    for begin, until, page in _parts(document, headings):
-        heading = path_at(headings, begin)
+    parts = list(_parts(document, headings))
+    paths = paths_at(headings, (begin for begin, _, _ in parts))
+    for (begin, until, page), heading in zip(parts, paths, strict=True):
         for start, end in _packed(document.text, begin, until, max_chars):
             passages.append(Passage(document.name, start, document.text[start:end], heading, page))
     return passages
@@ -257,10 +259,10 @@ def _field(file: Path, number: int, line: str, field: str) -> str:
     where = f"{str(file)!r}, line {number}"
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error})") from None
     if not isinstance(row, dict) or not isinstance(row.get(field), str):
-        held = f"; it has {', '.join(map(repr, row))}" if isinstance(row, dict) else ""
+        held = f"; it has {', '.join(map(repr, row))}"[:MAX_SHOWN] if isinstance(row, dict) else ""
         raise ValueError(f"{where}: no text under {field!r}{held}; name the field that holds it")
     return str(row[field])
 

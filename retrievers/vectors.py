@@ -56,6 +56,8 @@ class VectorIndex(Protocol):
 
 def checked(vectors: ArrayLike, dimension: int | None = None) -> Vectors:
     """Return vectors as a float32 matrix. Raises ValueError for a wrong shape or dimension, NaN or infinity."""
+    if callable(getattr(vectors, "detach", None)):  # a tensor, on any device and in any precision
+        vectors = vectors.detach().float().cpu().numpy()  # type: ignore[union-attr]
     array = np.ascontiguousarray(vectors, dtype=np.float32)
     if array.ndim != 2 or not array.shape[1]:
         raise ValueError(f"vectors must have the shape [n, dimension], got {list(array.shape)}")

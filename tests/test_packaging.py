@@ -14,11 +14,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parent.parent
-tomllib = pytest.importorskip("tomllib")  # Python 3.11
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS = {"copyspec": "copyspec", "copyspec.retrievers": "retrievers", "copyspec.pipelines": "pipelines"}
 
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PLATFORMS = {
     "linux x86-64": ("linux", "Linux", "x86_64"),
     "linux aarch64": ("linux", "Linux", "aarch64"),
@@ -27,10 +32,18 @@ PLATFORMS = {
 }
 
 
-def _requirements(extra: str | None = None) -> list[Requirement]:
+def _requirements(extra: str | None = None, python: str = PYTHONS[-1]) -> list[Requirement]:
+    """What is asked for under Python `python`, on any platform."""
     project = PROJECT["project"]
-    return [
+    lines = [
         Requirement(line) for line in (project["optional-dependencies"][extra] if extra else project["dependencies"])
+    ]
+    return [
+        line
+        for line in lines
+        if line.marker is None
+        or "python_version" not in str(line.marker)
+        or line.marker.evaluate({"python_version": python})
     ]
 
 
@@ -129,13 +142,16 @@ def test_torch_is_not_pinned_by_the_package() -> None:
         assert "==" not in str(requirement.specifier), f"{requirement} would fight with other packages' pins"
 
 
-def test_every_requirement_is_pinned_within_its_range() -> None:
-    pins = {}
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_requirement_is_pinned_once_and_within_its_range(python: str) -> None:
+    pins: dict[str, Version] = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
-            name, _, version = line.partition("==")
-            pins[canonicalize_name(name)] = Version(version)
-    for requirement in [*_requirements(), *_requirements("dev")]:
+            pin = Requirement(line)
+            if pin.marker is None or pin.marker.evaluate({"python_version": python}):
+                assert canonicalize_name(pin.name) not in pins, f"{pin.name} is pinned twice for Python {python}"
+                pins[canonicalize_name(pin.name)] = Version(str(pin.specifier).removeprefix("=="))
+    for requirement in [*_requirements(python=python), *_requirements("dev", python)]:
         assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     assert str(pins["torch"]) == "2.13.0"
 

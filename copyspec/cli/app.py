@@ -33,6 +33,7 @@ from copyspec.cli.serve import serve
 from copyspec.cli.trace import trace
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 app = typer.Typer(
     rich_markup_mode="markdown",  # join the lines of a paragraph, whatever the width
@@ -135,7 +136,8 @@ def _options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    """The message without line breaks and other control characters, which a name in it may hold."""
+    return _CONTROLS.sub("\ufffd", " ".join(str(error).split())) or type(error).__name__
 
 
 def _fail(message: str, code: int) -> int:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from copyspec.cli.common import UsageError
-
-logger = logging.getLogger(__name__)
 
 FILES = (".copyspec.toml", "pyproject.toml")
 """Searched in the working folder and its parents; the first file with copyspec settings is used."""
@@ -45,11 +42,10 @@ def defaults(folder: Path | None = None) -> dict[str, Any]:
 
 def _table(path: Path) -> Mapping[str, Any] | None:
     """The copyspec settings in a file; None if there are none."""
-    if sys.version_info < (3, 11):  # tomllib is new in 3.11
-        logger.info("%s: not read, which needs Python 3.11 or newer", path)
-        return None
-    import tomllib
-
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         with path.open("rb") as file:
             read = tomllib.load(file)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from copyspec.server.settings import ServerSettings
 
 KEY_VARIABLE = "COPYSPEC_API_KEY"
+MAX_AMOUNT = 1 << 20  # MiB or GiB; no machine has more
+MAX_STOP_SECONDS = 86_400
 REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
 _ADDRESS, _LIMITS = "Address", "Limits"
@@ -82,11 +84,13 @@ def serve(
         api_key=api_key or os.environ.get(KEY_VARIABLE) or None,
         batch_size=batch_size,
         max_waiting=max_waiting,
-        max_body_bytes=int(max_body * (1 << 20)),
+        max_body_bytes=_bytes("--max-body", max_body, 1 << 20),
         max_tokens=max_tokens,
-        prefix_cache_bytes=int(prefix_cache * (1 << 30)),
+        prefix_cache_bytes=_bytes("--prefix-cache", prefix_cache, 1 << 30),
         timeout=timeout,
     )
+    if not 0 <= stop_seconds <= MAX_STOP_SECONDS:
+        raise UsageError(f"--stop-seconds {stop_seconds:g}: a number from 0 to {MAX_STOP_SECONDS}")
     bound = listen(host, port, settings.read_timeout)
     with contextlib.closing(bound):  # already listening: clients wait while the model loads
         engine = _engine(model, loading(device, dtype, adapter))
@@ -113,6 +117,12 @@ def _name(model: str | None) -> str:
     if chosen == str(BUNDLED):
         return DEFAULT
     return os.path.basename(os.path.abspath(chosen)) if os.path.exists(chosen) else chosen
+
+
+def _bytes(option: str, amount: float, unit: int) -> int:
+    if not 0 <= amount <= MAX_AMOUNT:
+        raise UsageError(f"{option} {amount:g}: a number from 0 to {MAX_AMOUNT}")
+    return int(amount * unit)
 
 
 def _settings(**given: object) -> ServerSettings:

@@ -19,6 +19,8 @@ from copyspec.checks import (
     check_strings,
     check_type,
     check_whole,
+    encodable,
+    plain_list,
     plain_number,
 )
 from copyspec.engine.datastores import TokenStore, check_datastores
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 DEFAULT_MAX_NEW_TOKENS = 512
 # A corrected or edited text is seldom longer than twice its source, so the default limit always allows twice.
 EDIT_GROWTH = 2
+# More than any machine has cores; OpenMP ends the process if it cannot start as many as it is told.
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +244,9 @@ class CallOptions:
 
     def _check_chat(self) -> None:
         system, chat = self.system, self.chat
-        check_type(system is None or isinstance(system, str), "system", system, "a str")
+        if system is not None:
+            check_type(isinstance(system, str), "system", system, "a str")
+            encodable(system, "system")
         check_type(chat == "auto" or isinstance(chat, bool), "chat", chat, "'auto', True or False")
         if system is not None and chat is False:
             raise ValueError("system= makes the prompt a chat; leave out chat=False, or write it into the prompt")
@@ -256,7 +262,7 @@ class CallOptions:
         if len(limits) == 2 and self.max_new_tokens != self.max_tokens:
             given = " and ".join(f"{name}={limit!r}" for name, limit in limits.items())
             raise ValueError(f"{given} are two names for one limit; give one")
-        each = [check_count(name, limit) for name, limit in limits.items() for limit in listed(limit)]
+        each = [check_count(name, limit) for name, limit in limits.items() for limit in listed(name, limit)]
         return {
             "limit": max(each, default=None),
             "stop_strings": check_strings("stop", stop),
@@ -271,10 +277,12 @@ class CallOptions:
         if isinstance(bias, Mapping):
             bias = {plain_number(token): plain_number(value) for token, value in bias.items()}  # type: ignore[misc]
         settings = {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
+        seeds = listed("seed", 0 if self.seed is None else self.seed)
+        for other in seeds[1:]:
+            SamplingOptions(seed=other)  # raises for an invalid one
         each = [
-            SamplingOptions(temperature=temperature, logit_bias=bias, seed=seed, **settings)
-            for temperature in listed(0.0 if self.temperature is None else self.temperature)
-            for seed in listed(0 if self.seed is None else self.seed)
+            SamplingOptions(temperature=temperature, logit_bias=bias, seed=seeds[0], **settings)
+            for temperature in listed("temperature", 0.0 if self.temperature is None else self.temperature)
         ]
         sampling = max(each, key=lambda one: one.temperature)
         seed = self.seed
@@ -327,10 +335,11 @@ class CallOptions:
 _UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, object]] = {}
 
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "prefix_cache"), check_flag),
-    **dict.fromkeys(("n", "batch_size", "threads"), check_count),
+    **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "prefix_cache", "trace"), check_flag),
+    **dict.fromkeys(("n", "batch_size"), check_count),
     **dict.fromkeys(("min_new_tokens", "logprobs"), partial(check_whole, low=0)),
     **dict.fromkeys(("timeout", "max_time"), check_seconds),
+    "threads": partial(check_whole, low=1, high=MAX_THREADS),
     "generation_config": check_config,
     "output_cache": check_cache,
 }
@@ -358,7 +367,8 @@ def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> Ca
     """Make CallOptions from `given`; None means that an option was not given. Raises TypeError for unknown names and
     suggests a similar one from the options and `others`."""
     reject_unknown(given, [*OPTIONS, *others])
-    values: Any = {name: plain_number(value) for name, value in given.items() if value is not None}
+    lists = {name: plain_list(given[name]) for name in _PER_PROMPT if given.get(name) is not None}
+    values: Any = {name: plain_number(value) for name, value in {**given, **lists}.items() if value is not None}
     return CallOptions(**values)
 
 

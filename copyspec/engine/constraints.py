@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from copyspec.checks import brief, encodable
 from copyspec.drafters.own import DraftContext
 from copyspec.forks import at_rest
 from copyspec.tree import EMPTY, DraftTree
@@ -40,14 +41,19 @@ def grammar_of(options: CallOptions) -> tuple[str, str] | None:
         return None
     matcher = _library().LLMatcher
     if options.json_schema is not None:
-        schema = json.dumps(json_schema_of(options.json_schema))
-        return matcher.grammar_from_json_schema(schema, defaults=JSON_STYLE), "json_schema"
+        schema = json_schema_of(options.json_schema)
+        try:
+            data = json.dumps(schema, allow_nan=False)
+            return matcher.grammar_from_json_schema(data, defaults=JSON_STYLE), "json_schema"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"json_schema is no JSON schema: {_first_line(str(error))}; got {brief(schema)}") from None
     if options.regex is not None:
-        return matcher.grammar_from_regex(options.regex), "regex"
+        return matcher.grammar_from_regex(encodable(options.regex, "regex")), "regex"
     if options.grammar is not None:
-        return matcher.grammar_from_lark(options.grammar), "grammar"
+        return matcher.grammar_from_lark(encodable(options.grammar, "grammar")), "grammar"
     assert options.choices is not None
-    alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in options.choices)
+    choices = [encodable(choice, f"choices[{i}]") for i, choice in enumerate(options.choices)]
+    alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     return matcher.grammar_from_lark(f"start: {alternatives}"), "choices"
 
 

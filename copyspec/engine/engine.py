@@ -15,7 +15,7 @@ from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.sequence import RewindableSequence
 from copyspec.engine import generation_config
 from copyspec.engine.call import Call
-from copyspec.engine.call_options import CallOptions, check_options
+from copyspec.engine.call_options import MAX_THREADS, CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels, LoadedModel
 from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.inputs import gather
@@ -133,7 +133,7 @@ class Engine:
     @threads.setter
     def threads(self, count: int | None) -> None:
         if count is not None:
-            check_whole("threads", count, low=1, why="None: as many as are measured to be best")
+            check_whole("threads", count, low=1, high=MAX_THREADS, why="None: as many as are measured to be best")
         self._given_threads = count
 
     @property

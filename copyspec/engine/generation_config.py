@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, cast
 
-from copyspec.checks import check_strings, plain_list, plain_number, shown
+from copyspec.checks import (
+    brief,
+    check_count,
+    check_flag,
+    check_strings,
+    check_type,
+    plain_list,
+    plain_number,
+    shown,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -61,9 +70,10 @@ def merged(own: GenerationConfig, options: CallOptions) -> GenerationConfig:
     if given is not None:
         settings = given if isinstance(given, Mapping) else vars(given)
         changes = {name: value for name, value in settings.items() if value is not None and name not in _VERSION}
-        for name in changes:
-            if not hasattr(own, name):
-                raise TypeError(f"generation_config has no setting {name!r}")
+        for name, value in changes.items():
+            if not isinstance(name, str) or not hasattr(own, name):
+                raise TypeError(f"generation_config has no setting {brief(name)}")
+            changes[name] = plain_number(plain_list(value))
     if options.min_new_tokens is not None:
         changes["min_new_tokens"] = options.min_new_tokens
     if options.stop_ids and (changes.get("min_new_tokens") or own.min_new_tokens):
@@ -126,6 +136,29 @@ def criteria(options: CallOptions) -> tuple[StoppingCriteria, ...]:
     return (*options.criteria, MaxTimeCriteria(options.max_time))
 
 
+def check_settings(config: GenerationConfig) -> None:
+    """Raise TypeError or ValueError for settings that are read here, not by a processor of transformers."""
+    for name, check in _CHECKS.items():
+        if (value := getattr(config, name, None)) is not None:
+            check(f"generation_config.{name}", value)
+
+
+def _check_strings(name: str, value: object) -> None:
+    check_type(isinstance(value, (str, list, tuple)), name, value, "a str or a list of them")
+    check_strings(name, cast("str | Sequence[str]", value) or None)
+
+
+def _check_size(name: str, value: object) -> None:
+    check_count(name, int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    **dict.fromkeys(("max_new_tokens", "max_length", "num_beams"), _check_size),
+    "do_sample": check_flag,
+    "stop_strings": _check_strings,
+}
+
+
 def check_vocabulary(config: GenerationConfig, size: int) -> None:
     """Raise ValueError for token ids in the config that the model lacks; a forward pass would fail with an obscure
     error."""
@@ -174,7 +207,7 @@ def eos_token_ids(config: GenerationConfig) -> frozenset[int]:
 
 
 def stop_strings(config: GenerationConfig) -> tuple[str, ...]:
-    """Strings that end an output. Raises TypeError or ValueError for invalid ones."""
+    """Strings that end an output."""
     return check_strings("generation_config.stop_strings", config.stop_strings or None)
 
 
@@ -222,7 +255,8 @@ def _processors(config: GenerationConfig, output: Output, penalise: bool) -> Ite
     if config.encoder_repetition_penalty not in (None, 1.0):
         yield hf.EncoderRepetitionPenaltyLogitsProcessor(config.encoder_repetition_penalty, prompt())
     if penalise and config.repetition_penalty not in (None, 1.0):
-        yield hf.RepetitionPenaltyLogitsProcessor(config.repetition_penalty)
+        penalty = config.repetition_penalty
+        yield hf.RepetitionPenaltyLogitsProcessor(float(penalty) if type(penalty) is int else penalty)
     if config.no_repeat_ngram_size:
         yield hf.NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size)
     if config.encoder_no_repeat_ngram_size:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from copyspec.checks import brief
 from copyspec.engine.spans import NamedSource
 from copyspec.text.chat import ChatError, Message, with_system
 from copyspec.text.codec import Codec, Encoded, Lead
@@ -122,7 +123,7 @@ class InputEncoder:
     def _encode(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
         if prompt.ids is not None:
             if options.system is not None:
-                raise ChatError(f"system={options.system!r} needs a str or a chat; prompt {index} is token ids")
+                raise ChatError(f"system={brief(options.system)} needs a str or a chat; prompt {index} is token ids")
             return Encoded(prompt.ids, leaves_space=prompt.leaves_space)
         if prompt.chat is not None and options.rendered:
             raise ChatError(f"prompt {index} is a chat, but rendered=True is for a str that a chat template made")
@@ -134,7 +135,7 @@ class InputEncoder:
                 self._warn_control(index, prompt.text)
                 encoded = self._codec.encode(prompt.text, wrap=True)
             if not encoded.ids:
-                raise ValueError(f"prompt {index} has no tokens: {prompt.text!r}; the model needs at least one")
+                raise ValueError(f"prompt {index} has no tokens: {brief(prompt.text)}; the model needs at least one")
             return encoded
         if prompt.chat is not None and options.chat is False:
             raise ChatError(f"prompt {index} is a chat, but chat=False is given; leave it out, or give a str")

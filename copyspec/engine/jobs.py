@@ -199,6 +199,7 @@ class JobMaker:
         once."""
         config = generation_config.merged(self._read_config(), options)
         if vars(config) != self._checked:  # the user may change the config at any time
+            generation_config.check_settings(config)
             generation_config.check_vocabulary(config, self._target.vocab_size)
             for level, text in generation_config.ignored(config):
                 if text not in self._noted:

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 DRAFTERS = ("auto", "copy", "model", "none")
 
 
-def listed(value: Any) -> Sequence[Any]:
-    """The values of an option that may be a list with one per prompt."""
-    return [plain_number(each) for each in value] if isinstance(value, (list, tuple)) else (value,)
+def listed(name: str, value: Any) -> Sequence[Any]:
+    """The values of an option that may be a list with one per prompt. Raises ValueError for an empty list."""
+    if not isinstance(value, (list, tuple)):
+        return (value,)
+    if not value:
+        raise ValueError(f"{name} is an empty list; give one value for all prompts, or one per prompt")
+    return [plain_number(each) for each in value]
 
 
 def check_config(name: str, value: object) -> None:

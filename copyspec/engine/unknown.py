@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+from copyspec.checks import brief
+
 # Option names of other libraries, and their equivalents here.
 ELSEWHERE = {
     "do_sample": "temperature (0, the default, is greedy)",
@@ -41,6 +43,9 @@ ELSEWHERE = {
 }
 
 
+MAX_NAME = 64  # characters compared with the names: time grows with the square of them
+
+
 def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
     """Raise TypeError for the first unknown name in `given`, suggesting the option that was probably meant."""
     names = sorted(known)
@@ -49,6 +54,6 @@ def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
             continue
         if name in ELSEWHERE:
             raise TypeError(f"unknown option {name!r}; here it is {ELSEWHERE[name]}")
-        close = difflib.get_close_matches(name, names, n=1)
+        close = difflib.get_close_matches(str(name)[:MAX_NAME], names, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(names)}"
-        raise TypeError(f"unknown option {name!r}; {hint}")
+        raise TypeError(f"unknown option {brief(name)}; {hint}")

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 TEMPLATE = "chat_template.jinja"
 MAX_ADAPTER = 1 << 30  # bytes of an adapter's weights
 MAX_RANK = 1024
+MAX_ALPHA = 1e6  # those that are trained have up to twice the rank
 
 _NAMED = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _OTHER_KINDS = ("use_dora", "use_qalora", "fan_in_fan_out", "alora_invocation_tokens", "rank_pattern", "alpha_pattern")
@@ -138,6 +139,6 @@ def _rank_and_scale(config: Mapping[str, object]) -> tuple[int, float]:
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if type(rank) is not int or not 1 <= rank <= MAX_RANK:
         raise FileError(f"{ADAPTER} has r={str(rank)[:60]}; it must be an integer from 1 to {MAX_RANK}")
-    if type(alpha) not in (int, float) or not math.isfinite(alpha):  # type: ignore[arg-type]
+    if not isinstance(alpha, (int, float)) or isinstance(alpha, bool) or not abs(alpha) <= MAX_ALPHA:
         raise FileError(f"{ADAPTER} has lora_alpha={str(alpha)[:60]}, which is not a number")
-    return rank, float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)  # type: ignore[arg-type]
+    return rank, float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)

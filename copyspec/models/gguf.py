@@ -13,13 +13,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from copyspec.models.cache import made_once
 from copyspec.models.errors import FileError, first_line
 
 if TYPE_CHECKING:
     import torch
+    from gguf import GGUFReader
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ _MAGIC = b"GGUF"
 _NEEDED = ("gguf", "accelerate")  # packages transformers needs to read GGUF
 _FORMAT = 1  # version of the conversion; a folder of another version is converted again
 _SAMPLED_BYTES = 1 << 20  # bytes hashed at each end of the file for its fingerprint
+_LAYER = re.compile(r"blk\.(\d{1,9})\.")
 _DTYPES = {0: "float32", 1: "float16"}  # by general.file_type; all other types are quantised or bfloat16
 
 
@@ -103,13 +105,19 @@ def _isolated(file: Path) -> Iterator[Path]:
 def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The dequantised model and its tokenizer."""
     import torch
+    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where = {"gguf_file": file.name, "trust_remote_code": False, "local_files_only": True}
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
-    read: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        file.parent, dtype=_dtype(file), **where, **_dequantize_options()
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)  # which checks the lengths in the header
+    reader = GGUFReader(file)
+    _check_layers(reader)
+    auto: Any = AutoModelForCausalLM
+    read, found = auto.from_pretrained(
+        file.parent, dtype=_dtype(reader), output_loading_info=True, **where, **_dequantize_options()
     )
+    if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
+        raise FileError(f"it lacks {len(missing)} weights, {missing[0]!r} for one")
     # A model read from GGUF stays marked as quantised and cannot be saved, so its weights move into a new one.
     config = read.config
     config.__dict__.pop("quantization_config", None)
@@ -129,16 +137,27 @@ def _dequantize_options() -> dict[str, object]:
     return {} if config_class is None else {"quantization_config": config_class(dequantize=True)}
 
 
-def _dtype(file: Path) -> torch.dtype:
+def _dtype(reader: GGUFReader) -> torch.dtype:
     import torch
-    from gguf import GGUFReader
 
-    field = GGUFReader(file).fields.get("general.file_type")
-    if field is None:
-        return torch.bfloat16
-    file_type = int(field.parts[field.data[0]][0])
-    dtype: torch.dtype = getattr(torch, _DTYPES.get(file_type, "bfloat16"))
+    file_type = _number(reader, "general.file_type")
+    dtype: torch.dtype = getattr(torch, _DTYPES.get(-1 if file_type is None else file_type, "bfloat16"))
     return dtype
+
+
+def _check_layers(reader: GGUFReader) -> None:
+    """Raise FileError if the header names another number of layers than the file holds: transformers leaves out those
+    beyond it, and makes up missing ones with random weights, a billion of them if it is told so."""
+    key = next((name for name in reader.fields if name.endswith(".block_count")), None)
+    named = None if key is None else _number(reader, key)
+    held = [int(found[1]) for tensor in reader.tensors if (found := _LAYER.match(tensor.name))]
+    if held and named != max(held) + 1:
+        raise FileError(f"its header says that it has {named} layers, and it holds {max(held) + 1}")
+
+
+def _number(reader: GGUFReader, key: str) -> int | None:
+    field = reader.fields.get(key)
+    return None if field is None else int(field.parts[field.data[0]][0])
 
 
 def _fingerprint(file: Path) -> str:

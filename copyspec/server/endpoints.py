@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from copyspec.checks import brief
 from copyspec.engine import aio
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, CallOptions, check_options
@@ -185,7 +186,9 @@ class Server:
 
     def _no_such_model(self, name: str) -> Response:
         served = ", ".join(map(repr, self.names))
-        return _error(404, f"no model {name!r} here; this server has {served}", BAD_REQUEST, code="model_not_found")
+        return _error(
+            404, f"no model {brief(name)} here; this server has {served}", BAD_REQUEST, code="model_not_found"
+        )
 
 
 async def _left(request: Request) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from copyspec.checks import shown
+from copyspec.checks import brief, shown
 from copyspec.engine.unknown import reject_unknown
 
 IGNORED = frozenset(
@@ -43,6 +42,12 @@ NOT_OFFERED: dict[str, tuple[object, ...]] = {
 """Fields that would change the output but are not supported, with the values that have no effect and are accepted."""
 
 
+MAX_DIGITS = 20  # of a token id
+MAX_STOPS = 256  # each is searched for at every token, which all requests wait for; OpenAI takes four
+MAX_REFERENCES = 4096
+"""Each text has a share of the time that is spent before the first token: 300,000 of one word took seconds."""
+
+
 class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -50,7 +55,11 @@ class StreamOptions(BaseModel):
 
 
 class SharedBody(BaseModel):
-    """Fields shared by both kinds of requests. None means that a field was not given."""
+    """Fields shared by both kinds of requests. None means that a field was not given.
+
+    Elements of lists and dicts are left to the engine's checks, which stop at the first wrong one: pydantic reports
+    each of a million, and takes seconds for it.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -60,8 +69,8 @@ class SharedBody(BaseModel):
     top_p: float | None = None
     n: int | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    logit_bias: dict[str, float] | None = None
+    stop: str | list[Any] | None = None
+    logit_bias: dict[str, Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     top_k: int | None = None
@@ -94,11 +103,17 @@ class SharedBody(BaseModel):
             given["logit_bias"] = {_token_id(name): value for name, value in self.logit_bias.items()}
         if given.get("stop") == []:
             del given["stop"]
+        if not isinstance(self.stop, str) and len(self.stop or ()) > MAX_STOPS:
+            raise ValueError(f"stop holds {len(self.stop or ())} strings; at most {MAX_STOPS} are taken here")
+        if (count := _count(self.references)) > MAX_REFERENCES:
+            raise ValueError(
+                f"references holds {count} texts; at most {MAX_REFERENCES} are taken here: join short ones"
+            )
         return given
 
 
 class ChatBody(SharedBody):
-    messages: list[dict[str, Any]]
+    messages: list[Any]
     max_completion_tokens: int | None = None
 
     def limit(self) -> int | None:
@@ -115,7 +130,11 @@ class CompletionBody(SharedBody):
     prompt: str | list[Any]
 
 
-def _message(index: int, message: Mapping[str, Any]) -> dict[str, object]:
+def _message(index: int, message: object) -> dict[str, object]:
+    if not isinstance(message, dict):
+        raise ValueError(
+            f"messages[{index}] is not a chat message: {brief(message)}; write {{'role': 'user', 'content': 'text'}}"
+        )
     if message.get("tool_calls") or message.get("function_call"):
         raise ValueError(f"messages[{index}] calls tools, which this server does not offer")
     kept = {name: value for name, value in message.items() if value is not None}
@@ -125,6 +144,12 @@ def _message(index: int, message: Mapping[str, Any]) -> dict[str, object]:
     if isinstance(content, list):
         kept["content"] = "".join(_part(index, part) for part in content)
     return kept
+
+
+def _count(references: object) -> int:
+    """How many texts `references` holds, as one list or one list per prompt; token ids are one text."""
+    each = references if isinstance(references, list) else [references]
+    return sum(len(one) if isinstance(one, list) and one and not isinstance(one[0], int) else 1 for one in each)
 
 
 def _part(index: int, part: object) -> str:
@@ -138,7 +163,6 @@ def _part(index: int, part: object) -> str:
 
 
 def _token_id(name: str) -> int:
-    try:
-        return int(name)
-    except ValueError:
-        raise ValueError(f"logit_bias maps token ids to numbers; {name!r} is not a token id") from None
+    if not (name.isascii() and name.isdigit() and len(name) < MAX_DIGITS):
+        raise ValueError(f"logit_bias maps token ids to numbers; {brief(name)} is not a token id")
+    return int(name)

@@ -43,15 +43,15 @@ _MARKS = re.compile(
     r"|(?P<labelled>(?<=\w)[*_\"]*:[*_\"]*[ \t]*\n+)"
     r"|(?P<label>(?<=\w)[*_\"]*:[*_]*[ \t]+)"
     r"|(?<![^\s(:=\[{,>])(?P<quote>[\"'“«„‘`「])(?=\S)"
-    r"|(?P<json>^\s*[{\[](?=\s*[\"{\[]))"
+    r"|(?P<json>^\s{0,200}[{\[](?=\s*[\"{\[]))"
     r"|(?P<paragraph>\n[ \t]*\n\s*)"
     r"|(?P<line>\n[ \t]*)",
     re.MULTILINE,
 )
 _CLOSING = {'"': '"', "'": "'", "“": "”", "«": "»", "„": "“", "‘": "’", "`": "`", "「": "」"}
+_CLOSED = {opening: re.compile(rf"{re.escape(closing)}(?!\w)") for opening, closing in _CLOSING.items()}
 _ROLE = r"[*#]{0,3}[ \t]*[A-Z][A-Za-z]*(?: [A-Za-z]+)?[*]*:[*]*"
 _END_OF_TURN = re.compile(rf"{_TURN}|\n[ \t]*\n{_ROLE}[ \t]*(?:\n|\Z)", re.MULTILINE)
-_CLOSED = re.compile(r"['\"”»“’`」](?!\w)")
 
 # Log-odds against no text being edited, fitted by `benchmarks.replay.fit_blocks`. Each mark has one weight for the text
 # up to its own end, and one for the wider reading (with its marks, or to the end of the paragraph or turn); each
@@ -101,7 +101,6 @@ _NEAREST = 4  # how many of the nearest ones are checked
 _ASKED = re.compile(r"[:?][*_]*[ \t]*\n\s*\Z")
 _SYSTEM = re.compile(r"\bsystem\b|<<SYS>>", re.IGNORECASE)
 _REPLY = re.compile(r"\b(?:assistant|model|bot|ai)\b|\[/INST\]", re.IGNORECASE)
-_ASKS = re.compile(r"[^\n]*[:?][ \t]*\n")
 
 
 @dataclass(slots=True)
@@ -211,7 +210,7 @@ def candidates(text: str) -> list[Candidate]:
                 min(1.0, size / of_turn),
                 float(at == 0 and bool(turns)),
                 float(any(end <= stop and 3 * (end - begin) > size for begin, end in apart[-_NEAREST:])),
-                float(_ASKS.match(text, begins, stop) is not None),
+                float(_asks(text, begins, stop)),
                 float(_ASKED.search(text, max(first, begins - 8), begins) is not None),
                 float(is_system),
                 float(is_reply),
@@ -297,17 +296,20 @@ def _readings(text: str, kind: str, match: re.Match[str] | None, start: int, tur
         yield start, turn
 
 
+def _asks(text: str, begins: int, stop: int) -> bool:
+    """Whether the first line ends with ":" or "?" and another one follows."""
+    line = text.find("\n", begins, stop)
+    return line >= 0 and text[begins:line].rstrip(" \t").endswith((":", "?"))
+
+
 def _closed(text: str, kind: str, match: re.Match[str], start: int, turn: int) -> tuple[int, int]:
     """The end of a delimited text without and with its closing mark; `start` twice if it is not closed."""
     if kind == "json":
         close = max(text.rfind("}", start, turn), text.rfind("]", start, turn))
         return (close + 1, close + 1) if close >= 0 else (start, start)
     if kind == "quote":
-        mark = _CLOSING[match["quote"]]
-        for found in _CLOSED.finditer(text, start, turn):
-            if found[0] == mark:
-                return found.start(), found.end()
-        return start, start
+        found = _CLOSED[match["quote"]].search(text, start, turn)
+        return found.span() if found is not None else (start, start)
     mark = f"</{match['tag']}" if kind == "tag" else match[kind]
     close = text.find(mark, start)
     if close < 0:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 
+from copyspec.checks import brief
 from copyspec.text.templates import bounded, text_size
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ Message = Mapping[str, object]
 _MARK, _MARK_MORE = "\ufdd0", "\ufdd1"
 
 
+MAX_DEPTH = 64  # of lists and mappings inside a message; tool calls have fewer than ten
+
+
 class ChatError(ValueError):
     """The chat cannot be rendered; the message says what to give instead."""
 
@@ -30,14 +34,14 @@ def check_chat(messages: Sequence[object], where: str) -> list[Message]:
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise ChatError(
-                f"{where}[{i}] is not a chat message: {message!r}; write {{'role': 'user', 'content': 'text'}}"
+                f"{where}[{i}] is not a chat message: {brief(message)}; write {{'role': 'user', 'content': 'text'}}"
             )
         content = message.get("content")
         if content is None and not message.get("tool_calls"):
-            raise ChatError(f"{where}[{i}] has no content: {message!r}; write {{'role': ..., 'content': 'text'}}")
+            raise ChatError(f"{where}[{i}] has no content: {brief(message)}; write {{'role': ..., 'content': 'text'}}")
         if content is not None and not _is_content(content):
             raise ChatError(
-                f"{where}[{i}] has content that is not text: {content!r}; write 'content': 'text', "
+                f"{where}[{i}] has content that is not text: {brief(content)}; write 'content': 'text', "
                 "or [{'type': 'text', 'text': 'text'}] where the model's chat template reads such lists"
             )
         chat.append(message)
@@ -49,7 +53,9 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
     if system is None:
         return list(messages)
     if messages and messages[0]["role"] == "system":
-        raise ChatError(f"system={system!r} is given, but the chat begins with a system message; keep one of the two")
+        raise ChatError(
+            f"system={brief(system)} is given, but the chat begins with a system message; keep one of the two"
+        )
     return [{"role": "system", "content": system}, *messages]
 
 
@@ -93,15 +99,22 @@ def continues(messages: Sequence[Message]) -> bool:
 
 
 def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) -> list[Message]:
-    """Apply `change(text, role)` to every text inside the messages, except roles and types."""
+    """Apply `change(text, role)` to every text inside the messages, except roles and types. Raises ChatError for
+    messages that are nested too deeply."""
 
-    def walk(value: object, role: str) -> object:
+    def walk(value: object, role: str, depth: int = 0) -> object:
         if isinstance(value, str):
             return change(value, role)
+        if depth > MAX_DEPTH:
+            raise ChatError(
+                f"a message of {role!r} is nested more than {MAX_DEPTH} levels deep; give its text as a str"
+            )
         if isinstance(value, Mapping):
-            return {key: item if key in ("role", "type") else walk(item, role) for key, item in value.items()}
+            return {
+                key: item if key in ("role", "type") else walk(item, role, depth + 1) for key, item in value.items()
+            }
         if isinstance(value, (list, tuple)):
-            return [walk(item, role) for item in value]
+            return [walk(item, role, depth + 1) for item in value]
         return value
 
     result: list[Message] = []

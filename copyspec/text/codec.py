@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.checks import is_panic
+from copyspec.checks import encodable, is_panic
 from copyspec.forks import at_rest
 from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import ChatError, Message, continues, map_texts, render, unused_mark
@@ -236,7 +236,7 @@ class Codec:
     def _call(self, text: str, wrap: bool, split_special_tokens: bool = False) -> tuple[list[int], Encoding | None]:
         with self._use():
             batch = self.tokenizer(
-                text,
+                encodable(text, "the text"),
                 add_special_tokens=wrap,
                 split_special_tokens=split_special_tokens,
                 return_attention_mask=False,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
-from copyspec.checks import check_ids, encodable, is_ids, plain_list, shown
+from copyspec.checks import brief, check_ids, encodable, is_ids, plain_list, shown
 from copyspec.text.chat import Message, check_chat, map_texts
 from copyspec.text.codec import Encoded
 from copyspec.text.references import Reference
@@ -57,7 +57,7 @@ def _parse_one(prompt: object, where: str) -> Prompt:
             raise ValueError(f"{where} is an empty string; the model needs at least one token to continue from")
         return Prompt(text=encodable(prompt, where))
     if isinstance(prompt, Mapping):
-        raise TypeError(f"{where} is a single chat message; a chat is a list of messages: [{dict(prompt)!r}]")
+        raise TypeError(f"{where} is a single chat message; a chat is a list of messages: [{brief(dict(prompt))}]")
     if isinstance(prompt, (list, tuple)):
         if not prompt:
             raise ValueError(f"{where} is an empty list; the model needs at least one token to continue from")

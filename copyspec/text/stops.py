@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from copyspec.checks import shown
+
 if TYPE_CHECKING:
     import torch
     from transformers import StoppingCriteria
@@ -135,5 +137,13 @@ class CriterionStop:
 
         self._ids[0, self._length] = token
         self._length += 1
-        done = self._criterion(self._ids[:, : self._length], None)
-        return type(self._criterion).__name__ if bool(torch.as_tensor(done).all()) else None
+        done: object = self._criterion(self._ids[:, : self._length], None)
+        name = type(self._criterion).__name__
+        if not isinstance(done, (bool, torch.Tensor)):
+            try:
+                done = torch.as_tensor(done)
+            except (TypeError, ValueError, RuntimeError):
+                raise TypeError(
+                    f"{name} of stopping_criteria returned {shown(done)}; it must return True, False or a tensor"
+                ) from None
+        return name if bool(done if isinstance(done, bool) else done.all()) else None

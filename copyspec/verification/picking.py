@@ -162,7 +162,7 @@ class Picker:
         shape = scores.shape
         for processor in self._processors:
             scores = processor(self._ids[:, : self._length], scores)
-            if getattr(scores, "shape", None) != shape:
+            if not isinstance(scores, torch.Tensor) or scores.shape != shape:
                 raise ValueError(
                     f"a logits_processor returned {_kind(scores)}; it is called with one row, scores "
                     f"of shape {list(shape)}, and must return scores of that shape"
@@ -250,15 +250,14 @@ class _WalkPicks:
 
 
 def _kind(scores: object) -> str:
-    shape = getattr(scores, "shape", None)
-    return f"a {type(scores).__name__}" if shape is None else f"scores of shape {list(shape)}"
+    return f"scores of shape {list(scores.shape)}" if isinstance(scores, torch.Tensor) else f"a {type(scores).__name__}"
 
 
 def _history_dependent(sampling: SamplingOptions, processors: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:
     chosen = list(processors)
     if sampling.repetition_penalty != 1.0:
         # Put it first, as in transformers, where built-in penalties precede the caller's own processors.
-        chosen.insert(0, RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+        chosen.insert(0, RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty)))
     return chosen
 
 

@@ -42,7 +42,7 @@ def page(body: Iterable[str], *, title: str, style: str, script: str = "", lang:
 @cache
 def asset(name: str) -> str:
     """The content of a style sheet or script in the `assets` folder."""
-    return files("copyspec.views").joinpath("assets", name).read_text(encoding="utf-8")
+    return (files("copyspec.views") / "assets" / name).read_text(encoding="utf-8")
 
 
 def framed(document: str, *, title: str, height: int = 480) -> str:

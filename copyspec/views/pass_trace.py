@@ -158,11 +158,12 @@ class Trace:
     @classmethod
     def load(cls, path: str | Path) -> Trace:
         """Read a trace file. Raises TraceError if it is invalid, naming the fault."""
-        path = Path(path)
-        if (size := path.stat().st_size) > MAX_FILE_BYTES:
-            raise TraceError(f"{path} has {size:,} bytes; traces have {MAX_FILE_BYTES:,} at most")
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise TraceError(f"{path} has more than {MAX_FILE_BYTES:,} bytes, which no trace has")
         try:
-            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            return cls.from_dict(json.loads(data.decode()))
         except TraceError as error:
             raise TraceError(f"{path}: {error}") from error
         except (ValueError, RecursionError) as error:
@@ -233,7 +234,7 @@ def _totals(given: Mapping[str, object]) -> TraceTotals:
         value = given.get(name, default)
         where = f"omitted.{name}"
         if isinstance(default, dict):
-            found: object = {key: _whole(each, where) for key, each in _mapping(value, where).items()}
+            found: object = {_string(key, where): _whole(each, where) for key, each in _mapping(value, where).items()}
         else:
             found = _whole(value, where) if isinstance(default, int) else _number(value, where)
         setattr(totals, name, found)
@@ -253,8 +254,8 @@ def _list(given: object, where: str) -> list[object]:
 
 
 def _string(given: object, where: str) -> str:
-    if not isinstance(given, str):
-        raise TraceError(f"{where} must be a string, got {_short(given)}")
+    if not isinstance(given, str) or not given.isprintable():  # control characters would reach the terminal
+        raise TraceError(f"{where} must be a string of printable characters, got {_short(given)}")
     return given
 
 

@@ -11,6 +11,7 @@ from copyspec.views.pass_trace import Trace, TraceNodes, TracePass
 from copyspec.views.terminal import printable
 
 _BAR = 16  # width of the longest bar in cells
+_MAX_DEPTH = 24  # forks that are indented; in a file of somebody else there may be millions
 
 
 def chains(nodes: TraceNodes, path: tuple[int, ...]) -> Iterator[tuple[int, list[int], bool]]:
@@ -84,7 +85,7 @@ def tree_lines(trace: Trace, each: TracePass) -> Iterator[Text]:
     if not len(each.nodes):
         yield Text(f"  no draft ({each.decision})" if each.decision else "  no draft")
     for depth, chain, accepted in chains(each.nodes, each.path):
-        line = Text("  " * (depth + 1), no_wrap=True, overflow="ellipsis")
+        line = Text("  " * (min(depth, _MAX_DEPTH) + 1), no_wrap=True, overflow="ellipsis")
         style = "bold green" if accepted else "dim"
         line.append(f"{'+' if accepted else '-'} {_one_line(trace.text([each.nodes.tokens[n] for n in chain]))}", style)
         line.append(f"  {each.nodes.voices[chain[0]]}, {each.nodes.probability(chain[0]):.0%}")

@@ -45,7 +45,7 @@ class Skipped:
     """Files in folders that are not taken, and files that copyspec itself wrote."""
 
     found: list[tuple[str, str]] = field(default_factory=list)
-    """Path and reason: format, hidden, link, folder, exclude, own."""
+    """Path and reason: format, hidden, link, special, folder, exclude, own."""
 
     def add(self, path: str, reason: str) -> None:
         self.found.append((path, reason))
@@ -71,6 +71,7 @@ class Skipped:
             "format": f"of other formats ({named})",
             "hidden": "hidden",
             "link": "links",
+            "special": "pipes, sockets or devices",
             "folder": "folders that nobody writes by hand",
             "exclude": "excluded",
             "own": "of copyspec's own (journals, results, backups)",
@@ -125,9 +126,10 @@ def _files(path: str, suffixes: Collection[str], exclude: Sequence[str], skipped
     else:
         matches = sorted(match for match in glob.glob(path, recursive=True) if not _is_excluded(match, exclude))
         for match in matches:
-            if os.path.isdir(match):
-                continue
-            yield match
+            if os.path.isfile(match) or not os.path.exists(match):
+                yield match
+            elif not os.path.isdir(match):
+                skipped.add(match, "special")
         if not matches:
             yield path  # opening it fails, with an error that names it
 
@@ -150,6 +152,8 @@ def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skippe
                 skipped.add(path, "exclude")
             elif os.path.islink(path):
                 skipped.add(path, "link")
+            elif not os.path.isfile(path):
+                skipped.add(path, "special")  # opening a pipe may never end
             elif Path(name).suffix.lower() not in suffixes:
                 skipped.add(path, "format")
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -48,11 +48,11 @@ def read_pptx(path: Path) -> Document:
     text = Text()
     for name in sorted(found, key=lambda each: int(_SLIDE.fullmatch(each).group(1))):  # type: ignore[union-attr]
         text.page()
-        for shape in _parsed(found[name], name).iter(f"{_P}sp"):
+        for shape in _outermost(_parsed(found[name], name), f"{_P}sp"):
             place = shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
             is_title = place is not None and place.get("type") in ("title", "ctrTitle")
             for paragraph in shape.iter(f"{_A}p"):
-                line = joined(run.text or "" for run in paragraph.iter(f"{_A}t"))
+                line = joined(run.text or "" for run in _own(paragraph) if run.tag == f"{_A}t")
                 text.paragraph(line, level=1 if is_title else None, tight=not is_title)
     return text.document(str(path))
 
@@ -73,11 +73,15 @@ def read_epub(path: Path) -> Document:
     hrefs = {item.get("id"): item.get("href", "") for item in _every(tree, "item")}
     order = [hrefs.get(each.get("idref"), "") for each in _every(tree, "itemref")]
     wanted = list(dict.fromkeys(posixpath.normpath(posixpath.join(folder, unquote(href))) for href in order if href))
-    chapters = _unpacked(path, lambda names: [name for name in wanted if name in set(names)], "EPUB")
+    chapters = _unpacked(path, lambda names: _present(wanted, set(names)), "EPUB")
     text = Text()
     for name, chapter in chapters.items():
         fill_from_html(decoded(chapter, name), text)
     return text.document(str(path))
+
+
+def _present(wanted: Sequence[str], names: Collection[str]) -> list[str]:
+    return [name for name in wanted if name in names]
 
 
 def _unpacked(path: Path, choose: object, kind: str) -> dict[str, bytes]:
@@ -88,10 +92,16 @@ def _unpacked(path: Path, choose: object, kind: str) -> dict[str, bytes]:
 
 def _parsed(data: bytes, name: str) -> ElementTree.Element:
     """Parse XML. Document types are refused, because they can define entities or refer to other files."""
-    if b"<!doctype" in data[: 1 << 16].lower() or b"<!entity" in data.lower():
-        raise FormatError(f"{name} defines entities, which no program writes there")
+
+    class Untyped(ElementTree.TreeBuilder):
+        def doctype(self, *_: object) -> None:  # called before any entity is defined, in every encoding
+            raise FormatError(f"{name} has a document type, which no program writes there")
+
     try:
-        return ElementTree.fromstring(data)
+        root: ElementTree.Element = ElementTree.fromstring(data, ElementTree.XMLParser(target=Untyped()))
+        return root
+    except FormatError:
+        raise
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise FormatError(f"{name} is not XML: {error!s:.100}") from None
 
@@ -100,8 +110,29 @@ def _every(tree: ElementTree.Element, tag: str) -> Iterator[ElementTree.Element]
     return (each for each in tree.iter() if isinstance(each.tag, str) and each.tag.rpartition("}")[2] == tag)
 
 
+def _outermost(tree: ElementTree.Element, tag: str) -> Iterator[ElementTree.Element]:
+    """The elements with this tag that stand in no other of them, in order."""
+    waiting = [tree]
+    while waiting:
+        each = waiting.pop()
+        if each.tag == tag:
+            yield each
+        else:
+            waiting += reversed(each)
+
+
+def _own(paragraph: ElementTree.Element) -> Iterator[ElementTree.Element]:
+    """Everything in a paragraph in order, without the paragraphs in it (of text boxes), which stand for themselves."""
+    waiting = list(reversed(paragraph))
+    while waiting:
+        each = waiting.pop()
+        if each.tag != paragraph.tag:
+            yield each
+            waiting += reversed(each)
+
+
 def _runs(paragraph: ElementTree.Element) -> Iterator[str]:
-    for each in paragraph.iter():
+    for each in _own(paragraph):
         if each.tag == f"{_W}t":
             yield each.text or ""
         elif each.tag in (f"{_W}tab", f"{_W}br", f"{_W}cr"):

@@ -61,7 +61,7 @@ def gather(handed_over: Sequence[object], found: Sequence[object]) -> list[objec
     room = MAX_FOUND_CHARACTERS
     for index, document in enumerate(found):
         text = text_of(document)
-        if text is None or text in texts:
+        if text is None or text in texts or not _is_encodable(text):
             continue
         if len(text) > room:
             logger.info("the oldest %d of %d found documents are not copied from", len(found) - index, len(found))
@@ -70,6 +70,15 @@ def gather(handed_over: Sequence[object], found: Sequence[object]) -> list[objec
         texts.add(text)
         result.append(document)
     return result
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether a tokenizer can read a text. A document that nobody handed over must not end the call."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def text_of(reference: object) -> str | None:
@@ -180,11 +189,11 @@ def _begins(text: str, at: int) -> bool:
 
 
 def _documents_in(artifact: object) -> Iterator[object]:
-    if text_of(artifact) is not None and not isinstance(artifact, Mapping):
-        yield artifact
-    elif isinstance(artifact, Mapping):
-        for value in artifact.values():
-            yield from _documents_in(value)
-    elif isinstance(artifact, (list, tuple)):
-        for value in artifact:
-            yield from _documents_in(value)
+    waiting, seen = [artifact], set[int]()  # an artifact may hold itself
+    while waiting:
+        value = waiting.pop()
+        if text_of(value) is not None and not isinstance(value, Mapping):
+            yield value
+        elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            waiting += reversed(list(value.values() if isinstance(value, Mapping) else value))

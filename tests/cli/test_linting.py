@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -108,10 +107,6 @@ def test_lists_stand_alone(options: list[str], says: str, capfdbinary: pytest.Ca
     assert (code, out) == (2, b"") and says in err
 
 
-NEEDS_TOML = pytest.mark.skipif(sys.version_info < (3, 11), reason="no TOML in the standard library")
-
-
-@NEEDS_TOML
 def test_a_project_says_what_stays(project: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """From folders inside it too; the command line has the last word."""
     (project / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.copyspec]\nprotect = ["childrens"]\n')
@@ -123,7 +118,6 @@ def test_a_project_says_what_stays(project: Path, capfdbinary: pytest.CaptureFix
     assert defaults(project / "docs") == {"words": [str(project / "docs" / "my.txt")], "any_language": True}
 
 
-@NEEDS_TOML
 @pytest.mark.parametrize(
     ("table", "says"),
     [
@@ -141,7 +135,6 @@ def test_what_a_project_may_not_say(project: Path, table: str, says: str) -> Non
         defaults(project)
 
 
-@NEEDS_TOML
 def test_a_file_that_is_no_toml(project: Path) -> None:
     """Somebody else's broken file is not ours to tell; our own is."""
     (project / "pyproject.toml").write_text("x = [")

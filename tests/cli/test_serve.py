@@ -37,6 +37,9 @@ def test_without_the_extra_it_says_what_to_install(
         (["--timeout", "0"], "timeout must be a number above 0"),
         (["--batch-size", "0"], "--batch-size must be"),
         (["--api-key", " "], "--api-key is empty"),
+        (["--max-body", "inf"], "--max-body inf: a number from 0 to 1048576"),
+        (["--prefix-cache", "nan"], "--prefix-cache nan: a number from 0"),
+        (["--stop-seconds", "nan"], "--stop-seconds nan: a number from 0"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
     ],
 )

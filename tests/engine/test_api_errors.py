@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import copyspec
@@ -16,7 +18,13 @@ from tests.helpers.texts import byte_level, engine, llama
 def message(error: type[Exception], *arguments: object, **options: Any) -> str:
     with pytest.raises(error) as caught:
         copyspec.generate(*arguments, **{"model": engine(), **options})
+    assert len(str(caught.value)) < 800
     return str(caught.value)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError
 
 
 CHAT = [{"role": "user", "content": "a"}]
@@ -52,6 +60,12 @@ CHAT = [{"role": "user", "content": "a"}]
         ({"stopping_criteria": [dict]}, "stopping_criteria must be an instance of it, or a list of them"),
         ({"prediction": {"text": "a"}}, "prediction must be {'type': 'content', 'content': 'the expected text'}"),
         ({"edit_source": 5}, "edit_source must be a str, or a list with one per prompt; got int: 5"),
+        ({"trace": "no"}, "trace must be True or False; got str: 'no'"),
+        ({"trace": np.zeros(2)}, "trace must be True or False; got ndarray"),
+        ({"system": Unprintable()}, "system must be a str; got Unprintable: <a value whose repr raises RuntimeError>"),
+        ({"generation_config": {1: 2}}, "generation_config has no setting 1"),
+        ({"generation_config": {"stop_strings": 3}}, "generation_config.stop_strings must be a str or a list of them"),
+        ({"generation_config": {"do_sample": "false"}}, "generation_config.do_sample must be True or False; got str"),
     ],
 )
 def test_wrong_options_raise_type_errors(options: dict[str, Any], expected: str) -> None:
@@ -87,6 +101,22 @@ def test_wrong_options_raise_type_errors(options: dict[str, Any], expected: str)
         ({"logit_bias": {9999: 1.0}}, "logit_bias holds token id 9999, but the model's vocabulary ends at 332"),
         ({"stop_token_ids": [5, 9999]}, "stop_token_ids holds token id 9999, but the model's vocabulary ends at 332"),
         ({"edit_source": ["a", "b"]}, "edit_source holds 2 texts for 1 prompt; give one per prompt"),
+        ({"edit_source": []}, "edit_source holds 0 texts for 1 prompt"),
+        ({"temperature": []}, "temperature is an empty list; give one value for all prompts, or one per prompt"),
+        ({"seed": []}, "seed is an empty list"),
+        ({"seed": [1, -1]}, "seed must be an integer >= 0, got -1"),
+        ({"temperature": np.ones(3)}, "temperature holds 3 values for 1 prompt"),
+        ({"top_k": "x" * 9999}, "top_k must be an integer >= 0 (0 turns it off), got 'xxx"),
+        ({"threads": 10**9}, "threads must be an integer from 1 to 1024, got 1000000000"),
+        ({"system": "\ud800"}, "system holds a lone surrogate at character 0"),
+        ({"generation_config": {"max_new_tokens": "a"}}, "generation_config.max_new_tokens must be an integer"),
+        (
+            {"generation_config": {"max_new_tokens": 0}},
+            "generation_config.max_new_tokens must be an integer >= 1",
+        ),
+        ({"generation_config": {"max_length": math.inf}}, "generation_config.max_length must be an integer >= 1"),
+        ({"generation_config": {"num_beams": "4"}}, "generation_config.num_beams must be an integer >= 1"),
+        ({"generation_config": {"top_k": np.ones(2)}, "temperature": 1.0}, "top_k must be an integer >= 0"),
     ],
 )
 def test_wrong_values_raise_value_errors(options: dict[str, Any], expected: str) -> None:

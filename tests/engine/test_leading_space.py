@@ -61,6 +61,7 @@ def test_the_space_before_an_answer(engine: Any) -> None:
     assert texts(Engine(engine.model, tokenizer), chat) == {TEXT}, "the template has ended a line"
 
 
+@pytest.mark.usefixtures("steady_drafts")
 def test_places_in_the_text_move_with_it(engine: Any) -> None:
     chat = [{"role": "user", "content": "Where?"}]
     source = "I know. The cat sat on the mat. Yes."

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
 
 from copyspec import Engine
@@ -78,15 +78,18 @@ def retrieval_chain(llm: ChatCopySpec) -> Runnable[str, object]:
     return RunnableLambda(lambda question: {"input": question}) | retrieval.create_retrieval_chain(Echo(), stuffed)
 
 
-def compiled_graph(llm: ChatCopySpec) -> Runnable[dict[str, object], object]:
-    """A graph with a node that retrieves and a node that asks the model, without showing it a document."""
+def compiled_graph(llm: ChatCopySpec, *, passes_config: bool = False) -> Runnable[dict[str, object], object]:
+    """A graph with a node that retrieves and a node that asks the model, without showing it a document.
+
+    `passes_config`: the nodes hand their config on, as LangGraph asks for under asyncio on Python 3.10.
+    """
     langgraph = pytest.importorskip("langgraph.graph")
 
-    def find(state: dict[str, object]) -> dict[str, object]:
-        return {**state, "found": len(Echo().invoke(str(state["question"])))}
+    def find(state: dict[str, object], config: RunnableConfig) -> dict[str, object]:
+        return {**state, "found": len(Echo().invoke(str(state["question"]), config if passes_config else None))}
 
-    def say(state: dict[str, object]) -> dict[str, object]:
-        return {**state, "answer": llm.invoke(str(state["question"])).content}
+    def say(state: dict[str, object], config: RunnableConfig) -> dict[str, object]:
+        return {**state, "answer": llm.invoke(str(state["question"]), config if passes_config else None).content}
 
     builder = langgraph.StateGraph(dict)
     builder.add_node("find", find)
@@ -120,6 +123,10 @@ def compiled_agent(llm: ChatCopySpec) -> Runnable[dict[str, object], object]:
 
 def graph(llm: ChatCopySpec) -> Runnable[str, object]:
     return RunnableLambda(lambda question: {"question": question}) | compiled_graph(llm)
+
+
+def graph_that_passes_config(llm: ChatCopySpec) -> Runnable[str, object]:
+    return RunnableLambda(lambda question: {"question": question}) | compiled_graph(llm, passes_config=True)
 
 
 def agent(llm: ChatCopySpec) -> Runnable[str, object]:

@@ -285,6 +285,8 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "output_attentions=True: .* leave out custom_generate",
     ),
     "positions": ({"position_ids": torch.arange(9)[None] + 1}, ValueError, "leave position_ids out"),
+    "mask values": ({"attention_mask": torch.full((1, 9), 2)}, ValueError, "attention_mask must hold 0 and 1 only"),
+    "mask of nothing": ({"attention_mask": torch.zeros(1, 9)}, ValueError, "row 0 has no token: its attention_mask"),
     "right padding": (
         {"attention_mask": torch.tensor([[1] * 8 + [0]])},
         ValueError,

@@ -208,10 +208,15 @@ def test_without_a_runner_it_drafts_from_tokens_alone_and_says_so_once(caplog: p
     assert runner.drafter.num_rows == 1
 
 
+WRONG_TEXTS: list[dict[str, Any]] = [
+    {EDIT_SOURCE: 3}, {REFERENCES: [2.5]}, {EDIT_SOURCE: [[1]]}, {REFERENCES: {}}, {REFERENCES: ["\ud800"]}
+]  # fmt: skip
+
+
 def test_wrong_texts_of_a_request_are_ignored_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     runner = Runner(engine_config())
     with caplog.at_level(logging.WARNING):
-        for number, wrong in enumerate([{EDIT_SOURCE: 3}, {REFERENCES: [2.5]}, {EDIT_SOURCE: [[1]]}, {REFERENCES: {}}]):
+        for number, wrong in enumerate(WRONG_TEXTS):
             runner.add(str(number), request(number, Parameters(max_tokens=None, extra_args=wrong)))
         requests = list(runner.requests.values())
         run(runner)
@@ -464,7 +469,7 @@ def test_wrong_texts_are_answered_with_400(wrong: dict[str, Any]) -> None:
     assert next(iter(wrong)) in answer["error"]["message"] and answer["error"]["code"] == 400
 
 
-@pytest.mark.parametrize("body", [b"no json", b"[1]", b'{"prompt": "a"}', b'{"prediction": null}', b""])
+@pytest.mark.parametrize("body", [b"no json", b"[1]", b'{"prompt": "a"}', b'{"prediction": null}', b"", b"[" * 99_999])
 def test_other_bodies_go_through_unchanged(body: bytes) -> None:
     assert post(Server(), body) == (200, body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from uuid import uuid4
 
@@ -26,11 +27,15 @@ from tests.helpers.chains import (
     compiled_agent,
     compiled_graph,
     graph,
+    graph_that_passes_config,
     lcel,
     retrieval_chain,
 )
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
+
+NODES_KEEP_THEIR_RUN = sys.version_info >= (3, 11)
+"""Whether LangGraph's nodes know their run under asyncio without passing their config on; docs/langchain.md."""
 
 PROGRAMS = [lcel, retrieval_chain, graph, agent]
 Program = Callable[[ChatCopySpec], Runnable[str, object]]
@@ -75,11 +80,14 @@ def test_documents_reach_the_model(llm: ChatCopySpec, seen: Seen, program: Progr
 
 
 @pytest.mark.parametrize("way", ["batch", "abatch"])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", [*PROGRAMS, graph_that_passes_config], ids=lambda program: program.__name__)
 def test_sixteen_questions_at_once_are_kept_apart(llm: ChatCopySpec, seen: Seen, program: Program, way: str) -> None:
     chain = program(llm)
     answers = chain.batch(QUESTIONS) if way == "batch" else asyncio.run(chain.abatch(QUESTIONS))  # type: ignore[arg-type]
-    check(seen, QUESTIONS)
+    if NODES_KEEP_THEIR_RUN or way == "batch" or program not in (graph, agent):
+        check(seen, QUESTIONS)
+    else:
+        assert [references for _, references in seen] == [[]] * len(QUESTIONS), "none, and nobody else's"
     assert len(answers) == len(QUESTIONS)
 
 
@@ -87,12 +95,17 @@ def test_sixteen_questions_at_once_are_kept_apart(llm: ChatCopySpec, seen: Seen,
 def test_documents_reach_a_model_whose_tokens_a_graph_streams(llm: ChatCopySpec, seen: Seen, way: str) -> None:
     """The nodes call `invoke`, which streams inside: core calls `_stream` then, and does not tell it its run."""
     inputs = {"question": QUESTIONS[0]}, {"messages": [HumanMessage(QUESTIONS[1])]}
-    for program, given in zip((compiled_graph(llm), compiled_agent(llm)), inputs, strict=True):
+    passes_config = way == "astream" and not NODES_KEEP_THEIR_RUN
+    programs = compiled_graph(llm, passes_config=passes_config), compiled_agent(llm)
+    for program, given in zip(programs, inputs, strict=True):
         if way == "stream":
             assert list(program.stream(given, stream_mode="messages"))  # type: ignore[arg-type]
         else:
             drained(program.astream(given, stream_mode="messages"))  # type: ignore[arg-type]
-    check(seen, QUESTIONS[:2])
+    if passes_config:
+        assert seen.pop()[1] == [], "of an agent's nodes the config is not ours to pass"
+    check(seen, QUESTIONS[: len(seen)])
+    assert seen
 
 
 @pytest.mark.parametrize("way", ["invoke", "ainvoke"])

@@ -108,6 +108,8 @@ def test_options_of_a_call_count_and_unknown_ones_are_named(llm: ChatCopySpec) -
         llm.invoke(PROMPTS[0], max_tokens=0)
     with pytest.raises(TypeError, match="stop must be a str or a list of them; got int: 5"):
         llm.invoke(PROMPTS[0], stop=5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the text holds a lone surrogate at character"):
+        llm.invoke("\ud800")
     with pytest.raises(ValidationError, match="bogus"):
         ChatCopySpec(bogus=1)  # type: ignore[call-arg]
 

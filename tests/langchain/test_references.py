@@ -41,6 +41,9 @@ def test_artifacts_of_tools_are_copied_from(llm: ChatCopySpec, seen: Seen) -> No
         assert seen[0][1] == ["1", "2"]
     seen.clear()
     llm.invoke([HumanMessage("hi"), call, ToolMessage("found", tool_call_id="1", artifact={"rows": 3})])
+    circle: list[object] = [Document(page_content="no tokenizer reads \ud800"), *documents]
+    circle.append(circle)
+    llm.invoke([HumanMessage("hi"), call, ToolMessage("found", tool_call_id="1", artifact=circle)])
     assert seen[0][1] == []
 
 

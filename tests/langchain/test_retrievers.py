@@ -131,6 +131,17 @@ def test_files_of_other_indices(tmp_path: Path) -> None:
     assert [each.id for each in BM25Retriever.load(tmp_path / "full", k=1).invoke("swans")] == ["3"], "replaced whole"
     with pytest.raises(TypeError, match="metadata must be strings, numbers, lists and dicts to be saved"):
         BM25Retriever([Document("a word", metadata={"x": object()})]).save(tmp_path / "odd")
+    circle: dict[str, object] = {}
+    circle["x"] = circle
+    with pytest.raises(TypeError, match="to be saved: Circular reference"):
+        BM25Retriever([Document("a word", metadata=circle)]).save(tmp_path / "odd")
+    assert BM25Retriever([{"page_content": "a word"}]).invoke("word")  # type: ignore[list-item]
+
+
+def test_vectors_may_be_tensors_that_need_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    vectors = torch.eye(2, dtype=torch.bfloat16).requires_grad_()
+    assert len(DenseRetriever(["a", "b"], lambda texts: vectors[: len(texts)]).search("a")) == 2
 
 
 def test_any_retriever_of_the_package_will_do() -> None:

@@ -130,7 +130,8 @@ def test_weights_that_do_not_fit_are_refused(
     "change",
     [
         {"peft_type": "IA3"}, {"r": 0}, {"r": "4"}, {"r": 1 << 40}, {"r": True}, {"lora_alpha": None},
-        {"lora_alpha": float("inf")}, {"use_dora": True}, {"bias": "all"}, {"rank_pattern": {"q": 8}},
+        {"lora_alpha": float("inf")}, {"lora_alpha": 10**400},
+        {"use_dora": True}, {"bias": "all"}, {"rank_pattern": {"q": 8}},
     ],
 )  # fmt: skip
 def test_other_kinds_of_adapter_are_refused(

@@ -27,6 +27,7 @@ USED = {
     "no expression": "((",
 }
 RUNS_AWAY = ["(a*)*b", "(a+)+$", "(.|.)*c", "(a|a)*b", r"(\w+\s?)*!", "(?=(a+)+b)a", "(ab|a|b|ba)*$z", "((H|e|.)*)*c"]
+RUNS_AWAY += ["((a{1,9}){9}){99}c"]
 
 
 def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, object]:
@@ -73,6 +74,11 @@ def test_normalisers_that_write_pages_are_refused(steps: list[dict[str, object]]
         check_pipeline(
             {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": steps}]}}
         )
+
+
+@pytest.mark.parametrize("pattern", ["(((a?){1000}){1000}){1000}", "(a?|b?)" * 40 + "c"])
+def test_whether_an_expression_matches_nothing_is_soon_known(pattern: str) -> None:
+    check_pipeline({"normalizer": replaced(pattern, "b", "Regex")})
 
 
 def test_padding_has_an_end() -> None:

@@ -8,6 +8,7 @@ import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 
 import numpy as np
 import pytest
@@ -163,7 +164,8 @@ LAUGHS = '<!DOCTYPE a [<!ENTITY b "ha">]><w:document xmlns:w="x">&b;</w:document
         (bomb, "unpacks to more than"),
         (file("x.docx", b"no zip"), "not a readable Word document"),
         (lambda folder: packed(folder / "x.docx", a=""), "the archive holds no word/document.xml"),
-        (lambda folder: packed(folder / "x.docx", **{"word/document.xml": LAUGHS}), "defines entities"),
+        (lambda folder: packed(folder / "x.docx", **{"word/document.xml": LAUGHS}), "has a document type"),
+        (lambda folder: packed(folder / "x.docx", **{"word/document.xml": LAUGHS.encode("utf-16")}), "document type"),
         (lambda folder: packed(folder / "x.pptx", **{"ppt/slides/slide1.xml": "<a"}), "is not XML"),
         (lambda folder: packed(folder / "x.epub", a=""), "not an EPUB: the archive holds no META-INF/container.xml"),
         (file("x.html", b"\xff\xfa<p>"), "x.html is not UTF-8, and names no encoding"),
@@ -179,6 +181,24 @@ def test_what_cannot_be_read_is_left_out_and_named(
     status, out, err = run(capsys, "index", "add", "c", str(tmp_path), "--dir", str(tmp_path / "corpora"))
     assert status == 0 and "1 documents" in out
     assert err.startswith("left out ") and said in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("piece", ["<a ", "<!-- -- ", "<![", "<a x='", "<td> ", "<td>x"])
+def test_pages_that_nothing_ends_are_read_in_linear_time(piece: str, tmp_path: Path) -> None:
+    """Ten times longer than what took the parser 40 seconds."""
+    (tmp_path / "x.html").write_text("<p>Herons wait.</p>" + piece * (360_000 // len(piece)))
+    started = process_time()
+    assert DOCUMENT_READERS[".html"](tmp_path / "x.html").text.startswith("Herons wait.")
+    assert process_time() - started < 5
+
+
+def test_paragraphs_in_paragraphs_are_read_once(tmp_path: Path) -> None:
+    nested = f"<w:document {W}>" + "<w:p>" * 3000 + "<w:r><w:t>Herons wait.</w:t></w:r>" + "</w:p>" * 3000
+    packed(tmp_path / "x.docx", **{"word/document.xml": nested + "</w:document>"})
+    shapes = f"<p:sld {A}>" + "<p:sp>" * 3000 + "<a:p><a:t>Herons wait.</a:t></a:p>" + "</p:sp>" * 3000 + "</p:sld>"
+    packed(tmp_path / "x.pptx", **{"ppt/slides/slide1.xml": shapes})
+    for name in ("x.docx", "x.pptx"):
+        assert DOCUMENT_READERS[Path(name).suffix](tmp_path / name).text.strip() == "Herons wait."
 
 
 @needs_pypdf

@@ -244,11 +244,13 @@ def test_a_folder_tells_what_it_does_not_give(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(OLD)
     (tmp_path / "link.txt").symlink_to("a.txt")
+    os.mkfifo(tmp_path / "pipe.txt")
     skipped = Skipped()
     found = expand([str(tmp_path)], suffixes=suffixes_of(None), exclude=["f.txt"], skipped=skipped)
     assert [Path(path).name for path in found] == ["a.txt", "e.md"]
     assert skipped.line() == (
-        "2 of other formats (.srt, .html), 2 hidden, 1 links, 1 folders that nobody writes by hand, 1 excluded"
+        "2 of other formats (.srt, .html), 2 hidden, 1 links, 1 pipes, sockets or devices, "
+        "1 folders that nobody writes by hand, 1 excluded"
     )
     assert dict(skipped.found)[str(tmp_path / "b.srt")] == "format" and not Skipped().line()
 

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 
 import numpy as np
 import pytest
@@ -19,11 +20,14 @@ from copyspec.retrievers import (
     Corpora,
     Datastore,
     DenseRetriever,
+    Document,
     FaissOptions,
     FaissRetriever,
     IndexFileError,
     SpeculativeRetriever,
     load_retriever,
+    read_documents,
+    split_passages,
 )
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs links, pipes and signals")
@@ -208,6 +212,29 @@ def test_what_is_no_query_is_named() -> None:
         SpeculativeRetriever(retrievers()[0], prefetch="2")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="texts must be a list of strings, got NoneType None"):
         BM25Retriever(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# a" + " " * 100_000 + "b",
+        "# " + "[" * 100_000,
+        "# " + "`a " * 50_000,
+        "# a" + "_" * 100_000 + "a",
+        "# a\n\nb c\n\n" * 10_000,
+    ],
+)
+def test_headings_take_linear_time(text: str) -> None:
+    """2,000 spaces in a heading took 20 seconds, 4,000 headings took five."""
+    started = process_time()
+    assert split_passages(Document("name", text))[0].start == 0
+    assert process_time() - started < 5
+
+
+def test_a_line_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="line 1: not JSON"):
+        list(read_documents([tmp_path]))
 
 
 def test_graphs_and_lists_come_back_as_they_were(tmp_path: Path) -> None:

@@ -132,6 +132,10 @@ async def test_fields_that_change_nothing_are_taken(engine: Engine) -> None:
     assert (await post(engine, CHAT, {**ASKED, **HARMLESS})).json()["choices"] == plain
 
 
+NESTED: list[object] = []
+for _ in range(400):
+    NESTED = [NESTED]
+
 WRONG: list[tuple[dict[str, object], str]] = [
     ({"messages": []}, "messages is empty"),
     ({"messages": "hello"}, "messages: "),
@@ -161,6 +165,15 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"tools": [{"type": "function"}]}, "tools is not offered"),
     ({"response_format": {"type": "json_object"}}, "response_format is not offered"),
     ({"temprature": 1}, "did you mean 'temperature'"),
+    ({"x" * 100_000: 1}, "unknown option 'xxx"),
+    ({"messages": [1] * 500_000}, "messages[0] is not a chat message: 1"),
+    ({"messages": [{"role": "user", "content": {"a": "x" * 10_000}}]}, "content that is not text"),
+    ({"messages": [{"role": "user", "content": "x", "name": NESTED}]}, "nested more than 64 levels"),
+    ({"stop": [1] * 200}, "stop must be"),
+    ({"stop": [str(i) for i in range(300)]}, "stop holds 300 strings; at most 256"),
+    ({"logit_bias": {"1_0": 1}}, "'1_0' is not a token id"),
+    ({"logit_bias": {"1": "x"}}, "logit_bias[1] must be a number"),
+    ({"references": [["a"] * 3000] * 2}, "references holds 6000 texts"),
     ({"messages": [{"role": "user", "content": "word " * 2000}]}, "context is 1024"),
 ]
 
@@ -170,6 +183,7 @@ async def test_wrong_values_are_named(engine: Engine, wrong: dict[str, object], 
     answer = await post(engine, CHAT, {**ASKED, **wrong})
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
+    assert len(answer.content) < 1000
     assert words in error["message"] and error["type"] == "invalid_request_error"
 
 
@@ -198,7 +212,8 @@ async def test_a_context_that_is_full_has_openais_code(engine: Engine) -> None:
 
 
 async def test_other_models_and_paths_are_404(engine: Engine) -> None:
-    answer = await post(engine, CHAT, {**ASKED, "model": "gpt-5"})
+    answer = await post(engine, CHAT, {**ASKED, "model": "gpt-5" * 9999})
+    assert len(answer.content) < 1000
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
     async with client(engine) as http:
         assert (await http.get("/v1/models")).json()["data"][0]["id"] == "tiny"

@@ -121,6 +121,8 @@ def test_text_of_a_trace_is_shown_as_text() -> None:
         (lambda top: top["passes"][0].update(tokens=["x"]), "must be an integer"),
         (lambda top: top.update(texts={"x": "y"}), "texts must map"),
         (lambda top: top["omitted"].update(num_calls=-1), "omitted.num_calls"),
+        (lambda top: top["passes"][0].update(decision="\x1b[2J"), r"decision must be a string of printable .* '\\x1b"),
+        (lambda top: top["omitted"].update(num_draft_tokens_per_source={"\x1b]0;x\x07": 1}), "printable characters"),
     ],
 )
 def test_a_wrong_file_is_told(change: Any, message: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from copyspec.checks import brief
 from copyspec.drafters.predictors.feature_layer import CONTEXT, EPSILON, THETA, FeatureLayer, LayerSizes, Tensors
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.models.errors import FileError, LoadError, first_line
@@ -96,11 +97,11 @@ class _Reader:
     def own(self) -> HeadFile:
         config = self._config
         if config["format"] != FORMAT:
-            raise FileError(f"{CONFIG} has format={config['format']!r}; this version reads {FORMAT!r}")
+            raise FileError(f"{CONFIG} has format={brief(config['format'])}; this version reads {FORMAT!r}")
         self._check_model()
         depth, kind = self._count("depth"), config.get("kind")
         if kind not in ("recurrent", "parallel", "feature"):
-            raise FileError(f"{CONFIG} has kind={kind!r}; it is 'recurrent', 'parallel' or 'feature'")
+            raise FileError(f"{CONFIG} has kind={brief(kind)}; it is 'recurrent', 'parallel' or 'feature'")
         size, inner = self._size, self._count("inner_size", most=MOST_UNITS)
         layers = self._inner_layers() if kind == "recurrent" else ()
         shapes: dict[str, Shape] = {"probe": (64,)}
@@ -121,7 +122,8 @@ class _Reader:
         same = torch.nn.functional.cosine_similarity(held.float(), probe(self._weight), dim=0)
         if not same >= SAME_MODEL:
             raise FileError(
-                f"they were trained on another model, {config.get('model')!r}: its output weights are not this one's"
+                f"they were trained on another model, {brief(config.get('model'))}: its output weights are not this "
+                "one's"
             )
         vocabulary = tensors.pop("vocabulary", None)
         if vocabulary is not None:
@@ -158,7 +160,8 @@ class _Reader:
         self._check_model()
         for name, wanted in (("num_hidden_layers", 1), ("hidden_act", "silu"), ("rope_scaling", None)):
             if self._config.get(name, wanted) != wanted:
-                raise FileError(f"{CONFIG} has {name}={self._config[name]!r}; EAGLE's layer is read with {wanted!r}")
+                told = brief(self._config[name])
+                raise FileError(f"{CONFIG} has {name}={told}; EAGLE's layer is read with {wanted!r}")
         stored = self._stored(EAGLE_WEIGHTS)
         found = [prefix for prefix in EAGLE_LAYERS if f"{prefix}self_attn.q_proj.weight" in stored]
         if not found:
@@ -209,9 +212,9 @@ class _Reader:
         """The layers of the target whose inputs a recurrent head reads beside the last hidden state."""
         found = self._config.get("layers", [])
         if not isinstance(found, list) or not all(type(each) is int and each >= 0 for each in found):
-            raise FileError(f"{CONFIG} has layers={found!r}; it is a list of numbers of layers")
+            raise FileError(f"{CONFIG} has layers={brief(found)}; it is a list of numbers of layers")
         if found and (len(set(found)) < len(found) or max(found) >= self._layers):
-            raise FileError(f"{CONFIG} has layers={found!r}, and {self._layers} layers of this model are known")
+            raise FileError(f"{CONFIG} has layers={brief(found)}, and {self._layers} layers of this model are known")
         return tuple(found)
 
     def _layer_sizes(self, inner: str, *, is_fused: bool) -> LayerSizes:
@@ -238,7 +241,8 @@ class _Reader:
     def _check_model(self) -> None:
         for name, ours in (("hidden_size", self._size), ("vocab_size", self._vocab)):
             if self._config.get(name) != ours:
-                raise FileError(f"they are for a model of {name}={self._config.get(name)!r}, and this one has {ours}")
+                found = brief(self._config.get(name))
+                raise FileError(f"they are for a model of {name}={found}, and this one has {ours}")
 
     def _check_embeddings(self, table: torch.Tensor) -> None:
         """Check that embeddings in a published file, if there are any, are the target's."""
@@ -259,7 +263,7 @@ class _Reader:
     def _number(self, name: str, default: float) -> float:
         found = self._config.get(name, default)
         if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 < found < float("inf"):
-            raise FileError(f"{CONFIG} has {name}={found!r}; it is a number above 0")
+            raise FileError(f"{CONFIG} has {name}={brief(found)}; it is a number above 0")
         return float(found)
 
     def _stored(self, file: str) -> set[str]:
@@ -279,7 +283,7 @@ class _Reader:
     def _count(self, name: str, most: int = MOST_HEADS) -> int:
         found = self._config.get(name)
         if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= most:
-            raise FileError(f"{CONFIG} has {name}={found!r}; it is an integer from 1 to {most}")
+            raise FileError(f"{CONFIG} has {name}={brief(found)}; it is an integer from 1 to {most}")
         return found
 
     def _read(

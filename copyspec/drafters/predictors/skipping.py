@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from copyspec.checks import brief
 from copyspec.drafters.predictors.early_exit import new_stack
 from copyspec.models.errors import FileError, LoadError, first_line
 from copyspec.models.files import read_json
@@ -46,10 +47,10 @@ def load_skips(path: Path, model: PreTrainedModel) -> SkipSet:
             raise FileError('there is no such file; draft_model="skip:FILE" takes one that training.skips has made')
         found = read_json(path)
         if found.get("format") != FORMAT:
-            raise FileError(f"it has format={found.get('format')!r}; this version reads {FORMAT!r}")
+            raise FileError(f"it has format={brief(found.get('format'))}; this version reads {FORMAT!r}")
         layers = model.config.get_text_config(decoder=True).num_hidden_layers
         if found.get("layers") != layers:
-            raise FileError(f"it is for a model of {found.get('layers')!r} layers, and this one has {layers}")
+            raise FileError(f"it is for a model of {brief(found.get('layers'))} layers, and this one has {layers}")
         attention, mlp = (_numbers(found, name, layers) for name in ("attention", "mlp"))
         return SkipSet(attention, mlp)
     except Exception as error:

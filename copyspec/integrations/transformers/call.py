@@ -78,7 +78,9 @@ def read_rows(
         raise ValueError("rows may end at different lengths, and there is no padding token; give pad_token_id=")
     if limit is None:
         raise ValueError("no length ends the output; give max_new_tokens=")
-    return Rows(ids, prompts, samples, limit - ids.shape[1], eos, 0 if pad is None else int(pad))
+    room: float = limit - ids.shape[1]
+    room = int(room) if float(room).is_integer() else room  # generate takes max_new_tokens=5.0
+    return Rows(ids, prompts, samples, room, eos, 0 if pad is None else int(pad))  # type: ignore[arg-type]
 
 
 def refuse_options(config: GenerationConfig) -> None:
@@ -111,22 +113,39 @@ def refuse_arguments(arguments: Mapping[str, object]) -> None:
 
 
 def _prompts(ids: torch.Tensor, arguments: Mapping[str, object]) -> list[list[int]]:
-    mask = arguments.get("attention_mask")
-    if not isinstance(mask, torch.Tensor):
+    mask = _mask(ids, arguments)
+    if mask is None:
         return _lists(ids)
-    mask = mask[:: len(mask) // len(ids)].bool()
     for row in (~mask[:, -1]).nonzero().flatten().tolist():
         raise ValueError(f"row {row} is padded on the right: tokenize with padding_side='left'")
-    return [tokens[keep].tolist() for tokens, keep in zip(ids, mask.to(ids.device), strict=True)]
+    return [tokens[keep].tolist() for tokens, keep in zip(ids, mask, strict=True)]
+
+
+def _mask(ids: torch.Tensor, arguments: Mapping[str, object]) -> torch.Tensor | None:
+    """The attention mask of `ids`, [rows, width], as bools; None if there is none. Raises ValueError for one that
+    `generate` would read as something else."""
+    mask = arguments.get("attention_mask")
+    if not isinstance(mask, torch.Tensor):
+        return None
+    if ids.dim() != 2 or mask.dim() != 2 or mask.shape[1] != ids.shape[1] or not len(ids) or len(mask) % len(ids):
+        raise ValueError(
+            f"attention_mask has the shape {list(mask.shape)}, and the ids have {list(ids.shape)}; give one of their "
+            "shape, or leave it out"
+        )
+    mask = mask[:: len(mask) // len(ids)].to(ids.device)  # may be expanded by num_return_sequences
+    if bool(((mask != 0) & (mask != 1)).any()):
+        raise ValueError(f"attention_mask must hold 0 and 1 only; got {shown(mask)}")
+    for row in (mask == 0).all(1).nonzero().flatten().tolist():
+        raise ValueError(f"row {row} has no token: its attention_mask is 0 everywhere")
+    return mask.bool()
 
 
 def _encoder_prompts(inputs: torch.Tensor | None, arguments: Mapping[str, object]) -> list[list[int]]:
     if inputs is None or inputs.dim() != 2 or inputs.is_floating_point():
         raise TypeError("copyspec decodes from token ids: give input_ids=")
-    mask = arguments.get("attention_mask")
-    if not isinstance(mask, torch.Tensor):
+    mask = _mask(inputs, arguments)
+    if mask is None:
         return _lists(inputs)
-    mask = mask[:: len(mask) // len(inputs)].bool().to(inputs.device)  # unlike inputs expanded by num_return_sequences
     return [tokens[keep].tolist() for tokens, keep in zip(inputs, mask, strict=True)]
 
 

@@ -46,7 +46,7 @@ class Prediction:
         """The body in vLLM's format. Raises TypeError or ValueError for invalid values."""
         try:
             request = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return body  # vLLM reports the error
         if not isinstance(request, dict) or not any(request.get(field) is not None for field in FIELDS):
             return body

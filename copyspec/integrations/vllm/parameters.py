@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from copyspec.checks import check_whole, shown
+from copyspec.checks import check_whole, encodable, shown
 from copyspec.text.references import Reference, parse_edits, parse_prediction, parse_references
 
 EDIT_SOURCE = "copyspec_edit_source"
@@ -65,18 +65,20 @@ def texts(edit_source: object = None, references: object = None, prediction: obj
 
 
 def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[Text]]:
-    """The edit source and the references of a request. Raises TypeError for invalid values, since HTTP bodies may hold
-    anything under these names."""
+    """The edit source and the references of a request. Raises TypeError or ValueError for invalid values, since HTTP
+    bodies may hold anything under these names."""
     given = extra_args or {}
     edit, references = given.get(EDIT_SOURCE), given.get(REFERENCES)
     if edit is not None and not _is_text(edit):
         raise TypeError(f"{EDIT_SOURCE} must be a str or token ids; got {shown(edit)}")
-    if references is None:
-        references = []
-    elif _is_text(references):
-        return edit or None, [references]
+    if references is None or _is_text(references):
+        references = [references] if references else []
     if not isinstance(references, (list, tuple)) or not all(map(_is_text, references)):
         raise TypeError(f"{REFERENCES} must be a str, token ids, or a list of those; got {shown(references)}")
+    for name, each in ((EDIT_SOURCE, [edit]), (REFERENCES, references)):
+        for text in each:
+            if isinstance(text, str):
+                encodable(text, name)
     return edit or None, [each for each in references if each]
 
 

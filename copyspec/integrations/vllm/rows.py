@@ -144,7 +144,7 @@ class RequestRows:
         references: list[Text] = []
         try:
             edit, references = read_texts(extra_args)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             if not self._warned:
                 self._warned = True
                 logger.warning("invalid texts to copy from are ignored, here and in later requests: %s", error)

@@ -64,6 +64,9 @@ append(PyObject *object, PyObject *cursors)
 static PyObject *
 compare(PyObject *object, PyObject *other, int operator)
 {
+    if (!PyList_Check(other) && Py_TYPE(other) != Py_TYPE(object)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
     PyObject *lists[2] = {PySequence_List(object), PySequence_List(other)}, *result = NULL;
     if (lists[0] != NULL && lists[1] != NULL) {
         result = PyObject_RichCompare(lists[0], lists[1], operator);
