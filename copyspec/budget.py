@@ -13,8 +13,16 @@ from itertools import pairwise
 from time import perf_counter
 
 PRIOR_SLOPE = 0.02
-"""Assumed cost of a draft node, in plain passes, where nothing near it was measured: small models on a CPU show
-0.01-0.03, a GPU less. It errs on the low side: what is tried gets measured, what looks too expensive never is."""
+"""Assumed cost of a draft node in plain passes, for each row, where nothing near it was measured: small models on a CPU
+show 0.01-0.03, a GPU less. The time of a token in first passes replaces it where that is less. It errs on the low side:
+what is tried gets measured, what looks too expensive never is."""
+
+FEW_TOKENS = 1.5
+"""Assumed time of one of few tokens in a pass, in that of one of the many tokens of a first pass."""
+
+LEAST_SLOPE = 0.25
+"""Beyond the largest node count measured, nodes cost what they did so far on average, but at least this share of what
+is assumed: one pass may have been lucky."""
 
 KNOTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)
 """Node counts ("knots") whose time is stored; costs in between are interpolated linearly. They are dense where matrix
@@ -86,7 +94,7 @@ class CostModel:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         """`clock` returns seconds; it is read around passes and drafts. Tests and simulations pass their own."""
         self.clock = clock
-        self._curves = _Curves()
+        self._curves: dict[int, _Curve] = {}  # by number of rows
         self._per_token = 0.0  # seconds per token and row in a first pass
         self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
@@ -97,7 +105,7 @@ class CostModel:
         """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`."""
         self.learn()
         self._measured = rows, nodes, seconds
-        if not self._curves[rows].empty:
+        if not self._curve(rows).empty:
             self.learn()  # a first measurement replaces a guess
 
     def learn(self) -> None:
@@ -105,7 +113,11 @@ class CostModel:
         waits for it: the costs of a pass lag behind by one measurement."""
         if self._measured is not None:
             (rows, nodes, seconds), self._measured = self._measured, None
-            self._ratio = self._curves[rows].observe(nodes, seconds)
+            curve = self._curve(rows)
+            is_first = not curve.empty
+            self._ratio = curve.observe(nodes, seconds)
+            if is_first:
+                curve.assume(self._slope(rows))
 
     def take_ratio(self) -> float | None:
         """Return the last pass's time over its expected time, once; None where nothing was expected or it was read."""
@@ -122,6 +134,8 @@ class CostModel:
             measured = seconds / (rows * tokens)
             # The fastest pass counts most: longer prompts take more time per token, and nodes are appended last.
             self._per_token = measured if not self._per_token else 0.5 * (min(self._per_token, measured) + measured)
+            for number, curve in self._curves.items():
+                curve.assume(self._slope(number))
 
     def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
         """Return the budget of each row in a pass of `rows` rows; `adaptive=False` allows max_nodes at any cost.
@@ -131,11 +145,27 @@ class CostModel:
         if not adaptive:
             return Budget(max_nodes)
         costs = self.costs(rows, max_nodes, is_first=is_first)
-        return Budget(max_nodes, costs, self._curves[rows].empty / rows)
+        return Budget(max_nodes, costs, self._curve(rows).empty / rows)
+
+    def _curve(self, rows: int) -> _Curve:
+        """The curve of passes with `rows` rows; created on first use."""
+        curve = self._curves.get(rows)
+        if curve is None:
+            curve = self._curves[rows] = _Curve(self._slope(rows))
+        return curve
+
+    def _slope(self, rows: int) -> float:
+        """Assumed cost of a draft node per row where nothing was measured, in plain passes of `rows` rows."""
+        slope = PRIOR_SLOPE * rows
+        known = [number for number, curve in self._curves.items() if curve.empty]
+        if not self._per_token or not known:
+            return slope
+        nearest = min(known, key=lambda number: abs(number - rows))
+        return min(slope, FEW_TOKENS * self._per_token * rows / self._curves[nearest].empty)
 
     def seconds(self, rows: int) -> float:
         """Seconds of a plain pass, as learned so far; 0 before anything was."""
-        return self._curves[rows].empty
+        return self._curve(rows).empty
 
     def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> list[float]:
         """Costs of passes with 0..max_nodes nodes, in plain passes.
@@ -143,7 +173,7 @@ class CostModel:
         In a first pass a node is one more prompt token. Its cost is bounded by the mean time per token of such
         passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a later pass.
         """
-        curve = self._curves[rows]
+        curve = self._curve(rows)
         costs, seconds = curve.costs(max_nodes), curve.empty
         if not (is_first and self._per_token and seconds and max_nodes):
             return costs
@@ -177,7 +207,7 @@ class CostModel:
 
     def measured(self, rows: int) -> Mapping[int, float]:
         """Seconds of a pass of `rows` rows, as learned so far, for each node count that was measured."""
-        return self._curves[rows].measured()
+        return self._curve(rows).measured()
 
     def start(self) -> float:
         """A new row's starting allowance: the plain passes that it may lose by drafting before it has gained any."""
@@ -200,6 +230,12 @@ class _Curve:
         self._weights: dict[int, float] = {}
         self._costs: list[float] = []  # costs of 0, 1, ... nodes; computed anew when a time changes
         self._most = 0  # maximum number of nodes that was asked for
+
+    def assume(self, prior: float) -> None:
+        """Set the cost of a node where nothing was measured."""
+        self._prior, self._costs = prior, []
+        if self._times:
+            self.empty = self._pace * self._at(0)
 
     def observe(self, n: int, seconds: float) -> float | None:
         """Learn from a pass; return its time over its expected time, None where nothing was expected."""
@@ -250,7 +286,9 @@ class _Curve:
             base, slope = time / unit, (following - time) / (end - start) / unit
             between = [base + slope * n for n in range(1, end - start + 1)]
             costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]
-        costs += [costs[-1] + self._prior * n for n in range(1, self._most + 2 - len(costs))]
+        last = len(costs) - 1
+        slope = min(self._prior, max((costs[-1] - 1.0) / last, LEAST_SLOPE * self._prior)) if last else self._prior
+        costs += [costs[-1] + slope * n for n in range(1, self._most + 2 - len(costs))]
         return costs
 
     def measured(self) -> Mapping[int, float]:
@@ -270,11 +308,3 @@ class _Curve:
                 return before + (time - before) * (n - start) / (knot - start)
             start, before = knot, time
         return max(empty, before) + self._prior * empty * (n - start)
-
-
-class _Curves(dict[int, _Curve]):
-    """One `_Curve` per number of rows, created on first use."""
-
-    def __missing__(self, rows: int) -> _Curve:
-        self[rows] = curve = _Curve(PRIOR_SLOPE * rows)
-        return curve

@@ -68,10 +68,31 @@ def test_nodes_of_a_first_call_cost_what_its_tokens_do_but_no_more_than_nodes_of
         model.observe_first(1, 100, 0.1)
         model.observe(1, 0, 0.1)
     assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.2)
-    assert model.budget(1, 32).costs[20] == pytest.approx(1.4), "not yet measured"
+    assert model.budget(1, 32).costs[20] == pytest.approx(1.3), "not yet measured, half as much again"
     for _ in range(9):
         model.observe_first(1, 100, 0.5)  # mostly what any call costs, however many tokens it reads
     assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.4)
+
+
+def test_what_is_assumed_for_many_rows_follows_from_first_passes() -> None:
+    model = CostModel()
+    assert model.budget(32, 8).costs[8] == pytest.approx(1 + 8 * 32 * 0.02)
+    model.observe_first(32, 100, 0.032)  # 10 us a token
+    model.observe(32, 0, 0.02)
+    model.learn()
+    assert model.budget(32, 8).costs[8] == pytest.approx(1 + 8 * 32 * 1.5e-5 / 0.02)
+    assert model.budget(16, 8).costs[8] == pytest.approx(1 + 8 * 16 * 1.5e-5 / 0.02), "measured for other rows"
+    assert model.budget(1, 8).costs[8] == pytest.approx(1 + 8 * 1.5e-5 / 0.02)
+
+
+def test_beyond_what_was_measured_nodes_cost_what_they_did_so_far() -> None:
+    model = CostModel()
+    for nodes, seconds in [(0, 1.0), (4, 1.04), (0, 1.0)]:
+        model.observe(1, nodes, seconds)
+    model.learn()
+    costs = model.budget(1, 32).costs
+    slope = (costs[4] - 1) / 4
+    assert 0.005 <= slope < 0.02 and costs[32] == pytest.approx(1 + 32 * slope)
 
 
 def test_prompts_are_read_in_as_many_calls_as_take_least_time() -> None:

@@ -19,6 +19,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding import controller as controller_module
 from copyspec.decoding.controller import LOOKS, PROBE_NODES, SHARE, DraftController, believed, fit
 from copyspec.decoding.stats import Stats
+from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.options import DraftOptions
 from copyspec.sources import Source
@@ -55,6 +56,22 @@ def test_a_drafter_that_is_always_wrong_costs_little(name: str, nodes: int, widt
     plain = run(cases, DEVICES[name], None, nodes=0, batch_size=batch_size)
     drafted = run(cases, DEVICES[name], partial(wrong, width), nodes, batch_size)
     assert plain.seconds / drafted.seconds >= 0.965
+
+
+def test_the_first_batch_drafts_what_pays_for_all_its_rows() -> None:
+    """Passes of 16 rows were never measured before. What one token takes is known from reading the prompts."""
+
+    def copied(case: Case, eos: frozenset[int]) -> Drafter:
+        return create(list(case.sources), sorted(eos))
+
+    cases = []
+    for seed in range(32):
+        rng = random.Random(seed)
+        text = [rng.randrange(10, 3000) for _ in range(60)]
+        output = [token if rng.random() < 0.95 else rng.randrange(10, 3000) for token in text]
+        cases.append(Case([5, *text, 6], (Source(text, "edit"), Source([5, *text, 6], "prompt")), [*output, 0]))
+    plain = run(cases, DEVICES["gpu"], None, nodes=0, batch_size=16)
+    assert plain.seconds / run(cases, DEVICES["gpu"], copied, batch_size=16).seconds > 5
 
 
 def test_wrong_drafts_become_few_and_small() -> None:
