@@ -94,8 +94,7 @@ class CostModel:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         """`clock` returns seconds; it is read around passes and drafts. Tests and simulations pass their own."""
         self.clock = clock
-        self._curves: dict[int, _Curve] = {}  # by number of rows
-        self._per_token = 0.0  # seconds per token and row in a first pass
+        self._curves = _Curves()
         self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
         self._ratio: float | None = None
@@ -105,7 +104,7 @@ class CostModel:
         """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`."""
         self.learn()
         self._measured = rows, nodes, seconds
-        if not self._curve(rows).empty:
+        if not self._curves[rows].empty:
             self.learn()  # a first measurement replaces a guess
 
     def learn(self) -> None:
@@ -113,11 +112,11 @@ class CostModel:
         waits for it: the costs of a pass lag behind by one measurement."""
         if self._measured is not None:
             (rows, nodes, seconds), self._measured = self._measured, None
-            curve = self._curve(rows)
+            curve = self._curves[rows]
             is_first = not curve.empty
             self._ratio = curve.observe(nodes, seconds)
             if is_first:
-                curve.assume(self._slope(rows))
+                curve.assume(self._curves.slope(rows))
 
     def take_ratio(self) -> float | None:
         """Return the last pass's time over its expected time, once; None where nothing was expected or it was read."""
@@ -131,11 +130,11 @@ class CostModel:
             MEMORY * total + new for total, new in zip(self._first, (1, rows * tokens, seconds), strict=True)
         ]
         if tokens >= PREFILL_TOKENS:
-            measured = seconds / (rows * tokens)
+            measured, before = seconds / (rows * tokens), self._curves.per_token
             # The fastest pass counts most: longer prompts take more time per token, and nodes are appended last.
-            self._per_token = measured if not self._per_token else 0.5 * (min(self._per_token, measured) + measured)
+            self._curves.per_token = 0.5 * (min(before, measured) + measured) if before else measured
             for number, curve in self._curves.items():
-                curve.assume(self._slope(number))
+                curve.assume(self._curves.slope(number))
 
     def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
         """Return the budget of each row in a pass of `rows` rows; `adaptive=False` allows max_nodes at any cost.
@@ -145,27 +144,11 @@ class CostModel:
         if not adaptive:
             return Budget(max_nodes)
         costs = self.costs(rows, max_nodes, is_first=is_first)
-        return Budget(max_nodes, costs, self._curve(rows).empty / rows)
-
-    def _curve(self, rows: int) -> _Curve:
-        """The curve of passes with `rows` rows; created on first use."""
-        curve = self._curves.get(rows)
-        if curve is None:
-            curve = self._curves[rows] = _Curve(self._slope(rows))
-        return curve
-
-    def _slope(self, rows: int) -> float:
-        """Assumed cost of a draft node per row where nothing was measured, in plain passes of `rows` rows."""
-        slope = PRIOR_SLOPE * rows
-        known = [number for number, curve in self._curves.items() if curve.empty]
-        if not self._per_token or not known:
-            return slope
-        nearest = min(known, key=lambda number: abs(number - rows))
-        return min(slope, FEW_TOKENS * self._per_token * rows / self._curves[nearest].empty)
+        return Budget(max_nodes, costs, self._curves[rows].empty / rows)
 
     def seconds(self, rows: int) -> float:
         """Seconds of a plain pass, as learned so far; 0 before anything was."""
-        return self._curve(rows).empty
+        return self._curves[rows].empty
 
     def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> list[float]:
         """Costs of passes with 0..max_nodes nodes, in plain passes.
@@ -173,11 +156,11 @@ class CostModel:
         In a first pass a node is one more prompt token. Its cost is bounded by the mean time per token of such
         passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a later pass.
         """
-        curve = self._curve(rows)
+        curve = self._curves[rows]
         costs, seconds = curve.costs(max_nodes), curve.empty
-        if not (is_first and self._per_token and seconds and max_nodes):
+        if not (is_first and self._curves.per_token and seconds and max_nodes):
             return costs
-        slope = min(self._per_token * rows / seconds, (costs[-1] - 1.0) / max_nodes)
+        slope = min(self._curves.per_token * rows / seconds, (costs[-1] - 1.0) / max_nodes)
         return [1.0 + slope * n for n in range(max_nodes + 1)]
 
     def split_first(self, lengths: Sequence[int]) -> list[int]:
@@ -207,7 +190,7 @@ class CostModel:
 
     def measured(self, rows: int) -> Mapping[int, float]:
         """Seconds of a pass of `rows` rows, as learned so far, for each node count that was measured."""
-        return self._curve(rows).measured()
+        return self._curves[rows].measured()
 
     def start(self) -> float:
         """A new row's starting allowance: the plain passes that it may lose by drafting before it has gained any."""
@@ -234,7 +217,7 @@ class _Curve:
     def assume(self, prior: float) -> None:
         """Set the cost of a node where nothing was measured."""
         self._prior, self._costs = prior, []
-        if self._times:
+        if self._times and 0 not in self._times:
             self.empty = self._pace * self._at(0)
 
     def observe(self, n: int, seconds: float) -> float | None:
@@ -265,18 +248,14 @@ class _Curve:
             self._times = dict(sorted(self._times.items()))
         self._costs, self.empty = [], self._pace * self._at(0)
         if self._most:
-            self._costs = self._interpolated()
+            self.costs(self._most)
         return found
 
     def costs(self, max_nodes: int) -> list[float]:
         """Costs of 0..max_nodes nodes in plain passes, at least 1."""
-        if len(self._costs) <= max_nodes:
-            self._most = max(self._most, max_nodes)
-            self._costs = self._interpolated()
-        return self._costs[: max_nodes + 1]
-
-    def _interpolated(self) -> list[float]:
-        """The costs of 0.._most nodes, or more."""
+        if len(self._costs) > max_nodes:
+            return self._costs[: max_nodes + 1]
+        self._most = max(self._most, max_nodes)
         costs: list[float] = [1.0]
         unit = self._at(0) if self._times else 1.0
         known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
@@ -289,7 +268,8 @@ class _Curve:
         last = len(costs) - 1
         slope = min(self._prior, max((costs[-1] - 1.0) / last, LEAST_SLOPE * self._prior)) if last else self._prior
         costs += [costs[-1] + slope * n for n in range(1, self._most + 2 - len(costs))]
-        return costs
+        self._costs = costs
+        return costs[: max_nodes + 1]
 
     def measured(self) -> Mapping[int, float]:
         """Seconds by number of nodes, at the knots measured so far."""
@@ -308,3 +288,23 @@ class _Curve:
                 return before + (time - before) * (n - start) / (knot - start)
             start, before = knot, time
         return max(empty, before) + self._prior * empty * (n - start)
+
+
+class _Curves(dict[int, _Curve]):
+    """One `_Curve` per number of rows, created on first use."""
+
+    per_token = 0.0
+    """Seconds per token and row in a first pass; 0 before one was measured."""
+
+    def __missing__(self, rows: int) -> _Curve:
+        self[rows] = curve = _Curve(self.slope(rows))
+        return curve
+
+    def slope(self, rows: int) -> float:
+        """Assumed cost of a draft node in each row where nothing was measured, in plain passes of `rows` rows."""
+        slope = PRIOR_SLOPE * rows
+        known = [number for number, curve in self.items() if curve.empty]
+        if not self.per_token or not known:
+            return slope
+        nearest = min(known, key=lambda number: abs(number - rows))
+        return min(slope, FEW_TOKENS * self.per_token * rows / self[nearest].empty)
