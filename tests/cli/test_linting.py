@@ -97,9 +97,9 @@ def test_a_folder_says_what_it_leaves_out_and_loads_no_model_for_nothing(
     ("options", "says"),
     [
         (["--list", "x"], "text or github"),
-        (["--list", "text", "--check"], "--check and --list both tell"),
+        (["--list", "text", "--check"], "--check and --list both only report"),
         (["--list", "text", "-i"], "--list writes nothing"),
-        (["--list", "text", "--diff"], "--diff and --list both tell"),
+        (["--list", "text", "--diff"], "--diff and --list both only report"),
     ],
 )
 def test_lists_stand_alone(options: list[str], says: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -30,7 +30,7 @@ CALLS = [{}, {"draft_model": "layers:1"}, {"threads": 1, "drafter": "none"}]
 expected = engine.generate("a b a b", **OPTIONS).token_ids
 attributes = {name: sorted(vars(module)) for name, module in model.named_modules()}
 config = model.config.to_dict()
-wrong, done, made = [], threading.Event(), [0]
+wrong, done, made, armed = [], threading.Event(), [0], [False]
 
 def decode():
     while not done.is_set():
@@ -38,7 +38,11 @@ def decode():
             wrong.append(1)
         made[0] += 1
 
-other = threading.Thread(target=decode)
+def interrupt(*_):
+    if armed[0]:
+        raise KeyboardInterrupt
+
+other = threading.Thread(target=decode, daemon=True)
 other.start()
 random.seed(int(sys.argv[1]))
 interrupts = 0
@@ -46,11 +50,13 @@ end = time.process_time() + float(sys.argv[2])
 while time.process_time() < end:
     try:
         signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.06))
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, interrupt)
+        armed[0] = True
         while time.process_time() < end:  # an interrupt inside a __del__ is lost
             engine.generate("a b a b", **CALLS[interrupts % 3], **OPTIONS)
             for chunk in engine.stream("a b a b", **OPTIONS):
                 pass
+        armed[0] = False  # the last one may come when nobody expects it any more
     except KeyboardInterrupt:
         interrupts += 1
     if torch.get_num_threads() != 2:

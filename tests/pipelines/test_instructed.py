@@ -133,7 +133,7 @@ def test_the_command_shows_a_diff_or_writes(
     assert run("--whole", "-q") == (0, new.encode(), b"")
     assert run("--check", "-q") == (1, b"", b"")
     code, out, err = run(finish="length")
-    assert code == 3 and out == b"" and b"stays as it was: no end within 2 tokens" in err
+    assert code == 3 and out == b"" and b"is left unchanged: no end within 2 tokens" in err
     code, out, err = run("-i", "--backup", paths=(missing, file))
     assert code == 3 and out == b"" and b"missing.py: No such file or directory" in err
     assert file.read_text() == new and (tmp_path / "f.py.bak").read_text() == CODE
@@ -162,7 +162,7 @@ def test_the_bundled_model_refuses_what_it_does_not_know(tmp_path: Path, capsys:
         pipeline.check(known)
     for unknown in ("Translate to French", "Correct the grammar: {text} Be brief.", "Correct the grammar in {text}"):
         with pytest.raises(
-            ValueError, match=r"does not know the instruction .* it knows 'Correct the grammar: \{text\}'"
+            ValueError, match=r"does not know the instruction .* it knows only 'Correct the grammar: \{text\}'"
         ):
             pipeline("He go.", unknown)
     (tmp_path / "a.txt").write_text("He go.\n", encoding="utf-8")

@@ -101,9 +101,9 @@ def test_blocks_stand_in_the_text(text: str) -> None:
     "piece", ["<a>", "```\n", '"', "'", "\n\n", "a: ", "[", "{", "A:\n\n", "<|x|>", "---\n", "`` "]
 )
 def test_time_is_bounded(piece: str) -> None:
-    started = time.time.process_time()
+    started = time.process_time()
     find_blocks(piece * (100_000 // len(piece)))
-    assert time.time.process_time() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_only_the_end_of_a_long_prompt_is_looked_at() -> None:
