@@ -25,7 +25,7 @@ class Screen(io.TextIOWrapper):
     @property
     def text(self) -> str:
         self.flush()
-        return self.buffer.getvalue().decode("utf-8")  # type: ignore[attr-defined]
+        return str(self.buffer.getvalue(), "utf-8")  # type: ignore[attr-defined]
 
 
 def on_screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
@@ -58,7 +58,7 @@ def test_a_stream_that_lacks_a_character_gets_its_number(monkeypatch: pytest.Mon
     narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", narrow)
     echo("né \ud800", flush=True)
-    assert narrow.buffer.getvalue() == rb"n\xe9 \ud800" + b"\n"  # type: ignore[attr-defined]
+    assert narrow.buffer.getvalue() == rb"n\xe9 \ud800" + b"\n"
 
 
 def test_errors_of_the_command_line_reach_a_terminal_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +72,10 @@ def test_the_commands_print_through_one_module() -> None:
     found = []
     for path in CLI.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
             is_direct = called in ("print", "typer.echo", "Console", "sys.stdout.write", "sys.stderr.write")
             if path.name != "printing.py" and (is_direct or called.startswith("sys.stdout.buffer")):
-                found.append(f"{path.name}:{node.lineno}: {called}")  # type: ignore[attr-defined]
+                found.append(f"{path.name}:{node.lineno}: {called}")
     assert found == []
