@@ -22,6 +22,8 @@ from copyspec.targets.wrapped import check_mode
 
 logger = logging.getLogger(__name__)
 
+_DYNAMIC = "torch.ao.nn.quantized.dynamic"
+
 OnUnsupported = Literal["error", "plain"]
 
 
@@ -77,6 +79,8 @@ def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
     lost = forward_arguments(model, of_class=True) & {"position_ids"} - facts.arguments
     if lost:
         return f"{name}'s forward was replaced by one without position_ids, so drafts would get wrong positions"
+    if any(type(part).__module__.startswith(_DYNAMIC) for part in model.modules()):
+        return f"{name} is quantised by the largest activation of a pass, so its logits depend on what passes hold"
     unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
     return f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts" if unknown else None
 

@@ -9,6 +9,7 @@ import random
 import pytest
 import torch
 import transformers
+from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 import copyspec
@@ -256,3 +257,14 @@ def test_scores_that_are_no_numbers_have_no_logprobs() -> None:
     engine = copyspec.load(model, tokenizer=byte_level())
     with pytest.raises(ValueError, match=r"scores are NaN at output token 0.*dtype='float32'"):
         engine.generate("hello", logprobs=1, max_new_tokens=4)
+
+
+def test_a_model_whose_scales_depend_on_the_pass_is_decoded_plainly_on_request() -> None:
+    model = copy.deepcopy(llama(len(byte_level())))
+    layer = model.model.layers[0].mlp
+    layer.down_proj.__class__ = type(
+        "Linear", (nn.Linear,), {"__module__": "torch.ao.nn.quantized.dynamic.modules.linear"}
+    )
+    with pytest.raises(UnsupportedModelError, match=r"largest activation of a pass.*plain"):
+        wrap(model)
+    assert not wrap(model, on_unsupported="plain").supports_drafts
