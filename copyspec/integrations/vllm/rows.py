@@ -43,7 +43,8 @@ class RequestRow:
     on measured costs."""
     seen: int = 0  # output tokens that the drafter has seen
     last: int = -1  # the last of them
-    drafted: Sequence[float] = ()  # probabilities of the draft tokens being verified
+    drafted: int = 0  # draft tokens being verified
+    expected: float = 0.0  # sum of their probabilities
     drafter: Drafter | None = None  # None until it is prepared
     _pending: list[int] = field(default_factory=list)  # output tokens that it has not seen for this reason
 
