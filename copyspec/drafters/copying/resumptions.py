@@ -40,9 +40,7 @@ _PLAIN = (-0.5, 1.4, -2.6, -4.8, -5.8, -2.3, -2.1, -5.7, -5.9, -4.3, -7.2, -8.3,
 """Without n-grams: after one token by shift, after two, after three, after more."""
 
 
-def columns(
-    tokens: Sequence[int], anchor: int, since: int, shifts: Sequence[int], ngrams: NGrams | None
-) -> list[int]:
+def columns(tokens: Sequence[int], anchor: int, since: int, shifts: Sequence[int], ngrams: NGrams | None) -> list[int]:
     """Return the column of each position anchor + shift in the followed text.
 
     `tokens`: the corpus, which ends with the output. `anchor`: where the copy broke off. `since`: output tokens since
