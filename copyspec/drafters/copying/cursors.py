@@ -6,7 +6,6 @@ Each cursor has a situation (`situations`): how it was found, and the length of 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from functools import partial
 
 from copyspec.drafters.copying.context import EDIT, PROMPT, REFERENCE, WRITTEN, CopyContext
 from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
@@ -222,7 +221,7 @@ class Tracker:
         if is_followed or kind == EDIT:
             found = columns(corpus.tokens, anchor, since, shifts, self._ngrams)
         else:
-            found = map(partial(resumed, since), shifts)
+            found = [resumed(since, shift) for shift in shifts]
         cursors += [
             (anchor + shift, family + column)
             for shift, column in zip(shifts, found, strict=True)
