@@ -17,7 +17,7 @@ from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
-from copyspec.text.blocks import BUCKETS, EVEN
+from copyspec.text.blocks import EVEN
 from copyspec.tree import ROOT, Origin
 
 BORDER = -1
@@ -30,9 +30,9 @@ EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 LIKELY = EVEN - 3
 """Starts in an odds bucket from here on are likely enough that a match there has situations of its own."""
 
-QUESTION_ODDS, QUESTION_TOKENS = EVEN, 256
-"""Blocks of at most these odds and fewer tokens than this in all are likely a question: answers take words from it, but
-seldom copy it."""
+QUESTION_ODDS, STATEMENT_ODDS, QUESTION_TOKENS = EVEN, EVEN - 2, 256
+"""Blocks of at most these odds (the first: if they end with a question mark) and fewer tokens than this in all are
+likely a question: answers take words from it, but seldom copy it."""
 
 COMMON_TOKENS = 16
 OWN_COUNT = 3  # an output token counts as many source tokens in the token frequencies
@@ -350,5 +350,7 @@ class CopyContext:
 
 def _is_question(sources: Sequence[Source]) -> bool:
     blocks = [source for source in sources if source.kind == "block"]
-    odds = max((bucket for block in blocks for _, bucket in block.starts), default=BUCKETS)
-    return odds <= QUESTION_ODDS and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS
+    likely = any(
+        bucket > (QUESTION_ODDS if block.asks else STATEMENT_ODDS) for block in blocks for _, bucket in block.starts
+    )
+    return bool(blocks) and not likely and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS

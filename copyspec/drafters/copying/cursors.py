@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
+from copyspec.drafters.copying.compiled import columns
 from copyspec.drafters.copying.context import EDIT, PROMPT, REFERENCE, WRITTEN, CopyContext
 from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
 from copyspec.drafters.copying.growth import Cursor, forked
-from copyspec.drafters.copying.resumptions import columns
 from copyspec.drafters.copying.situations import (
     ALIGNED,
     ALIGNED_1,
