@@ -135,6 +135,10 @@ class CopyContext:
         """Index the next `most` tokens. Returns whether all are: before that, nothing may be drafted or appended."""
         text, places, at = self.tokens, self.places, self._indexed
         stop = min(at + most, len(text))
+        if stop - at < len(text):  # `array` would take milliseconds at once
+            if self._array is None:
+                self._array = np.empty(self.output_start, dtype=np.int64)
+            self._array[at:stop] = text[at:stop]
         for span in [*self._left_out, range(stop, stop)]:
             end = min(span.start, stop)
             if COMPILED is not None:
@@ -197,11 +201,11 @@ class CopyContext:
             self._array = np.array(self.tokens[: self.output_start], dtype=np.int64)
         return self._array
 
-    def place_array(self, token: int) -> NDArray[np.int64]:
-        """Return `places[token]` as a cached array, for tokens with many occurrences."""
+    def place_array(self, token: int, most: int) -> NDArray[np.int64]:
+        """Return the last `most` of `places[token]` as a cached array, for tokens with many occurrences."""
         found = self._arrays.get(token)
         if found is None:
-            found = self._arrays[token] = np.array(self.places[token], dtype=np.int64)
+            found = self._arrays[token] = np.array(self.places[token][-most:], dtype=np.int64)
         return found
 
     def origins(self, positions: Sequence[int]) -> list[Origin | None]:
