@@ -27,6 +27,7 @@ larger one starts with the program's threads less the cores that others use: on 
 minutes."""
 
 _SEEN = threading.local()  # marks threads that made a pass
+_LEFT: list[torch.inference_mode] = []  # what interrupts left open, closed over
 _LENT: list[tuple[int, int]] = []  # (thread's own count, pass's count) of each running pass that changed it
 
 
@@ -93,9 +94,24 @@ class Passes:
     def run(self, call: Callable[[], T]) -> T:
         """Run `call`, a forward pass or a part of one, and return its result."""
         threads, given = self._threads, self._given
-        if threads is None:
-            return self._pass_lock.run(call)
-        return self._pass_lock.run(partial(threads.run, call, given))
+        inferring, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        try:
+            if threads is None:
+                return self._pass_lock.run(call)
+            return self._pass_lock.run(partial(threads.run, call, given))
+        except BaseException:
+            if torch.is_inference_mode_enabled() and not inferring:
+                _leave_inference(grad)
+            raise
+
+
+def _leave_inference(grad: bool) -> None:
+    """Leave an inference mode that a signal kept from ending: one that arrives as `__exit__` is entered skips it, and
+    the mode would end with the garbage collection of its guard, in the middle of a later pass."""
+    mode = torch.inference_mode(False)
+    mode.__enter__()
+    _LEFT.append(mode)  # leaving it would bring back the other
+    torch.set_grad_enabled(grad)
 
 
 def _own() -> int:
