@@ -18,7 +18,7 @@ from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel
+from copyspec.targets.wrapped import WrappedModel, last_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -117,4 +117,4 @@ class CausalSession(TreeSession):
         pays = tokens.numel() in linears.counts or len(tokens) * kept in linears.counts
         with linears.used() if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
-        return logits if logits.shape[1] == kept else logits[:, -kept:]
+        return logits if logits.shape[1] == kept else last_logits(logits, kept)
