@@ -209,7 +209,8 @@ def test_without_a_runner_it_drafts_from_tokens_alone_and_says_so_once(caplog: p
 
 
 WRONG_TEXTS: list[dict[str, Any]] = [
-    {EDIT_SOURCE: 3}, {REFERENCES: [2.5]}, {EDIT_SOURCE: [[1]]}, {REFERENCES: {}}, {REFERENCES: ["\ud800"]}
+    {EDIT_SOURCE: 3}, {REFERENCES: [2.5]}, {EDIT_SOURCE: [[1]]}, {REFERENCES: {}}, {REFERENCES: ["\ud800"]},
+    {EDIT_SOURCE: [1, True]}, {REFERENCES: [1] * 6_000 + [float("nan")]}, {REFERENCES: [[1], [2, None]]},
 ]  # fmt: skip
 
 
@@ -226,7 +227,7 @@ def test_wrong_texts_of_a_request_are_ignored_and_told_once(caplog: pytest.LogCa
 
 def test_ids_that_the_model_does_not_have_are_not_drafted() -> None:
     runner = Runner(engine_config())
-    parameters = Parameters(max_tokens=None, extra_args={EDIT_SOURCE: [5000, *ids(" " + text(1)), -3, 259]})
+    parameters = Parameters(max_tokens=None, extra_args={EDIT_SOURCE: [5000, *ids(" " + text(1)), -3, 259, 10**40]})
     runner.add("a", request(1, parameters))
     while runner.requests:
         assert all(0 <= token < 259 for draft in runner.step() for token in draft)
@@ -464,6 +465,7 @@ def test_the_middleware_encodes_with_the_servers_tokenizer() -> None:
         {"references": [[1, "a"]]},
         {"references": [["a"], ["b"]]},
         {"references": [[1, 2]]},  # no tokenizer to say what they are
+        {"edit_source": [1, 10**40]},
     ],
 )
 def test_wrong_texts_are_answered_with_400(wrong: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ SEPARATOR = -1
 it."""
 
 MAX_SPECULATIVE_TOKENS = 128  # vLLM's own limit
+MOST_ID = 2**31 - 1  # vLLM's arrays of token ids have 32 bits, and its messages to the engine 64
 
 Text = str | Sequence[int]
 
@@ -102,4 +103,9 @@ def _is_text(value: object) -> bool:
 
 
 def _plain(reference: Reference) -> Any:
-    return list(reference.ids or ()) if reference.text is None else reference.text
+    if reference.text is not None:
+        return reference.text
+    ids = list(reference.ids or ())
+    if max(ids, default=0) > MOST_ID:
+        raise ValueError(f"{shown(max(ids))} in edit_source or references is not a token id: the largest is {MOST_ID}")
+    return ids
