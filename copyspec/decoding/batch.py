@@ -68,12 +68,14 @@ class Batch:
         with torch.inference_mode() if shows else _AS_IT_IS:
             logits, states = self._score(trees) if shows else (session.score([row.chain for row in rows], trees), None)
             launched = clock()
-            # What the next pass need not know is done here, while the device works on this one.
-            self._costs.learn()
-            for row in rows:
-                row.meter.settle()
+            if drafting:
+                # What the next pass need not know is done here, while the device works on this one.
+                self._costs.learn()
+                for row in rows:
+                    row.meter.settle()
             settled = clock()
-            picks = pick(rows, trees, logits, states)  # waits for the pass to end, so that its time can be measured
+            # Reading the picks waits for the pass to end, so that its time can be measured.
+            picks = pick(rows, trees, logits, states) if shows else best_picks(logits)
             scored = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
@@ -105,12 +107,12 @@ class Batch:
 
     def drop_finished(self) -> None:
         """Remove rows that have ended; close the session after the last one."""
-        for row in self.rows:
-            if row.finish is not None:
-                row.close()
         goes_on = [row.finish is None for row in self.rows]
         if all(goes_on):
             return
+        for row in self.rows:
+            if row.finish is not None:
+                row.close()
         if self._session is not None:
             # Rows that go on are cached when they end.
             reuse.keep(self.rows, self._session, self._target, only_finished=True)
@@ -209,7 +211,7 @@ def pick(
             size = 1 + len(trees[index])
             row.show(trees[index], logits[index, :size], None if states is None else states[index])
     if all([row.takes_argmax for row in rows]):
-        return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
+        return best_picks(logits)
     pays = logits.device.type != "cpu" or (len(rows) > 1 and logits.numel() <= JOINT_NUMBERS)
     joint = [
         index
@@ -223,6 +225,11 @@ def pick(
     if len(found) < len(rows):
         found |= _picks_by_row(rows, trees, logits, [index for index in range(len(rows)) if index not in found])
     return [found[index] for index in range(len(rows))]
+
+
+def best_picks(logits: torch.Tensor) -> list[ScoredPicks]:
+    """Each row's picks where all rows take the argmax of the logits, [B, 1 + M, V]."""
+    return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
 
 
 def _picks_by_row(

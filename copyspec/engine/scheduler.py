@@ -239,7 +239,8 @@ class CallScheduler:
         does."""
         lane = ticket.lane
         outputs: list[StepOutput] | None = None
-        ticket.fill()
+        if not ticket.is_exhausted:
+            ticket.fill()
         begins: TimeLimit | None = None
         claims = False
         try:
@@ -256,7 +257,7 @@ class CallScheduler:
                         raise limit.error()
                     if lane.driver is not None:
                         waiter = self._changed.waiter()
-                    elif (begins := self._arrivals(lane, begins)) is not None and begins.left():
+                    elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
                         waiter, seconds = self._changed.waiter(), begins.left()
                     elif lane.belongs_to(ticket):
                         claims, lane.driver = True, get_ident()
@@ -314,7 +315,7 @@ class CallScheduler:
     def _arrivals(self, lane: Lane, begins: TimeLimit | None) -> TimeLimit | None:
         """How long a batch about to begin waits for callers that are preparing requests; None if there is no reason to
         wait. `begins` is the previous answer. The lock is held."""
-        if not self._arriving or lane.running or self._closing:
+        if lane.running or self._closing:
             return None
         return begins or TimeLimit(ARRIVAL_SECONDS)
 
@@ -349,7 +350,7 @@ class CallScheduler:
                     break
                 if not lane.needs_worker:
                     seconds = idle.left()
-                elif (begins := self._arrivals(lane, begins)) is not None and begins.left():
+                elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
                     seconds = begins.left()
                 else:
                     lane.driver = get_ident()

@@ -90,12 +90,13 @@ class Passes:
         """`threads`: None for a model that is not on a CPU; `given`: the caller's thread count."""
         self._pass_lock, self._threads, self._given = lock, threads, given
 
+    def on_threads(self, call: Callable[[], T]) -> Callable[[], T]:
+        """`call`, a forward pass or a part of one, as it is run with the lock held."""
+        return call if self._threads is None else partial(self._threads.run, call, self._given)
+
     def run(self, call: Callable[[], T]) -> T:
-        """Run `call`, a forward pass or a part of one, and return its result."""
-        threads, given = self._threads, self._given
-        if threads is None:
-            return self._pass_lock.run(call)
-        return self._pass_lock.run(partial(threads.run, call, given))
+        """Run `call` and return its result."""
+        return self._pass_lock.run(self.on_threads(call))
 
 
 def _own() -> int:

@@ -10,7 +10,7 @@ rows that have left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,9 +34,11 @@ class Write:
 
     start: int = 0  # first slot, where all rows write to the same slots
     stop: int = 0  # columns in use after this pass, the maximum over all rows
-    slots: torch.Tensor | None = None  # [B, Q], per-row slots; None: start .. stop in every row
+    slots: torch.Tensor | None = None  # [B, Q], per-row slots, -1 (scratch) at padding; None: start .. stop in every row
     row: int | None = None  # only this row takes part in the pass
     plain: bool = True  # a causal continuation without padding, for which the model may build its own mask
+    indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """Row [B, 1] and slot [B, Q] indices of `slots`, by device: moved to each once."""
 
 
 class Move(NamedTuple):
@@ -88,7 +90,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             keys.narrow(2, write.start, count).copy_(key_states)
             values.narrow(2, write.start, count).copy_(value_states)
         else:
-            rows, slots = self._cache.index(self.device)
+            rows, slots = self._cache.index(write.slots, self.device)
             keys[rows, :, slots] = key_states.transpose(1, 2)
             values[rows, :, slots] = value_states.transpose(1, 2)
         return keys.narrow(2, 0, write.stop), values.narrow(2, 0, write.stop)
@@ -173,9 +175,8 @@ class TreeCache(Cache):
         super().__init__(layers=[])
         self.rows = rows
         self.reserved = 0  # columns that new buffers have space for
-        self.write = Write()
+        self.write = Write()  # of the next pass, set before it
         self._tree_layers: list[TreeLayer] = []
-        self._indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
@@ -191,18 +192,13 @@ class TreeCache(Cache):
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self.write.stop, 0
 
-    def begin(self, write: Write) -> None:
-        """Set where the next pass writes. Padding has slot -1, the scratch slot at any capacity."""
-        self.write = write
-        self._indices.clear()
-
-    def index(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def index(self, slots: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Row [B, 1] and slot [B, Q] indices of the pass, on a layer's device."""
-        if device not in self._indices:
-            assert self.write.slots is not None
+        indices = self.write.indices
+        if device not in indices:
             rows = torch.arange(self.rows, device=device).unsqueeze(1)
-            self._indices[device] = rows, self.write.slots.to(device, non_blocking=True)
-        return self._indices[device]
+            indices[device] = rows, slots.to(device, non_blocking=True)
+        return indices[device]
 
     @torch.inference_mode()
     def move(self, moves: Sequence[Move]) -> None:
@@ -239,7 +235,7 @@ class TreeCache(Cache):
         for row, pieces in enumerate(prefixes):
             if not pieces:
                 continue
-            self.begin(Write(stop=room))
+            self.write = Write(stop=room)
             for index, held in enumerate(zip(*pieces, strict=True)):
                 if len(self._tree_layers) <= index:
                     self._tree_layers.append(TreeLayer(self))

@@ -18,7 +18,7 @@ from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel
+from copyspec.targets.wrapped import WrappedModel, check_mode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,7 +39,8 @@ class CausalTarget(WrappedModel):
         super().__init__(model, facts)
         self.supports_trees = supports_trees
 
-    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        check_mode(self.model)
         if self.supports_trees and self.facts.positions != "mpt":
             return CausalSession(self, len(prompts), new_tokens)
         return RowSessions([CausalSession(self, 1, new_tokens) for _ in prompts])
@@ -75,16 +76,16 @@ class CausalSession(TreeSession):
             self._positions = torch.arange(max(end, 2 * self._positions.shape[1]), device=device).unsqueeze(0)
         if device.type != "cpu":
             tokens = tokens.to(device, non_blocking=True)
-        return self._forward(tokens, self._positions[:, start:end], None, kept)
+        return self._forward(tokens, self._positions.narrow(1, start, end - start), None, kept)
 
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
-        tokens, positions = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True)
+        tokens, positions = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True).unbind()
         masks = tree_masks(columns, facts)
         with self._few_shapes_entered() if facts.few_shapes else _UNCHANGED:
             if facts.positions == "argument":
-                if facts.zero.dtype == torch.bfloat16 and len(tokens) == 1:
-                    masks = segmented_masks(facts, masks, columns)
+                if facts.zero.dtype == torch.bfloat16 and facts.device.type == "cpu" and tokens.shape[0] == 1:
+                    masks = segmented_masks(masks, columns)
                 return self._forward(tokens, positions, masks, columns.kept)
             keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
             with positions_from_outside(self._model, facts.positions, positions, keys):
@@ -114,7 +115,8 @@ class CausalSession(TreeSession):
         if "logits_to_keep" in self._facts.arguments:
             arguments["logits_to_keep"] = kept
         linears = self._linears
-        pays = tokens.numel() in linears.counts or len(tokens) * kept in linears.counts
+        rows, width = tokens.shape
+        pays = rows * width in linears.counts or rows * kept in linears.counts
         with linears.used() if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else logits[:, -kept:]

@@ -18,7 +18,7 @@ from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel
+from copyspec.targets.wrapped import WrappedModel, check_mode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,7 +36,8 @@ class Seq2SeqTarget(WrappedModel):
         super().__init__(model, facts)
         self.supports_trees = supports_trees
 
-    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        check_mode(self.model)
         if self.supports_trees:
             return Seq2SeqSession(self, prompts)
         return RowSessions([Seq2SeqSession(self, [prompt]) for prompt in prompts])

@@ -28,6 +28,8 @@ PREFILL_CHUNK = 2048
 MASK_LIMIT = 1 << 25
 """Maximum elements of a mask for a ragged batch (128 MiB); above it rows are prefilled one at a time."""
 
+_UNCHANGED = nullcontext()
+
 
 class TreeSession(ABC):
     """Rows of one batch in one tree cache. Subclasses implement how their model is called.
@@ -51,27 +53,21 @@ class TreeSession(ABC):
         self.prefill_chunk = PREFILL_CHUNK
         self._lengths = [0] * rows
         self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep` commits them
+        self._inference = torch.inference_mode()  # made once: making it takes as long as entering it
 
     @property
     def lengths(self) -> Sequence[int]:
         return self._lengths
 
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        if not torch.is_inference_mode_enabled():  # the check is faster than entering it again
-            with torch.inference_mode():
-                return self.score(chains, trees)
         check_rows(len(self._lengths), chains, trees)
         self._chains = chains
-        starts = list(self._lengths)
-        entered = self._entered()
-        if entered is None:
-            return self._pass(starts, chains, trees)
-        with entered:
-            return self._pass(starts, chains, trees)
+        with self._inference, self._entered() or _UNCHANGED:
+            if self._few_shapes:
+                return self._pass_of_few_shapes(list(self._lengths), chains, trees)
+            return self._pass(list(self._lengths), chains, trees)
 
     def _pass(self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        if self._few_shapes:
-            return self._pass_of_few_shapes(starts, chains, trees)
         tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
         if longest > 1 and self._needs_pieces(chains, tree_width):
             for row, chain in enumerate(chains):
@@ -82,10 +78,10 @@ class TreeSession(ABC):
         if self._chains_only:
             chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
         if kept > tree_width and _equal(starts) and (longest == 1 or _equal(list(map(len, chains)))):
-            self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+            self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
             return self._continue(chains, starts[0], kept)
         columns = lay_out(starts, chains, trees)
-        self._cache.begin(_write(columns))
+        self._cache.write = _write(columns)
         return self._score(columns)
 
     def _pass_of_few_shapes(
@@ -99,7 +95,7 @@ class TreeSession(ABC):
             self._read([chain[:-1] for chain in chains], starts)
             starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
         columns = lay_out(starts, chains, trees, nodes, self._attended)
-        self._cache.begin(_write(columns))
+        self._cache.write = _write(columns)
         return self._score(columns)[:, :width]
 
     def score_with_states(
@@ -123,18 +119,18 @@ class TreeSession(ABC):
         """Cache these tokens after each row's cached ones, without returning logits."""
         starts, empty = self._lengths, [EMPTY] * len(chains)
         check_rows(len(starts), chains, empty)
-        with self._entered() or nullcontext():
+        with self._entered() or _UNCHANGED:
             if self._few_shapes:
                 self._read(chains, starts)
             elif self._needs_pieces(chains, 0):
                 for row, chain in enumerate(chains):
                     self._prefill(row, chain, starts[row])
             elif _equal(starts) and _equal(list(map(len, chains))):
-                self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+                self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
                 self._continue(chains, starts[0], 1)
             else:
                 columns = lay_out(starts, chains, empty)
-                self._cache.begin(_write(columns))
+                self._cache.write = _write(columns)
                 self._score(columns)
         self._lengths = [start + len(chain) for start, chain in zip(starts, chains, strict=True)]
         self._chains = None
@@ -217,7 +213,7 @@ class TreeSession(ABC):
     def _read(self, chains: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """Cache chains with the model's own causal mask: in one pass if starts and lengths are equal, else by row."""
         if _equal(starts) and _equal(list(map(len, chains))) and not self._needs_pieces(chains, 0):
-            self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+            self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
             self._continue(chains, starts[0], 1)
             return
         for row, chain in enumerate(chains):
@@ -227,7 +223,7 @@ class TreeSession(ABC):
         for begin in range(0, len(tokens), self.prefill_chunk):
             piece = tokens[begin : begin + self.prefill_chunk]
             first = start + begin
-            self._cache.begin(Write(first, first + len(piece), row=row))
+            self._cache.write = Write(first, first + len(piece), row=row)
             self._continue([piece], first, kept=1)
 
 

@@ -26,7 +26,10 @@ class WrappedModel(ABC):
 
     @property
     def facts(self) -> ModelFacts:
-        held = self._facts
+        held, weight = self._facts, self.model.get_input_embeddings().weight
+        if weight.device == held.device and weight.dtype == held.zero.dtype:
+            return held
+        # Offloaded or quantised weights name neither the device nor the dtype of passes.
         if read_device(self.model) != held.device or read_dtype(self.model) != held.zero.dtype:
             self._facts, self._linears = read_facts(self.model), None
         return self._facts
@@ -38,13 +41,9 @@ class WrappedModel(ABC):
             self._linears = FastLinears(self.model)
         return self._linears
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
-        check_mode(self.model)
-        return self._open(prompts, new_tokens)
-
     @abstractmethod
-    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
-        """Implements `open`, after `check_mode`."""
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        """Open a session with one row per prompt. Raises ValueError for a model in training mode (`check_mode`)."""
 
     @property
     def vocab_size(self) -> int:
