@@ -159,7 +159,7 @@ class CallScheduler:
         Closing the iterator ends the rows within one step. An error of the ticket's own processors, criteria or
         drafters is raised here and nowhere else. Raises TimeoutError `timeout` seconds after the first call.
         """
-        limit = TimeLimit(timeout)
+        limit = None if timeout is None else TimeLimit(timeout)
         try:
             while (outputs := self._next(ticket, limit)) is not None:
                 yield outputs
@@ -234,7 +234,7 @@ class CallScheduler:
             else:
                 lane.fail_all(error)
 
-    def _next(self, ticket: Ticket, limit: TimeLimit) -> list[StepOutput] | None:
+    def _next(self, ticket: Ticket, limit: TimeLimit | None) -> list[StepOutput] | None:
         """The outputs of the ticket's next step; None once all its rows have ended. Drives the lane if nobody else
         does."""
         lane = ticket.lane
@@ -245,7 +245,7 @@ class CallScheduler:
         claims = False
         try:
             while outputs is None:
-                waiter, seconds = None, limit.left()
+                waiter, seconds = None, None if limit is None else limit.left()
                 with self._lock:
                     if (outputs := ticket.take()) is not None:
                         return outputs
@@ -253,7 +253,7 @@ class CallScheduler:
                         return None
                     if self._closing:
                         raise RuntimeError("the call was ended: the program is exiting")
-                    if seconds == 0.0:
+                    if limit is not None and seconds == 0.0:
                         raise limit.error()
                     if lane.driver is not None:
                         waiter = self._changed.waiter()

@@ -26,7 +26,14 @@ SMALL = 32_000_000
 larger one starts with the program's threads less the cores that others use: on one thread a long prompt would take
 minutes."""
 
-_SEEN = threading.local()  # marks threads that made a pass
+
+class _Seen(threading.local):
+    """Marks threads that made a pass."""
+
+    yes = False
+
+
+_SEEN = _Seen()
 _LENT: list[tuple[int, int]] = []  # (thread's own count, pass's count) of each running pass that changed it
 
 
@@ -54,7 +61,7 @@ class Threads:
     def run(self, call: Callable[[], T], given: int | None = None) -> T:
         """Run `call`, a forward pass, on `given` threads or the number measured to be fastest, and return its
         result."""
-        own = _own()
+        own = torch.get_num_threads() if _SEEN.yes else _own()
         bound = min(own, self._limit)
         if given is None and bound == 1 == own:
             return call()
@@ -106,7 +113,7 @@ def _own() -> int:
     other thread's own count instead.
     """
     own = torch.get_num_threads()
-    if not hasattr(_SEEN, "yes"):
+    if not _SEEN.yes:
         _SEEN.yes = True
         for before, lent in tuple(_LENT):
             if lent == own:

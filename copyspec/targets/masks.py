@@ -32,7 +32,9 @@ def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, 
 def additive(visible: torch.Tensor, facts: ModelFacts) -> torch.Tensor:
     """Convert `visible` [B, Q, K] to an additive mask [B, 1, Q, K]: 0 where visible, else the lowest number. Grouped
     attention gets the masks of the heads of a group after each other, [B, 1, G * Q, K]."""
-    seen = visible.to(facts.device, non_blocking=True).unsqueeze(1)
+    seen = visible.unsqueeze(1)
+    if not facts.zero.is_cpu:
+        seen = seen.to(facts.device, non_blocking=True)
     if facts.group == 1:
         return torch.where(seen, facts.zero, facts.lowest)
     mask = torch.where(seen.expand(-1, facts.group, -1, -1), facts.zero, facts.lowest)

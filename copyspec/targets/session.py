@@ -81,7 +81,7 @@ class TreeSession(ABC):
             self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
             return self._continue(chains, starts[0], kept)
         columns = lay_out(starts, chains, trees)
-        self._cache.write = _write(columns)
+        self._cache.write = _write(columns, starts)
         return self._score(columns)
 
     def _pass_of_few_shapes(
@@ -95,7 +95,7 @@ class TreeSession(ABC):
             self._read([chain[:-1] for chain in chains], starts)
             starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
         columns = lay_out(starts, chains, trees, nodes, self._attended)
-        self._cache.write = _write(columns)
+        self._cache.write = _write(columns, starts)
         return self._score(columns)[:, :width]
 
     def score_with_states(
@@ -130,7 +130,7 @@ class TreeSession(ABC):
                 self._continue(chains, starts[0], 1)
             else:
                 columns = lay_out(starts, chains, empty)
-                self._cache.write = _write(columns)
+                self._cache.write = _write(columns, starts)
                 self._score(columns)
         self._lengths = [start + len(chain) for start, chain in zip(starts, chains, strict=True)]
         self._chains = None
@@ -243,10 +243,10 @@ def only_chain(tree: DraftTree) -> Sequence[int]:
     return tree.tokens
 
 
-def _write(columns: Columns) -> Write:
+def _write(columns: Columns, starts: Sequence[int]) -> Write:
     stop = columns.visible.shape[2]
-    if len(columns.slots) == 1:
-        return Write(int(columns.slots[0, 0]), stop, plain=False)
+    if len(starts) == 1:
+        return Write(starts[0], stop, plain=False)
     return Write(0, stop, torch.from_numpy(columns.slots), plain=False)
 
 
