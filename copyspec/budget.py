@@ -111,8 +111,8 @@ class CostModel:
             self.learn()  # a first measurement replaces a guess
 
     def learn(self) -> None:
-        """Learn from the passes that `observe` recorded. While rows draft, decoding calls this during each pass, so that
-        no device waits for it: the costs of a pass lag behind by one measurement."""
+        """Learn from the passes that `observe` recorded. While rows draft, decoding calls this during each pass,
+        so that no device waits for it: the costs of a pass lag behind by one measurement."""
         unlearned, self._unlearned = self._unlearned, []
         for rows, nodes, seconds in unlearned:
             curve = self._curves[rows]

@@ -42,6 +42,8 @@ class Batch:
         """Start the batch with `rows`; the next step reads their prompts."""
         self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
         self._take([*rows])
+        if all(row.request.prefixes is None for row in rows):
+            return
         clock = self._costs.clock
         started = clock()
         if reuse.begin(rows, self._session, self._target):
@@ -54,7 +56,8 @@ class Batch:
         assert session is not None
         longest = max([len(row.chain) for row in rows])
         is_first = longest > 1 or self._times.passes == rows[0].meter.before.passes
-        if any([row.model_state is not None for row in rows]):
+        fills_prefixes = any([row.model_state is not None for row in rows])
+        if fills_prefixes:
             reuse.check_state(rows, self._target)
         started = clock()
         drafting = self._target.supports_drafts and any([row.drafts for row in rows])
@@ -81,7 +84,7 @@ class Batch:
         verified = clock()
         # A row that has ended needs no cache for its last accepted tokens.
         session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
-        if is_first:
+        if is_first and fills_prefixes:
             reuse.keep(rows, session, self._target)
         committed = clock()
         times, nodes, beside = self._times, max([len(tree.tokens) for tree in trees]), settled - launched

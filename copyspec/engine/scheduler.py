@@ -137,11 +137,10 @@ class CallScheduler:
         with self._lock:
             if self._closing:
                 raise RuntimeError("the engine accepts no more requests: the program is exiting")
-            waiting = self._waiting()
-            if self.max_waiting is not None and waiting + len(ticket.waiting) > self.max_waiting:
+            if self.max_waiting is not None and self._waiting() + len(ticket.waiting) > self.max_waiting:
                 raise QueueFullError(
-                    f"{waiting} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: try again "
-                    "later, or raise engine.scheduler.max_waiting"
+                    f"{self._waiting()} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: "
+                    "try again later, or raise engine.scheduler.max_waiting"
                 )
             if any(each.driver == get_ident() for each in self._lanes.values()):
                 key = (*key, ticket)  # submitted inside a pass, by a criterion for example: it cannot wait for the lane

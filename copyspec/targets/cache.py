@@ -34,7 +34,7 @@ class Write:
 
     start: int = 0  # first slot, where all rows write to the same slots
     stop: int = 0  # columns in use after this pass, the maximum over all rows
-    slots: torch.Tensor | None = None  # [B, Q], per-row slots, -1 (scratch) at padding; None: start .. stop in every row
+    slots: torch.Tensor | None = None  # [B, Q], -1 (scratch) at padding; None: start .. stop in every row
     row: int | None = None  # only this row takes part in the pass
     plain: bool = True  # a causal continuation without padding, for which the model may build its own mask
     indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)

@@ -21,6 +21,7 @@ class WrappedModel(ABC):
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
         self.model = model
+        self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
         self._facts = facts
         self._linears: FastLinears | None = None
 
@@ -44,14 +45,6 @@ class WrappedModel(ABC):
     @abstractmethod
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
         """Open a session with one row per prompt. Raises ValueError for a model in training mode (`check_mode`)."""
-
-    @property
-    def vocab_size(self) -> int:
-        return self._facts.vocab_size
-
-    @property
-    def max_length(self) -> int | None:
-        return self._facts.max_length
 
     @property
     def device(self) -> torch.device:

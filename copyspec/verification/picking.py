@@ -59,8 +59,9 @@ class Picker:
         self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long, device=device)
         self._bias = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32, device=device)
         # A GPU penalises all nodes at once, which avoids a synchronisation per token. A CPU does it along the walk.
-        at_once = not processors and not sampling.logit_bias and penalises_at_once(device)
-        self.penalty = float(sampling.repetition_penalty) if at_once else 1.0
+        penalty = float(sampling.repetition_penalty)
+        at_once = penalty != 1.0 and not processors and not sampling.logit_bias and penalises_at_once(device)
+        self.penalty = penalty if at_once else 1.0
         self.seen: torch.Tensor | None = None  # [V] bool: tokens to penalise, besides those still pending
         self._pending: list[int] = list(start) if self.penalty != 1.0 else []
         self._told: list[int] = list(self._pending)
