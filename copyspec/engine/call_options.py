@@ -188,6 +188,8 @@ class CallOptions:
     criteria: tuple[StoppingCriteria, ...] = field(init=False)
     processors: tuple[LogitsProcessor, ...] = field(init=False)
     own_drafters: tuple[DrafterFactory, ...] = field(init=False)
+    drafts: bool = field(init=False)
+    """Whether the call drafts at all."""
     copies: bool = field(init=False)
     """False: only draft models, datastores and the caller's own drafters draft."""
     draft_models: tuple[object, ...] = field(init=False)
@@ -221,11 +223,6 @@ class CallOptions:
                 _UNGIVEN[work_out] = derived
         for name, value in derived.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def drafts(self) -> bool:
-        """Whether the call drafts at all."""
-        return self.draft.max_nodes > 0
 
     def of_prompt(self, index: int, count: int) -> CallOptions:
         """The options of one of `count` prompts. Raises ValueError for lists of another length."""
@@ -325,6 +322,7 @@ class CallOptions:
         return {
             "apart": rule if steady else None,
             "draft": replace(draft, max_nodes=0) if name == "none" else draft,
+            "drafts": name != "none" and draft.max_nodes > 0,
             "own_drafters": own,
             "copies": name in ("auto", "copy"),
             "draft_models": models if asks_models else (),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, TypeVar
@@ -90,20 +91,21 @@ class Threads:
         return self._choice
 
 
+@dataclass(frozen=True, slots=True)
 class Passes:
     """Runs the forward passes of one call: each under the lock, on the best number of threads."""
 
-    def __init__(self, lock: PassLock, threads: Threads | None, given: int | None = None) -> None:
-        """`threads`: None for a model that is not on a CPU; `given`: the caller's thread count."""
-        self._pass_lock, self._threads, self._given = lock, threads, given
+    lock: PassLock
+    threads: Threads | None  # None for a model that is not on a CPU
+    given: int | None = None  # the caller's thread count
 
     def on_threads(self, call: Callable[[], T]) -> Callable[[], T]:
         """`call`, a forward pass or a part of one, as it is run with the lock held."""
-        return call if self._threads is None else partial(self._threads.run, call, self._given)
+        return call if self.threads is None else partial(self.threads.run, call, self.given)
 
     def run(self, call: Callable[[], T]) -> T:
         """Run `call` and return its result."""
-        return self._pass_lock.run(self.on_threads(call))
+        return self.lock.run(self.on_threads(call))
 
 
 def _own() -> int:

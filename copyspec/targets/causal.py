@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 
 from copyspec.targets.columns import Columns
 from copyspec.targets.facts import ModelFacts
-from copyspec.targets.hooks.attention import masked_attention, takes_masks, without_cudnn_attention
+from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.hooks.cpu_parity import segmented_masks
 from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.positions import positions_from_outside
@@ -68,10 +68,6 @@ class CausalSession(TreeSession):
         self._is_on_cpu = self._facts.device.type == "cpu"
         self._linears = target.linears
         self._positions: dict[int, torch.Tensor] = {}  # [1, 1] each, of the next single tokens
-
-    def _entered(self) -> AbstractContextManager[object] | None:
-        configs = self._facts.configs
-        return None if takes_masks(configs) else masked_attention(self._model, configs)
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         width = len(chains[0])

@@ -11,6 +11,7 @@ import torch
 
 from copyspec.targets.cache import Move, TreeCache, Write
 from copyspec.targets.columns import Columns, lay_out
+from copyspec.targets.hooks.attention import masked_attention, takes_masks
 from copyspec.targets.hooks.states import RowStates, hidden_states
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.tree import EMPTY
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.targets.base import Session
+    from copyspec.targets.facts import ModelFacts
     from copyspec.targets.prefixes import Layers
     from copyspec.tree import DraftTree
 
@@ -41,6 +43,7 @@ class TreeSession(ABC):
     runner = "eager"
     is_settled = True
     _model: PreTrainedModel
+    _facts: ModelFacts
     keeps_prefixes = False
     """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
     them."""
@@ -190,9 +193,10 @@ class TreeSession(ABC):
         self._cache = TreeCache(0)
         self._lengths = []
 
-    @abstractmethod
     def _entered(self) -> AbstractContextManager[object] | None:
         """The context for a pass, which changes the model and restores it; None if no change is needed."""
+        configs = self._facts.configs
+        return None if takes_masks(configs) else masked_attention(self._model, configs)
 
     @abstractmethod
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:

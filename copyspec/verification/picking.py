@@ -66,18 +66,14 @@ class Picker:
         self._pending: list[int] = list(start) if self.penalty != 1.0 else []
         self._told: list[int] = list(self._pending)
         self._processors = [] if self.penalty != 1.0 else _history_dependent(sampling, processors)
+        self.is_argmax = sampling.is_greedy and self.penalty == 1.0 and not self._processors and not sampling.logit_bias
+        """Whether the token is the argmax of the unprocessed logits, which a batch computes for all rows at once."""
         self._warpers = warpers(sampling)
         self._length = len(start)
         self._shift = 0  # offset from a token's position to the position that keys its noise
         self._ids = torch.zeros(1, len(start) + capacity if self._processors else 0, dtype=torch.long, device=device)
         if self._processors:
             self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
-
-    @property
-    def is_argmax(self) -> bool:
-        """Whether the token is the argmax of the unprocessed logits, which a batch computes for all rows at once."""
-        plain = self._sampling.is_greedy and not self._processors and not len(self._biased)
-        return plain and self.penalty == 1.0
 
     @property
     def depends_on_history(self) -> bool:
