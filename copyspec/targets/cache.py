@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 BLOCK = 64
 """Capacity is a multiple of this many slots, so that a short output never grows the first buffer."""
 
+FEW_ROWS = 4
+"""Rows up to which each is copied on its own: that takes less than half the time of indexed rows."""
+
 SPARE = 4
 """Buffers with more than this many times the rows in use are reallocated: the last rows of a batch need less memory."""
 
@@ -131,12 +134,17 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Number of rows that the buffers have space for."""
         return 0 if self.keys is None else len(self.keys)
 
-    def move_rows(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        """Copy rows `sources` [n] to `targets` [n]; all reads precede the writes."""
-        used = self._cache.write.stop
+    def move_rows(self, moved: Sequence[tuple[int, int]]) -> None:
+        """Copy rows, each given as (source, target); all reads precede the writes."""
+        used, (sources, targets) = self._cache.write.stop, map(list, zip(*moved, strict=True))
+        one_by_one = len(moved) <= FEW_ROWS and set(sources).isdisjoint(targets)
         for buffer in (self.keys, self.values):
             assert buffer is not None
-            buffer[targets, :, :used] = buffer[sources, :, :used]
+            if one_by_one:
+                for source, target in moved:
+                    buffer[target].narrow(1, 0, used).copy_(buffer[source].narrow(1, 0, used))
+            else:
+                buffer[targets, :, :used] = buffer[sources, :, :used]
 
     def shrink(self, rows: int) -> None:
         """Reallocate the buffers for the first `rows` rows only."""
@@ -215,11 +223,11 @@ class TreeCache(Cache):
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order. Rows that keep their index are not copied."""
-        moved = torch.tensor([(row, place) for place, row in enumerate(rows) if row != place]).reshape(-1, 2)
+        moved = [(row, place) for place, row in enumerate(rows) if row != place]
         self.rows = len(rows)
         for layer in self._filled():
-            if len(moved):
-                layer.move_rows(*moved.to(layer.device).T)
+            if moved:
+                layer.move_rows(moved)
             if len(layer) > SPARE * len(rows):
                 layer.shrink(len(rows))
 
