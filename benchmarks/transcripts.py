@@ -123,7 +123,7 @@ def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
     blocks = []
     for found in find_blocks(row.prompt):
         block = encode_block(row.prompt, found, place)
-        blocks.append(Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends))
+        blocks.append(Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends, block.asks))
     return TokenRow(
         encode(row.prompt),
         [encode(text) for text in row.references],

@@ -136,6 +136,12 @@ class CostModel:
             measured, before = seconds / (rows * tokens), self._curves.per_token
             # The fastest pass counts most: longer prompts take more time per token, and nodes are appended last.
             self._curves.per_token = 0.5 * (min(before, measured) + measured) if before else measured
+            # The fixed cost is that of a plain pass; the first of all passes takes longer, while a device warms up.
+            call = max((curve.empty for curve in self._curves.values()), default=0.0)
+            if before and call:
+                beyond = max(0.0, seconds - call) / (rows * tokens)
+                least = self._curves.least_per_token
+                self._curves.least_per_token = beyond if least is None else 0.5 * (min(least, beyond) + beyond)
             for number, curve in self._curves.items():
                 curve.assume(self._curves.slope(number))
 
@@ -301,6 +307,9 @@ class _Curves(dict[int, _Curve]):
     per_token = 0.0
     """Seconds per token and row in a first pass; 0 before one was measured."""
 
+    least_per_token: float | None = None
+    """The same without the fixed cost of a pass. A device that prompts keep busy takes at least as long for a node."""
+
     def __missing__(self, rows: int) -> _Curve:
         self[rows] = curve = _Curve(self.slope(rows))
         return curve
@@ -311,5 +320,5 @@ class _Curves(dict[int, _Curve]):
         known = [number for number, curve in self.items() if curve.empty]
         if not self.per_token or not known:
             return slope
-        nearest = min(known, key=lambda number: abs(number - rows))
-        return min(slope, FEW_TOKENS * self.per_token * rows / self[nearest].empty)
+        plain = self[min(known, key=lambda number: abs(number - rows))].empty / rows
+        return min(max(slope, (self.least_per_token or 0.0) / plain), FEW_TOKENS * self.per_token / plain)

@@ -15,6 +15,9 @@ from typing import BinaryIO
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 """Flags that do not follow a symbolic link, and do not block on a pipe."""
 
+_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/")
+"""Where a shell's pipes stand: their writer is there already."""
+
 _PAUSE = 0.02  # seconds between two attempts to lock
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # errors that mean that the lock is held by another process
 
@@ -34,6 +37,29 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         os.close(handle)
         raise
     return handle
+
+
+def open_input(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file that the user named, to be read as bytes. Links are followed.
+
+    Raises NotRegularError for devices and named pipes, which may never end or begin. The pipes of a shell's `<(...)`
+    are read.
+    """
+    name = os.fspath(path)
+    _check_input(os.stat(name), name)
+    file = open(name, "rb")  # noqa: SIM115  the caller's
+    try:
+        _check_input(os.fstat(file.fileno()), name)  # again, since the file may have been exchanged in between
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_input(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file that the user named; raises as `open_input` does."""
+    with open_input(path) as file:
+        return file.read()
 
 
 @contextlib.contextmanager
@@ -154,6 +180,15 @@ def _holder(handle: int) -> str:
         if content.isdigit():
             return f"process {int(content)}" if int(content) != os.getpid() else "another thread of this process"
     return "another process"
+
+
+def _check_input(found: os.stat_result, name: str) -> None:
+    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):  # opening a folder has an error of its own
+        return
+    if stat.S_ISFIFO(found.st_mode) and name.startswith(_PIPES):
+        return
+    kind = "a named pipe" if stat.S_ISFIFO(found.st_mode) else "a device"
+    raise NotRegularError(f"{name!r} is {kind}, which may never end: copy its content into a file, or give it as stdin")
 
 
 def _check_regular(found: os.stat_result, path: Path) -> None:

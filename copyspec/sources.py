@@ -31,3 +31,5 @@ class Source:
     """For a block: its range in the prompt, in any unit. Blocks whose ranges overlap contain the same text."""
     ends: Sequence[Sequence[int]] = ()
     """For a block: for each FORK, the tokens of a text that ends there with the paragraph."""
+    asks: bool = False
+    """For a block: whether it ends with a question mark."""

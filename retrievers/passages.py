@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from copyspec.filesystem import read_input
+
 from . import files
 from .base import Folder
 from .headings import Heading, found_headings, paths_at
@@ -97,6 +99,8 @@ def read_documents(
             raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
         for file in found:
             try:
+                if path.is_dir() and file.is_symlink() and not file.resolve().is_relative_to(path.resolve()):
+                    raise ValueError(f"{str(file)!r} is a link out of the folder: name the file itself to read it")
                 stamp = stamp_of(file)
                 if (known or {}).get(str(file)) == stamp:
                     if on_unchanged is not None:
@@ -244,7 +248,7 @@ def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
 
 def _read(file: Path, field: str) -> Iterator[Document]:
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = str(read_input(file), "utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{str(file)!r} is not UTF-8 (byte {error.start}); convert it first") from error
     if file.suffix != ".jsonl":

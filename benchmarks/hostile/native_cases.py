@@ -80,7 +80,7 @@ def record(rng: Random, module: Any, most: int) -> list[Case]:
     ngrams = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [[*map(ord, text)] for text in texts])
     tables = module.make_tables(*compiled.CONSTANTS)  # for every row, so that a case needs to say no more
     with (
-        mock.patch.object(compiled, "COMPILED", SimpleNamespace(grow=grow, walk=module.walk)),
+        mock.patch.object(compiled, "COMPILED", SimpleNamespace(grow=grow, walk=module.walk, columns=module.columns)),
         mock.patch.object(compiled, "_TABLES", tables),
         mock.patch.object(compiled, "_BREAKING_TABLES", tables),
     ):

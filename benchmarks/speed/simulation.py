@@ -208,7 +208,7 @@ def _slow(make: MakeDrafter, case: Case, eos: frozenset[int], clock: Clock, seco
 
 
 class _Target:
-    """Says what was recorded, row by row in the order in which rows are opened."""
+    """Says what was recorded. Rows are known by their prompts, since a batch may open them in any order."""
 
     supports_trees = supports_drafts = True
     is_encoder_decoder = False
@@ -219,15 +219,18 @@ class _Target:
         self.vocab_size = dense.vocab_size
         self.whole = [[*case.prompt, *output] for case, output in zip(dense.cases, dense.outputs, strict=True)]
         self.costs, self.clock, self.rng = device, clock, rng
-        self._opened = 0
+        self._unopened = [(case.prompt, row) for row, case in enumerate(dense.cases)]
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
-        rows = range(self._opened, self._opened + len(prompts))
-        self._opened += len(prompts)
-        return _Session(self, list(rows))
+        rows = []
+        for prompt in prompts:
+            found = next(each for each in self._unopened if each[0] == list(prompt))
+            self._unopened.remove(found)
+            rows.append(found[1])
+        return _Session(self, rows)
 
 
 class _Session:

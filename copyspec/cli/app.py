@@ -28,12 +28,13 @@ from copyspec.cli.generate import generate
 from copyspec.cli.index import index
 from copyspec.cli.lsp import lsp
 from copyspec.cli.models import models
+from copyspec.cli.printing import LogFormatter, echo
 from copyspec.cli.rag import rag
 from copyspec.cli.serve import serve
 from copyspec.cli.trace import trace
+from copyspec.views.escaping import visible
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 app = typer.Typer(
     rich_markup_mode="markdown",  # join the lines of a paragraph, whatever the width
@@ -58,7 +59,7 @@ app.add_typer(models, name="models")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"copyspec {copyspec.__version__}")
+        echo(f"copyspec {copyspec.__version__}")
         raise typer.Exit()
 
 
@@ -76,7 +77,11 @@ def options(
     if context.invoked_subcommand == "gec":
         context.default_map = {"gec": defaults()}
     if verbose:
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(LogFormatter("%(name)s: %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
+    elif logging.lastResort is not None:  # prints warnings where no handler is set
+        logging.lastResort.setFormatter(LogFormatter())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,9 +142,9 @@ def _options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 def _one_line(error: Exception) -> str:
     """The message without line breaks and other control characters, which a name in it may hold."""
-    return _CONTROLS.sub("\ufffd", " ".join(str(error).split())) or type(error).__name__
+    return visible(" ".join(str(error).split())) or type(error).__name__
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"copyspec: {message}", file=sys.stderr)
+    echo(f"copyspec: {message}", err=True)
     return code

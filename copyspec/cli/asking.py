@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from copyspec.cli.printing import echo, is_terminal
+
 if TYPE_CHECKING:
     from copyspec.pipelines import Edit, Part
 
@@ -23,8 +25,7 @@ _CONTEXT = 160  # characters shown on each side, within the line
 
 def colors(stream: object) -> bool:
     """Whether a stream is a terminal that may be coloured (https://no-color.org)."""
-    is_terminal = getattr(stream, "isatty", lambda: False)
-    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class ChangePrompt:
@@ -60,8 +61,8 @@ class ChangePrompt:
         end = text.find("\n", edit.end)
         end = min(len(text) if end < 0 else end, edit.end + _CONTEXT)
         moved = type(edit)(edit.start - begin, edit.end - begin, edit.replacement)
-        print(f"\n{self._path}")
-        print(inline_diff(text[begin:end], [moved], color=colors(sys.stdout)).rstrip("\n"))
+        echo(f"\n{self._path}")
+        echo(inline_diff(text[begin:end], [moved], color=colors(sys.stdout)).rstrip("\n"), is_safe=True)
         while True:
             answer = self._answer("Make this change [y,n,e,a,d,q,?]? ")
             if answer in ("a", "d"):
@@ -74,13 +75,13 @@ class ChangePrompt:
                 return None
             if answer == "e":
                 return type(edit)(edit.start, edit.end, self._answer("Instead: "))
-            print(HELP)
+            echo(HELP)
 
     def _answer(self, question: str) -> str:
-        print(question, end="", flush=True)
+        echo(question, end="", flush=True)
         line = sys.stdin.readline()
         if not line:
-            print()
+            echo()
             self._has_quit = True
             return "q"
         return line.rstrip("\r\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ import typer
 
 from copyspec.cli.common import UsageError, quiet_libraries, read, read_line
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, loading
+from copyspec.cli.printing import echo
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -81,7 +81,7 @@ def chat(
         try:
             talk.answer(line)
         except ValueError as error:  # for example longer than the context: a shorter message may fit
-            print(f"copyspec: {error}", file=sys.stderr)
+            echo(f"copyspec: {error}", err=True)
         for wanted, show in ((spans, _show_spans), (stats, _show_stats)):
             if wanted and talk.last is not None:
                 show(talk)
@@ -121,11 +121,11 @@ class Conversation:
                 for chunk in chunks:
                     piece = chunk.text if written else chunk.text.lstrip()
                     written += piece
-                    print(piece, end="", flush=True)
+                    echo(piece, end="", flush=True)
                     self.last = chunk.result or self.last
         except KeyboardInterrupt:
-            print(" [stopped]", end="", file=sys.stderr)
-        print(flush=True)
+            echo(" [stopped]", end="", err=True)
+        echo(flush=True)
         self.messages += [question, {"role": "assistant", "content": written}]
 
     def _stream(self, question: dict[str, str]) -> Generator[Chunk, None, None]:
@@ -142,7 +142,7 @@ class Conversation:
                 if not self.messages:
                     raise
                 del self.messages[:2]
-                print("copyspec: the oldest message is left out: the model's context is full", file=sys.stderr)
+                echo("copyspec: the oldest message is left out: the model's context is full", err=True)
 
 
 def _command(talk: Conversation, line: str) -> bool:
@@ -154,13 +154,13 @@ def _command(talk: Conversation, line: str) -> bool:
         try:
             talk.add(Path(rest.strip()).expanduser())
         except UsageError as error:
-            print(f"copyspec: {error}", file=sys.stderr)
+            echo(f"copyspec: {error}", err=True)
     elif name == "/new":
         talk.forget()
     elif name == "/spans":
         _show_spans(talk)
     else:
-        print(COMMANDS, file=sys.stderr)
+        echo(COMMANDS, err=True)
     return True
 
 
@@ -170,17 +170,17 @@ def _show_spans(talk: Conversation) -> None:
         assert talk.last is not None
         text = " ".join(talk.last.text[span.start_char : span.end_char].split())
         shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-        print(f"  {span.place.source}: {shown}", file=sys.stderr)
+        echo(f"  {span.place.source}: {shown}", err=True)
     if not found:
-        print("  nothing was copied", file=sys.stderr)
+        echo("  nothing was copied", err=True)
 
 
 def _show_stats(talk: Conversation) -> None:
     assert talk.last is not None
     stats = talk.last.stats
-    print(
+    echo(
         f"  {stats.num_output_tokens} tokens, {stats.tokens_per_second:.0f} a second, "
         f"{stats.mean_acceptance_length:.2f} per pass of the model; of the prompt's {talk.last.prompt_tokens} tokens "
         f"{stats.num_cached_tokens} were kept from before",
-        file=sys.stderr,
+        err=True,
     )

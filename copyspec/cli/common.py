@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from copyspec.cli.printing import echo
+from copyspec.filesystem import read_input
+
 STDIN = "-"
 
 
@@ -21,8 +24,7 @@ class UsageError(ValueError):
 def read(path: Path, option: str) -> str:
     """Read a UTF-8 file, keeping its line ends. Errors name the option and the file."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return file.read()
+        return str(read_input(path), "utf-8")
     except OSError as error:
         raise UsageError(f"{option} {path}: {(error.strerror or str(error)).lower()}") from error
     except UnicodeDecodeError as error:
@@ -109,7 +111,7 @@ def read_line() -> str | None:
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  # lines can be edited, and come again
-        print("> ", end="", file=sys.stderr, flush=True)
+        echo("> ", end="", err=True, flush=True)
     try:
         return input()
     except EOFError:

@@ -11,6 +11,7 @@ import typer
 from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_edited, read_prompt
 from copyspec.cli.figures import comparison_dict
 from copyspec.cli.model_options import MODEL, Adapter, Device, Model
+from copyspec.cli.printing import console, echo
 from copyspec.cli.showing import check_page, write_page
 
 if TYPE_CHECKING:
@@ -85,8 +86,6 @@ def _compared(
 ) -> int:
     from dataclasses import asdict
 
-    from rich.console import Console
-
     from copyspec.api import compare as compare_runs
     from copyspec.views.race_lines import lines, replay
 
@@ -95,14 +94,14 @@ def _compared(
     if html is not None:
         write_page(html, [found.to_html()])
     if wants_json:
-        print(as_json({**comparison_dict(found), "runs": [asdict(lane) for lane in shown.lanes]}))
+        echo(as_json({**comparison_dict(found), "runs": [asdict(lane) for lane in shown.lanes]}))
     elif str(html) != STDIN:
-        console = Console(highlight=False)
-        if races and console.is_terminal:
-            replay(shown, console)
-        print(found.copied.text.strip())
+        screen = console()
+        if races and screen.is_terminal:
+            replay(shown, screen)
+        echo(found.copied.text.strip())
         sys.stdout.flush()
-        console.print()
-        for line in lines(shown, console.width):
-            console.print(line)
+        screen.print()
+        for line in lines(shown, screen.width):
+            screen.print(line)
     return 0 if all(lane.equal for lane in shown.lanes) else 1

@@ -53,7 +53,8 @@ def _table(path: Path) -> Mapping[str, Any] | None:
         if path.name != FILES[0]:
             return None  # an invalid pyproject.toml is not ours to report
         raise UsageError(f"{path}: {error}") from error
-    table: Any = read if path.name == FILES[0] else read.get("tool", {}).get("copyspec")
+    tool = read.get("tool")
+    table: Any = read if path.name == FILES[0] else tool.get("copyspec") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
         raise UsageError(f"{path}: [tool.copyspec] must be a table, got {table!r}")
     return table

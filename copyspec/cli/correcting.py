@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quiet_log
 from copyspec.cli.correction_options import BACKUP_SUFFIX
+from copyspec.cli.printing import echo
+from copyspec.filesystem import read_input
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
@@ -153,7 +155,7 @@ def words_of(paths: Sequence[Path]) -> tuple[str, ...]:
     words: list[str] = []
     for path in paths:
         try:
-            words += path.read_text(encoding="utf-8").split()
+            words += str(read_input(path), "utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--words {str(path)!r} must be a file of words in UTF-8: {error}") from error
     return tuple(words)
@@ -221,7 +223,7 @@ def run_files(
                 is_numbered = _tell_backup(report, files.backup, report_options) or is_numbered
     except KeyboardInterrupt:
         if files.is_writing and STDIN not in inputs:
-            print("copyspec: unfinished files are untouched; the same command with --resume continues", file=sys.stderr)
+            echo("copyspec: unfinished files are untouched; the same command with --resume continues", err=True)
         raise
     for name, path in report_options.reports.items():
         if str(path) != STDIN and report_options.stats != "json":
@@ -260,7 +262,7 @@ def run_on_ray(
             _tell_report(report, report_options)
             _tell_backup(report, files.backup, report_options)
     except KeyboardInterrupt:
-        print("copyspec: unfinished files are untouched; the same command with --resume continues", file=sys.stderr)
+        echo("copyspec: unfinished files are untouched; the same command with --resume continues", err=True)
         raise
     except (ImportError, ConnectionError, ValueError) as error:
         raise UsageError(in_options(str(error), _OPTIONS)) from error
@@ -270,13 +272,13 @@ def run_on_ray(
 
 def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
     if report.error is not None:
-        print(f"copyspec: {reason(report.path, report.error)}", file=sys.stderr)
+        echo(f"copyspec: {reason(report.path, report.error)}", err=True)
     elif report.was_done and report_options.reports:
         names = ", ".join(f"--{name}" for name in report_options.reports)
-        print(f"copyspec: {report.path}: finished by an earlier run, so not in {names}", file=sys.stderr)
+        echo(f"copyspec: {report.path}: finished by an earlier run, so not in {names}", err=True)
     elif report_options.check and report.is_changed:
         if report_options.quiet:
-            print(report.path)  # like linters: only the names of files that fail the check
+            echo(report.path)  # like linters: only the names of files that fail the check
         _tell(f"would change {report.path}: {report.summary.edits} edits", report_options)
 
 
@@ -299,13 +301,13 @@ def reason(path: str, error: Exception) -> str:
 
 def _tell_summary(total: Summary, report_options: ReportOptions) -> None:
     if report_options.stats == "json":
-        print(as_json(total.to_dict()), file=sys.stderr)
+        echo(as_json(total.to_dict()), err=True)
     elif report_options.stats == "text":
-        print("\n".join(total.lines()), file=sys.stderr)
+        echo("\n".join(total.lines()), err=True)
     else:
         _tell(total.line(), report_options)
 
 
 def _tell(line: str, report_options: ReportOptions) -> None:
     if not report_options.quiet:
-        print(line, file=sys.stderr)
+        echo(line, err=True)

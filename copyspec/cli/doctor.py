@@ -12,6 +12,7 @@ import typer
 
 from copyspec.cli.common import quiet_libraries
 from copyspec.cli.doctor_gpu import SELF_TEST, gpu_checks
+from copyspec.cli.printing import echo
 
 if TYPE_CHECKING:
     from copyspec.engine.results import Comparison
@@ -42,7 +43,7 @@ def doctor(
 
 
 def _show(name: str, value: str) -> None:
-    typer.echo(f"{name:<15} {value}")
+    echo(f"{name:<15} {value}")
 
 
 def _version(package: str) -> str:
@@ -134,7 +135,7 @@ def _gpu_test(model: str | None) -> int:
     quiet_libraries()
     is_good = True
     for name, found, passed in gpu_checks(model):
-        typer.echo(f"{name:<22} {found}")
+        echo(f"{name:<22} {found}")
         is_good = is_good and passed
     return 0 if is_good else 1
 

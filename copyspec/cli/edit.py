@@ -15,6 +15,8 @@ from copyspec.cli.common import STDIN, UsageError, quiet_libraries, quiet_log
 from copyspec.cli.correcting import CHANGED, FAILED, check_folders, reason
 from copyspec.cli.correction_options import GUARDS, OUTPUT
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
+from copyspec.cli.printing import echo, echo_bytes
+from copyspec.filesystem import read_input
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
@@ -141,8 +143,8 @@ class _NewVersions:
             return
         lines = [edited.text] if self.whole else edited.diff(self.name(path))
         for line in lines:
-            sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
-        sys.stdout.buffer.flush()
+            echo_bytes(line.encode("utf-8", "surrogateescape"))
+        sys.stdout.flush()
 
     def _write(self, target: Path, edited: Edited, data: bytes) -> None:
         """Write a new version. `data`: the file as it was read; a file saved since then is left alone."""
@@ -163,7 +165,7 @@ class _NewVersions:
 
     def tell(self, line: str) -> None:
         if not self.quiet:
-            print(line, file=sys.stderr)
+            echo(line, err=True)
 
 
 def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, shown: _NewVersions) -> tuple[int, int]:
@@ -174,17 +176,17 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
     shown.begin(paths)
     for path in paths:
         try:
-            data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+            data = sys.stdin.buffer.read() if path == STDIN else read_input(path)
             text = decoded_text(data)
             edited = pipeline(text, instruction)
             if edited.refusal is None:
                 shown.put(path, edited, data)
         except (OSError, ValueError) as error:
-            print(f"copyspec: {reason(path, error)}", file=sys.stderr)
+            echo(f"copyspec: {reason(path, error)}", err=True)
             failed += 1
             continue
         if edited.refusal is not None:
-            print(f"copyspec: {path} is left unchanged: {edited.refusal.detail}", file=sys.stderr)
+            echo(f"copyspec: {path} is left unchanged: {edited.refusal.detail}", err=True)
             failed += 1
             continue
         changed += edited.changed

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from copyspec.cli.printing import echo
 
 if TYPE_CHECKING:
     from copyspec.engine.results import Comparison, Result, Stats
@@ -38,7 +39,7 @@ def print_notes(result: Result, *, with_stats: bool) -> None:
     if with_stats:
         _print_stats(result.stats)
     if result.lossy:
-        print(f"copyspec: rule {result.rule!r} is lossy: the output may differ from the model's own", file=sys.stderr)
+        echo(f"copyspec: rule {result.rule!r} is lossy: the output may differ from the model's own", err=True)
 
 
 def _print_stats(stats: Stats) -> None:
@@ -57,4 +58,4 @@ def _print_stats(stats: Stats) -> None:
     if len(stats.pass_costs) > 1:
         costs = ", ".join(f"{nodes}: {cost:.2f}" for nodes, cost in stats.pass_costs.items())
         lines.append(f"cost by draft nodes  {costs}")
-    print("\n".join(lines), file=sys.stderr)
+    echo("\n".join(lines), err=True)

@@ -14,6 +14,7 @@ from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, rea
 from copyspec.cli.figures import comparison_dict, comparison_text, print_notes
 from copyspec.cli.index import corpus_folder, default_folder
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
+from copyspec.cli.printing import echo
 from copyspec.cli.showing import check_page, print_coloured, watch, write_page
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def generate(
         if spans:
             print_coloured(result.provenance(), _shown(result.text, options))
         elif str(html) != STDIN:
-            print(as_json(result.to_dict()) if json_output else _shown(result.text, options))
+            echo(as_json(result.to_dict()) if json_output else _shown(result.text, options))
     if html is not None:
         write_page(html, [result.to_html()])
     if trace is not None and result.trace is not None:
@@ -233,10 +234,10 @@ def _streamed(text: str, references: list[str], options: CallKeywords) -> Result
     result: Result | None = None
     is_first = True
     for chunk in chunks:
-        print(_shown(chunk.text, options) if is_first else chunk.text, end="", flush=True)
+        echo(_shown(chunk.text, options) if is_first else chunk.text, end="", flush=True)
         is_first = is_first and not chunk.text
         result = chunk.result or result
-    print()
+    echo()
     assert result is not None
     return result
 
@@ -265,7 +266,7 @@ def _compare(text: str, references: list[str], options: CallKeywords, *, wants_j
     from copyspec.api import compare
 
     comparison = compare(text, references, **options)
-    print(
+    echo(
         as_json(comparison_dict(comparison))
         if wants_json
         else comparison_text(comparison, partial(_shown, options=options))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from copyspec.cli.common import UsageError, as_json, quiet_libraries
+from copyspec.cli.printing import console, echo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,9 +108,9 @@ def add(
     if corpus.skipped:
         unit = "documents" if kind == "tokens" else "passages"
         note = f"skipped {corpus.skipped:,} {unit} already in {name!r}; --duplicates adds them anyway"
-        print(note, file=sys.stderr)
+        echo(note, err=True)
     reader.report(corpus)
-    typer.echo(as_json({**asdict(corpus), **reader.counts()}) if json_output else _line(corpus))
+    echo(as_json({**asdict(corpus), **reader.counts()}) if json_output else _line(corpus))
 
 
 @index.command(name="list")
@@ -119,10 +120,10 @@ def list_(folder: _Folder = DEFAULT_FOLDER, json_output: _Json = False) -> None:
 
     found = Corpora(folder.expanduser()).all()
     if json_output:
-        typer.echo(as_json([asdict(corpus) for corpus in found]))
+        echo(as_json([asdict(corpus) for corpus in found]))
         return
     for corpus in found:
-        typer.echo(_line(corpus))
+        echo(_line(corpus))
 
 
 @index.command()
@@ -134,7 +135,7 @@ def remove(
     from copyspec.retrievers import Corpora
 
     Corpora(folder.expanduser()).remove(name)
-    typer.echo(f"removed {name}")
+    echo(f"removed {name}")
 
 
 def default_folder() -> Path:
@@ -202,14 +203,14 @@ class _FileReader:
     def report(self, corpus: Corpus) -> None:
         """Report unchanged and replaced files on stderr."""
         if self._unchanged:
-            print(f"{self._unchanged:,} files have not changed and were not read again", file=sys.stderr)
+            echo(f"{self._unchanged:,} files have not changed and were not read again", err=True)
         if corpus.replaced:
-            print(f"removed {corpus.replaced:,} old passages of changed files", file=sys.stderr)
+            echo(f"removed {corpus.replaced:,} old passages of changed files", err=True)
 
     def _leave_out(self, file: Path, error: Exception) -> None:
         self._left_out += 1
         message = str(error)
-        print(f"left out {message}" if str(file) in message else f"left out {str(file)!r}: {message}", file=sys.stderr)
+        echo(f"left out {message}" if str(file) in message else f"left out {str(file)!r}: {message}", err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,11 +285,10 @@ def _progress(task: str, total: int | None) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda count: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console(err=True), transient=True) as bar:
         number = bar.add_task(task, total=total)
         yield lambda count: bar.advance(number, count)
 

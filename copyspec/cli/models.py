@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Annotated
 
 import typer
 
 from copyspec.cli.common import UsageError
+from copyspec.cli.printing import echo
 
 _OTHERS = "Any folder, GGUF file or hub repository can be named too, by --model or COPYSPEC_MODEL."
 
@@ -38,17 +38,15 @@ def list_models(context: typer.Context) -> None:
         _below(ways_to_get(alias) if not here else str(installed or place(alias)))
     if kept := made():
         current = {place(alias).name for alias in ALIASES.values()}
-        typer.echo(f"\nConverted models in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:")
+        echo(f"\nConverted models in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:")
         for folder, bytes_ in kept:
             is_old = folder.name not in current and any(folder.name.startswith(f"{name}-") for name in ALIASES)
-            typer.echo(
-                f"{bytes_ / 1e6:>15.0f} MB  {folder.name}{'  (of another version of copyspec)' if is_old else ''}"
-            )
+            echo(f"{bytes_ / 1e6:>15.0f} MB  {folder.name}{'  (of another version of copyspec)' if is_old else ''}")
     try:
         chosen = choose_default()
     except LoadError:
         chosen = "none"
-    typer.echo(f"\nWithout --model: {DEFAULT if chosen == str(BUNDLED) else chosen}. {_OTHERS}")
+    echo(f"\nWithout --model: {DEFAULT if chosen == str(BUNDLED) else chosen}. {_OTHERS}")
 
 
 @models.command()
@@ -63,7 +61,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A name that `copyspec models
 
     quiet_libraries()
     folder = fetch(ALIASES[name])
-    print(f"{name} is in {folder}", file=sys.stderr)
+    echo(f"{name} is in {folder}", err=True)
 
 
 @models.command()
@@ -84,12 +82,12 @@ def remove(
             raise UsageError(f"{name!r} is not in the cache, which holds {there}")
         for folder in chosen:
             remove_folder(folder)
-            print(f"removed {folder}", file=sys.stderr)
+            echo(f"removed {folder}", err=True)
 
 
 def _below(line: str) -> None:
-    typer.echo(f"{'':<35}{line}")
+    echo(f"{'':<35}{line}")
 
 
 def _row(name: str, size: int, here: bool, about: str) -> None:
-    typer.echo(f"{name:<16}{size / 1e6:>5.0f} MB  {'here' if here else 'not here':<9} {about}")
+    echo(f"{name:<16}{size / 1e6:>5.0f} MB  {'here' if here else 'not here':<9} {about}")

@@ -13,6 +13,7 @@ import typer
 from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, read_line
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Threads, loading
+from copyspec.cli.printing import echo
 from copyspec.cli.showing import check_page, write_page
 
 if TYPE_CHECKING:
@@ -165,10 +166,10 @@ class _Answerer:
     def ask(self, question: str) -> int:
         """Print the answer and return the exit status."""
         if self.is_list and not self.json_output:
-            typer.echo(question)
+            echo(question)
         status = self._ask(question)
         if self.is_list and not self.json_output:
-            typer.echo()
+            echo()
         return status
 
     def _ask(self, question: str) -> int:
@@ -191,9 +192,9 @@ class _Answerer:
             )
             write_page(self.html, page)
         if str(self.html) != STDIN:
-            typer.echo(self._json(shown) if self.json_output else shown.lines(self.stream and not self.stride))
+            echo(self._json(shown) if self.json_output else shown.lines(self.stream and not self.stride))
         if not sources and not self.json_output:
-            print("nothing in this answer is quoted verbatim from the passages", file=sys.stderr)
+            echo("nothing in this answer is quoted verbatim from the passages", err=True)
         return 0
 
     def _answered(self, question: str) -> DocumentAnswer:
@@ -213,14 +214,14 @@ class _Answerer:
         for chunk in answers.stream(question):
             at = 0
             for number, cited in enumerate(chunk.citations, given + 1):
-                print(f"{chunk.text[at : cited.end - begins]} [{number}]", end="")
+                echo(f"{chunk.text[at : cited.end - begins]} [{number}]", end="")
                 at = cited.end - begins
-            print(chunk.text[at:], end="", flush=True)
+            echo(chunk.text[at:], end="", flush=True)
             begins, given = begins + len(chunk.text), given + len(chunk.citations)
             answer = chunk.answer
         assert answer is not None
         if answer.text:
-            print(flush=True)
+            echo(flush=True)
         return answer
 
     def _strided(self, question: str) -> DocumentAnswer:
@@ -240,8 +241,8 @@ class _Answerer:
 
     def _nothing(self, question: str, why: str) -> int:
         if self.json_output:
-            typer.echo(self._json(_AnswerView(question, "", False, None, [])))
-        print(f"no answer found: {why}", file=sys.stdout if self.is_list and not self.json_output else sys.stderr)
+            echo(self._json(_AnswerView(question, "", False, None, [])))
+        echo(f"no answer found: {why}", err=self.json_output or not self.is_list)
         return 1
 
     def _json(self, shown: _AnswerView) -> str:

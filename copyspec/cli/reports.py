@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from copyspec.cli.common import STDIN
+from copyspec.cli.printing import console, echo, echo_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -27,10 +28,10 @@ class TextPrinter:
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         assert done.part is not None
-        sys.stdout.buffer.write(form.write(done.part, done.edits))
+        echo_bytes(form.write(done.part, done.edits))
 
     def end(self, report: FileReport) -> None:
-        sys.stdout.buffer.flush()
+        sys.stdout.flush()
 
 
 class DiffPrinter:
@@ -60,9 +61,13 @@ class DiffPrinter:
             pairs = ((before, after) for before, after in self._spool.taken())
             name = report.path if report.path == STDIN else path_in_diff(report.path, self._base)
             lines = unified_diff(pairs, name)
-            for line in colored_diff(lines) if colors(sys.stdout) else lines:
-                sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape"))
-        sys.stdout.buffer.flush()
+            if colors(sys.stdout):
+                for line in colored_diff(lines):
+                    echo(line, end="", is_safe=True)
+            else:
+                for line in lines:
+                    echo_bytes(line.encode("utf-8", "surrogateescape"))
+        sys.stdout.flush()
         self._spool.clear()
 
 
@@ -152,11 +157,11 @@ class EditLister:
                 )
             else:
                 text_line = f"{path}:{line}:{column}: {text_line}"
-            sys.stdout.buffer.write(text_line.encode("utf-8", "replace") + b"\n")
+            echo_bytes(text_line.encode("utf-8", "replace") + b"\n")
 
     def end(self, report: FileReport) -> None:
         self._rows = None
-        sys.stdout.buffer.flush()
+        sys.stdout.flush()
 
 
 class PageWriter:
@@ -243,13 +248,12 @@ class ProgressBar:
     """Shows a progress bar on stderr, in bytes of the files."""
 
     def __init__(self, paths: Sequence[str], files: ExitStack) -> None:
-        from rich.console import Console
         from rich.progress import Progress
 
         sizes = [Path(path).stat().st_size for path in paths if Path(path).is_file()]
         self._done = 0  # bytes of finished files
         self._here = 0
-        self._bar: Progress = files.enter_context(Progress(console=Console(stderr=True), transient=True))
+        self._bar: Progress = files.enter_context(Progress(console=console(err=True), transient=True))
         self._task: TaskID = self._bar.add_task("correcting", total=sum(sizes) or None)
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
@@ -294,7 +298,7 @@ class _Spool:
 def _writer(path: Path, files: ExitStack) -> Callable[[bytes], object]:
     """A function that writes to stdout, or to a file that appears when `files` is closed without an error."""
     if str(path) == STDIN:
-        return sys.stdout.buffer.write
+        return echo_bytes
     from copyspec.pipelines import AtomicFile
 
     return files.enter_context(AtomicFile(path)).write

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from copyspec.cli.common import UsageError, quiet_libraries
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
+from copyspec.cli.printing import echo
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
@@ -102,9 +102,9 @@ def serve(
         server = Server(engine, settings)
         server.warm_up()
         names = ", ".join(settings.names)
-        print(f"copyspec: {names} on {address_of(bound)}/v1 (Ctrl-C stops)", file=sys.stderr, flush=True)
+        echo(f"copyspec: {names} on {address_of(bound)}/v1 (Ctrl-C stops)", err=True, flush=True)
         if settings.api_key is None and not is_local(bound):
-            print(f"copyspec: anybody who reaches this address can use it: set {KEY_VARIABLE}", file=sys.stderr)
+            echo(f"copyspec: anybody who reaches this address can use it: set {KEY_VARIABLE}", err=True)
         uvicorn_server(server, stop_seconds=stop_seconds).run(sockets=[bound])
     return 0
 

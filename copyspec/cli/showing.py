@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from copyspec.cli.common import STDIN, UsageError
+from copyspec.cli.printing import console, echo, echo_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,8 +32,8 @@ def write_page(path: Path, pieces: Iterable[str]) -> None:
     """Write a page to a file, which appears only when it is complete; `-` is stdout."""
     if str(path) == STDIN:
         for piece in pieces:
-            sys.stdout.buffer.write(piece.encode("utf-8", "replace"))
-        sys.stdout.buffer.flush()
+            echo_bytes(piece.encode("utf-8", "replace"))
+        sys.stdout.flush()
         return
     from copyspec.pipelines import AtomicFile
 
@@ -46,27 +47,23 @@ def print_coloured(found: Provenance, text: str) -> None:
 
     `text`: the visible part of `found.text`, which is all of it or all but its leading space.
     """
-    from rich.console import Console
-
     from copyspec.views.terminal import coloured
 
-    console = Console(highlight=False, soft_wrap=True)
-    if console.is_terminal:
-        console.print(coloured(found, console)[len(found.text) - len(text) :], soft_wrap=True)
+    screen = console(soft_wrap=True)
+    if screen.is_terminal:
+        screen.print(coloured(found, screen)[len(found.text) - len(text) :], soft_wrap=True)
     else:
-        print(text)
+        echo(text)
     print_legend(found)
 
 
 def print_legend(found: Provenance, order: Sequence[str] = ()) -> None:
     """Print on stderr which number is which source."""
-    from rich.console import Console
-
     from copyspec.views.terminal import legend
 
-    console = Console(stderr=True, highlight=False)
-    for line in legend(found, console, order):
-        console.print(line, soft_wrap=not console.is_terminal)
+    screen = console(err=True)
+    for line in legend(found, screen, order):
+        screen.print(line, soft_wrap=not screen.is_terminal)
 
 
 def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown: Callable[[str], str]) -> Result:
@@ -74,17 +71,16 @@ def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown
 
     `decode`: token ids to text; `shown`: formats the beginning of the text.
     """
-    from rich.console import Console
     from rich.live import Live
 
     from copyspec.views.terminal import GrowingText
 
-    console = Console(highlight=False)
-    growing, pieces = GrowingText(console), _Pieces(decode, shown)
+    screen = console()
+    growing, pieces = GrowingText(screen), _Pieces(decode, shown)
     started, tokens, passes, copied = perf_counter(), 0, 0, 0
     result: Result | None = None
     found: Provenance | None = None
-    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+    with Live(console=screen, auto_refresh=False, vertical_overflow="visible") as live:
         for chunk in chunks:
             passes, tokens = passes + 1, tokens + len(chunk.token_ids)
             copied += sum(source is not None for source in chunk.sources)

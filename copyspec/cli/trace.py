@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from copyspec.cli.common import STDIN, UsageError
+from copyspec.cli.printing import console
 from copyspec.cli.showing import check_page, write_page
 
 
@@ -21,7 +22,6 @@ def trace(
     A line for each pass: when it began, its time (a bar; in the model and outside), accepted and drafted tokens, and
     the text that it brought.
     """
-    from rich.console import Console
 
     from copyspec.views.pass_trace import Trace
     from copyspec.views.trace_lines import pass_line, summary, tree_lines
@@ -38,14 +38,14 @@ def trace(
         write_page(html, trace_page(found))
         if str(html) == STDIN:
             return
-    console = Console(highlight=False)
+    screen = console()
     longest = max((each.times.total for each in found.passes), default=0.0)
     if number is not None:
-        console.print(pass_line(found, number - 1, longest), no_wrap=True, overflow="ellipsis")
+        screen.print(pass_line(found, number - 1, longest), no_wrap=True, overflow="ellipsis")
         for line in tree_lines(found, found.passes[number - 1]):
-            console.print(line, no_wrap=True, overflow="ellipsis")
+            screen.print(line, no_wrap=True, overflow="ellipsis")
         return
     for text in summary(found):
-        console.print(text, markup=False)
+        screen.print(text, markup=False)
     for index in range(len(found.passes)):
-        console.print(pass_line(found, index, longest), no_wrap=True, overflow="ellipsis")
+        screen.print(pass_line(found, index, longest), no_wrap=True, overflow="ellipsis")

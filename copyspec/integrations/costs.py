@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate, chain
 from math import exp, inf
+from operator import neg
 
 Chain = tuple[Sequence[int], Sequence[float]]
 """Draft tokens of one row, and for each the estimated probability that the draft is right up to and including it."""
@@ -38,21 +41,16 @@ class Calibration:
     def __init__(self) -> None:
         self.exponent = 1.0
 
-    def observe(self, drafts: Sequence[tuple[Sequence[float], int]]) -> None:
-        """Update with a step's drafts: the drafter's probabilities, and the number of accepted tokens."""
-        scores = [score for scores, _ in drafts for score in scores]
-        wrong = sum(self.apply(scores)) - sum([accepted for _, accepted in drafts])
-        moved = self.exponent * exp(wrong / (len(scores) + SLOWNESS))
+    def observe(self, drafted: int, expected: float, accepted: int) -> None:
+        """Update with a step's drafts: the number of their tokens, the sum of the calibrated probabilities, and the
+        number of accepted tokens."""
+        moved = self.exponent * exp((expected - accepted) / (drafted + SLOWNESS))
         self.exponent = min(max(moved, LEAST_EXPONENT), MOST_EXPONENT)
 
     def apply(self, scores: Sequence[float]) -> list[float]:
         """The calibrated probabilities."""
         exponent = self.exponent
         return [score**exponent for score in scores]
-
-    def undo(self, score: float) -> float:
-        """The drafter's probability for which `apply` returns `score`."""
-        return float(score ** (1.0 / self.exponent))
 
 
 class StepCosts:
@@ -65,15 +63,19 @@ class StepCosts:
 
     def __init__(self) -> None:
         # Weighted sums over steps of 1, tokens, tokens squared, seconds, and seconds times tokens.
-        self._sums = [0.0] * 5
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
         self._start, self._token = 1.0, PRIOR  # a, c
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Add a step's number of tokens and its time."""
         weight = seconds**-2
-        step = (1.0, tokens, tokens**2, seconds, seconds * tokens)
-        self._sums = [MEMORY * total + weight * each for total, each in zip(self._sums, step, strict=True)]
         ones, firsts, squares, times, products = self._sums
+        ones = MEMORY * ones + weight
+        firsts = MEMORY * firsts + weight * tokens
+        squares = MEMORY * squares + weight * tokens**2
+        times = MEMORY * times + weight * seconds
+        products = MEMORY * products + weight * seconds * tokens
+        self._sums = (ones, firsts, squares, times, products)
         # Add the prior as two pseudo-measurements: a step without tokens and one with the mean number of tokens.
         mean = firsts / ones
         unit = times / (ones * (1.0 + PRIOR * mean))
@@ -85,20 +87,16 @@ class StepCosts:
         token = min(max(token, 0.0), products / squares)  # neither part of the cost can be negative
         self._start, self._token = max((times - token * firsts) / ones, 0.0), token
 
-    def slope(self, rows: int) -> float:
-        """Cost of a draft token relative to a step of `rows` without drafts."""
-        empty, token = self.seconds(rows)
-        return token / empty
-
     def fit(self, chains: Sequence[Chain]) -> list[list[int]]:
         """The drafts of a step: the most probable tokens of all rows, as many as maximise tokens per second."""
-        produced, least = float(len(chains)), inf
-        seconds, token = self.seconds(len(chains))
-        for score in sorted([score for _, scores in chains for score in scores], reverse=True):
-            if score * seconds <= produced * token:  # from here on tokens per second fall
-                break
-            produced, seconds, least = produced + score, seconds + token, score
-        return cut(chains, max(least, LEAST_SCORE))
+        empty, token = self.seconds(len(chains))
+        scores = sorted(chain.from_iterable([scores for _, scores in chains]), reverse=True)
+        produced = list(accumulate(scores, initial=float(len(chains))))
+        # Tokens per second rise with each further token, up to one whose score is too low, and fall from there on.
+        count = bisect_left(
+            range(len(scores)), True, key=lambda n: scores[n] * (empty + token * n) <= produced[n] * token
+        )
+        return cut(chains, max(scores[count - 1], LEAST_SCORE) if count else inf)
 
     def seconds(self, rows: int) -> tuple[float, float]:
         """Seconds of a step without drafts, and of one draft token."""
@@ -108,10 +106,4 @@ class StepCosts:
 
 def cut(chains: Sequence[Chain], least: float) -> list[list[int]]:
     """The prefix of each chain with scores of at least `least`; scores decrease along a chain."""
-    drafts: list[list[int]] = []
-    for tokens, scores in chains:
-        length = 0
-        while length < len(scores) and scores[length] >= least:
-            length += 1
-        drafts.append(list(tokens[:length]))
-    return drafts
+    return [list(tokens[: bisect_right(scores, -least, key=neg)]) for tokens, scores in chains]

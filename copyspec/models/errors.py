@@ -57,7 +57,8 @@ def why_not(name: str, error: BaseException) -> str:
     if constants.HF_HUB_OFFLINE and not isinstance(error, FileError):
         return f"model {name!r} is {where}, and HF_HUB_OFFLINE forbids to download it; unset it, or give a folder"
     if "is not a local folder" in message or "find" in message or "connect" in message.lower():
-        return f"model {name!r} is {where}, and cannot be downloaded: {first_line(error)}"
+        way_out = "check its name and the network, or give a folder"
+        return f"model {name!r} is {where}, and cannot be downloaded: {first_line(error)}; {way_out}"
     return f"model {name!r} cannot be loaded: {first_line(error)}"
 
 

@@ -171,14 +171,32 @@ class Pretrained:
             raise FileError("it is a file; give the folder that holds it")
         elif is_path(self.place):
             raise FileError("there is no such folder")
-        elif is_model:
-            self._reach_hub()
+        else:
+            self._check_connection()
+            if is_model:
+                self._reach_hub()
         check_config(optional_json(self._find, CONFIG), trusted=self.trust_remote_code)
         optional_json(self._find, GENERATION)
         if not self.trust_remote_code and self._find(ADAPTER) is not None:
             raise FileError(
                 f"{ADAPTER} makes it an adapter of another model; merge the two (PEFT's merge_and_unload) and save that"
             )
+
+    def _check_connection(self) -> None:
+        """Raise ConnectionError at once if the hub is needed and cannot be reached. Its client would try six times, for
+        half a minute, and has no option against that."""
+        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub.errors import HfHubHTTPError
+
+        if constants.HF_HUB_OFFLINE or self.hub.get("local_files_only"):
+            return
+        try:
+            if try_to_load_from_cache(self.place, CONFIG, self.hub.get("cache_dir"), self.revision) is None:
+                get_hf_file_metadata(hf_hub_url(self.place, CONFIG, revision=self.revision), self.hub.get("token"))
+        except (HfHubHTTPError, ValueError):
+            return  # it answers, or the name is none: loading will say so
+        except Exception as error:  # the errors of its network library
+            raise ConnectionError(f"there is no connection to {constants.ENDPOINT} ({first_line(error)})") from error
 
     def _reach_hub(self) -> None:
         """Raise OSError if the hub has no such model or cannot be reached, before each file is tried in turn."""

@@ -31,6 +31,7 @@ class EncodedBlock:
     ids: list[int]  # with FORK before the tokens that follow a paragraph's end
     starts: list[tuple[int, int]]  # (token, bucket) where an edited text may start
     ends: list[list[int]]  # for each FORK, the alternative tokens of an output that ends there
+    asks: bool  # whether it ends with a question mark
 
 
 def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
@@ -61,7 +62,7 @@ def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
     ids += tokens[done:]
     offsets += places[done:]
     starts = [(start - block.start, bucket) for start, bucket in block.starts]
-    return EncodedBlock(ids, token_starts(starts, offsets), ends)
+    return EncodedBlock(ids, token_starts(starts, offsets), ends, own.endswith("?"))
 
 
 def break_tokens(encode: Callable[[str], Sequence[int]]) -> frozenset[int]:

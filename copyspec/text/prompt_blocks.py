@@ -51,7 +51,7 @@ def prompt_blocks(codec: Codec, prompt: Sequence[int]) -> list[PromptBlock]:
     for found in find_blocks(text):
         block = encode_block(text, found, encode)
         if block.ids:
-            source = Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends)
+            source = Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends, block.asks)
             forks = [token for token, each in enumerate(block.ids) if each == FORK]
             borders = pairwise([-1, *forks, len(block.ids)])
             pieces = [(fork + 1, _shift(block.ids[fork + 1 : stop], own, fork + 1)) for fork, stop in borders]

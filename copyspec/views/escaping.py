@@ -1,4 +1,4 @@
-"""Escapes untrusted text for HTML, so that it is displayed and never interpreted as markup or script."""
+"""Escapes untrusted text for HTML and for terminals, so that it is displayed and never interpreted."""
 
 from __future__ import annotations
 
@@ -12,6 +12,21 @@ _NOT_HTML = {
 }
 
 _LONE_RETURN = re.compile(r"\r(?!\n)")  # a line end that HTML would not show
+
+
+_SIGNS = {
+    **{code: 0x2400 + code for code in range(32) if code not in (9, 10)},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+    **dict.fromkeys((0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),  # order and line ends
+    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
+}
+
+
+def visible(text: str) -> str:
+    """Replace what a terminal would act on by visible signs: control characters except tabs and line feeds, and those
+    that turn the order of letters. The length stays the same."""
+    return text if text.isascii() and text.isprintable() else text.translate(_SIGNS)
 
 
 def clean(text: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from copyspec.filesystem import open_input
 from copyspec.tree import ROOT
 
 FORMAT, VERSION = "copyspec-trace", 1
@@ -158,7 +159,7 @@ class Trace:
     @classmethod
     def load(cls, path: str | Path) -> Trace:
         """Read a trace file. Raises TraceError if it is invalid, naming the fault."""
-        with Path(path).open("rb") as file:
+        with open_input(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise TraceError(f"{path} has more than {MAX_FILE_BYTES:,} bytes, which no trace has")

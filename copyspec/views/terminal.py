@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from copyspec.views.escaping import visible
 from copyspec.views.provenance import Provenance
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType
 
 # Light backgrounds with dark letters are readable on any terminal; same order of colours as the HTML page.
 _PAPERS = (
@@ -27,12 +29,14 @@ TAIL_LINES = 8
 """Lines of a growing text that may be redrawn; earlier ones are printed for good."""
 
 _QUOTED = 48  # characters shown of each copied part in the list
-_CONTROLS = {code: "\ufffd" for code in (*range(9), *range(11, 32), *range(0x7F, 0xA0))}
 
 
-def printable(text: str) -> str:
-    """Replace control characters, which would affect the terminal. The length stays the same."""
-    return text.translate(_CONTROLS)
+class SafeConsole(Console):
+    """A console that replaces the control characters in texts; its own colours and movements stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 def style_of(number: int, console: Console) -> Style:
@@ -48,7 +52,7 @@ def coloured(found: Provenance, console: Console, order: Sequence[str] = ()) -> 
     text = Text(end="")
     for start, end, piece in found.stretches():
         style = None if piece is None else style_of(numbers[piece.place.source], console)
-        text.append(printable(found.text[start:end]), style)
+        text.append(visible(found.text[start:end]), style)
     return text
 
 
@@ -63,7 +67,7 @@ def legend(found: Provenance, console: Console, order: Sequence[str] = ()) -> It
     for source in sorted((each for each in numbers if counts[each]), key=numbers.__getitem__):
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(f" {numbers[source]} ", style_of(numbers[source], console))
-        line.append(f" {counts[source] / length:4.0%}  {printable(found.sources[source].name)}")
+        line.append(f" {counts[source] / length:4.0%}  {visible(found.sources[source].name)}")
         yield line
     yield Text(f" –  {1 - sum(counts) / length:4.0%}  written by the model itself")
     if console.is_terminal and not console.no_color:
@@ -73,7 +77,7 @@ def legend(found: Provenance, console: Console, order: Sequence[str] = ()) -> It
         quoted = found.text[piece.start : min(piece.end, piece.start + _QUOTED)]
         more = "..." if piece.end - piece.start > _QUOTED else ""
         where = f"{piece.start}-{piece.end} from {numbers[place.source]}, {place.start}-{place.end}"
-        yield Text(f"{where}: {' '.join(printable(quoted).split())}{more}", no_wrap=True, overflow="ellipsis")
+        yield Text(f"{where}: {' '.join(visible(quoted).split())}{more}", no_wrap=True, overflow="ellipsis")
 
 
 def _numbers(found: Provenance, order: Sequence[str]) -> dict[int, int]:
@@ -101,7 +105,7 @@ class GrowingText:
             if name is not None and name not in self.order:
                 self.order.append(name)
             style = None if name is None else style_of(self.order.index(name) + 1, self._console)
-            self._text.append(printable(text), style)
+            self._text.append(visible(text), style)
 
     def settled(self) -> list[Text]:
         """Remove and return the lines above the last TAIL_LINES, to be printed for good."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from copyspec.tree import ROOT
+from copyspec.views.escaping import visible
 from copyspec.views.pass_trace import Trace, TraceNodes, TracePass
-from copyspec.views.terminal import printable
 
 _BAR = 16  # width of the longest bar in cells
 _MAX_DEPTH = 24  # forks that are indented; in a file of somebody else there may be millions
@@ -96,4 +96,4 @@ def tree_lines(trace: Trace, each: TracePass) -> Iterator[Text]:
 
 
 def _one_line(text: str) -> str:
-    return printable(text).replace("\n", "⏎").replace("\t", " ")
+    return visible(text).replace("\n", "⏎").replace("\t", " ")

@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from copyspec.filesystem import open_input
+
 from ..documents import Edit, FormatError, Part
 from ..guards.guards import Checked
 from .files import FileJob
@@ -34,9 +36,11 @@ class DecidedFile:
 def read_decisions(path: Path) -> list[DecidedFile]:
     """Read a file of decisions. Raises ValueError with the reason if it is invalid."""
     try:
-        if path.stat().st_size > MOST_BYTES:
+        with open_input(path) as file:
+            held = file.read(MOST_BYTES + 1)
+        if len(held) > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
-        data = json.loads(path.read_bytes())
+        data = json.loads(held)
         if not isinstance(data, dict) or data.get("copyspec-decisions") != VERSION:
             raise ValueError("it does not say so")
         return [_file(each) for each in data["files"]]

@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
+from copyspec.filesystem import open_input
+
 from ..documents import Format, Part
 from ..formats import FormatOptions, format_of
 from .journal import SUFFIX, Journal, fingerprint
@@ -346,7 +348,7 @@ class _Opened:
         self._path = path
 
     def __enter__(self) -> BinaryIO:
-        self._stream: BinaryIO = sys.stdin.buffer if self._path == STDIN else open(self._path, "rb")
+        self._stream: BinaryIO = sys.stdin.buffer if self._path == STDIN else open_input(self._path)
         return self._stream
 
     def __exit__(self, *_: object) -> None:

@@ -9,25 +9,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
+from copyspec.views.escaping import visible
+
 from ..documents import Edit, Part
 
 Pair = tuple[str, str]
 
-_CONTROLS = {
-    **{code: 0x2400 + code for code in range(32) if code not in (9, 10)},
-    0x7F: 0x2421,
-    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
-    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
-}
-"""Replacements of control characters, so that a terminal does not execute a file's escape sequences."""
-
-
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\x7f": "\\177"}
-
-
-def visible(text: str) -> str:
-    """Replace control characters except tabs and line feeds by visible signs, which is safe in a terminal."""
-    return text.translate(_CONTROLS)
 
 
 def unified_diff(pairs: Iterable[Pair], path: str, *, context: int = 3) -> Iterator[str]:

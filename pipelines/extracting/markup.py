@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 
+from copyspec.filesystem import read_input
 from copyspec.retrievers import Document, Heading
 
 from ..documents import FormatError
@@ -156,7 +157,7 @@ def decoded(data: bytes, name: str) -> str:
 def read_html(path: Path) -> Document:
     """Read the text of an HTML file."""
     text = Text()
-    fill_from_html(decoded(path.read_bytes(), path.name), text)
+    fill_from_html(decoded(read_input(path), path.name), text)
     return text.document(str(path))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
+from copyspec.filesystem import open_input
 from copyspec.retrievers import Document
 
 from ..documents import FormatError
@@ -85,9 +86,11 @@ def _present(wanted: Sequence[str], names: Collection[str]) -> list[str]:
 
 
 def _unpacked(path: Path, choose: object, kind: str) -> dict[str, bytes]:
-    if path.stat().st_size > MAX_FILE:
+    with open_input(path) as file:
+        held = file.read(MAX_FILE + 1)
+    if len(held) > MAX_FILE:
         raise FormatError(f"it has more than {MAX_FILE >> 20} MB")
-    return unpacked(path.read_bytes(), choose, kind, "it may be damaged or of another kind")  # type: ignore[arg-type]
+    return unpacked(held, choose, kind, "it may be damaged or of another kind")  # type: ignore[arg-type]
 
 
 def _parsed(data: bytes, name: str) -> ElementTree.Element:

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from copyspec.filesystem import NotRegularError, open_input
 from copyspec.retrievers import Document, Heading
 
 from ..documents import FormatError
@@ -27,14 +28,15 @@ def read_pdf(path: Path) -> Document:
         raise FormatError(f"it has more than {MAX_FILE >> 20} MB")
     logging.getLogger("pypdf").setLevel(logging.ERROR)  # it warns of each irregular object
     try:
-        reader = pypdf.PdfReader(path)
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise FormatError("it is encrypted: save it without its password")
-        count = len(reader.pages)
-        if count > MAX_PAGES:
-            raise FormatError(f"it has {count:,} pages, more than {MAX_PAGES:,}: divide it")
-        return _document(path, reader, count)
-    except FormatError:
+        with open_input(path) as file:
+            reader = pypdf.PdfReader(file)
+            if reader.is_encrypted and not reader.decrypt(""):
+                raise FormatError("it is encrypted: save it without its password")
+            count = len(reader.pages)
+            if count > MAX_PAGES:
+                raise FormatError(f"it has {count:,} pages, more than {MAX_PAGES:,}: divide it")
+            return _document(path, reader, count)
+    except (FormatError, NotRegularError):
         raise
     except RecursionError:
         raise FormatError("not a PDF: its objects are nested without end") from None

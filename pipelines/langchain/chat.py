@@ -56,7 +56,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         return super()._get_invocation_params(stop=stop, **public(kwargs))
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: object) -> str:
-        return super()._get_llm_string(stop=stop, **public(kwargs))
+        return super()._get_llm_string(stop=stop, **public(kwargs), **self.cache_params(kwargs))
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: object) -> LangSmithParams:
         return self.named_params(super()._get_ls_params(stop=stop, **kwargs), stop, kwargs)

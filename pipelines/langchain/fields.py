@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
@@ -11,6 +13,7 @@ import copyspec
 from copyspec.engine.call_options import OPTIONS
 from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
+from copyspec.verification.registry import DEFAULT_RULE, RULES
 
 from . import capture
 from .documents import Private
@@ -26,7 +29,7 @@ DEFAULT_NAME = "copyspec-default"
 
 PRIVATE = ("references", "prediction", "edit_source", "output_cache", "datastore")
 """Options with texts to copy from. They are kept out of traces, since they may be confidential, and out of cache keys,
-since they do not change the output under the default rule."""
+since they do not change the output under the default rule; under others, answers are not cached (`cache_params`)."""
 
 _ELSEWHERE = {"max_new_tokens": "max_tokens", "stop_sequences": "stop", "model_name": "model", "model_id": "model"}
 
@@ -165,7 +168,10 @@ class EngineFields(BaseModel):
     def traced_params(self) -> dict[str, object]:
         """The parameters shown in traces and compared by caches: everything that may change an answer."""
         name = self.shown_name()
-        identity = name if isinstance(self.model, (str, type(None))) else f"{name} at {id(self.model):x}"
+        identity = name if isinstance(self.model, (str, type(None))) else f"{name} {_mark(self.model)}"
+        if self.tokenizer is not None:
+            named = self.tokenizer if isinstance(self.tokenizer, str) else _mark(self.tokenizer)
+            identity = f"{identity}, tokenizer {named}"
         shown = {each: getattr(self, each) for each in _SAMPLING if getattr(self, each) is not None}
         # Not named "stop": LangChain puts the call's own there, and two models would share cached answers.
         return {
@@ -176,10 +182,28 @@ class EngineFields(BaseModel):
             **public(self.model_kwargs),
         }
 
+    def cache_params(self, given: Mapping[str, object]) -> dict[str, object]:
+        """What one call adds to its cache key: nothing under rules that keep the tokens. Under the others the answer
+        depends on drafts, whose texts are not in the key, so a number of its own keeps it from being another's."""
+        rule = {"rule": DEFAULT_RULE, **self.model_kwargs, **given}["rule"]
+        known = RULES.get(rule) if isinstance(rule, str) else RULES[DEFAULT_RULE]
+        return {} if known is None or known.preserves == "tokens" else {"drafted": uuid4().hex}
+
 
 _SAMPLING = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n")
 _ONE_NAME = {"max_new_tokens": "max_tokens"}
 _NOT_OPTIONS = frozenset(("references", "model", "tools", "tool_choice", "timeout", "stream", "stop", "strict"))
+
+
+_MARKS: WeakKeyDictionary[object, str] = WeakKeyDictionary()
+
+
+def _mark(model: object) -> str:
+    """A number for an object that no other gets, not even one in another process or at its address."""
+    try:
+        return _MARKS.setdefault(model, uuid4().hex)
+    except TypeError:  # it has no hash or no weak references
+        return f"at {id(model):x}"
 
 
 def name_of(engine: Engine) -> str:

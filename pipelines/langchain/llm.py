@@ -18,7 +18,7 @@ from copyspec import Result
 from .calls import Answers, usage
 from .capture import captured, captured_around, run_around, stream_begins, while_read
 from .documents import Private, explicit, gather
-from .fields import CONFIG, PRIVATE, EngineFields
+from .fields import CONFIG, PRIVATE, EngineFields, public
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _AROUND: ContextVar[Mapping[str, Sequence[UUID | None]]] = ContextVar(
     "copyspec_llm_around", default=MappingProxyType({})
 )
+
+# The options of one `generate`: langchain-core makes its cache key of the model's parameters alone.
+_GIVEN: ContextVar[Mapping[str, object]] = ContextVar("copyspec_llm_given", default=MappingProxyType({}))
+_OF_RUNS = ("tags", "metadata", "run_name", "run_id")
 
 
 class CopySpecLLM(EngineFields, BaseLLM):
@@ -48,7 +52,8 @@ class CopySpecLLM(EngineFields, BaseLLM):
 
     @property
     def _identifying_params(self) -> Mapping[str, object]:
-        return self.traced_params()
+        given = _GIVEN.get()
+        return {**self.traced_params(), **public(given), **self.cache_params(given)}
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: object) -> LangSmithParams:
         return self.named_params(super()._get_ls_params(stop=stop, **kwargs), stop, kwargs)
@@ -88,7 +93,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         **kwargs: object,
     ) -> LLMResult:
         """Generate for all prompts as one batch."""
-        with _around(prompts, callbacks):
+        with _around(prompts, callbacks, kwargs):
             return super().generate(prompts, stop, callbacks, **_private(kwargs))  # type: ignore[arg-type]
 
     async def agenerate(
@@ -99,7 +104,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         **kwargs: object,
     ) -> LLMResult:
         """Like `generate`. Cancelling the task ends the decoding within one step."""
-        with _around(prompts, callbacks):
+        with _around(prompts, callbacks, kwargs):
             return await super().agenerate(prompts, stop, callbacks, **_private(kwargs))  # type: ignore[arg-type]
 
     def _generate(
@@ -177,17 +182,19 @@ class CopySpecLLM(EngineFields, BaseLLM):
 
 
 @contextmanager
-def _around(prompts: Sequence[str], callbacks: object) -> Iterator[None]:
-    """Record which run each prompt belongs to, as far as the callbacks name it."""
+def _around(prompts: Sequence[str], callbacks: object, given: Mapping[str, object]) -> Iterator[None]:
+    """Record a call's options, and which run each prompt belongs to, as far as the callbacks name it."""
     each_its_own = isinstance(callbacks, list) and len(callbacks) == len(prompts)
     managers = callbacks if isinstance(callbacks, list) and each_its_own else [callbacks] * len(prompts)
     runs: dict[str, list[UUID | None]] = {}
     for prompt, manager in zip(prompts, managers, strict=True):
         runs.setdefault(prompt, []).append(run_around(manager))
     token = _AROUND.set(runs)
+    options = _GIVEN.set({name: value for name, value in given.items() if name not in _OF_RUNS})
     try:
         yield
     finally:
+        _GIVEN.reset(options)
         _AROUND.reset(token)
 
 

@@ -69,9 +69,22 @@ def test_nodes_of_a_first_call_cost_what_its_tokens_do_but_no_more_than_nodes_of
         model.observe(1, 0, 0.1)
     assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.2)
     assert model.budget(1, 32).costs[20] == pytest.approx(1.3), "not yet measured, half as much again"
-    for _ in range(9):
+    for _ in range(30):
         model.observe_first(1, 100, 0.5)  # mostly what any call costs, however many tokens it reads
-    assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.4)
+        model.observe(1, 32, 0.164)
+    assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.4, rel=0.01)
+
+
+def test_a_device_that_prompts_keep_busy_takes_as_long_for_a_node() -> None:
+    model = CostModel()
+    for seconds in (0.9, 0.5, 0.5, 0.5):  # the device warms up in the first pass
+        model.observe_first(2, 50, seconds)
+        model.observe(2, 0, 0.1)
+    assert model.budget(2, 32, is_first=True).costs[10] == pytest.approx(1 + 10 * 2 * 0.004 / 0.1, rel=0.1)
+    assert model.budget(2, 32).costs[10] == pytest.approx(1 + 10 * 2 * 0.004 / 0.1, rel=0.1), "not 0.02 a row"
+    for _ in range(30):
+        model.observe_first(2, 50, 0.1)  # an idle device, which a plain pass does not fill either
+    assert model.budget(2, 32, is_first=True).costs[10] <= 1.2
 
 
 def test_what_is_assumed_for_many_rows_follows_from_first_passes() -> None:

@@ -58,6 +58,14 @@ def test_a_drafter_that_is_always_wrong_costs_little(name: str, nodes: int, widt
     assert plain.seconds / drafted.seconds >= 0.965
 
 
+def test_rows_of_a_simulated_batch_open_in_any_order() -> None:
+    lengths = [320, 18, 15, 36, 12]  # once a token's cost is known, a batch reads short prompts before long ones
+    cases = [replace(case(seed=seed), prompt=list(range(1, length))) for seed, length in enumerate(lengths)]
+    costs = CostModel()
+    for _ in range(2):
+        simulate(cases, DEVICES["cpu-float32"], DraftOptions(8), costs, partial(wrong, 1), batch_size=4)
+
+
 def test_the_first_batch_drafts_what_pays_for_all_its_rows() -> None:
     """Passes of 16 rows were never measured before. What one token takes is known from reading the prompts."""
 

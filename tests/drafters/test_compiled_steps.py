@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from benchmarks.hostile.native_cases import PROSE, random_row
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
-from copyspec.drafters.copying import alignment, compiled, context
+from copyspec.drafters.copying import alignment, compiled, context, resumptions
 from copyspec.drafters.copying.native_module import COMPILED
+from copyspec.drafters.copying.situations import resumed_shifts
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from training.ngrams import count
@@ -71,6 +72,20 @@ def test_drafters_learn_the_same(seed: int, chain: bool, tokens: int) -> None:
         output = output[step:]
 
 
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_columns_of_resumptions_are_the_same(seed: int) -> None:
+    rng = Random(seed)
+    ngrams = NGrams.__new__(NGrams)
+    for name in ("_places", "_starts", "_stops", "_tokens", "_shares", "_left", "arrays"):
+        setattr(ngrams, name, getattr(LETTERS, name))
+    letters = [ord(each) for each in set(PROSE)] + [2**40]
+    ngrams.small_words, ngrams.word_pieces = (frozenset(rng.sample(letters, k=3)) for _ in range(2))
+    text, since = [*map(ord, rng.choices(PROSE, k=80)), *rng.choices(letters, k=4)], rng.choice([1, 2, 3, 4, 9, 48])
+    arguments = (text, rng.randint(0, 30), since, [*resumed_shifts(since)], ngrams)
+    assert compiled.columns(*arguments) == [*resumptions.columns(*arguments)]
+
+
 def _calls() -> dict[str, list[Any]]:
     """Right arguments of each function."""
     tree: list[Any] = [[5, 6, 5], [-1, 0, 0], [0.5, 0.4, 0.1], [1, 2, 3], [[(2, 65)], [(3, 66)], []]]
@@ -81,6 +96,10 @@ def _calls() -> dict[str, list[Any]]:
         "walk": [
             *(compiled._RATES, [5, 9, 8], *tree, text, 6, {5: 24 * 7, 6: 24 * 8 + 2}),
             *(array("d", [0.0] * 400), weights, [0.5] * 400, [0.5] * 400),
+        ],
+        "make_odds": [[0.5] * 32, (0.1, 0.3, 0.5), 4, 3, 20],
+        "columns": [
+            *(compiled._TABLES, compiled._ODDS, text, 3, 2, [0, 1, 2], frozenset({5}), frozenset({6}), LETTERS.arrays)
         ],
         "make_rates": [0.99, 6.0, 3.0, 6.0, 20, 3, 3, 4],
     }
@@ -145,7 +164,7 @@ def _spoil(rng: Random, arguments: list[Any]) -> None:
                 arguments[at] = rng.choice([value * 2, -value])
 
 
-@pytest.mark.parametrize("name", ["best_chain", "extend", "walk", "make_rates"])
+@pytest.mark.parametrize("name", ["best_chain", "extend", "walk", "make_rates", "make_odds", "columns"])
 def test_wrong_arguments_raise_or_do_no_harm(name: str) -> None:
     function: Callable[..., object] = getattr(COMPILED, name)
     function(*_calls()[name])
@@ -179,7 +198,7 @@ def test_cursors_of_nodes_act_as_the_list_that_they_are_in_python() -> None:
     assert gc.collect() > 0
 
 
-@pytest.mark.parametrize("name", ["align", "best_chain", "extend", "walk", "make_rates"])
+@pytest.mark.parametrize("name", ["align", "best_chain", "extend", "walk", "make_rates", "make_odds", "columns"])
 def test_calls_keep_no_memory(name: str) -> None:
     function: Callable[..., object] = getattr(COMPILED, name)
 

@@ -10,7 +10,7 @@ import copyspec
 from benchmarks.replay.run import Tally, accepted_path
 from copyspec.budget import Budget
 from copyspec.drafters import create
-from copyspec.drafters.copying.context import QUESTION_ODDS, CopyContext
+from copyspec.drafters.copying.context import QUESTION_ODDS, STATEMENT_ODDS, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, RESUMED_ONE, STRIDE
 from copyspec.drafters.copying.versions import Version
@@ -48,10 +48,15 @@ def test_a_found_text_is_followed_like_one_that_is_told() -> None:
 
 def test_a_short_question_weighs_as_the_prompt_that_it_is() -> None:
     """An answer takes words from it, an edit follows it: found with higher odds, or longer, it is a text."""
-    sources = [Source(PROMPT, "prompt"), Source(TEXT, "block", [(0, QUESTION_ODDS)], (3, 63))]
+
+    def block(odds: int, asks: bool, times: int = 1) -> Source:
+        return Source(TEXT * times, "block", [(0, odds)], (3, 63), asks=asks)
+
+    sources = [Source(PROMPT, "prompt"), block(QUESTION_ODDS, True)]
     assert CopyContext(sources, EOS).is_question
-    assert not CopyContext([sources[0], Source(TEXT, "block", [(0, QUESTION_ODDS + 1)], (3, 63))], EOS).is_question
-    assert not CopyContext([sources[0], Source(TEXT * 5, "block", [(0, QUESTION_ODDS)], (3, 63))], EOS).is_question
+    assert CopyContext([sources[0], block(STATEMENT_ODDS, False)], EOS).is_question
+    for other in (block(QUESTION_ODDS + 1, True), block(STATEMENT_ODDS + 1, False), block(QUESTION_ODDS, True, 5)):
+        assert not CopyContext([sources[0], other], EOS).is_question
     assert not CopyContext([sources[0], Source(TEXT, "reference")], EOS).is_question
     assert _calls(sources, EDITED) < _calls(sources[:1], EDITED)
 

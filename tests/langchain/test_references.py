@@ -202,6 +202,21 @@ def test_invocation_params_and_cache_keys_are_those_without_references(engine: E
     assert len({ChatCopySpec(model=engine, stop=stop)._get_llm_string() for stop in ("a", "b")}) == 2
 
 
+@pytest.mark.parametrize("kind", [ChatCopySpec, CopySpecLLM])
+def test_answers_that_depend_on_references_or_options_are_not_another_calls(kind: type, engine: Engine) -> None:
+    cache = InMemoryCache()
+    llm = kind(model=engine, max_tokens=3, cache=cache)
+    for rule in ("greedy", "coupled"):
+        for text in ("one", "two"):
+            llm.invoke("hi", references=[text], rule=rule)
+    assert len(cache._cache) == 2, "references change nothing under these"
+    for text in ("one", "two"):
+        llm.invoke("hi", references=[text], rule="lenience", lossy=True, rule_settings={"lenience": 0.5})
+    assert len(cache._cache) == 4, "they do under a lossy rule"
+    assert llm.invoke("hi", max_tokens=1) != llm.invoke("hi", max_tokens=2)
+    assert len(cache._cache) == 6
+
+
 def test_other_handlers_are_told_what_they_were_told_before(llm: ChatCopySpec) -> None:
     from langchain_core.language_models import FakeListLLM
 

@@ -416,3 +416,19 @@ def test_a_stream_cancelled_twice_ends_with_its_step(monkeypatch: pytest.MonkeyP
 
     asyncio.run(run())
     assert ended.wait(10)
+
+
+def test_without_a_network_an_unknown_model_fails_at_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    asked = []
+
+    def refuse(url: str, *_: object, **__: object) -> None:
+        asked.append(url)
+        raise ConnectionRefusedError("refused")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refuse)
+    with pytest.raises(copyspec.LoadError, match=r"there is no connection to http.* \(refused\); check its name"):
+        copyspec.load("nobody/no-such-model")
+    assert len(asked) == 1

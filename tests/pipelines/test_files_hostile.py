@@ -12,6 +12,8 @@ import pytest
 from benchmarks.hostile.files import fuzz
 from benchmarks.hostile.files_cases import FORMATS
 from benchmarks.hostile.files_marked_up import MARKED_UP
+from copyspec.cli import main
+from copyspec.filesystem import read_input
 from copyspec.pipelines import AtomicFile, FileOptions, FileReport, FormatOptions, FunctionCorrector, GECPipeline
 from copyspec.pipelines.editing.journal import SUFFIX, Journal
 from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
@@ -279,3 +281,26 @@ def test_a_standing_file_is_known_by_its_place_size_and_time(file: Path) -> None
     assert (
         Standing.of(file) != standing and Standing.of(file / "x") == Standing.of(file.with_name("none")) == Standing()
     )
+
+
+def test_what_may_never_end_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe, device = tmp_path / "pipe.txt", tmp_path / "device.txt"
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    for path, what in ((pipe, "is a named pipe"), (device, "is a device")):
+        for command in (
+            ["gec", "--diff", path],
+            ["gec", "--apply", path, make(tmp_path / "a.txt")],
+            ["gec", "--words", path, tmp_path / "a.txt"],
+            ["generate", "-f", path],
+            ["generate", "x", "-R", path],
+            ["trace", path],
+            ["index", "add", "-d", tmp_path / "corpora", "c", path],
+        ):
+            assert main(list(map(str, command))) in (1, 2, 3), command
+            assert f"{what}, which may never end" in capsys.readouterr().err, command
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "wb") as file:
+        file.write(b"a pipe of the shell")
+    assert read_input(f"/dev/fd/{read_end}") == b"a pipe of the shell"
+    os.close(read_end)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from copyspec.pipelines.documents import Edit, Part
 from copyspec.pipelines.edits.diff import apply
 from copyspec.pipelines.edits.redline import Redline, html
-from copyspec.pipelines.edits.render import EditRows, inline_diff, unified_diff, visible
+from copyspec.pipelines.edits.render import EditRows, inline_diff, unified_diff
+from copyspec.views.escaping import visible
 
 pair_lists = st.lists(
     st.tuples(st.sampled_from(["a\n", "b\n", "c\nd\n", "\n", "e"]), st.sampled_from(["", "x\n", "y", None])),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from benchmarks.replay.prompt_forms import FITTED, HELD_OUT, Form
 from copyspec.text import blocks
-from copyspec.text.block_tokens import token_starts
-from copyspec.text.blocks import BUCKETS, EVEN, LOOKED_AT, MOST_BLOCKS, MOST_CHARACTERS, find_blocks
+from copyspec.text.block_tokens import encode_block, token_starts
+from copyspec.text.blocks import BUCKETS, EVEN, LOOKED_AT, MOST_BLOCKS, MOST_CHARACTERS, Block, find_blocks
 
 TEXTS = (
     "She have two cat, and he go to school every days with them.",
@@ -113,6 +113,14 @@ def test_only_the_end_of_a_long_prompt_is_looked_at() -> None:
 
 def test_tokens_hold_the_characters_where_texts_start() -> None:
     assert token_starts([(0, 3), (4, 5), (5, 7), (99, 1)], [(0, 3), (3, 6), (6, 8)]) == [(0, 3), (1, 7)]
+
+
+@pytest.mark.parametrize(("text", "asks"), [("How many?\n", True), ("So many.\n", False)])
+def test_a_block_says_whether_it_asks(text: str, asks: bool) -> None:
+    def encode(own: str) -> tuple[list[int], list[tuple[int, int]]]:
+        return [*map(ord, own)], [(at, at + 1) for at in range(len(own))]
+
+    assert encode_block(text, Block(0, len(text) - 1), encode).asks is asks
 
 
 def _texts(text: str) -> list[str]:

@@ -12,8 +12,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from benchmarks.views.pages import hostile_text
+from copyspec.views.escaping import visible
 from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace
-from copyspec.views.terminal import TAIL_LINES, GrowingText, coloured, legend, line_ends, printable, style_of
+from copyspec.views.terminal import TAIL_LINES, GrowingText, coloured, legend, line_ends, style_of
 
 
 def console(*, colours: bool = True, width: int = 80) -> Console:
@@ -38,7 +39,7 @@ def test_copied_parts_have_the_colour_of_their_source() -> None:
     ]
     assert style_of(1, screen).bgcolor != style_of(2, screen).bgcolor
     lines = [line.plain for line in legend(found(), screen)]
-    assert lines == [" 1   47%  two\ufffd[31m", " 2   20%  one", " –   33%  written by the model itself"]
+    assert lines == [" 1   47%  two␛[31m", " 2   20%  one", " –   33%  written by the model itself"]
     assert [line.plain[:2] for line in legend(found(), screen, ["one"])] == [" 1", " 2", " –"]
 
 
@@ -50,8 +51,8 @@ def test_without_colours_parts_are_underlined_and_listed() -> None:
 
 def test_control_characters_reach_no_terminal() -> None:
     text = hostile_text().text
-    assert len(printable(text)) == len(text)
-    assert not set(printable(text)) & {"\x00", "\x07", "\x1b", "\r", "\x9b"}
+    assert len(visible(text)) == len(text)
+    assert not set(visible(text)) & {"\x00", "\x07", "\x1b", "\r", "\x9b"}
 
 
 @given(st.text(st.sampled_from("ab \n你\u0301x"), max_size=60), st.integers(2, 12))

@@ -36,6 +36,19 @@ def best_chain(
     length: int,
     /,
 ) -> list[int]: ...
+def columns(
+    tables: object,
+    odds: object,
+    text: list[int],
+    anchor: int,
+    since: int,
+    shifts: list[int],
+    small_words: frozenset[int],
+    word_pieces: frozenset[int],
+    ngrams: tuple[dict[int, int], array[int], array[int], array[int], array[float], array[float]],
+    /,
+) -> list[int]: ...
+def make_odds(weights: list[float], expected: tuple[float, ...], shifts: int, one: int, stride: int, /) -> object: ...
 def extend(
     text: list[int],
     written: dict[int, list[int]],

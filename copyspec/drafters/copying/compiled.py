@@ -1,11 +1,11 @@
-"""`growth.grow`, `chains.best_chain` and `learning.walk`: in C if that was compiled when the package was installed."""
+"""The steps of copying that are compiled when the package is installed: each in C, or else in Python."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from copyspec.budget import Budget
-from copyspec.drafters.copying import chains, growth, learning, situations
+from copyspec.drafters.copying import chains, growth, learning, resumptions, situations
 from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import DECAY as RECORD_DECAY
 from copyspec.drafters.copying.estimates import MAX_FACTOR, PRIOR_COUNT, PRIOR_COUNT_WRONG, SHORT, Estimates
@@ -53,6 +53,10 @@ _BREAKING_TABLES: object = COMPILED and COMPILED.make_tables(*BREAKING_CONSTANTS
 
 _RATES: object = COMPILED and COMPILED.make_rates(
     RECORD_DECAY, PRIOR_COUNT, PRIOR_COUNT_WRONG, MAX_FACTOR, situations.STRIDE, SHORT, SEEN, KEPT
+)
+
+_ODDS: object = COMPILED and COMPILED.make_odds(
+    resumptions.WEIGHTS, resumptions.EXPECTED, resumptions.SHIFTS, situations.RESUMED_ONE, situations.STRIDE
 )
 
 
@@ -130,5 +134,15 @@ def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Es
         estimates.priors,
         estimates.at_root,
         estimates.deeper,
+    )
+    return found
+
+
+def columns(tokens: list[int], anchor: int, since: int, shifts: list[int], ngrams: NGrams | None) -> Iterable[int]:
+    """`resumptions.columns`."""
+    if COMPILED is None or ngrams is None or ngrams.arrays is None:
+        return resumptions.columns(tokens, anchor, since, shifts, ngrams)
+    found: list[int] = COMPILED.columns(
+        _TABLES, _ODDS, tokens, anchor, since, shifts, ngrams.small_words, ngrams.word_pieces, ngrams.arrays
     )
     return found

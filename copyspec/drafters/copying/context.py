@@ -17,7 +17,7 @@ from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
-from copyspec.text.blocks import BUCKETS, EVEN
+from copyspec.text.blocks import EVEN
 from copyspec.tree import ROOT, Origin
 
 BORDER = -1
@@ -30,9 +30,9 @@ EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 LIKELY = EVEN - 3
 """Starts in an odds bucket from here on are likely enough that a match there has situations of its own."""
 
-QUESTION_ODDS, QUESTION_TOKENS = EVEN, 256
-"""Blocks of at most these odds and fewer tokens than this in all are likely a question: answers take words from it, but
-seldom copy it."""
+QUESTION_ODDS, STATEMENT_ODDS, QUESTION_TOKENS = EVEN, EVEN - 2, 256
+"""Blocks of at most these odds (the first: if they end with a question mark) and fewer tokens than this in all are
+likely a question: answers take words from it, but seldom copy it."""
 
 COMMON_TOKENS = 16
 OWN_COUNT = 3  # an output token counts as many source tokens in the token frequencies
@@ -135,6 +135,10 @@ class CopyContext:
         """Index the next `most` tokens. Returns whether all are: before that, nothing may be drafted or appended."""
         text, places, at = self.tokens, self.places, self._indexed
         stop = min(at + most, len(text))
+        if stop - at < len(text):  # `array` would take milliseconds at once
+            if self._array is None:
+                self._array = np.empty(self.output_start, dtype=np.int64)
+            self._array[at:stop] = text[at:stop]
         for span in [*self._left_out, range(stop, stop)]:
             end = min(span.start, stop)
             if COMPILED is not None:
@@ -197,11 +201,11 @@ class CopyContext:
             self._array = np.array(self.tokens[: self.output_start], dtype=np.int64)
         return self._array
 
-    def place_array(self, token: int) -> NDArray[np.int64]:
-        """Return `places[token]` as a cached array, for tokens with many occurrences."""
+    def place_array(self, token: int, most: int) -> NDArray[np.int64]:
+        """Return the last `most` of `places[token]` as a cached array, for tokens with many occurrences."""
         found = self._arrays.get(token)
         if found is None:
-            found = self._arrays[token] = np.array(self.places[token], dtype=np.int64)
+            found = self._arrays[token] = np.array(self.places[token][-most:], dtype=np.int64)
         return found
 
     def origins(self, positions: Sequence[int]) -> list[Origin | None]:
@@ -346,5 +350,7 @@ class CopyContext:
 
 def _is_question(sources: Sequence[Source]) -> bool:
     blocks = [source for source in sources if source.kind == "block"]
-    odds = max((bucket for block in blocks for _, bucket in block.starts), default=BUCKETS)
-    return odds <= QUESTION_ODDS and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS
+    likely = any(
+        bucket > (QUESTION_ODDS if block.asks else STATEMENT_ODDS) for block in blocks for _, bucket in block.starts
+    )
+    return bool(blocks) and not likely and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS

@@ -6,12 +6,11 @@ Each cursor has a situation (`situations`): how it was found, and the length of 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from functools import partial
 
+from copyspec.drafters.copying.compiled import columns
 from copyspec.drafters.copying.context import EDIT, PROMPT, REFERENCE, WRITTEN, CopyContext
 from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
 from copyspec.drafters.copying.growth import Cursor, forked
-from copyspec.drafters.copying.resumptions import columns
 from copyspec.drafters.copying.situations import (
     ALIGNED,
     ALIGNED_1,
@@ -61,6 +60,7 @@ class Tracker:
     def __init__(self, corpus: CopyContext, breaks: Set[int] = frozenset(), ngrams: NGrams | None = None) -> None:
         self._corpus, self._breaks, self._ngrams = corpus, breaks, ngrams
         self._followed = followed_text(corpus)
+        self._finds = isinstance(self._followed, FoundText)
         self._is_begun = False  # whether the output has begun to copy `edit_source`
         self._copied = Copied(anchor=self._followed.start)
 
@@ -105,17 +105,25 @@ class Tracker:
         `cursors`: those at the last accepted node. `weights`: by situation.
         """
         text, copied = self._corpus.tokens, self._copied
-        best = max(cursors, key=lambda cursor: weights[cursor[1]], default=None)
+        best: Cursor | None = None
+        for cursor in cursors:
+            if best is None or weights[cursor[1]] > weights[best[1]]:
+                best = cursor
         rest = len(tokens) - taken
         if best is not None and (taken or best[1] % STRIDE) and best[1] < EDIT_START * STRIDE:
             position, copied.run, copied.since = best[0], LENGTH[best[1]], 0
-            if (version := version_of(self._corpus.versions, position)) is not None:
+            if self._corpus.versions and (version := version_of(self._corpus.versions, position)) is not None:
                 position = version.source_place(position)
-            ways = [way for way, _ in forked(text, [(position, 0)])]
-            right = [way + 1 for way in ways if rest and way < len(text) and text[way] == tokens[taken]]
             self._is_begun |= taken >= BEGUN and self._followed.start < position <= self._followed.stop
-            copied.anchor = self._corpus.behind_fork(right[0] if right else ways[0])
-            rest -= len(right[:1])
+            ways = [way for way, _ in forked(text, [(position, 0)])] if self._corpus.forks else (position,)
+            copied.anchor = ways[0]
+            for way in ways if rest else ():
+                if way < len(text) and text[way] == tokens[taken]:
+                    copied.anchor = way + 1
+                    rest -= 1
+                    break
+            if self._corpus.forks:
+                copied.anchor = self._corpus.behind_fork(copied.anchor)
         copied.since += rest
         copied.cursor = best
         self._followed.follow(tokens, copied)
@@ -136,9 +144,7 @@ class Tracker:
     def _add_starts(self, cursors: list[Cursor]) -> None:
         """Add the cursors for the first output token, which need no match."""
         corpus, followed = self._corpus, self._followed
-        if isinstance(
-            followed, FoundText
-        ):  # the odds of a block's start tell more than a match of the prompt's end does
+        if self._finds:  # the odds of a block's start tell more than a match of the prompt's end does
             ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # the prompt's end may match there
             cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts and cursor[0] not in ends]
             cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
@@ -160,18 +166,20 @@ class Tracker:
 
     def _add_later_starts(self, cursors: list[Cursor]) -> None:
         """Add the starts of the edited text after an introduction: a label, a sentence or other words of the model."""
+        if self._is_begun and not self._finds:
+            return
         corpus, followed = self._corpus, self._followed
         tokens, written = corpus.tokens, len(corpus.tokens) - corpus.output_start
         is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
         starts: list[Cursor] = []
-        if isinstance(followed, FoundText):
+        if self._finds:
             likely = [] if followed.is_active else corpus.likely_starts
             if is_break:
                 starts = [(start, later_start(corpus.text_starts[start])) for start in likely]
             elif was_break or (written <= FIRST_DIFFER and not self._copied.anchor):
                 past = 1 if was_break else written
                 starts = [(start + past, later_start(corpus.text_starts[start], differs=True)) for start in likely]
-        elif followed.start > 0 and not self._is_begun:
+        elif followed.start > 0:
             starts = self._after_label(is_break, was_break)
         if not starts:
             return
@@ -213,7 +221,7 @@ class Tracker:
         if is_followed or kind == EDIT:
             found = columns(corpus.tokens, anchor, since, shifts, self._ngrams)
         else:
-            found = map(partial(resumed, since), shifts)
+            found = [resumed(since, shift) for shift in shifts]
         cursors += [
             (anchor + shift, family + column)
             for shift, column in zip(shifts, found, strict=True)

@@ -40,20 +40,17 @@ _PLAIN = (-0.5, 1.4, -2.6, -4.8, -5.8, -2.3, -2.1, -5.7, -5.9, -4.3, -7.2, -8.3,
 """Without n-grams: after one token by shift, after two, after three, after more."""
 
 
-def columns(
-    tokens: Sequence[int], anchor: int, since: int, shifts: Sequence[int], ngrams: NGrams | None
-) -> Iterator[int]:
-    """Yield the column of each position anchor + shift in the followed text.
+def columns(tokens: Sequence[int], anchor: int, since: int, shifts: Sequence[int], ngrams: NGrams | None) -> list[int]:
+    """Return the column of each position anchor + shift in the followed text.
 
     `tokens`: the corpus, which ends with the output. `anchor`: where the copy broke off. `since`: output tokens since
     then.
     """
     if ngrams is None:
-        for shift in shifts:
-            yield _column(_PLAIN[_feature(since, shift) - FIRST_CLASSES + SHIFTS if since > 1 else shift])
-        return
-    for each in features(tokens, anchor, since, shifts, ngrams):
-        yield _column(sum([WEIGHTS[feature] for feature in each]))
+        odds = [_PLAIN[_feature(since, shift) - FIRST_CLASSES + SHIFTS if since > 1 else shift] for shift in shifts]
+    else:
+        odds = [sum([WEIGHTS[feature] for feature in each]) for each in features(tokens, anchor, since, shifts, ngrams)]
+    return [_column(each) for each in odds]
 
 
 def features(
@@ -80,4 +77,5 @@ def _feature(since: int, shift: int) -> int:
 
 
 def _column(odds: float) -> int:
-    return min(STRIDE - 1, max(0, RESUMED_ONE + round(odds)))
+    column = RESUMED_ONE + round(odds)
+    return column if 0 <= column < STRIDE else STRIDE - 1 if column > 0 else 0

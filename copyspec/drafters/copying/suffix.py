@@ -56,7 +56,7 @@ def _narrow(corpus: CopyContext, last: int, found: list[tuple[int, int]]) -> Non
     """Measure many matches at once, one token at a time, until FEW are left."""
     tokens, array = corpus.tokens, corpus.array
     end = len(tokens)
-    places = corpus.place_array(last)[-MANY:]
+    places = corpus.place_array(last, MANY)
     if places[-1] >= end:
         places = places[:-1]
     length = 1

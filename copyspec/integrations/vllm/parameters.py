@@ -66,14 +66,14 @@ def texts(edit_source: object = None, references: object = None, prediction: obj
 
 def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[Text]]:
     """The edit source and the references of a request. Raises TypeError or ValueError for invalid values, since HTTP
-    bodies may hold anything under these names."""
+    bodies may hold anything under these names. Of token ids only the first is looked at: `check_ids` checks them."""
     given = extra_args or {}
     edit, references = given.get(EDIT_SOURCE), given.get(REFERENCES)
     if edit is not None and not _is_text(edit):
         raise TypeError(f"{EDIT_SOURCE} must be a str or token ids; got {shown(edit)}")
     if references is None or _is_text(references):
         references = [references] if references else []
-    if not isinstance(references, (list, tuple)) or not all(map(_is_text, references)):
+    elif not isinstance(references, (list, tuple)) or not all(map(_is_text, references)):
         raise TypeError(f"{REFERENCES} must be a str, token ids, or a list of those; got {shown(references)}")
     for name, each in ((EDIT_SOURCE, [edit]), (REFERENCES, references)):
         for text in each:
@@ -90,10 +90,15 @@ def joined(references: Sequence[Sequence[int]]) -> list[int]:
     return ids
 
 
+def check_ids(ids: Sequence[int]) -> None:
+    """Raise TypeError if one of `ids` is no int."""
+    if set(map(type, ids)) - {int}:
+        wrong = next(each for each in ids if type(each) is not int)
+        raise TypeError(f"token ids to copy from must be integers; got {shown(wrong)}")
+
+
 def _is_text(value: object) -> bool:
-    if isinstance(value, str):
-        return True
-    return isinstance(value, (list, tuple)) and set(map(type, value)) == {int}
+    return isinstance(value, str) or (isinstance(value, (list, tuple)) and bool(value) and type(value[0]) is int)
 
 
 def _plain(reference: Reference) -> Any:

@@ -42,7 +42,7 @@ class Proposer:
         self._budget = Budget(self._most, chain=True)  # vLLM verifies chains only
         self._costs = StepCosts()
         self._calibration = Calibration()
-        self._verified: list[tuple[Sequence[float], int]] = []  # last step's scores, and tokens accepted
+        self._verified = (0, 0.0, 0)  # of this step: tokens drafted, how many were expected to be accepted, and were
         self._runner: Any | None = None
         self._drafts_sampled = True
         self._rows: dict[object, RequestRow] = {}
@@ -83,45 +83,35 @@ class Proposer:
         if self._last is not None and decoding and self._last[0] == len(sampled_token_ids):
             rows, drafted, since = self._last
             self._costs.observe(rows + drafted, max(started - since, 1e-6))
-        self._verified.clear()
+        self._verified = (0, 0.0, 0)
         followed = [
             self._followed(slot, sampled, num_tokens_no_spec, token_ids_cpu)
             for slot, sampled in enumerate(sampled_token_ids)
         ]
-        if self._verified:
-            self._calibration.observe(self._verified)
+        if self._adaptive and self._verified[0]:
+            self._calibration.observe(*self._verified)
         self._prepare(followed)
-        budget = self._step_budget(len(followed))
-        chains = [NOTHING if row is None else self._chain(row, budget) for row in followed]
+        chains = [NOTHING if row is None else self._chain(row) for row in followed]
         self._forget_ended(len(followed))
-        drafts = self._chosen(chains, [row is not None and row.repeats for row in followed])
+        drafts = self._chosen(chains, followed) if self._adaptive else cut(chains, LEAST_SCORE)
         for row, (_, scores), draft in zip(followed, chains, drafts, strict=True):
-            if row is not None:
-                row.drafted = scores[: len(draft)]
+            if row is not None and not row.repeats:
+                row.drafted, row.expected = len(draft), sum(scores[: len(draft)])
         self._last = (len(drafts), sum(map(len, drafts)), perf_counter()) if decoding else None
         return drafts
 
-    def _chosen(self, chains: Sequence[Chain], repeats: Sequence[bool]) -> list[list[int]]:
+    def _chosen(self, chains: Sequence[Chain], rows: Sequence[RequestRow | None]) -> list[list[int]]:
         """Select the drafts of a step: those that pay, and all drafts of rows that must be reproducible."""
-        if not self._adaptive:
-            return cut(chains, LEAST_SCORE)
-        priced = [
-            NOTHING if fixed else (tokens, self._calibration.apply(scores))
-            for (tokens, scores), fixed in zip(chains, repeats, strict=True)
-        ]
+        repeats = [slot for slot, row in enumerate(rows) if row is not None and row.repeats]
+        if not repeats:
+            return self._costs.fit(chains)
+        priced = list(chains)
+        for slot in repeats:
+            priced[slot] = NOTHING
         drafts = self._costs.fit(priced)
-        if not any(repeats):
-            return drafts
-        every = cut(chains, LEAST_SCORE)
-        return [every[slot] if fixed else drafts[slot] for slot, fixed in enumerate(repeats)]
-
-    def _step_budget(self, rows: int) -> Budget:
-        """The chain length and the cost per draft token for one row, so that nothing is drafted that cannot pay."""
-        if not self._adaptive:
-            return self._budget
-        most = self._most
-        slope = self._calibration.undo(min(rows * self._costs.slope(rows), 1.0))  # relative to a row's share
-        return Budget(most, [1.0 + slope * n for n in range(most + 1)], chain=True)
+        for slot in repeats:
+            (drafts[slot],) = cut([chains[slot]], LEAST_SCORE)
+        return drafts
 
     def _followed(
         self, slot: int, sampled: Sequence[int], totals: NDArray[np.int32], tokens: NDArray[np.int32]
@@ -133,8 +123,10 @@ class Proposer:
             total = int(totals[slot])
             row = self._row(slot, len(sampled), total, tokens[slot])
             if row.drafted:
-                self._verified.append((row.drafted, min(len(sampled) - 1, len(row.drafted))))
-                row.drafted = ()
+                drafted, expected, accepted = self._verified
+                accepted += min(len(sampled) - 1, row.drafted)
+                self._verified = (drafted + row.drafted, expected + row.expected, accepted)
+                row.drafted = 0
             row.follow(tokens[slot, row.length : total].tolist())
             return row
         except Exception:
@@ -153,7 +145,7 @@ class Proposer:
                     self._log_failure()
                     break
 
-    def _chain(self, row: RequestRow, budget: Budget) -> Chain:
+    def _chain(self, row: RequestRow) -> Chain:
         """The most probable continuation of a row; none before its drafter is ready."""
         if row.drafter is None:
             return NOTHING
@@ -161,11 +153,12 @@ class Proposer:
         if room <= 0:
             return NOTHING
         try:
-            chain = row.drafter.propose(self._budget if row.repeats else budget)
+            chain = row.drafter.propose(self._budget)
         except Exception:
             self._log_failure()
             return NOTHING
-        return chain.tokens[:room], chain.scores[:room]
+        tokens, scores = chain.tokens[:room], chain.scores[:room]
+        return tokens, self._calibration.apply(scores) if self._adaptive and not row.repeats else scores
 
     def _row(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> RequestRow:
         if self._runner is None:
@@ -194,12 +187,15 @@ class Proposer:
             for slot in [slot for slot in self._rows if isinstance(slot, int) and slot >= rows]:
                 del self._rows[slot]
             return
-        ended = [self._rows.pop(key) for key in self._rows.keys() - self._runner.requests.keys()]
-        end = perf_counter() + PREPARING_SECONDS
-        while self._ended and perf_counter() < end:
-            if self._ended[0].free():
-                self._ended.popleft()
-        self._ended += [row for row in ended if not row.free()]
+        if self._ended:
+            end = perf_counter() + PREPARING_SECONDS
+            while self._ended and perf_counter() < end:
+                if self._ended[0].free():
+                    self._ended.popleft()
+        for key in self._rows.keys() - self._runner.requests.keys():
+            row = self._rows.pop(key)
+            if not row.free():
+                self._ended.append(row)
 
     def _log_failure(self) -> None:
         if not self._warned:

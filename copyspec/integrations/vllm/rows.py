@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from copyspec import drafters
 from copyspec.drafters import CopyDrafter
-from copyspec.drafters.base import Drafter
-from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, Text, read_texts
+from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, Text, check_ids, read_texts
 from copyspec.sources import Source, SourceKind
 from copyspec.text.prompt_blocks import prompt_blocks
 
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 SHORT = 5_000
 """Tokens given with a request up to which they are prepared in its first step: they take half a millisecond."""
 
-SLICE = 8_000
-"""Tokens of longer ones that are indexed, or freed, at a time, in one to two milliseconds."""
+SLICE = 4_000
+"""Tokens of longer ones that are checked, indexed or freed at a time, in less than half a millisecond."""
 
 
 @dataclass(slots=True)
@@ -33,8 +33,8 @@ class RequestRow:
     """One request with its drafter."""
 
     request: object  # vLLM's request object, or a substitute key if that is unknown
-    preparing: Iterator[Drafter | None]
-    """Gives the drafter, after a None for each part of the work that stands alone."""
+    preparing: Iterator[CopyDrafter | None]
+    """Gives the drafter, not indexed yet, after a None for each part of the work that stands alone."""
     prompt_length: int
     max_tokens: int | None = None
     min_tokens: int = 0
@@ -43,22 +43,27 @@ class RequestRow:
     on measured costs."""
     seen: int = 0  # output tokens that the drafter has seen
     last: int = -1  # the last of them
-    drafted: Sequence[float] = ()  # probabilities of the draft tokens being verified
-    drafter: Drafter | None = None  # None until it is prepared
+    drafted: int = 0  # draft tokens being verified
+    expected: float = 0.0  # sum of their probabilities
+    drafter: CopyDrafter | None = None  # None until it is prepared
+    _unprepared: CopyDrafter | None = None
     _pending: list[int] = field(default_factory=list)  # output tokens that it has not seen for this reason
 
     def prepare(self) -> bool:
         """Do a part of the work that the drafter still needs, if any. Returns whether it is ready."""
-        if self.drafter is None:
-            self.drafter = next(self.preparing)
-            if self.drafter is not None and self._pending:
+        if self.drafter is None and self._unprepared is None:
+            self._unprepared = next(self.preparing)
+        elif self.drafter is None and self._unprepared is not None and self._unprepared.prepare(SLICE):
+            self.drafter, self._unprepared = self._unprepared, None
+            if self._pending:
                 self.drafter.accept(self._pending)
                 self._pending = []
         return self.drafter is not None
 
     def free(self) -> bool:
         """Free a part of what an ended request held. Returns whether nothing is left."""
-        return not isinstance(self.drafter, CopyDrafter) or self.drafter.free(SLICE)
+        drafter = self.drafter or self._unprepared
+        return drafter is None or drafter.free(SLICE)
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Add new output tokens."""
@@ -94,7 +99,9 @@ def size_of(extra_args: object) -> int:
     for name in (EDIT_SOURCE, REFERENCES):
         value = extra_args.get(name)
         if isinstance(value, (str, list, tuple)):
-            size += len(value) + sum([len(each) for each in value[:SHORT] if isinstance(each, (str, list, tuple))])
+            size += len(value)
+            if size <= SHORT and not isinstance(value, str):
+                size += sum([len(each) for each in value if isinstance(each, (str, list, tuple))])
     return size
 
 
@@ -119,41 +126,42 @@ class RequestRows:
                 pass
         return row
 
-    def _prepared(self, prompt: Sequence[int], extra_args: Mapping[str, Any] | None) -> Iterator[Drafter | None]:
-        given = self._given(extra_args)
-        yield None
-        lead = self._codec.lead(prompt, starts_text=False)
-        sources = []
-        for text, kind in given:
-            ids = self._codec.encode_copy(text, lead).ids if isinstance(text, str) else text
-            if ids:
-                sources.append(Source(self._known(ids), kind))
+    def _prepared(self, prompt: Sequence[int], extra_args: Mapping[str, Any] | None) -> Iterator[CopyDrafter | None]:
+        sources: list[Source] = []
+        try:
+            lead = self._codec.lead(prompt, starts_text=False)
+            edit, references = read_texts(extra_args)
+            given: list[tuple[Text | None, SourceKind]] = [(edit, "edit")]
+            given += [(each, "reference") for each in references]
+            for text, kind in given:
+                ids = self._codec.encode_copy(text, lead).ids if isinstance(text, str) else text
                 yield None
-        sources.append(Source(self._known(prompt), "prompt"))
+                if ids:
+                    sources.append(Source((yield from self._known(ids, is_given=True)), kind))
+        except (TypeError, ValueError) as error:
+            sources.clear()
+            if not self._warned:
+                self._warned = True
+                logger.warning("invalid texts to copy from are ignored, here and in later requests: %s", error)
+        sources.append(Source((yield from self._known(prompt)), "prompt"))
+        yield None
         if len(sources) == 1:
             sources += [block.source for block in prompt_blocks(self._codec, prompt)]
         drafter = drafters.create(sources, self._eos, ngrams=self._ngrams, at_once=False)
         assert isinstance(drafter, CopyDrafter)
-        yield None
-        while not drafter.prepare(SLICE):
-            yield None
         yield drafter
 
-    def _given(self, extra_args: Mapping[str, Any] | None) -> list[tuple[Text, SourceKind]]:
-        edit: Text | None = None
-        references: list[Text] = []
-        try:
-            edit, references = read_texts(extra_args)
-        except (TypeError, ValueError) as error:
-            if not self._warned:
-                self._warned = True
-                logger.warning("invalid texts to copy from are ignored, here and in later requests: %s", error)
-        given: list[tuple[Text, SourceKind]] = [(edit, "edit")] if edit is not None else []
-        return [*given, *((each, "reference") for each in references)]
-
-    def _known(self, ids: Sequence[int]) -> list[int]:
-        """`ids` with -1, which no copy crosses, in place of tokens that the model does not have."""
-        size, different = self._vocab_size, set(ids)
-        if different and min(different) >= 0 and max(different) < size:
-            return list(ids)
-        return [token if 0 <= token < size else -1 for token in ids]
+    def _known(self, ids: Sequence[int], *, is_given: bool = False) -> Generator[None, None, Sequence[int]]:
+        """`ids` with -1, which no copy crosses, in place of tokens that the model does not have. It pauses after each
+        part of the work. `is_given`: they came with a request and may be anything, for which it raises TypeError."""
+        size, found, same = self._vocab_size, [], True
+        for start in range(0, len(ids), SLICE):
+            part = ids[start : start + SLICE]
+            if is_given:
+                check_ids(part)
+            if min(part) < 0 or max(part) >= size:
+                part, same = [token if 0 <= token < size else -1 for token in part], False
+            found.append(part)
+            if len(ids) > SLICE:
+                yield None
+        return ids if same else list(chain.from_iterable(found))

@@ -269,6 +269,18 @@ PyObject *draft_extend(PyObject *module, PyObject *args);
 PyObject *draft_make_rates(PyObject *module, PyObject *args);
 PyObject *draft_walk(PyObject *module, PyObject *args);
 
+/* resumptions.c: `make_odds` and `columns` of the module. */
+
+PyObject *draft_make_odds(PyObject *module, PyObject *args);
+PyObject *draft_columns(PyObject *module, PyObject *args);
+
+/* module.c: a draft's arguments and memory. */
+
+/* Takes the arrays of an NGrams: (contexts, starts, stops, tokens, shares, left), and the context that the text ends
+ * with. */
+int draft_take_ngrams(Draft *draft, PyObject *arrays);
+void draft_free(Draft *draft);
+
 /* chain.c: `best_chain` of the module. */
 
 PyObject *draft_best_chain(PyObject *module, PyObject *args);

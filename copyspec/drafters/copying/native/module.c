@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 10 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 11 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -26,9 +26,8 @@ take_array(Draft *draft, const char *name, PyObject *array, const char *formats)
     return 0;
 }
 
-/* Takes the arrays of an NGrams: (contexts, starts, stops, tokens, shares, left). */
-static int
-take_ngrams(Draft *draft, PyObject *arrays)
+int
+draft_take_ngrams(Draft *draft, PyObject *arrays)
 {
     static const char *const names[] = {"starts", "stops", "tokens", "shares", "left"};
     if (!PyTuple_Check(arrays) || PyTuple_GET_SIZE(arrays) != 6 || !PyDict_Check(PyTuple_GET_ITEM(arrays, 0))) {
@@ -138,8 +137,8 @@ node_lists(const Draft *draft)
     return all;
 }
 
-static void
-free_draft(Draft *draft)
+void
+draft_free(Draft *draft)
 {
     for (int i = 0; i < draft->held; i++) {
         PyBuffer_Release(&draft->buffers[i]);
@@ -225,7 +224,7 @@ grow(PyObject *module, PyObject *args)
         return NULL;
     }
     draft.end = PyList_GET_SIZE(draft.text);
-    if (check_arguments(&draft, max_nodes) < 0 || (ngrams != Py_None && take_ngrams(&draft, ngrams) < 0) ||
+    if (check_arguments(&draft, max_nodes) < 0 || (ngrams != Py_None && draft_take_ngrams(&draft, ngrams) < 0) ||
         draft_take_voices(&draft, voices) < 0) {
         goto done;
     }
@@ -250,7 +249,7 @@ done:
     Py_XDECREF(roots.offered);
     Py_XDECREF(roots.words);
     Py_XDECREF(draft.mixes);
-    free_draft(&draft);
+    draft_free(&draft);
     return result;
 }
 
@@ -276,6 +275,14 @@ PyDoc_STRVAR(best_chain_doc,
              "best_chain(tables, text, deeper, none_deeper, tokens, parents, scores, positions, cursors, length)\n\n"
              "chains.best_chain, of the lists of a growth.Grown.");
 
+PyDoc_STRVAR(make_odds_doc,
+             "make_odds(weights, expected, shifts, one, stride)\n\n"
+             "What never changes from call to call, for `columns`: constants of resumptions.py.");
+
+PyDoc_STRVAR(columns_doc,
+             "columns(tables, odds, text, anchor, since, shifts, small_words, word_pieces, ngrams)\n\n"
+             "resumptions.columns, as a list. `ngrams`: NGrams.arrays.");
+
 PyDoc_STRVAR(extend_doc,
              "extend(text, written, counts, common, tokens, own_count, most)\n\n"
              "CopyContext.extend.");
@@ -292,7 +299,9 @@ PyDoc_STRVAR(walk_doc,
 static PyMethodDef methods[] = {
     {"align", draft_align, METH_VARARGS, align_doc},
     {"best_chain", draft_best_chain, METH_VARARGS, best_chain_doc},
+    {"columns", draft_columns, METH_VARARGS, columns_doc},
     {"extend", draft_extend, METH_VARARGS, extend_doc},
+    {"make_odds", draft_make_odds, METH_VARARGS, make_odds_doc},
     {"make_rates", draft_make_rates, METH_VARARGS, make_rates_doc},
     {"walk", draft_walk, METH_VARARGS, walk_doc},
     {"arrange", draft_arrange, METH_VARARGS, arrange_doc},

@@ -2,7 +2,8 @@
 
 #include "draft.h"
 
-/* Appends `position` to the list that `places` has for `token`, or to a new one. */
+/* Appends `position` to the list that `places` has for `token`, or to a new one. The collector knows nothing of a new
+ * one: it holds integers only, and the lists of a long text would take it milliseconds. */
 static int
 add_position(PyObject *places, PyObject *token, Py_ssize_t position)
 {
@@ -13,6 +14,7 @@ add_position(PyObject *places, PyObject *token, Py_ssize_t position)
         if (list == NULL || PyDict_SetItem(places, token, list) < 0) {
             goto done;
         }
+        PyObject_GC_UnTrack(list);
     }
     if (!PyList_Check(list)) {
         PyErr_Format(PyExc_TypeError, "the places of token %R are a list, got %R", token, list);

@@ -1,0 +1,81 @@
+"""What a terminal gets: somebody else's text cannot move the cursor, colour, rename or overwrite."""
+
+from __future__ import annotations
+
+import ast
+import io
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from copyspec.cli import main
+from copyspec.cli.printing import LogFormatter, console, echo, echo_bytes
+
+HOSTILE = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\rd\x08\u202ee\u2066\r\n\tf\n"
+SHOWN = "a␛]0;title␇␛[2Jb\ufffd31mc␍d␈\ufffde\ufffd\n\tf\n"
+CLI = Path(__file__).parents[2] / "copyspec" / "cli"
+
+
+class Screen(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def text(self) -> str:
+        self.flush()
+        return str(self.buffer.getvalue(), "utf-8")  # type: ignore[attr-defined]
+
+
+def on_screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    found = Screen(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", found)
+    monkeypatch.setattr(sys, "stderr", found)
+    return found
+
+
+def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = on_screen(monkeypatch)
+    echo(HOSTILE, end="")
+    echo_bytes(HOSTILE.encode())
+    echo(HOSTILE, end="", err=True)
+    assert screen.text == SHOWN * 3
+    console().print(HOSTILE, end="", markup=False, no_wrap=True)
+    record = logging.makeLogRecord({"msg": "%s", "args": (HOSTILE,)})
+    assert not set(screen.text + LogFormatter().format(record)) & {"\x1b", "\x07", "\x9b", "\r", "\x08", "\u202e"}
+
+
+def test_a_pipe_gets_every_byte(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    echo("1", end="")
+    echo_bytes(HOSTILE.encode() + b"\xff")
+    echo(HOSTILE, end="", err=True, flush=True)
+    sys.stdout.flush()
+    assert capfdbinary.readouterr() == (b"1" + HOSTILE.encode() + b"\xff", HOSTILE.encode())
+
+
+def test_a_stream_that_lacks_a_character_gets_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    echo("né \ud800", flush=True)
+    assert narrow.buffer.getvalue() == rb"n\xe9 \ud800" + b"\n"
+
+
+def test_errors_of_the_command_line_reach_a_terminal_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = on_screen(monkeypatch)
+    assert main(["gec", "--\x1b[2Jdiff"]) == 2
+    assert main(["gec", "--quiet", "no\x1b[2Jfile\u202e"]) == 3
+    assert "\x1b" not in screen.text and "\u202e" not in screen.text and "␛[2Jfile" in screen.text
+
+
+def test_the_commands_print_through_one_module() -> None:
+    found = []
+    for path in CLI.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            is_direct = called in ("print", "typer.echo", "Console", "sys.stdout.write", "sys.stderr.write")
+            if path.name != "printing.py" and (is_direct or called.startswith("sys.stdout.buffer")):
+                found.append(f"{path.name}:{node.lineno}: {called}")
+    assert found == []
