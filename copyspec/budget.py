@@ -129,6 +129,7 @@ class CostModel:
 
     def observe_first(self, rows: int, tokens: int, seconds: float) -> None:
         """Record a first pass of `rows` rows that read `tokens` tokens of each, draft nodes included."""
+        self.learn()
         self._first = [
             MEMORY * total + new for total, new in zip(self._first, (1, rows * tokens, seconds), strict=True)
         ]

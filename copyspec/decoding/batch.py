@@ -87,7 +87,8 @@ class Batch:
         if is_first and fills_prefixes:
             reuse.keep(rows, session, self._target)
         committed = clock()
-        times, nodes, beside = self._times, max([len(tree.tokens) for tree in trees]), settled - launched
+        times, sizes, beside = self._times, [len(tree.tokens) for tree in trees], settled - launched
+        nodes = max(sizes)
         seconds = scored - proposed - (beside if self._blocks else 0.0)
         times.passes += 1
         times.runner = session.runner
@@ -102,7 +103,7 @@ class Batch:
             if session.is_settled:
                 self._costs.observe(len(rows), nodes, seconds)
         if budget is not None:
-            cost = PassCost.of(budget, trees, allowed)
+            cost = PassCost.of(budget, sizes, allowed)
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, cost)
         count = len(rows)

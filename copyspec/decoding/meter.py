@@ -49,10 +49,9 @@ class PassCost(NamedTuple):
     per_node: float = 0.0  # extra cost per node, in passes without draft nodes
 
     @classmethod
-    def of(cls, budget: Budget, trees: Sequence[DraftTree], allowed_nodes: int) -> PassCost:
-        """The cost of a pass that verified `trees`, as it was known when they were drafted with `budget`."""
-        rows, sizes = len(trees), [len(tree.tokens) for tree in trees]
-        total = sum(sizes)
+    def of(cls, budget: Budget, sizes: Sequence[int], allowed_nodes: int) -> PassCost:
+        """The cost of a pass that verified trees of `sizes`, as it was known when they were drafted with `budget`."""
+        rows, total = len(sizes), sum(sizes)
         extra = rows * (budget.costs[max(sizes)] - 1.0) / total if total and budget.costs else 0.0
         return cls(rows, allowed_nodes, rows * budget.seconds, extra)
 

@@ -85,8 +85,10 @@ class CausalSession(TreeSession):
 
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
-        packed = torch.from_numpy(columns.packed)
-        tokens, positions = (packed if self._is_on_cpu else packed.to(facts.device, non_blocking=True)).unbind()
+        if self._is_on_cpu:
+            tokens, positions = torch.from_numpy(columns.tokens), torch.from_numpy(columns.positions)
+        else:
+            tokens, positions = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True)
         masks = tree_masks(columns, facts)
         with self._few_shapes_entered() if facts.few_shapes else _UNCHANGED:
             if facts.positions == "argument":
