@@ -19,6 +19,7 @@ _PIPES = ("/dev/fd/", "/dev/stdin", "/proc/")
 """Where a shell's pipes stand: their writer is there already."""
 
 _PAUSE = 0.02  # seconds between two attempts to lock
+_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EFBIG", "EDQUOT") if hasattr(errno, name))
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # errors that mean that the lock is held by another process
 
 
@@ -83,12 +84,19 @@ def replacing(path: Path, *, mode: int = 0o666, lasts: bool = True) -> Iterator[
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink()
+        name_full(error, path)
         raise
     if lasts:
         flush_folder(path.parent)
+
+
+def name_full(error: BaseException, path: Path) -> None:
+    """Name the file in the error of a full disk, which names none."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+        error.filename = os.fspath(path)
 
 
 def part_name(name: str) -> str:

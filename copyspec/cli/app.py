@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -87,8 +88,10 @@ def options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Without arguments, show the help."""
     arguments = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
+    _open_closed_streams()
     try:
         code = app(args=arguments, prog_name="copyspec", standalone_mode=False)
+        sys.stdout.flush()  # a full disk fails the run
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except Exception as error:
@@ -105,6 +108,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Replace standard streams that the caller closed, for which Python has None: reading gives nothing, and writing
+    results an error."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  for the life of the process
+    if sys.stdout is None:
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _usage_message(error: Exception) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +30,16 @@ def read(path: Path, option: str) -> str:
         raise UsageError(f"{option} {path}: {(error.strerror or str(error)).lower()}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{option} {path}: not UTF-8 (byte {error.start}); convert it first") from error
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[str | Path | None]) -> None:
+    """Raise UsageError if a file to write, by option, is one that is read or that another option writes."""
+    held = {os.path.realpath(each): "an input" for each in inputs if each is not None and str(each) != STDIN}
+    for option, path in outputs.items():
+        if path is None or str(path) == STDIN:
+            continue
+        if (other := held.setdefault(os.path.realpath(path), option)) != option:
+            raise UsageError(f"{option} {str(path)!r} would replace {other}; name another file")
 
 
 def read_edited(text: str | None, file: Path | None) -> str | None:

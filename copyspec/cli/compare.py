@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_edited, read_prompt
+from copyspec.cli.common import (
+    STDIN,
+    UsageError,
+    as_json,
+    check_outputs,
+    quiet_libraries,
+    read,
+    read_edited,
+    read_prompt,
+)
 from copyspec.cli.figures import comparison_dict
 from copyspec.cli.model_options import MODEL, Adapter, Device, Model
 from copyspec.cli.printing import console, echo
@@ -60,6 +69,7 @@ def compare(
     """
     text = read_prompt(prompt, file)
     check_page(html)
+    check_outputs({"--html": html}, [file, edit_file, *(reference_file or ())])
     if json_output and str(html) == STDIN:
         raise UsageError("--json and --html - both write to stdout; give --html a file")
     options: CallKeywords = {

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from copyspec.cli import correction_options as options
-from copyspec.cli.common import UsageError
+from copyspec.cli.common import UsageError, check_outputs
 from copyspec.cli.correcting import (
     LISTS,
     ReportOptions,
@@ -314,6 +314,9 @@ def gec(
     )
     inputs = inputs_of(paths, format, exclude or (), report, suffix)
     check_terminal(inputs, format, report)
+    reports = {"--edits": edits, "--html": html, "--m2": m2}
+    check_outputs(reports, inputs)
+    check_outputs({"--output": output, **reports}, [*(words or ()), apply])
     make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads)
     if ray is not None:
         from copyspec.integrations.ray.files import correct_on_ray

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries, read, read_edited, read_prompt
+from copyspec.cli.common import (
+    STDIN,
+    UsageError,
+    as_json,
+    check_outputs,
+    quiet_libraries,
+    read,
+    read_edited,
+    read_prompt,
+)
 from copyspec.cli.figures import comparison_dict, comparison_text, print_notes
 from copyspec.cli.index import corpus_folder, default_folder
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
@@ -148,6 +157,7 @@ def generate(
     text = read_prompt(prompt, file)
     check_page(html)
     check_page(trace, "--trace")
+    check_outputs({"--html": html, "--trace": trace}, [file, edit_file, *(reference_file or ())])
     if trace is not None and (compare or str(trace) == STDIN):
         raise UsageError("--trace needs a file of its own, and a run without --compare")
     references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]

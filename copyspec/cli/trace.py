@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from copyspec.cli.common import STDIN, UsageError
+from copyspec.cli.common import STDIN, UsageError, check_outputs
 from copyspec.cli.printing import console
 from copyspec.cli.showing import check_page, write_page
 
@@ -28,6 +28,7 @@ def trace(
     from copyspec.views.trace_page import trace_page
 
     check_page(html)
+    check_outputs({"--html": html}, [file])
     try:
         found = Trace.load(file)
     except OSError as error:

@@ -18,7 +18,7 @@ from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel, check_mode
+from copyspec.targets.wrapped import WrappedModel, check_mode, last_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -127,4 +127,4 @@ class CausalSession(TreeSession):
         pays = rows * width in linears.counts or rows * kept in linears.counts
         with linears.used() if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
-        return logits if logits.shape[1] == kept else logits[:, -kept:]
+        return logits if logits.shape[1] == kept else last_logits(logits, kept)

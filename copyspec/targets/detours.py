@@ -67,6 +67,13 @@ def original(owner: nn.Module, name: str) -> Any:
         return placed._original if isinstance(placed, _Detour) else getattr(owner, name)
 
 
+def replacement(owner: nn.Module, name: str) -> object | None:
+    """What somebody else put in place of the class's attribute; None for nothing."""
+    placed = vars(owner).get(name)
+    found = placed.before if isinstance(placed, _Detour) else placed
+    return None if found is _ABSENT else found
+
+
 def _restore(owner: nn.Module, name: str, before: object) -> None:
     if before is _ABSENT:
         object.__delattr__(owner, name)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from copyspec.static_options import StaticOptions
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget
-from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, read_facts
+from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts
 from copyspec.targets.hooks.attention import is_recurrent
 from copyspec.targets.limits import rope_limit
 from copyspec.targets.locks import lock_of
@@ -21,6 +21,8 @@ from copyspec.targets.static.static_target import StaticTarget
 from copyspec.targets.wrapped import check_mode
 
 logger = logging.getLogger(__name__)
+
+_DYNAMIC = "torch.ao.nn.quantized.dynamic"
 
 OnUnsupported = Literal["error", "plain"]
 
@@ -74,6 +76,11 @@ def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
     name = type(model).__name__
     if is_recurrent(model):
         return f"{name} has recurrent layers, whose state cannot return to where a draft was rejected"
+    lost = forward_arguments(model, of_class=True) & {"position_ids"} - facts.arguments
+    if lost:
+        return f"{name}'s forward was replaced by one without position_ids, so drafts would get wrong positions"
+    if any(type(part).__module__.startswith(_DYNAMIC) for part in model.modules()):
+        return f"{name} is quantised by the largest activation of a pass, so its logits depend on what passes hold"
     unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
     return f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts" if unknown else None
 

@@ -43,7 +43,7 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
     """Read the facts of a causal or encoder-decoder model."""
     config = model.config.get_text_config(decoder=True)
     device, dtype = read_device(model), read_dtype(model)
-    arguments = frozenset(inspect.signature(model.forward).parameters)
+    arguments = forward_arguments(model)
     positions = position_style(model, arguments)
     window = getattr(config, "sliding_window", None)
     chunk = getattr(config, "attention_chunk_size", None)
@@ -62,6 +62,22 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         few_shapes=(few_shapes := prefers_few_shapes(device)),
         group=group_size(model, config) if few_shapes and positions == "argument" else 1,
     )
+
+
+def forward_arguments(model: PreTrainedModel, *, of_class: bool = False) -> frozenset[str]:
+    """The arguments that the model's forward takes. One with `**kwargs` that replaces another passes them on to it.
+    `of_class`: those of the class, for a model whose own forward was replaced."""
+    forwards = [vars(kind)["forward"] for kind in type(model).__mro__ if "forward" in vars(kind)]
+    found: set[str] = set()
+    for forward in forwards if of_class else [model.forward, *forwards]:
+        try:
+            parameters = inspect.signature(forward).parameters
+        except (TypeError, ValueError):  # a callable without a signature
+            continue
+        found.update(parameters)
+        if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+            break
+    return frozenset(found)
 
 
 def prefers_few_shapes(device: torch.device) -> bool:

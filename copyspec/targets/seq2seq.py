@@ -17,7 +17,7 @@ from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel, check_mode
+from copyspec.targets.wrapped import WrappedModel, check_mode, last_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -156,7 +156,7 @@ class Seq2SeqSession(TreeSession):
             past_key_values=self._caches,
             use_cache=True,
         ).logits
-        return logits if logits.shape[1] == kept else logits[:, -kept:]
+        return logits if logits.shape[1] == kept else last_logits(logits, kept)
 
 
 def first_tokens(model: PreTrainedModel) -> list[int]:

@@ -51,6 +51,16 @@ class WrappedModel(ABC):
         return self.facts.device
 
 
+def last_logits(logits: torch.Tensor, kept: int) -> torch.Tensor:
+    """The logits at the last `kept` positions. Raises ValueError if the model's forward gave others than [B, Q, V]."""
+    if logits.dim() != 3 or logits.shape[1] < kept:
+        raise ValueError(
+            f"the model's forward returned logits of shape {list(logits.shape)}, but [rows, at least {kept}, "
+            "vocabulary] is needed: was it replaced by one that returns only the last ones?"
+        )
+    return logits[:, -kept:]
+
+
 def check_mode(model: PreTrainedModel) -> None:
     """Raise ValueError if the model is in training mode."""
     if model.training:

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from copyspec.filesystem import name_full
+
 from .journal import fingerprint, fingerprint_of
 from .standing import (
     ChangedFileError,
@@ -149,6 +151,11 @@ class AtomicFile:
         try:
             if kind is None:
                 self.commit()
+            elif error is not None:
+                name_full(error, self.path)
+        except OSError as failed:
+            name_full(failed, self.path)
+            raise
         finally:
             self.discard()
 

@@ -15,6 +15,7 @@ from .text import segments_of
 _DELIMITERS = ",;\t|"
 _RECORD_LIMIT = 1 << 20
 """Maximum characters of a record with a quoted cell; above it, the quote is taken as never closed."""
+_SHOWN = 300  # characters of the column names in an error
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _MARK = "\ufeff"
 _IGNORED = " \u00a0\ufeff"
@@ -92,6 +93,7 @@ class DelimitedFormat:
                 raise FormatError(f"column={self.column!r}: columns are counted from 1")
             return int(self.column) - 1, False
         listed = ", ".join(map(repr, names))
+        listed = listed if len(listed) <= _SHOWN else f"{listed[:_SHOWN]}..."
         if self.column is None:
             raise FormatError(f"name the column that holds the text (--column): one of {listed}, or a number from 1")
         raise FormatError(f"no column {self.column!r}: the first row has {listed}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import logging
 import sys
@@ -79,3 +80,42 @@ def test_the_commands_print_through_one_module() -> None:
             if path.name != "printing.py" and (is_direct or called.startswith("sys.stdout.buffer")):
                 found.append(f"{path.name}:{node.lineno}: {called}")
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("gec --html a.txt a.txt", "--html 'a.txt' would replace an input; name another file"),
+        ("gec --edits b.txt .", "--edits 'b.txt' would replace an input"),
+        ("gec --edits p --html ./p a.txt", "--html 'p' would replace --edits"),
+        ("gec --m2 p -o p a.txt", "--m2 'p' would replace --output"),
+        ("gec --words a.txt -o a.txt b.txt", "--output 'a.txt' would replace an input"),
+        ("generate -f a.txt --html a.txt", "--html 'a.txt' would replace an input"),
+        ("generate x -R a.txt --trace link.txt", "--trace 'link.txt' would replace an input"),
+        ("compare -f a.txt --html a.txt", "--html 'a.txt' would replace an input"),
+        ("trace a.txt --html a.txt", "--html 'a.txt' would replace an input"),
+    ],
+)
+def test_no_output_replaces_an_input_or_another_output(
+    command: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("He go.\n")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 2
+    assert message in capsys.readouterr().err and (tmp_path / "a.txt").read_text() == "He go.\n"
+
+
+def test_streams_that_are_closed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["gec", "-q", "-"]) == 0
+    sys.stdin.close()
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["models"]) == 1
+    assert "Bad file descriptor" in capsys.readouterr().err
+    with contextlib.suppress(OSError):
+        sys.stdout.close()
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["nonsense"]) == 2
+    sys.stderr.close()

@@ -7,6 +7,7 @@ import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
 from math import nan
 from random import Random
 from typing import Any
@@ -214,8 +215,8 @@ def test_calls_keep_no_memory(name: str) -> None:
 
     tracemalloc.start()
     try:
-        use()
-        before = use()
-        assert use() - before < 2000
+        used = [use() for _ in range(4)]
+        # What is lost is lost in every round; the interpreter's free lists grow in some.
+        assert min(after - before for before, after in pairwise(used)) < 1000
     finally:
         tracemalloc.stop()

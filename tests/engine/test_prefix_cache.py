@@ -115,6 +115,15 @@ def test_other_weights_are_another_model() -> None:
     kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
     assert kept.token_ids == plain.token_ids and kept.stats.num_cached_tokens == 0
     assert len(engine.prefix_cache) == 64  # what the old weights computed is gone
+    layer, rotary = engine.model.model.layers[0].mlp, engine.model.model.rotary_emb
+    forward, frequencies = layer.forward, rotary.inv_freq
+    for change in (
+        lambda: vars(layer).update(forward=lambda hidden: -forward(hidden)),
+        lambda: setattr(rotary, "inv_freq", frequencies / 2),
+    ):
+        change()
+        plain = engine.generate(prompt, **OPTIONS)
+        assert engine.generate(prompt, prefix_cache=True, **OPTIONS).token_ids == plain.token_ids
 
 
 class Adapted(nn.Module):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import random
 
 import pytest
 import torch
 import transformers
+from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
+import copyspec
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.selftest import checking as selftest
 from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
+from tests.helpers.texts import byte_level, llama
 from tests.targets.test_tree import Rows, fingerprint, random_tree
 
 torch.set_num_threads(1)
@@ -204,3 +208,63 @@ def test_training_mode_after_wrapping_is_refused(name: str) -> None:
         target.open([[5, 6]])
     model.eval()
     target.open([[5, 6]]).close()
+
+
+class Passing(transformers.LlamaForCausalLM):
+    """As users write a subclass."""
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        return super().forward(*args, **kwargs)  # type: ignore[arg-type]
+
+
+def passed_on(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with a forward as wrappers write it."""
+    forward = model.forward
+    vars(model)["forward"] = lambda *args, **kwargs: forward(*args, **kwargs)
+    return model
+
+
+def test_a_forward_that_passes_on_what_it_gets_is_drafted_for_with_positions() -> None:
+    tokenizer, model = byte_level(), llama(len(byte_level()))
+    prompt = tokenizer("hello world hello world", return_tensors="pt").input_ids
+    expected = model.generate(prompt, max_new_tokens=8, do_sample=False)[0, prompt.shape[1] :].tolist()
+    subclass = Passing(model.config).eval()
+    subclass.load_state_dict(model.state_dict())
+    for each in (subclass, passed_on(copy.deepcopy(model))):
+        engine = copyspec.load(each, tokenizer=tokenizer)
+        found = engine.generate(prompt[0].tolist(), ["hello world hello"], edit_source="hello world", max_new_tokens=8)
+        assert list(found.token_ids) == expected and found.stats.num_draft_tokens
+
+
+def test_a_forward_that_takes_no_positions_any_more_is_refused() -> None:
+    model = copy.deepcopy(llama(len(byte_level())))
+    vars(model)["forward"] = lambda input_ids, attention_mask=None, past_key_values=None, use_cache=None: None
+    with pytest.raises(UnsupportedModelError, match=r"forward was replaced by one without position_ids.*plain"):
+        wrap(model)
+
+
+def test_logits_that_are_not_those_of_the_passed_tokens_are_refused() -> None:
+    model = copy.deepcopy(llama(len(byte_level())))
+    model.lm_head.register_forward_hook(lambda _, args, output: output[:, -1:])
+    engine = copyspec.load(model, tokenizer=byte_level())
+    with pytest.raises(ValueError, match=r"forward returned logits of shape \[1, 1, 3\d\d\], but \[rows, at least"):
+        engine.generate("hello world hello world", ["hello world hello"], max_new_tokens=8)
+
+
+def test_scores_that_are_no_numbers_have_no_logprobs() -> None:
+    model = copy.deepcopy(llama(len(byte_level())))
+    model.lm_head.weight.data.fill_(float("nan"))
+    engine = copyspec.load(model, tokenizer=byte_level())
+    with pytest.raises(ValueError, match=r"scores are NaN at output token 0.*dtype='float32'"):
+        engine.generate("hello", logprobs=1, max_new_tokens=4)
+
+
+def test_a_model_whose_scales_depend_on_the_pass_is_decoded_plainly_on_request() -> None:
+    model = copy.deepcopy(llama(len(byte_level())))
+    layer = model.model.layers[0].mlp
+    layer.down_proj.__class__ = type(
+        "Linear", (nn.Linear,), {"__module__": "torch.ao.nn.quantized.dynamic.modules.linear"}
+    )
+    with pytest.raises(UnsupportedModelError, match=r"largest activation of a pass.*plain"):
+        wrap(model)
+    assert not wrap(model, on_unsupported="plain").supports_drafts

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from copyspec.targets.detours import replacement
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
 
 class ModelState:
-    """Everything besides tokens that keys and values depend on: the weights, and which adapters are active.
+    """Everything besides tokens that keys and values depend on: weights, buffers, hooks, replaced forwards, adapters.
 
     In-place writes count as new weights. Writes through `tensor.data` are only noticed if they come from merging
     adapters.
@@ -19,7 +21,7 @@ class ModelState:
 
     def __init__(self, model: PreTrainedModel) -> None:
         """Read the state. Takes half a millisecond for 400 modules, since it runs before each pass."""
-        held: list[torch.nn.Parameter] = []
+        held: list[torch.Tensor] = []
         self._modules: list[tuple[object, ...]] = []
         waiting: list[torch.nn.Module] = [model]
         while waiting:
@@ -27,7 +29,10 @@ class ModelState:
             of_module = module.__dict__  # takes a third of the time of `parameters()` and `modules()`
             if of_module["_forward_hooks"] or of_module["_forward_pre_hooks"] or "merged_adapters" in of_module:
                 self._modules.append(_module_state(module))
+            if "forward" in of_module and (placed := replacement(module, "forward")) is not None:
+                self._modules.append((id(module), id(placed)))
             held += [each for each in of_module["_parameters"].values() if each is not None]
+            held += [each for each in of_module["_buffers"].values() if each is not None]
             waiting += [each for each in of_module["_modules"].values() if each is not None]
         # Parameters on the meta device stand for offloaded ones, and are created anew after every pass.
         held = [each for each in held if not each.is_meta]
