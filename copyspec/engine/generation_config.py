@@ -41,7 +41,7 @@ class Settings:
     config: GenerationConfig
     values: Mapping[str, object]  # of the config when it was read
     eos_token_ids: frozenset[int]
-    stop_strings: tuple[str, ...]
+    stops: tuple[str, ...]  # strings that end an output
     has_processors: bool
 
     @classmethod

@@ -258,7 +258,7 @@ class JobMaker:
         settings = output.settings
         eos = frozenset() if options.ignore_eos else settings.eos_token_ids
         eos |= options.stop_ids
-        stop = tuple(dict.fromkeys((*options.stop_strings, *settings.stop_strings)))
+        stop = tuple(dict.fromkeys((*options.stop_strings, *settings.stops)))
         strings = StopStrings(stop, self._codec.decode) if stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
         start = self._target.start(output.prompt)

@@ -96,12 +96,12 @@ class Passes:
     """Runs the forward passes of one call: each under the lock, on the best number of threads."""
 
     lock: PassLock
-    threads: Threads | None  # None for a model that is not on a CPU
+    counts: Threads | None  # None for a model that is not on a CPU
     given: int | None = None  # the caller's thread count
 
     def on_threads(self, call: Callable[[], T]) -> Callable[[], T]:
         """`call`, a forward pass or a part of one, as it is run with the lock held."""
-        return call if self.threads is None else partial(self.threads.run, call, self.given)
+        return call if self.counts is None else partial(self.counts.run, call, self.given)
 
     def run(self, call: Callable[[], T]) -> T:
         """Run `call` and return its result."""
