@@ -216,7 +216,7 @@ def test_calls_keep_no_memory(name: str) -> None:
     tracemalloc.start()
     try:
         used = [use() for _ in range(4)]
-        # What is lost is lost in every round; the interpreter's free lists grow in some.
+        # What is lost is lost in every round.
         assert min(after - before for before, after in pairwise(used)) < 1000
     finally:
         tracemalloc.stop()

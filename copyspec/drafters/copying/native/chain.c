@@ -110,7 +110,11 @@ lengthen(const Chain *chain, Py_ssize_t node)
         append(chain->positions, PyLong_FromLongLong(position)) < 0) {
         return -1;
     }
-    added = PyObject_CallMethod(chain->cursors, "append", "[(LL)]", next, following);
+    /* Interned: a cache of the interpreter keeps each string that a method was looked up by. */
+    PyObject *name = PyUnicode_InternFromString("append"), *group = Py_BuildValue("[(LL)]", next, following);
+    added = name == NULL || group == NULL ? NULL : PyObject_CallMethodObjArgs(chain->cursors, name, group, NULL);
+    Py_XDECREF(name);
+    Py_XDECREF(group);
     Py_XDECREF(added);
     return added == NULL ? -1 : 1;
 }
