@@ -254,9 +254,9 @@ class Engine:
         self._check_loaded()
         passes = self._passes(options)
         steps = decode(self._target, requests, settings, self._costs)
-        advance = passes.on_threads(partial(next, steps, None))
+        advance = partial(next, steps, None)
         try:
-            while (outputs := self._pass_lock.run(advance)) is not None:
+            while (outputs := passes.run(advance)) is not None:
                 yield outputs
         finally:
             self._pass_lock.run(steps.close)

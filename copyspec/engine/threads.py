@@ -35,6 +35,7 @@ class _Seen(threading.local):
 
 
 _SEEN = _Seen()
+_LEFT: list[torch.inference_mode] = []  # what interrupts left open, closed over
 _LENT: list[tuple[int, int]] = []  # (thread's own count, pass's count) of each running pass that changed it
 
 
@@ -99,13 +100,24 @@ class Passes:
     counts: Threads | None  # None for a model that is not on a CPU
     given: int | None = None  # the caller's thread count
 
-    def on_threads(self, call: Callable[[], T]) -> Callable[[], T]:
-        """`call`, a forward pass or a part of one, as it is run with the lock held."""
-        return call if self.counts is None else partial(self.counts.run, call, self.given)
-
     def run(self, call: Callable[[], T]) -> T:
-        """Run `call` and return its result."""
-        return self.lock.run(self.on_threads(call))
+        """Run `call`, a forward pass or a part of one, and return its result."""
+        inferring, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        try:
+            return self.lock.run(call if self.counts is None else partial(self.counts.run, call, self.given))
+        except BaseException:
+            if torch.is_inference_mode_enabled() and not inferring:
+                _leave_inference(grad)
+            raise
+
+
+def _leave_inference(grad: bool) -> None:
+    """Leave an inference mode that a signal kept from ending: one that arrives as `__exit__` is entered skips it, and
+    the mode would end with the garbage collection of its guard, in the middle of a later pass."""
+    mode = torch.inference_mode(False)
+    mode.__enter__()
+    _LEFT.append(mode)  # leaving it would bring back the other
+    torch.set_grad_enabled(grad)
 
 
 def _own() -> int:

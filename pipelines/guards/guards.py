@@ -14,6 +14,7 @@ from ..documents import Edit, Refusal, Segment, shown
 from ..editing.wrappers import unwrapped
 from ..edits.diff import apply, segment_edits
 from ..edits.words import Tolerance, words
+from .bounded import BoundedPattern, Searchable
 from .characters import characters, named, strange
 from .facts import Facts
 from .judging import BUNDLED, CALIBRATED, Judge
@@ -72,15 +73,14 @@ class GuardOptions:
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be a sequence of {kind}: put it into a tuple")
         for pattern in self.protect:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"protect: {pattern!r} is not a valid regular expression: {error}") from None
+            BoundedPattern(pattern)
 
-    def patterns(self) -> dict[str, re.Pattern[str]]:
+    def patterns(self) -> dict[str, Searchable]:
         """Return the patterns of text that must stay, by reason of refusal."""
-        found = {reason: pattern for reason, pattern in PATTERNS.items() if not getattr(self, f"allow_{reason}")}
-        return found | {f"protect[{number}]": re.compile(pattern) for number, pattern in enumerate(self.protect)}
+        found: dict[str, Searchable] = {
+            reason: pattern for reason, pattern in PATTERNS.items() if not getattr(self, f"allow_{reason}")
+        }
+        return found | {f"protect[{number}]": BoundedPattern(pattern) for number, pattern in enumerate(self.protect)}
 
 
 @dataclass(frozen=True, slots=True)

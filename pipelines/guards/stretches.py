@@ -10,6 +10,7 @@ from operator import itemgetter
 
 from ..documents import Edit, Refusal, Segment
 from ..edits.diff import apply
+from .bounded import Searchable
 
 # Lookbehinds forbid a match inside a longer run of the same characters: otherwise the search for `@` or a bracket would
 # restart at every letter of a long word, in quadratic time. For the same reason text in brackets has a maximum length.
@@ -53,9 +54,7 @@ white space."""
 class Stretches:
     """The guarded spans of one segment."""
 
-    def __init__(
-        self, text: str, segment: Segment, patterns: Mapping[str, re.Pattern[str]], *, with_names: bool
-    ) -> None:
+    def __init__(self, text: str, segment: Segment, patterns: Mapping[str, Searchable], *, with_names: bool) -> None:
         """`patterns`: of text that must stay, by reason of refusal. `with_names`: names must stay, too."""
         self.text, self.segment, self.patterns = text, segment, patterns
         piece = text[segment.start : segment.end]
@@ -115,7 +114,7 @@ class Stretches:
         """Whether an edit lies inside a match, which it therefore changes."""
         return any(start < edit.start and edit.end < end for start, end in islice(_from(places, edit.start), 1))
 
-    def _changes(self, edit: Edit, reason: str, pattern: re.Pattern[str]) -> bool:
+    def _changes(self, edit: Edit, reason: str, pattern: Searchable) -> bool:
         before, after = self._windows(edit, self.places[reason])
         return _found(pattern, before) != _found(pattern, after)
 
@@ -146,7 +145,7 @@ def around(text: str, segment: Segment, start: int, end: int) -> tuple[int, int]
     return start, end
 
 
-def _found(pattern: re.Pattern[str], text: str) -> list[str]:
+def _found(pattern: Searchable, text: str) -> list[str]:
     return [found[0] for found in pattern.finditer(text)]
 
 

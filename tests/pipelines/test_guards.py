@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from copyspec.pipelines.documents import Segment
 from copyspec.pipelines.editing.wrappers import unwrapped
 from copyspec.pipelines.edits.diff import apply
+from copyspec.pipelines.guards import bounded
 from copyspec.pipelines.guards.guards import Checked, GuardOptions, check
 
 _SOON = 15.0  # seconds of a processor: a fifth of one as a rule, 4 on a machine that is very busy, once minutes
@@ -257,9 +258,12 @@ def test_own_patterns() -> None:
     assert [refusal.reason for refusal in found.dropped] == ["protect"]
 
 
-def test_options_are_checked() -> None:
+def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="not a valid regular expression"):
         GuardOptions(protect=("(",))
+    monkeypatch.setattr(bounded, "SECONDS", 0.01)
+    with pytest.raises(ValueError, match=r"protect: '\(\?:a\|a\)\+\$' takes more than 0.01 seconds on 'aaa"):
+        list(bounded.BoundedPattern("(?:a|a)+$").finditer("a" * 60 + "!"))
     with pytest.raises(TypeError, match="tuple"):
         GuardOptions(protect="abc")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_edit_ratio=-1"):

@@ -1,0 +1,44 @@
+"""Regular expressions of a user or a project, searched within bounds of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+SECONDS = 5.0
+"""For one expression on one paragraph; ordinary ones take microseconds, but some would take years."""
+
+
+class PatternMatch(Protocol):
+    """A match, as far as guards read it."""
+
+    def start(self) -> int: ...
+    def end(self) -> int: ...
+    def __getitem__(self, group: int) -> str: ...
+
+
+class Searchable(Protocol):
+    """A compiled expression, as far as guards use it."""
+
+    def finditer(self, text: str, /) -> Iterator[PatternMatch]: ...
+
+
+class BoundedPattern:
+    """An expression whose searches raise ValueError where they take more than SECONDS; so does an invalid one."""
+
+    def __init__(self, pattern: str) -> None:
+        import regex  # type: ignore[import-untyped]  # of transformers; unlike `re` it can stop
+
+        try:
+            self._pattern: Any = regex.compile(pattern)
+        except regex.error as error:
+            raise ValueError(f"protect: {pattern!r} is not a valid regular expression: {error}") from None
+
+    def finditer(self, text: str) -> Iterator[PatternMatch]:
+        try:
+            yield from self._pattern.finditer(text, timeout=SECONDS)
+        except TimeoutError:
+            raise ValueError(
+                f"protect: {self._pattern.pattern!r} takes more than {SECONDS:g} seconds on {text[:40]!r}...; "
+                "write it without repetitions inside repetitions"
+            ) from None
