@@ -283,9 +283,7 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
         if loading:
             raise ValueError(f"model is a loaded engine: {', '.join(sorted(loading))} cannot be changed any more")
         return model
-    if isinstance(model, (str, os.PathLike)):
-        model = named(model)
-    model = unwrapped(model)
+    model = named(model) if isinstance(model, (str, os.PathLike)) else unwrapped(model)
     if not isinstance(model, (str, PreTrainedModel)) or model == "":
         raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
     if "dtype" in loading:
@@ -296,7 +294,8 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
     if not isinstance(loading.get("static", StaticOptions()), StaticOptions):
         raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(loading['static'])}")
     check_flag("trust_remote_code", loading.get("trust_remote_code", False))
-    _check_files(model, loading)
+    if loading.keys() & {"adapter", "model_kwargs"}:
+        _check_files(model, loading)
     return ModelChoice(model, **loading)  # type: ignore[arg-type]
 
 
@@ -311,8 +310,8 @@ def _check_files(model: object, loading: dict[str, object]) -> None:
         if not isinstance(adapter, (str, os.PathLike)) or not os.fspath(adapter):
             raise TypeError(f"adapter must be a folder of a LoRA adapter; got {shown(adapter)}")
         loading["adapter"] = os.fspath(adapter)
-    given = [name for name in ("adapter", "model_kwargs") if name in loading]
-    if given and not isinstance(model, str):
+    if not isinstance(model, str):
+        given = [name for name in ("adapter", "model_kwargs") if name in loading]
         raise ValueError(
             f"model is a loaded {type(model).__name__}: {' and '.join(given)} cannot be changed any more; "
             "load it with them, or give its name"

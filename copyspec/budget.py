@@ -46,6 +46,10 @@ OUTLIER = 2.0
 PREFILL_TOKENS = 32
 """Minimum length of a first pass, in tokens per row, for its time per token to be used as the cost of a draft node."""
 
+MOST_UNLEARNED = 64
+"""Passes that are learned from at once where no costs are asked for: that takes a fifth of the time it takes between
+two passes, whose weights have left nothing of it in the processor's caches."""
+
 MEMORY = 0.8  # weight of earlier rows in the average saving, and of earlier first passes
 LEAST_START, MOST_START = 0.75, 4.0
 """Bounds of a new row's starting allowance, in plain passes; within them it is half of what earlier rows saved."""
@@ -98,20 +102,19 @@ class CostModel:
         self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
         self._ratio: float | None = None
-        self._measured: tuple[int, int, float] | None = None  # arguments of an `observe` that is not learned from yet
+        self._unlearned: list[tuple[int, int, float]] = []  # arguments of `observe` that are not learned from yet
 
     def observe(self, rows: int, nodes: int, seconds: float) -> None:
         """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`."""
-        self.learn()
-        self._measured = rows, nodes, seconds
-        if not self._curves[rows].empty:
+        self._unlearned.append((rows, nodes, seconds))
+        if not self._curves[rows].empty or len(self._unlearned) == MOST_UNLEARNED:
             self.learn()  # a first measurement replaces a guess
 
     def learn(self) -> None:
-        """Learn from the pass that `observe` recorded. Decoding calls this while the next pass runs, so that no device
-        waits for it: the costs of a pass lag behind by one measurement."""
-        if self._measured is not None:
-            (rows, nodes, seconds), self._measured = self._measured, None
+        """Learn from the passes that `observe` recorded. While rows draft, decoding calls this during each pass,
+        so that no device waits for it: the costs of a pass lag behind by one measurement."""
+        unlearned, self._unlearned = self._unlearned, []
+        for rows, nodes, seconds in unlearned:
             curve = self._curves[rows]
             is_first = not curve.empty
             self._ratio = curve.observe(nodes, seconds)
@@ -126,6 +129,7 @@ class CostModel:
 
     def observe_first(self, rows: int, tokens: int, seconds: float) -> None:
         """Record a first pass of `rows` rows that read `tokens` tokens of each, draft nodes included."""
+        self.learn()
         self._first = [
             MEMORY * total + new for total, new in zip(self._first, (1, rows * tokens, seconds), strict=True)
         ]
@@ -162,6 +166,8 @@ class CostModel:
         In a first pass a node is one more prompt token. Its cost is bounded by the mean time per token of such
         passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a later pass.
         """
+        if len(self._unlearned) > 1:  # of passes without drafts
+            self.learn()
         curve = self._curves[rows]
         costs, seconds = curve.costs(max_nodes), curve.empty
         if not (is_first and self._curves.per_token and seconds and max_nodes):

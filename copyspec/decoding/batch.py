@@ -42,6 +42,8 @@ class Batch:
         """Start the batch with `rows`; the next step reads their prompts."""
         self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
         self._take([*rows])
+        if all(row.request.prefixes is None for row in rows):
+            return
         clock = self._costs.clock
         started = clock()
         if reuse.begin(rows, self._session, self._target):
@@ -54,7 +56,8 @@ class Batch:
         assert session is not None
         longest = max([len(row.chain) for row in rows])
         is_first = longest > 1 or self._times.passes == rows[0].meter.before.passes
-        if any([row.model_state is not None for row in rows]):
+        fills_prefixes = any([row.model_state is not None for row in rows])
+        if fills_prefixes:
             reuse.check_state(rows, self._target)
         started = clock()
         drafting = self._target.supports_drafts and any([row.drafts for row in rows])
@@ -68,21 +71,24 @@ class Batch:
         with torch.inference_mode() if shows else _AS_IT_IS:
             logits, states = self._score(trees) if shows else (session.score([row.chain for row in rows], trees), None)
             launched = clock()
-            # What the next pass need not know is done here, while the device works on this one.
-            self._costs.learn()
-            for row in rows:
-                row.meter.settle()
+            if drafting:
+                # What the next pass need not know is done here, while the device works on this one.
+                self._costs.learn()
+                for row in rows:
+                    row.meter.settle()
             settled = clock()
-            picks = pick(rows, trees, logits, states)  # waits for the pass to end, so that its time can be measured
+            # Reading the picks waits for the pass to end, so that its time can be measured.
+            picks = pick(rows, trees, logits, states) if shows else best_picks(logits)
             scored = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
         # A row that has ended needs no cache for its last accepted tokens.
         session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
-        if is_first:
+        if is_first and fills_prefixes:
             reuse.keep(rows, session, self._target)
         committed = clock()
-        times, nodes, beside = self._times, max([len(tree.tokens) for tree in trees]), settled - launched
+        times, sizes, beside = self._times, [len(tree.tokens) for tree in trees], settled - launched
+        nodes = max(sizes)
         seconds = scored - proposed - (beside if self._blocks else 0.0)
         times.passes += 1
         times.runner = session.runner
@@ -97,7 +103,7 @@ class Batch:
             if session.is_settled:
                 self._costs.observe(len(rows), nodes, seconds)
         if budget is not None:
-            cost = PassCost.of(budget, trees, allowed)
+            cost = PassCost.of(budget, sizes, allowed)
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, cost)
         count = len(rows)
@@ -105,12 +111,12 @@ class Batch:
 
     def drop_finished(self) -> None:
         """Remove rows that have ended; close the session after the last one."""
-        for row in self.rows:
-            if row.finish is not None:
-                row.close()
         goes_on = [row.finish is None for row in self.rows]
         if all(goes_on):
             return
+        for row in self.rows:
+            if row.finish is not None:
+                row.close()
         if self._session is not None:
             # Rows that go on are cached when they end.
             reuse.keep(self.rows, self._session, self._target, only_finished=True)
@@ -209,7 +215,7 @@ def pick(
             size = 1 + len(trees[index])
             row.show(trees[index], logits[index, :size], None if states is None else states[index])
     if all([row.takes_argmax for row in rows]):
-        return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
+        return best_picks(logits)
     pays = logits.device.type != "cpu" or (len(rows) > 1 and logits.numel() <= JOINT_NUMBERS)
     joint = [
         index
@@ -223,6 +229,11 @@ def pick(
     if len(found) < len(rows):
         found |= _picks_by_row(rows, trees, logits, [index for index in range(len(rows)) if index not in found])
     return [found[index] for index in range(len(rows))]
+
+
+def best_picks(logits: torch.Tensor) -> list[ScoredPicks]:
+    """Each row's picks where all rows take the argmax of the logits, [B, 1 + M, V]."""
+    return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
 
 
 def _picks_by_row(

@@ -52,37 +52,30 @@ class DraftController:
     def __init__(self, start: float = 1.0) -> None:
         self.earned = 0.0
         """Time that drafts saved less what they cost, in plain passes."""
-        self._allowed = start
+        self.allowance = start
+        """Plain passes that the next pass may lose; below 0: none."""
         self._gain = 1.25  # above 1, so that a new row drafts a few times
         self._pause = 1
         self._left = 0
         self._right = self._said = _BEFORE
+        self.trust = 1.0
+        """Factor, at most 1, by which the drafter's probabilities are multiplied."""
         self._look = 0.0  # average cost of asking the drafter, in plain passes
         self.is_probe = False
         """Whether the next draft is the first one after a pause."""
-
-    @property
-    def trust(self) -> float:
-        """Factor, at most 1, by which the drafter's probabilities are multiplied."""
-        return min(1.0, (self._right + _DOUBT) / (self._said + _DOUBT))
 
     @property
     def scale(self) -> float:
         """Factor for the next draft's probabilities: `trust`, but 1 in a trial after a pause."""
         return 1.0 if self.is_probe else self.trust
 
-    @property
-    def allowance(self) -> float:
-        """Plain passes that the next pass may lose."""
-        return max(0.0, self._allowed)
-
     def wants_draft(self) -> bool:
         """Whether to draft in this pass. Call once per pass: it advances the pause and the allowance."""
-        self._allowed += SHARE
+        self.allowance += SHARE
         if self._left:
             self._left -= 1
             return False
-        return self._allowed > 0.0
+        return self.allowance > 0.0
 
     def observe(self, proposed: DraftTree, drafted: DraftTree, path: Sequence[int], cost: float, look: float) -> None:
         """Record that the drafter proposed `proposed` and the pass verified `drafted` and accepted `path`.
@@ -93,7 +86,7 @@ class DraftController:
         self._look = _LOOK_MEMORY * self._look + (1 - _LOOK_MEMORY) * look if self._look else look
         saved = len(path) - cost - look
         self.earned += saved
-        self._allowed = min(self._allowed + saved, STAKE)
+        self.allowance = min(self.allowance + saved, STAKE)
         if not len(drafted.tokens):
             self._pass_over(proposed)
             return
@@ -101,6 +94,7 @@ class DraftController:
         record = COMPILED.record if COMPILED is not None else _record
         said, right = self._said, self._right
         self._said, self._right = record(drafted.parents, drafted.scores, path, _TRIALS, said, right)
+        self.trust = min(1.0, (self._right + _DOUBT) / (self._said + _DOUBT))
         self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + len(path)) / (1.0 + cost + look)
         if self._gain >= 1.0:
             self._pause = 1
@@ -138,7 +132,7 @@ def fit(
             continue
         most = min(PROBE_NODES, size) if controller.is_probe and controller.trust < 1.0 else size
         drafts.append((tree.parents, tree.scores, controller.scale, most))
-        allowed += controller.allowance
+        allowed += max(0.0, controller.allowance)
     chosen = COMPILED.fit if COMPILED is not None else _fit
     limit, width, orders = chosen(drafts, budget.costs, widest, budget.max_nodes, allowed)
     if not width:

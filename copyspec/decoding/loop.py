@@ -56,7 +56,7 @@ def decode(
                 if fresh:
                     # Under a verification rule the output depends on the drafts; these must not depend on timing.
                     splits = draft.adaptive and not target.is_encoder_decoder
-                    groups = _alike(fresh, costs) if splits else [fresh]
+                    groups = _alike(fresh, costs) if splits and len(fresh) > 1 else [fresh]
                     yield from _admit_all(batch, groups, partial(Batch, target, draft, costs))
                     continue
             if not batch.rows and intake.is_empty:

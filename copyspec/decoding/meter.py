@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from copyspec.budget import Budget, CostModel
@@ -48,10 +49,9 @@ class PassCost(NamedTuple):
     per_node: float = 0.0  # extra cost per node, in passes without draft nodes
 
     @classmethod
-    def of(cls, budget: Budget, trees: Sequence[DraftTree], allowed_nodes: int) -> PassCost:
-        """The cost of a pass that verified `trees`, as it was known when they were drafted with `budget`."""
-        rows, sizes = len(trees), [len(tree.tokens) for tree in trees]
-        total = sum(sizes)
+    def of(cls, budget: Budget, sizes: Sequence[int], allowed_nodes: int) -> PassCost:
+        """The cost of a pass that verified trees of `sizes`, as it was known when they were drafted with `budget`."""
+        rows, total = len(sizes), sum(sizes)
         extra = rows * (budget.costs[max(sizes)] - 1.0) / total if total and budget.costs else 0.0
         return cls(rows, allowed_nodes, rows * budget.seconds, extra)
 
@@ -128,17 +128,18 @@ class Meter:
         """Return the counters so far; the costs of a pass are filled in only where the row has `ended`."""
         self.settle()
         times, controller, rows = self.times.since(self.before), self.controller, self._rows
-        drafts, most = sum(self._accepted), len(self._accepted)
+        accepted = self._accepted
+        deeper = list(accumulate(reversed(accepted)))  # drafts of which n, n - 1, ... tokens or more were accepted
         seconds = self._costs.seconds(rows) if rows and ended else 0.0
         measured = self._costs.measured(rows) if seconds else {}
         return Stats(
             num_calls=times.passes,
-            num_drafts=drafts,
+            num_drafts=deeper[-1] if deeper else 0,
             num_draft_tokens=self._drafted,
-            num_accepted_tokens=sum(count * drafts for count, drafts in enumerate(self._accepted)),
+            num_accepted_tokens=sum(deeper[:-1]),
             num_output_tokens=output_tokens,
             num_cached_tokens=self.cached_tokens,
-            num_accepted_tokens_per_pos=tuple(sum(self._accepted[depth:]) for depth in range(1, most)),
+            num_accepted_tokens_per_pos=tuple(deeper[-2::-1]),
             num_draft_tokens_per_source=self._by_source(0),
             num_accepted_tokens_per_source=self._by_source(1),
             decisions=dict(self._decisions),

@@ -26,13 +26,13 @@ ROOM = 64
 
 def begin(rows: Sequence[Row], session: Session, target: Target) -> bool:
     """Load the cached prefixes of new rows' prompts. Returns whether that took a pass of the model."""
-    taking = [row for row in rows if row.request.prefixes is not None]
     model: PreTrainedModel | None = getattr(target, "model", None)
-    if not taking or model is None or not getattr(session, "keeps_prefixes", False):
+    if model is None or not getattr(session, "keeps_prefixes", False):
         return False
     state = ModelState(model)
-    for row in taking:
-        row.model_state = state
+    for row in rows:
+        if row.request.prefixes is not None:
+            row.model_state = state
     passed = len(rows) > 1 and _read_shared(rows, state, target)
     prefixes = [cache.find(state, row.chain) if (cache := row.request.prefixes) is not None else [] for row in rows]
     if any(prefixes):

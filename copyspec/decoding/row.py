@@ -123,7 +123,8 @@ class Row:
         if path:
             origins += [tree.origins[node] for node in path]
         if len(origins) < len(self.output):
-            origins.append(self._continued())
+            copied = origins[-1] if origins else None
+            origins.append(None if copied is None else self._continued(*copied))
         self.chain = self.output[-1:]
         if self.contrast is not None:
             self.contrast.keep(path)
@@ -249,12 +250,9 @@ class Row:
             return Finish("stop", stopped)
         return Finish("length") if len(self.output) >= self.limit else None
 
-    def _continued(self) -> Origin | None:
-        """The origin of the target's own token, which counts as copied where it continues the copy before it."""
-        last = self._origins[-1] if self._origins else None
-        if last is None:
-            return None
-        source, offset = last
+    def _continued(self, source: int, offset: int) -> Origin | None:
+        """The origin of the target's own token behind one copied from `offset`: it counts as copied if it stands next
+        there too."""
         tokens: Sequence[int] = self.output if source == OUTPUT else self.request.sources[source].tokens
         offset += 1
         return Origin(source, offset) if offset < len(tokens) and tokens[offset] == self.output[-1] else None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from copyspec.engine.streaming import ChunkMaker
@@ -46,8 +47,8 @@ class Call:
     def results(self) -> list[Result]:
         """Wait for one result per prompt, each with its samples if there are several. Raises TimeoutError after the
         call's timeout and CancelledCallError if another thread cancelled the call."""
-        for outputs in self._scheduler.steps(self._ticket, self._timeout):
-            self._add(outputs)
+        for output in chain.from_iterable(self._scheduler.steps(self._ticket, self._timeout)):
+            self.jobs[output.row].add(output)
         return self._results()
 
     def answer(self) -> Result | list[Result]:
@@ -59,7 +60,8 @@ class Call:
         """`results` for asyncio. Cancelling the task ends decoding within one step."""
         async with aclosing(self._scheduler.asteps(self._ticket, self._timeout)) as steps:
             async for outputs in steps:
-                self._add(outputs)
+                for output in outputs:
+                    self.jobs[output.row].add(output)
         return self._results()
 
     def chunks(self) -> Chunks:
@@ -86,10 +88,6 @@ class Call:
 
     def __del__(self) -> None:
         self.drop()
-
-    def _add(self, outputs: Sequence[StepOutput]) -> None:
-        for output in outputs:
-            self.jobs[output.row].add(output)
 
     def _results(self) -> list[Result]:
         results = [job.result for job in self.jobs if job.result is not None]

@@ -179,6 +179,8 @@ class CallOptions:
     verification: VerificationOptions = field(init=False)
     apart: Rule | None = field(init=False)
     """The acceptance rule, if its tokens may differ from the default rule's."""
+    is_constrained: bool = field(init=False)
+    """Whether a grammar constrains the output."""
     limit: int | None = field(init=False)
     """Maximum number of new tokens, from either option; for lists, the highest."""
     stop_strings: tuple[str, ...] = field(init=False)
@@ -186,6 +188,8 @@ class CallOptions:
     criteria: tuple[StoppingCriteria, ...] = field(init=False)
     processors: tuple[LogitsProcessor, ...] = field(init=False)
     own_drafters: tuple[DrafterFactory, ...] = field(init=False)
+    drafts: bool = field(init=False)
+    """Whether the call drafts at all."""
     copies: bool = field(init=False)
     """False: only draft models, datastores and the caller's own drafters draft."""
     draft_models: tuple[object, ...] = field(init=False)
@@ -203,6 +207,8 @@ class CallOptions:
             self._check_chat()
         if given & _CONSTRAINTS:
             check_constraint(self.json_schema, self.regex, self.choices, self.grammar)
+        object.__setattr__(self, "is_constrained", bool(given & _CONSTRAINTS))
+        self._derive(CallOptions._limit, given & _LIMITS)
         self._derive(CallOptions._stops, given & _STOPPING)
         self._derive(CallOptions._sampling, given & _SAMPLING)
         self._derive(CallOptions._drafting, given & (_SAMPLING | _DRAFTING))
@@ -218,19 +224,9 @@ class CallOptions:
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def drafts(self) -> bool:
-        """Whether the call drafts at all."""
-        return self.draft.max_nodes > 0
-
-    @property
-    def per_prompt(self) -> tuple[str, ...]:
-        """Names of the options given as lists with one value per prompt."""
-        return tuple(name for name in _PER_PROMPT if isinstance(getattr(self, name), (list, tuple)))
-
     def of_prompt(self, index: int, count: int) -> CallOptions:
         """The options of one of `count` prompts. Raises ValueError for lists of another length."""
-        names = self.per_prompt
+        names = [name for name in _PER_PROMPT if isinstance(getattr(self, name), (list, tuple))]
         if not names:
             return self
         for name in names:
@@ -255,16 +251,18 @@ class CallOptions:
                 "rendered=True says that the prompt went through a chat template: leave out system= and chat=True"
             )
 
-    def _stops(self) -> dict[str, object]:
-        stop, names = self.stop, ("max_new_tokens", "max_tokens")
-        check_type(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
-        limits = {name: each for name in names if (each := getattr(self, name)) is not None}
+    def _limit(self) -> dict[str, object]:
+        limits = {name: each for name in sorted(_LIMITS) if (each := getattr(self, name)) is not None}
         if len(limits) == 2 and self.max_new_tokens != self.max_tokens:
             given = " and ".join(f"{name}={limit!r}" for name, limit in limits.items())
             raise ValueError(f"{given} are two names for one limit; give one")
         each = [check_count(name, limit) for name, limit in limits.items() for limit in listed(name, limit)]
+        return {"limit": max(each, default=None)}
+
+    def _stops(self) -> dict[str, object]:
+        stop = self.stop
+        check_type(stop is None or isinstance(stop, (str, list, tuple)), "stop", stop, "a str or a list of them")
         return {
-            "limit": max(each, default=None),
             "stop_strings": check_strings("stop", stop),
             "stop_ids": parse_token_ids(self.stop_token_ids),
             "criteria": parse_callables("stopping_criteria", self.stopping_criteria),
@@ -324,6 +322,7 @@ class CallOptions:
         return {
             "apart": rule if steady else None,
             "draft": replace(draft, max_nodes=0) if name == "none" else draft,
+            "drafts": name != "none" and draft.max_nodes > 0,
             "own_drafters": own,
             "copies": name in ("auto", "copy"),
             "draft_models": models if asks_models else (),
@@ -347,7 +346,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 
 _MAPPINGS = ("logit_bias", "rule_settings")  # empty by default
 _CONSTRAINTS = {"json_schema", "regex", "choices", "grammar"}
-_STOPPING = {"stop", "max_new_tokens", "max_tokens", "stop_token_ids", "stopping_criteria", "logits_processor"}
+_LIMITS = {"max_new_tokens", "max_tokens"}
+_STOPPING = {"stop", "stop_token_ids", "stopping_criteria", "logits_processor"}
 _NUMBERS = ("top_k", "top_p", "min_p", "repetition_penalty")
 _SAMPLING = {*_NUMBERS, "temperature", "seed", "logit_bias", "n", "rule", "rule_settings", "lossy"}
 _DRAFTING = {
@@ -366,7 +366,9 @@ _PER_PROMPT = ("max_new_tokens", "max_tokens", "temperature", "seed")
 def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> CallOptions:
     """Make CallOptions from `given`; None means that an option was not given. Raises TypeError for unknown names and
     suggests a similar one from the options and `others`."""
-    reject_unknown(given, [*OPTIONS, *others])
+    known = {*OPTIONS, *others}
+    if not given.keys() <= known:
+        reject_unknown(given, known)
     lists = {name: plain_list(given[name]) for name in _PER_PROMPT if given.get(name) is not None}
     values: Any = {name: plain_number(value) for name, value in {**given, **lists}.items() if value is not None}
     return CallOptions(**values)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from copyspec.engine.keywords import GenerateOptions
-    from copyspec.engine.tickets import Ticket
     from copyspec.models.loading import ModelChoice
     from copyspec.text.prompts import ManyPrompts, OnePrompt
 
@@ -103,7 +102,7 @@ class Engine:
             self._drafting,
             self.prefix_cache,
         )
-        self._jobs.config(CallOptions())  # raises if the generation_config is invalid
+        self._jobs.settings(CallOptions())  # raises if the generation_config is invalid
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -195,9 +194,12 @@ class Engine:
     ) -> Call:
         """`submit` with options that are already checked."""
         with self.scheduler.arriving():
-            options = self.followed(options)
-            jobs, single = self.jobs(prompt, references, options)
-            ticket = self._enqueue([job.request for job in jobs], options, loop)
+            maker = self._current_jobs()
+            options = maker.followed(options)
+            prompts, single = gather(prompt, references, options)
+            jobs = maker.make(prompts, options)
+            requests = [job.request for job in jobs]
+            ticket = self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
         return Call(self.scheduler, ticket, jobs, single=single, timeout=options.timeout)
 
     def generate_each(
@@ -225,11 +227,11 @@ class Engine:
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:
         """`steps` through the scheduler, sharing forward passes with other callers. Closing the iterator ends these
         rows."""
-        return self.scheduler.steps(self._enqueue(requests, options), options.timeout)
+        ticket = self.scheduler.submit(self.steps, requests, options, version=self._target)
+        return self.scheduler.steps(ticket, options.timeout)
 
     def followed(self, options: CallOptions) -> CallOptions:
         """Fill in the sampling options that the call leaves open from the model's generation_config."""
-        self._check_loaded()
         return self._current_jobs().followed(options)
 
     def jobs(
@@ -237,9 +239,9 @@ class Engine:
     ) -> tuple[list[Job], bool]:
         """Make one job per prompt and sample; the bool says whether a single prompt was given. `earlier` as in
         `Input`."""
-        self._check_loaded()
+        maker = self._current_jobs()
         prompts, single = gather(prompt, references, options, earlier)
-        return self._current_jobs().make(prompts, options), single
+        return maker.make(prompts, options), single
 
     def steps(
         self, requests: Iterable[Request | None], options: CallOptions, *, keep_margins: bool = False
@@ -258,11 +260,6 @@ class Engine:
                 yield outputs
         finally:
             self._pass_lock.run(steps.close)
-
-    def _enqueue(
-        self, requests: Iterable[Request | None], options: CallOptions, loop: asyncio.AbstractEventLoop | None = None
-    ) -> Ticket:
-        return self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
 
     def rewindable(self, make_job: Callable[[], Job], options: CallOptions) -> RewindableSequence:
         """One output that the caller decodes step by step and may roll back, taking turns with other threads.
@@ -293,7 +290,8 @@ class Engine:
 
     def _current_jobs(self) -> JobMaker:
         """The current JobMaker, rebuilt if tokens or a template were added to the tokenizer or the model was resized.
-        Calls that are already running keep the old one."""
+        Calls that are already running keep the old one. Raises RuntimeError if the engine was unloaded."""
+        self._check_loaded()
         if not self.codec.is_current or self._vocabulary != _vocabulary(self.model):
             codec = Codec(self.tokenizer)
             self._drafting.rematch(codec)

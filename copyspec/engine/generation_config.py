@@ -21,7 +21,7 @@ from copyspec.checks import (
 
 if TYPE_CHECKING:
     import torch
-    from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel, StoppingCriteria
+    from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel
 
     from copyspec.engine.call_options import CallOptions
 
@@ -35,10 +35,29 @@ GENERATE_TOP_K = 50
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """A checked config, and what every output needs of it. Read again when the config has changed."""
+
+    config: GenerationConfig
+    values: Mapping[str, object]  # of the config when it was read
+    eos_token_ids: frozenset[int]
+    stops: tuple[str, ...]  # strings that end an output
+    has_processors: bool
+
+    @classmethod
+    def of(cls, config: GenerationConfig, vocab_size: int) -> Settings:
+        """Check and read a config. Raises TypeError or ValueError for invalid settings."""
+        check_settings(config)
+        check_vocabulary(config, vocab_size)
+        has_processors = any(getattr(config, name, None) not in off for name, off in _PROCESSED.items())
+        return cls(config, deepcopy(vars(config)), eos_token_ids(config), stop_strings(config), has_processors)
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """The properties of one output that its logits processors depend on."""
 
-    config: GenerationConfig
+    settings: Settings
     prompt: Sequence[int]  # the encoder's input for encoder-decoder models
     start: int  # decoder tokens before the first new one
     max_new_tokens: int
@@ -125,15 +144,6 @@ def sampling_summary(before: CallOptions, after: CallOptions, config: Generation
 
 
 _FOLLOWED = ("temperature", "top_k", "top_p", "min_p", "max_time")
-
-
-def criteria(options: CallOptions) -> tuple[StoppingCriteria, ...]:
-    """The caller's criteria, plus that of `max_time`, whose clock starts now."""
-    if options.max_time is None:
-        return options.criteria
-    from transformers import MaxTimeCriteria
-
-    return (*options.criteria, MaxTimeCriteria(options.max_time))
 
 
 def check_settings(config: GenerationConfig) -> None:
@@ -234,18 +244,29 @@ def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor
     `penalise=False` leaves out the config's repetition penalty, because the caller gave one. Sampling settings are not
     included: `followed` copies them into the call's options. Raises ValueError for settings that transformers rejects.
     """
-    config = output.config
-    eos_token_ids(config)  # raises its own clearer error
     try:
-        return list(_processors(config, output, penalise))
+        return list(_processors(output, penalise))
     except Exception as error:  # processors raise errors of many types for invalid settings
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"the model's generation_config cannot be applied: {reason}") from error
 
 
-def _processors(config: GenerationConfig, output: Output, penalise: bool) -> Iterator[LogitsProcessor]:
+_PROCESSED: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(("encoder_repetition_penalty", "repetition_penalty"), (None, 1.0)),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (None, 0)),
+    **dict.fromkeys(("min_length", "min_new_tokens"), (None, 0)),
+    "remove_invalid_values": (None, False),
+    **dict.fromkeys(("sequence_bias", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"), (None,)),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty"), (None,)),
+}
+"""The settings that `_processors` reads, with the values that make no processor."""
+
+
+def _processors(output: Output, penalise: bool) -> Iterator[LogitsProcessor]:
     import torch
     import transformers as hf
+
+    config = output.settings.config
 
     def prompt() -> torch.LongTensor:
         return cast("torch.LongTensor", torch.tensor([list(output.prompt)], device=output.device))
@@ -261,7 +282,7 @@ def _processors(config: GenerationConfig, output: Output, penalise: bool) -> Ite
         yield hf.NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size)
     if config.encoder_no_repeat_ngram_size:
         yield hf.EncoderNoRepeatNGramLogitsProcessor(config.encoder_no_repeat_ngram_size, prompt())
-    eos, device = sorted(eos_token_ids(config)), str(output.device)
+    eos, device = sorted(output.settings.eos_token_ids), str(output.device)
     if config.bad_words_ids is not None:
         yield hf.NoBadWordsLogitsProcessor(config.bad_words_ids, eos or None)
     if eos and config.min_length:

@@ -83,6 +83,7 @@ class InputEncoder:
             return []
         lead = self._codec.lead(ids, starts_text=self._target.is_encoder_decoder)
         sources: list[NamedSource] = []
+        size = self._target.vocab_size
         for reference, kind in given:
             if reference.text is None:
                 encoded = Encoded(list(reference.ids or ()))
@@ -90,7 +91,9 @@ class InputEncoder:
                 key = (reference.text, lead)
                 encoded = self._copies[key] = self._copies.get(key) or self._encodings.encode(*key)
             if encoded.ids:
-                known = self._known(encoded.ids)
+                known = encoded.ids
+                if max(known) >= size:  # replaced one by one, so that character offsets stay aligned
+                    known = [token if token < size else UNKNOWN for token in known]
                 sources.append(
                     NamedSource(reference.name, kind, reference.index, known, encoded.offsets, reference.text)
                 )
@@ -105,11 +108,6 @@ class InputEncoder:
                 f"{where} holds token id {worst}, but the model's vocabulary ends at "
                 f"{self._target.vocab_size - 1}; {what} made for another tokenizer?"
             )
-
-    def _known(self, ids: list[int]) -> list[int]:
-        """`ids` with UNKNOWN for tokens that the model lacks, so that character offsets stay aligned."""
-        size = self._target.vocab_size
-        return ids if max(ids) < size else [token if token < size else UNKNOWN for token in ids]
 
     def _check_length(self, index: int, prompt: Sequence[int], start: Sequence[int]) -> None:
         limits = [(len(prompt), self._encoder_limit), (len(start), self._target.max_length)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -177,11 +176,11 @@ class JobMaker:
         self._read_config = config
         self._encoder_limit = encoder_limit
         self._noted: set[str] = set()
-        self._checked: Mapping[str, object] = {}  # settings of the config that passed the last check
+        self._settings: generation_config.Settings | None = None  # of the last config
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
         """Make one job per prompt and sample. Raises ValueError if a prompt or an option does not fit the model."""
-        config = self.config(options)
+        settings = self.settings(options)
         encoder = InputEncoder(self._target, self._codec, self._copies, self._encoder_limit)
         encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         encoder.check_tokens("stop_token_ids", options.stop_ids)
@@ -191,26 +190,24 @@ class JobMaker:
         return [
             job
             for index, each in enumerate(prompts)
-            for job in self._make(index, each, options.of_prompt(index, count), encoder, config)
+            for job in self._make(index, each, options.of_prompt(index, count), encoder, settings)
         ]
 
-    def config(self, options: CallOptions) -> GenerationConfig:
+    def settings(self, options: CallOptions) -> generation_config.Settings:
         """The model's current generation_config with the call's changes. Settings that are not supported are logged
         once."""
-        config = generation_config.merged(self._read_config(), options)
-        if vars(config) != self._checked:  # the user may change the config at any time
-            generation_config.check_settings(config)
-            generation_config.check_vocabulary(config, self._target.vocab_size)
+        config, settings = generation_config.merged(self._read_config(), options), self._settings
+        if settings is None or vars(config) != settings.values:  # the user may change the config at any time
+            settings = self._settings = generation_config.Settings.of(config, self._target.vocab_size)
             for level, text in generation_config.ignored(config):
                 if text not in self._noted:
                     self._noted.add(text)
                     logger.log(level, text)
-            self._checked = deepcopy(vars(config))
-        return config
+        return settings
 
     def followed(self, options: CallOptions) -> CallOptions:
         """The options with the config's sampling settings where the call gives none; they are logged once."""
-        config = self.config(options)
+        config = self.settings(options).config
         result = generation_config.followed(options, config)
         if result is not options or options.limit is None:
             text = generation_config.sampling_summary(options, result, config)
@@ -220,7 +217,12 @@ class JobMaker:
         return result
 
     def _make(
-        self, index: int, given: Prompt, options: CallOptions, encoder: InputEncoder, config: GenerationConfig
+        self,
+        index: int,
+        given: Prompt,
+        options: CallOptions,
+        encoder: InputEncoder,
+        settings: generation_config.Settings,
     ) -> list[Job]:
         encoded = encoder.prompt(index, given, options)
         prompt, start = encoded.ids, self._target.start(encoded.ids)
@@ -231,11 +233,11 @@ class JobMaker:
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
             sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, given.text))
-        default = generation_config.limit(config, len(start)) or DEFAULT_MAX_NEW_TOKENS
+        default = generation_config.limit(settings.config, len(start)) or DEFAULT_MAX_NEW_TOKENS
         limit = options.limit or max(default, EDIT_GROWTH * edit_tokens)
         if self._target.max_length is not None:
             limit = min(limit, self._target.max_length - len(start) + 1)
-        output = generation_config.Output(config, prompt, len(start), limit, self._target.device)
+        output = generation_config.Output(settings, prompt, len(start), limit, self._target.device)
         leaves_space = encoded.leaves_space and not self._target.is_encoder_decoder
         finds = options.drafts and options.copies and len(sources) == 1 and not self._target.is_encoder_decoder
         blocks = prompt_blocks(self._codec, prompt) if finds else []
@@ -253,24 +255,30 @@ class JobMaker:
         blocks: Sequence[PromptBlock],
         options: CallOptions,
     ) -> Job:
-        eos = frozenset() if options.ignore_eos else generation_config.eos_token_ids(output.config)
+        settings = output.settings
+        eos = frozenset() if options.ignore_eos else settings.eos_token_ids
         eos |= options.stop_ids
-        stop = tuple(dict.fromkeys((*options.stop_strings, *generation_config.stop_strings(output.config))))
+        stop = tuple(dict.fromkeys((*options.stop_strings, *settings.stops)))
         strings = StopStrings(stop, self._codec.decode) if stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
         start = self._target.start(output.prompt)
         stops += [
             CriterionStop(criterion, start, output.max_new_tokens, self._target.device)
-            for criterion in generation_config.criteria(options)
+            for criterion in options.criteria
         ]
-        sources = [Source(source.tokens, _kind(source)) for source in named]
+        if options.max_time is not None:
+            from transformers import MaxTimeCriteria
+
+            criterion = MaxTimeCriteria(options.max_time)  # its clock starts now
+            stops.append(CriterionStop(criterion, start, output.max_new_tokens, output.device))
+        sources = [Source(source.tokens, _KINDS.get(source.kind, "prompt")) for source in named]
         sources += [block.source for block in blocks]
         penalise = options.repetition_penalty is None
         sampling = replace(options.sampling, sample=sample) if sample else options.sampling
         recorder = None
         if options.logprobs is not None:
             recorder = LogprobRecorder(len(start), options.logprobs, warpers(sampling), self._codec.decode)
-        constraint = self._constraints.make(options, eos)
+        constraint = self._constraints.make(options, eos) if options.is_constrained else None
         own, limits = options.own_drafters, list[Any]()
         if constraint is not None:
             own, limits = (*own, constraint.drafter), [constraint.processor(len(start))]
@@ -284,7 +292,7 @@ class JobMaker:
             drafter=self._drafter(sources, eos, row, options, own) if options.drafts else None,
             stops=stops,
             processors=[
-                *generation_config.processors(output, penalise=penalise),
+                *(generation_config.processors(output, penalise=penalise) if settings.has_processors else ()),
                 *options.processors,
                 *limits,
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
@@ -367,7 +375,5 @@ class JobMaker:
                 )
 
 
-def _kind(source: NamedSource) -> SourceKind:
-    if source.kind == "edit":
-        return "edit"
-    return "reference" if source.kind == "reference" else "prompt"
+_KINDS: Mapping[str, SourceKind] = {"edit": "edit", "reference": "reference"}
+"""The kinds of sources that drafters know, by the kind that spans show; all others have the prior of the prompt."""

@@ -137,11 +137,10 @@ class CallScheduler:
         with self._lock:
             if self._closing:
                 raise RuntimeError("the engine accepts no more requests: the program is exiting")
-            waiting = self._waiting()
-            if self.max_waiting is not None and waiting + len(ticket.waiting) > self.max_waiting:
+            if self.max_waiting is not None and self._waiting() + len(ticket.waiting) > self.max_waiting:
                 raise QueueFullError(
-                    f"{waiting} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: try again "
-                    "later, or raise engine.scheduler.max_waiting"
+                    f"{self._waiting()} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: "
+                    "try again later, or raise engine.scheduler.max_waiting"
                 )
             if any(each.driver == get_ident() for each in self._lanes.values()):
                 key = (*key, ticket)  # submitted inside a pass, by a criterion for example: it cannot wait for the lane
@@ -159,7 +158,7 @@ class CallScheduler:
         Closing the iterator ends the rows within one step. An error of the ticket's own processors, criteria or
         drafters is raised here and nowhere else. Raises TimeoutError `timeout` seconds after the first call.
         """
-        limit = TimeLimit(timeout)
+        limit = None if timeout is None else TimeLimit(timeout)
         try:
             while (outputs := self._next(ticket, limit)) is not None:
                 yield outputs
@@ -234,17 +233,18 @@ class CallScheduler:
             else:
                 lane.fail_all(error)
 
-    def _next(self, ticket: Ticket, limit: TimeLimit) -> list[StepOutput] | None:
+    def _next(self, ticket: Ticket, limit: TimeLimit | None) -> list[StepOutput] | None:
         """The outputs of the ticket's next step; None once all its rows have ended. Drives the lane if nobody else
         does."""
         lane = ticket.lane
         outputs: list[StepOutput] | None = None
-        ticket.fill()
+        if not ticket.is_exhausted:
+            ticket.fill()
         begins: TimeLimit | None = None
         claims = False
         try:
             while outputs is None:
-                waiter, seconds = None, limit.left()
+                waiter, seconds = None, None if limit is None else limit.left()
                 with self._lock:
                     if (outputs := ticket.take()) is not None:
                         return outputs
@@ -252,11 +252,11 @@ class CallScheduler:
                         return None
                     if self._closing:
                         raise RuntimeError("the call was ended: the program is exiting")
-                    if seconds == 0.0:
+                    if limit is not None and seconds == 0.0:
                         raise limit.error()
                     if lane.driver is not None:
                         waiter = self._changed.waiter()
-                    elif (begins := self._arrivals(lane, begins)) is not None and begins.left():
+                    elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
                         waiter, seconds = self._changed.waiter(), begins.left()
                     elif lane.belongs_to(ticket):
                         claims, lane.driver = True, get_ident()
@@ -314,7 +314,7 @@ class CallScheduler:
     def _arrivals(self, lane: Lane, begins: TimeLimit | None) -> TimeLimit | None:
         """How long a batch about to begin waits for callers that are preparing requests; None if there is no reason to
         wait. `begins` is the previous answer. The lock is held."""
-        if not self._arriving or lane.running or self._closing:
+        if lane.running or self._closing:
             return None
         return begins or TimeLimit(ARRIVAL_SECONDS)
 
@@ -349,7 +349,7 @@ class CallScheduler:
                     break
                 if not lane.needs_worker:
                     seconds = idle.left()
-                elif (begins := self._arrivals(lane, begins)) is not None and begins.left():
+                elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
                     seconds = begins.left()
                 else:
                     lane.driver = get_ident()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, TypeVar
@@ -26,7 +27,14 @@ SMALL = 32_000_000
 larger one starts with the program's threads less the cores that others use: on one thread a long prompt would take
 minutes."""
 
-_SEEN = threading.local()  # marks threads that made a pass
+
+class _Seen(threading.local):
+    """Marks threads that made a pass."""
+
+    yes = False
+
+
+_SEEN = _Seen()
 _LEFT: list[torch.inference_mode] = []  # what interrupts left open, closed over
 _LENT: list[tuple[int, int]] = []  # (thread's own count, pass's count) of each running pass that changed it
 
@@ -55,7 +63,7 @@ class Threads:
     def run(self, call: Callable[[], T], given: int | None = None) -> T:
         """Run `call`, a forward pass, on `given` threads or the number measured to be fastest, and return its
         result."""
-        own = _own()
+        own = torch.get_num_threads() if _SEEN.yes else _own()
         bound = min(own, self._limit)
         if given is None and bound == 1 == own:
             return call()
@@ -84,21 +92,19 @@ class Threads:
         return self._choice
 
 
+@dataclass(frozen=True, slots=True)
 class Passes:
     """Runs the forward passes of one call: each under the lock, on the best number of threads."""
 
-    def __init__(self, lock: PassLock, threads: Threads | None, given: int | None = None) -> None:
-        """`threads`: None for a model that is not on a CPU; `given`: the caller's thread count."""
-        self._pass_lock, self._threads, self._given = lock, threads, given
+    lock: PassLock
+    counts: Threads | None  # None for a model that is not on a CPU
+    given: int | None = None  # the caller's thread count
 
     def run(self, call: Callable[[], T]) -> T:
         """Run `call`, a forward pass or a part of one, and return its result."""
-        threads, given = self._threads, self._given
         inferring, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
         try:
-            if threads is None:
-                return self._pass_lock.run(call)
-            return self._pass_lock.run(partial(threads.run, call, given))
+            return self.lock.run(call if self.counts is None else partial(self.counts.run, call, self.given))
         except BaseException:
             if torch.is_inference_mode_enabled() and not inferring:
                 _leave_inference(grad)
@@ -121,7 +127,7 @@ def _own() -> int:
     other thread's own count instead.
     """
     own = torch.get_num_threads()
-    if not hasattr(_SEEN, "yes"):
+    if not _SEEN.yes:
         _SEEN.yes = True
         for before, lent in tuple(_LENT):
             if lent == own:

@@ -31,7 +31,7 @@ class Ticket:
         self._requests = iter(requests)
         self._room = batch_size
         self._count = 0  # requests taken so far
-        self._is_exhausted = False
+        self.is_exhausted = False  # all requests are taken
         self._running = 0
         self._outputs: deque[list[StepOutput]] = deque()
         self._error: BaseException | None = None
@@ -46,7 +46,7 @@ class Ticket:
     @property
     def expects(self) -> bool:
         """Whether the caller has something to wait for."""
-        is_fed = not (self._is_exhausted or self.is_cancelled)
+        is_fed = not (self.is_exhausted or self.is_cancelled)
         return bool(self._outputs or self._error or self._running or self.waiting or is_fed)
 
     @property
@@ -57,17 +57,17 @@ class Ticket:
     @property
     def is_present(self) -> bool:
         """Whether one of its rows is running or may still begin."""
-        return bool(self._running) or not (self.is_cancelled or (self._is_exhausted and not self.waiting))
+        return bool(self._running) or not (self.is_cancelled or (self.is_exhausted and not self.waiting))
 
     def fill(self, *, all_of_them: bool = False) -> None:
         """Take requests until a batch would be full."""
-        while not (self._is_exhausted or self.is_cancelled):
+        while not (self.is_exhausted or self.is_cancelled):
             if not all_of_them and len(self.waiting) + self._running >= self._room:
                 return
             try:
                 request = next(self._requests)
             except StopIteration:
-                self._is_exhausted = True
+                self.is_exhausted = True
                 return
             if request is None:
                 return
@@ -80,10 +80,10 @@ class Ticket:
             return self._outputs.popleft()
         if self._error is not None:
             error, self._error = self._error, None
-            self._is_exhausted = True
+            self.is_exhausted = True
             raise error
         # An empty list tells the caller to supply more requests: nothing else is pending.
-        return [] if not (self._running or self.waiting or self._is_exhausted) else None
+        return [] if not (self._running or self.waiting or self.is_exhausted) else None
 
     def start(self) -> tuple[int, Request]:
         """Start the row of the next request and return it with its index."""

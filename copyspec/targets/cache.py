@@ -10,7 +10,7 @@ rows that have left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 BLOCK = 64
 """Capacity is a multiple of this many slots, so that a short output never grows the first buffer."""
 
+FEW_ROWS = 4
+"""Rows up to which each is copied on its own: that takes less than half the time of indexed rows."""
+
 SPARE = 4
 """Buffers with more than this many times the rows in use are reallocated: the last rows of a batch need less memory."""
 
@@ -34,9 +37,11 @@ class Write:
 
     start: int = 0  # first slot, where all rows write to the same slots
     stop: int = 0  # columns in use after this pass, the maximum over all rows
-    slots: torch.Tensor | None = None  # [B, Q], per-row slots; None: start .. stop in every row
+    slots: torch.Tensor | None = None  # [B, Q], -1 (scratch) at padding; None: start .. stop in every row
     row: int | None = None  # only this row takes part in the pass
     plain: bool = True  # a causal continuation without padding, for which the model may build its own mask
+    indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """Row [B, 1] and slot [B, Q] indices of `slots`, by device: moved to each once."""
 
 
 class Move(NamedTuple):
@@ -88,7 +93,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             keys.narrow(2, write.start, count).copy_(key_states)
             values.narrow(2, write.start, count).copy_(value_states)
         else:
-            rows, slots = self._cache.index(self.device)
+            rows, slots = self._cache.index(write.slots, self.device)
             keys[rows, :, slots] = key_states.transpose(1, 2)
             values[rows, :, slots] = value_states.transpose(1, 2)
         return keys.narrow(2, 0, write.stop), values.narrow(2, 0, write.stop)
@@ -129,12 +134,17 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Number of rows that the buffers have space for."""
         return 0 if self.keys is None else len(self.keys)
 
-    def move_rows(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        """Copy rows `sources` [n] to `targets` [n]; all reads precede the writes."""
-        used = self._cache.write.stop
+    def move_rows(self, moved: Sequence[tuple[int, int]]) -> None:
+        """Copy rows, each given as (source, target); all reads precede the writes."""
+        used, (sources, targets) = self._cache.write.stop, map(list, zip(*moved, strict=True))
+        one_by_one = len(moved) <= FEW_ROWS and set(sources).isdisjoint(targets)
         for buffer in (self.keys, self.values):
             assert buffer is not None
-            buffer[targets, :, :used] = buffer[sources, :, :used]
+            if one_by_one:
+                for source, target in moved:
+                    buffer[target].narrow(1, 0, used).copy_(buffer[source].narrow(1, 0, used))
+            else:
+                buffer[targets, :, :used] = buffer[sources, :, :used]
 
     def shrink(self, rows: int) -> None:
         """Reallocate the buffers for the first `rows` rows only."""
@@ -173,9 +183,8 @@ class TreeCache(Cache):
         super().__init__(layers=[])
         self.rows = rows
         self.reserved = 0  # columns that new buffers have space for
-        self.write = Write()
+        self.write = Write()  # of the next pass, set before it
         self._tree_layers: list[TreeLayer] = []
-        self._indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
@@ -191,18 +200,13 @@ class TreeCache(Cache):
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self.write.stop, 0
 
-    def begin(self, write: Write) -> None:
-        """Set where the next pass writes. Padding has slot -1, the scratch slot at any capacity."""
-        self.write = write
-        self._indices.clear()
-
-    def index(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def index(self, slots: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Row [B, 1] and slot [B, Q] indices of the pass, on a layer's device."""
-        if device not in self._indices:
-            assert self.write.slots is not None
+        indices = self.write.indices
+        if device not in indices:
             rows = torch.arange(self.rows, device=device).unsqueeze(1)
-            self._indices[device] = rows, self.write.slots.to(device, non_blocking=True)
-        return self._indices[device]
+            indices[device] = rows, slots.to(device, non_blocking=True)
+        return indices[device]
 
     @torch.inference_mode()
     def move(self, moves: Sequence[Move]) -> None:
@@ -219,11 +223,11 @@ class TreeCache(Cache):
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order. Rows that keep their index are not copied."""
-        moved = torch.tensor([(row, place) for place, row in enumerate(rows) if row != place]).reshape(-1, 2)
+        moved = [(row, place) for place, row in enumerate(rows) if row != place]
         self.rows = len(rows)
         for layer in self._filled():
-            if len(moved):
-                layer.move_rows(*moved.to(layer.device).T)
+            if moved:
+                layer.move_rows(moved)
             if len(layer) > SPARE * len(rows):
                 layer.shrink(len(rows))
 
@@ -239,7 +243,7 @@ class TreeCache(Cache):
         for row, pieces in enumerate(prefixes):
             if not pieces:
                 continue
-            self.begin(Write(stop=room))
+            self.write = Write(stop=room)
             for index, held in enumerate(zip(*pieces, strict=True)):
                 if len(self._tree_layers) <= index:
                     self._tree_layers.append(TreeLayer(self))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,14 +11,14 @@ import torch
 
 from copyspec.targets.columns import Columns
 from copyspec.targets.facts import ModelFacts
-from copyspec.targets.hooks.attention import masked_attention, takes_masks, without_cudnn_attention
+from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.hooks.cpu_parity import segmented_masks
 from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel, last_logits
+from copyspec.targets.wrapped import WrappedModel, check_mode, last_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 
 _UNCHANGED = nullcontext()
+
+POSITIONS = 16
+"""Positions that are made at once, for as many passes of a single token: one made alone takes three times as long."""
 
 
 class CausalTarget(WrappedModel):
@@ -39,7 +42,8 @@ class CausalTarget(WrappedModel):
         super().__init__(model, facts)
         self.supports_trees = supports_trees
 
-    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        check_mode(self.model)
         if self.supports_trees and self.facts.positions != "mpt":
             return CausalSession(self, len(prompts), new_tokens)
         return RowSessions([CausalSession(self, 1, new_tokens) for _ in prompts])
@@ -61,30 +65,35 @@ class CausalSession(TreeSession):
             few_shapes=self._facts.few_shapes,
             new_tokens=new_tokens,
         )
+        self._is_on_cpu = self._facts.device.type == "cpu"
         self._linears = target.linears
-        self._positions = torch.empty((1, 0), dtype=torch.long, device=self._facts.device)  # 0, 1, 2, ...
-
-    def _entered(self) -> AbstractContextManager[object] | None:
-        configs = self._facts.configs
-        return None if takes_masks(configs) else masked_attention(self._model, configs)
+        self._positions: dict[int, torch.Tensor] = {}  # [1, 1] each, of the next single tokens
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
-        device, end = self._facts.device, start + len(chains[0])
+        width = len(chains[0])
         tokens = torch.from_numpy(np.array(chains, dtype=np.int64))  # a third of the time of torch.tensor
-        if self._positions.shape[1] < end:
-            self._positions = torch.arange(max(end, 2 * self._positions.shape[1]), device=device).unsqueeze(0)
-        if device.type != "cpu":
-            tokens = tokens.to(device, non_blocking=True)
-        return self._forward(tokens, self._positions[:, start:end], None, kept)
+        if not self._is_on_cpu:
+            tokens = tokens.to(self._facts.device, non_blocking=True)
+        if width > 1:
+            positions = torch.arange(start, start + width, device=self._facts.device).unsqueeze(0)
+            return self._forward(tokens, positions, None, kept)
+        if start not in self._positions:
+            following = range(start, start + POSITIONS)
+            split = torch.arange(start, following.stop, device=self._facts.device).view(-1, 1, 1).unbind()
+            self._positions = dict(zip(following, split, strict=True))
+        return self._forward(tokens, self._positions[start], None, kept)
 
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
-        tokens, positions = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True)
+        if self._is_on_cpu:
+            tokens, positions = torch.from_numpy(columns.tokens), torch.from_numpy(columns.positions)
+        else:
+            tokens, positions = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True)
         masks = tree_masks(columns, facts)
         with self._few_shapes_entered() if facts.few_shapes else _UNCHANGED:
             if facts.positions == "argument":
-                if facts.zero.dtype == torch.bfloat16 and len(tokens) == 1:
-                    masks = segmented_masks(facts, masks, columns)
+                if self._is_on_cpu and facts.zero.dtype == torch.bfloat16 and tokens.shape[0] == 1:
+                    masks = segmented_masks(masks, columns)
                 return self._forward(tokens, positions, masks, columns.kept)
             keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
             with positions_from_outside(self._model, facts.positions, positions, keys):
@@ -114,7 +123,8 @@ class CausalSession(TreeSession):
         if "logits_to_keep" in self._facts.arguments:
             arguments["logits_to_keep"] = kept
         linears = self._linears
-        pays = tokens.numel() in linears.counts or len(tokens) * kept in linears.counts
+        rows, width = tokens.shape
+        pays = rows * width in linears.counts or rows * kept in linears.counts
         with linears.used() if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)

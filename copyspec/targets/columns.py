@@ -20,7 +20,7 @@ BoolArray = npt.NDArray[np.bool_]
 PAD_SLOT = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Columns:
     """One pass over B rows of Q columns, with K key slots in use."""
 

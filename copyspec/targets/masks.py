@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from copyspec.targets.columns import BoolArray, Columns
+    from copyspec.targets.columns import Columns
     from copyspec.targets.facts import ModelFacts
 
 
@@ -22,22 +22,17 @@ def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, 
         elif kind == "chunked_attention" and facts.chunk is not None and visible.shape[2] > facts.chunk:
             visible = columns.within_chunk(facts.chunk)
         if visible is not columns.visible:
-            masks[kind] = to_mask(visible, facts)
+            masks[kind] = additive(torch.from_numpy(visible[:, None]), facts)
         else:
-            full = to_mask(visible, facts) if full is None else full
+            full = additive(torch.from_numpy(visible[:, None]), facts) if full is None else full
             masks[kind] = full
     return masks if len(masks) > 1 else masks[facts.kinds[0]]
 
 
-def to_mask(visible: BoolArray, facts: ModelFacts) -> torch.Tensor:
-    """Convert `visible` [B, Q, K] to an additive mask [B, 1, Q, K]: 0 where visible, else the lowest number. Grouped
+def additive(visible: torch.Tensor, facts: ModelFacts) -> torch.Tensor:
+    """Convert `visible` [B, 1, Q, K] to an additive mask [B, 1, Q, K]: 0 where visible, else the lowest number. Grouped
     attention gets the masks of the heads of a group after each other, [B, 1, G * Q, K]."""
-    return additive(torch.from_numpy(visible).to(facts.device, non_blocking=True), facts)
-
-
-def additive(seen: torch.Tensor, facts: ModelFacts) -> torch.Tensor:
-    """`to_mask` for a boolean tensor that is already on the device."""
-    seen = seen.unsqueeze(1)
+    seen = visible if facts.zero.is_cpu else visible.to(facts.device, non_blocking=True)
     if facts.group == 1:
         return torch.where(seen, facts.zero, facts.lowest)
     mask = torch.where(seen.expand(-1, facts.group, -1, -1), facts.zero, facts.lowest)

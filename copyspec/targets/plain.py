@@ -13,7 +13,7 @@ from copyspec.targets.hooks.step import next_arguments
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.seq2seq import first_tokens
 from copyspec.targets.session import check_rows
-from copyspec.targets.wrapped import WrappedModel
+from copyspec.targets.wrapped import WrappedModel, check_mode
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
@@ -34,7 +34,8 @@ class PlainTarget(WrappedModel):
     def is_encoder_decoder(self) -> bool:
         return bool(self.model.config.is_encoder_decoder)
 
-    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        check_mode(self.model)
         return RowSessions([PlainSession(self, prompt) for prompt in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,12 +12,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from copyspec.targets.columns import Columns
 from copyspec.targets.facts import ModelFacts
-from copyspec.targets.hooks.attention import masked_attention, takes_masks
+from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel, last_logits
+from copyspec.targets.wrapped import WrappedModel, check_mode, last_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,7 +35,8 @@ class Seq2SeqTarget(WrappedModel):
         super().__init__(model, facts)
         self.supports_trees = supports_trees
 
-    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        check_mode(self.model)
         if self.supports_trees:
             return Seq2SeqSession(self, prompts)
         return RowSessions([Seq2SeqSession(self, [prompt]) for prompt in prompts])
@@ -131,10 +131,6 @@ class Seq2SeqSession(TreeSession):
 
     def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
         return False  # chains begin with the start token alone, and the cross-attention cache holds all rows
-
-    def _entered(self) -> AbstractContextManager[object] | None:
-        configs = self._facts.configs
-        return None if takes_masks(configs) else masked_attention(self._model, configs)
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         tokens = torch.tensor(chains).to(self._facts.device, non_blocking=True)

@@ -11,6 +11,7 @@ import torch
 
 from copyspec.targets.cache import Move, TreeCache, Write
 from copyspec.targets.columns import Columns, lay_out
+from copyspec.targets.hooks.attention import masked_attention, takes_masks
 from copyspec.targets.hooks.states import RowStates, hidden_states
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.tree import EMPTY
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.targets.base import Session
+    from copyspec.targets.facts import ModelFacts
     from copyspec.targets.prefixes import Layers
     from copyspec.tree import DraftTree
 
@@ -27,6 +29,8 @@ PREFILL_CHUNK = 2048
 
 MASK_LIMIT = 1 << 25
 """Maximum elements of a mask for a ragged batch (128 MiB); above it rows are prefilled one at a time."""
+
+_UNCHANGED = nullcontext()
 
 
 class TreeSession(ABC):
@@ -39,6 +43,7 @@ class TreeSession(ABC):
     runner = "eager"
     is_settled = True
     _model: PreTrainedModel
+    _facts: ModelFacts
     keeps_prefixes = False
     """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
     them."""
@@ -51,27 +56,21 @@ class TreeSession(ABC):
         self.prefill_chunk = PREFILL_CHUNK
         self._lengths = [0] * rows
         self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep` commits them
+        self._inference = torch.inference_mode()  # made once: making it takes as long as entering it
 
     @property
     def lengths(self) -> Sequence[int]:
         return self._lengths
 
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        if not torch.is_inference_mode_enabled():  # the check is faster than entering it again
-            with torch.inference_mode():
-                return self.score(chains, trees)
         check_rows(len(self._lengths), chains, trees)
         self._chains = chains
-        starts = list(self._lengths)
-        entered = self._entered()
-        if entered is None:
-            return self._pass(starts, chains, trees)
-        with entered:
-            return self._pass(starts, chains, trees)
+        with self._inference, self._entered() or _UNCHANGED:
+            if self._few_shapes:
+                return self._pass_of_few_shapes(list(self._lengths), chains, trees)
+            return self._pass(list(self._lengths), chains, trees)
 
     def _pass(self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        if self._few_shapes:
-            return self._pass_of_few_shapes(starts, chains, trees)
         tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
         if longest > 1 and self._needs_pieces(chains, tree_width):
             for row, chain in enumerate(chains):
@@ -82,10 +81,10 @@ class TreeSession(ABC):
         if self._chains_only:
             chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
         if kept > tree_width and _equal(starts) and (longest == 1 or _equal(list(map(len, chains)))):
-            self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+            self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
             return self._continue(chains, starts[0], kept)
         columns = lay_out(starts, chains, trees)
-        self._cache.begin(_write(columns))
+        self._cache.write = _write(columns, starts)
         return self._score(columns)
 
     def _pass_of_few_shapes(
@@ -99,7 +98,7 @@ class TreeSession(ABC):
             self._read([chain[:-1] for chain in chains], starts)
             starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
         columns = lay_out(starts, chains, trees, nodes, self._attended)
-        self._cache.begin(_write(columns))
+        self._cache.write = _write(columns, starts)
         return self._score(columns)[:, :width]
 
     def score_with_states(
@@ -123,18 +122,18 @@ class TreeSession(ABC):
         """Cache these tokens after each row's cached ones, without returning logits."""
         starts, empty = self._lengths, [EMPTY] * len(chains)
         check_rows(len(starts), chains, empty)
-        with self._entered() or nullcontext():
+        with self._entered() or _UNCHANGED:
             if self._few_shapes:
                 self._read(chains, starts)
             elif self._needs_pieces(chains, 0):
                 for row, chain in enumerate(chains):
                     self._prefill(row, chain, starts[row])
             elif _equal(starts) and _equal(list(map(len, chains))):
-                self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+                self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
                 self._continue(chains, starts[0], 1)
             else:
                 columns = lay_out(starts, chains, empty)
-                self._cache.begin(_write(columns))
+                self._cache.write = _write(columns, starts)
                 self._score(columns)
         self._lengths = [start + len(chain) for start, chain in zip(starts, chains, strict=True)]
         self._chains = None
@@ -194,9 +193,10 @@ class TreeSession(ABC):
         self._cache = TreeCache(0)
         self._lengths = []
 
-    @abstractmethod
     def _entered(self) -> AbstractContextManager[object] | None:
         """The context for a pass, which changes the model and restores it; None if no change is needed."""
+        configs = self._facts.configs
+        return None if takes_masks(configs) else masked_attention(self._model, configs)
 
     @abstractmethod
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
@@ -217,7 +217,7 @@ class TreeSession(ABC):
     def _read(self, chains: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """Cache chains with the model's own causal mask: in one pass if starts and lengths are equal, else by row."""
         if _equal(starts) and _equal(list(map(len, chains))) and not self._needs_pieces(chains, 0):
-            self._cache.begin(Write(starts[0], starts[0] + len(chains[0])))
+            self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
             self._continue(chains, starts[0], 1)
             return
         for row, chain in enumerate(chains):
@@ -227,7 +227,7 @@ class TreeSession(ABC):
         for begin in range(0, len(tokens), self.prefill_chunk):
             piece = tokens[begin : begin + self.prefill_chunk]
             first = start + begin
-            self._cache.begin(Write(first, first + len(piece), row=row))
+            self._cache.write = Write(first, first + len(piece), row=row)
             self._continue([piece], first, kept=1)
 
 
@@ -247,10 +247,10 @@ def only_chain(tree: DraftTree) -> Sequence[int]:
     return tree.tokens
 
 
-def _write(columns: Columns) -> Write:
+def _write(columns: Columns, starts: Sequence[int]) -> Write:
     stop = columns.visible.shape[2]
-    if len(columns.slots) == 1:
-        return Write(int(columns.slots[0, 0]), stop, plain=False)
+    if len(starts) == 1:
+        return Write(starts[0], stop, plain=False)
     return Write(0, stop, torch.from_numpy(columns.slots), plain=False)
 
 

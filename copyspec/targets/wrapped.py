@@ -21,12 +21,16 @@ class WrappedModel(ABC):
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
         self.model = model
+        self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
         self._facts = facts
         self._linears: FastLinears | None = None
 
     @property
     def facts(self) -> ModelFacts:
-        held = self._facts
+        held, weight = self._facts, self.model.get_input_embeddings().weight
+        if weight.device == held.device and weight.dtype == held.zero.dtype:
+            return held
+        # Offloaded or quantised weights name neither the device nor the dtype of passes.
         if read_device(self.model) != held.device or read_dtype(self.model) != held.zero.dtype:
             self._facts, self._linears = read_facts(self.model), None
         return self._facts
@@ -38,21 +42,9 @@ class WrappedModel(ABC):
             self._linears = FastLinears(self.model)
         return self._linears
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
-        check_mode(self.model)
-        return self._open(prompts, new_tokens)
-
     @abstractmethod
-    def _open(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Session:
-        """Implements `open`, after `check_mode`."""
-
-    @property
-    def vocab_size(self) -> int:
-        return self._facts.vocab_size
-
-    @property
-    def max_length(self) -> int | None:
-        return self._facts.max_length
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        """Open a session with one row per prompt. Raises ValueError for a model in training mode (`check_mode`)."""
 
     @property
     def device(self) -> torch.device:

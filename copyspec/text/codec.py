@@ -73,18 +73,18 @@ class Codec:
 
         If `text` contains no special token's string, the ids equal those of calling the tokenizer.
         """
-        pieces = _cut(text, self._special)
-        if len(pieces) > 1:
-            # Prefer the tokenizer's own `split_special_tokens`, unless it still emits a special token found in the
-            # vocabulary.
-            encoded = self._encode_whole(text, wrap, split_special_tokens=True)
-            if self._count_special(encoded.ids) == self._count_special(self._encode_whole("", wrap).ids):
-                return encoded
-        return self._encode_pieces(pieces, wrap=wrap)
+        if self._special is None or self._special.search(text) is None:
+            return self._encode_whole(text, wrap)
+        # Prefer the tokenizer's own `split_special_tokens`, unless it still emits a special token found in the
+        # vocabulary.
+        encoded = self._encode_whole(text, wrap, split_special_tokens=True)
+        if self._count_special(encoded.ids) == self._count_special(self._encode_whole("", wrap).ids):
+            return encoded
+        return self._encode_pieces(_cut(text, self._special), wrap=wrap)
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of many short texts without special tokens. Fast tokenizers only."""
-        with self._use():
+        with self._lock, _no_panic(self.tokenizer):
             self.tokenizer(
                 "", add_special_tokens=False, verbose=False
             )  # resets the padding and truncation of an earlier call
@@ -228,13 +228,8 @@ class Codec:
     def _count_special(self, ids: Sequence[int]) -> int:
         return sum(token in self.special_ids for token in ids)
 
-    @contextmanager
-    def _use(self) -> Iterator[None]:
-        with self._lock, _no_panic(self.tokenizer):
-            yield
-
     def _call(self, text: str, wrap: bool, split_special_tokens: bool = False) -> tuple[list[int], Encoding | None]:
-        with self._use():
+        with self._lock, _no_panic(self.tokenizer):
             batch = self.tokenizer(
                 encodable(text, "the text"),
                 add_special_tokens=wrap,

@@ -8,6 +8,7 @@ one-hot Q). A node's history is the tokens before it: the prompt, the output, an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -58,24 +59,21 @@ class Picker:
         self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long, device=device)
         self._bias = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32, device=device)
         # A GPU penalises all nodes at once, which avoids a synchronisation per token. A CPU does it along the walk.
-        at_once = not processors and not sampling.logit_bias and penalises_at_once(device)
-        self.penalty = float(sampling.repetition_penalty) if at_once else 1.0
+        penalty = float(sampling.repetition_penalty)
+        at_once = penalty != 1.0 and not processors and not sampling.logit_bias and penalises_at_once(device)
+        self.penalty = penalty if at_once else 1.0
         self.seen: torch.Tensor | None = None  # [V] bool: tokens to penalise, besides those still pending
         self._pending: list[int] = list(start) if self.penalty != 1.0 else []
         self._told: list[int] = list(self._pending)
         self._processors = [] if self.penalty != 1.0 else _history_dependent(sampling, processors)
+        self.is_argmax = sampling.is_greedy and self.penalty == 1.0 and not self._processors and not sampling.logit_bias
+        """Whether the token is the argmax of the unprocessed logits, which a batch computes for all rows at once."""
         self._warpers = warpers(sampling)
         self._length = len(start)
         self._shift = 0  # offset from a token's position to the position that keys its noise
         self._ids = torch.zeros(1, len(start) + capacity if self._processors else 0, dtype=torch.long, device=device)
         if self._processors:
             self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
-
-    @property
-    def is_argmax(self) -> bool:
-        """Whether the token is the argmax of the unprocessed logits, which a batch computes for all rows at once."""
-        plain = self._sampling.is_greedy and not self._processors and not len(self._biased)
-        return plain and self.penalty == 1.0
 
     @property
     def depends_on_history(self) -> bool:
@@ -196,12 +194,13 @@ def penalises_at_once(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+@dataclass(slots=True)
 class ScoredPicks:
     """Picks whose scores are all computed before the walk."""
 
-    def __init__(self, tokens: Sequence[int], scores: torch.Tensor, row: int) -> None:
-        self.tokens = tokens  # [1 + m]
-        self._scores, self._row = scores, row  # [B, 1 + m, V]
+    tokens: Sequence[int]  # [1 + m]
+    _scores: torch.Tensor  # [B, 1 + m, V]
+    _row: int
 
     def token(self, node: int) -> int:
         return self.tokens[node + 1]
@@ -215,7 +214,7 @@ class ScoredPicks:
 
 def best_tokens(scores: torch.Tensor) -> list[list[int]]:
     """The argmax (first of ties) at each node of each row: [B, 1 + m] from scores [B, 1 + m, V]."""
-    if scores.device.type == "cpu":
+    if scores.is_cpu:  # reading the device takes as long as the conversion
         # NumPy's argmax is vectorised and takes a tenth of the time of torch's, or less.
         found: list[list[int]] = scores.float().numpy().argmax(-1).tolist()
     else:

@@ -147,10 +147,10 @@ def test_a_pass_costs_what_its_budget_says(tree: DraftTree) -> None:
         model.observe(1, nodes, seconds)
     model.learn()
     budget = model.budget(1, 4)
-    cost = PassCost.of(budget, [tree], 4)
+    cost = PassCost.of(budget, [len(tree)], 4)
     assert cost.seconds == budget.seconds and cost.allowed_nodes == 4
     assert cost.per_node * len(tree) == pytest.approx(budget.costs[len(tree)] - 1.0)
-    assert PassCost.of(model.budget(1, 4, adaptive=False), [tree], 4) == PassCost(1, 4)
+    assert PassCost.of(model.budget(1, 4, adaptive=False), [len(tree)], 4) == PassCost(1, 4)
 
 
 def test_the_prior_holds_until_calls_differ() -> None:

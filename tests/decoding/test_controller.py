@@ -143,7 +143,7 @@ def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, f
             continue
         scores = [0.9 ** (depth + 1) for depth in range(drafted)]
         tree = DraftTree(range(drafted), range(-1, drafted - 1), scores, [None] * drafted)
-        paid = min(cost, controller.allowance)
+        paid = min(cost, max(0.0, controller.allowance))
         controller.observe(tree, tree, range(min(accepted, drafted)), paid if drafted else 0.0, look)
         assert controller.earned >= -(start + SHARE * count) - look - 1e-9
 

@@ -18,7 +18,6 @@ import torch
 
 if TYPE_CHECKING:
     from copyspec.targets.columns import Columns
-    from copyspec.targets.facts import ModelFacts
 
 VECTOR = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 """float32 numbers per vector of fused attention. A larger number would put nodes with different full vectors into one
@@ -62,11 +61,8 @@ class SegmentedMask(torch.Tensor):
         return result
 
 
-def segmented_masks(facts: ModelFacts, masks: Masks, columns: Columns) -> Masks:
-    """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs segment by segment. Other
-    masks are returned unchanged."""
-    if len(columns.tokens) > 1 or facts.zero.dtype != torch.bfloat16 or facts.device.type != "cpu":
-        return masks
+def segmented_masks(masks: Masks, columns: Columns) -> Masks:
+    """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs segment by segment."""
     found = segments(columns)
     if isinstance(masks, dict):
         return {kind: _segmented(mask, found) for kind, mask in masks.items()}

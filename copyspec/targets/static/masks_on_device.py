@@ -31,7 +31,7 @@ def additive_masks(
     offsets = slots - inputs.lengths  # column that each slot holds; negative for cached tokens, [B, S]
     visible = _visible(offsets, inputs.words)
     if facts.kinds == ("full_attention",):
-        return additive(visible, facts)
+        return additive(visible.unsqueeze(1), facts)
     positions = inputs.lengths + inputs.depths
     keys = key_positions(inputs, slots)
     masks = {}
@@ -41,7 +41,7 @@ def additive_masks(
             seen = visible & (positions.unsqueeze(2) - keys.unsqueeze(1) < facts.window)
         elif kind == "chunked_attention" and facts.chunk is not None:
             seen = visible & (positions.unsqueeze(2) // facts.chunk == keys.unsqueeze(1) // facts.chunk)
-        masks[kind] = additive(seen, facts)
+        masks[kind] = additive(seen.unsqueeze(1), facts)
     return masks if len(masks) > 1 else masks[facts.kinds[0]]
 
 
