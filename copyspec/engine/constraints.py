@@ -160,7 +160,7 @@ class _GrammarProcessor:
     """Masks tokens that the grammar does not allow. Must be called with growing ids, along the accepted path."""
 
     def __init__(self, matcher: Any, start: int, vocab_size: int) -> None:
-        self._matcher, self._length, self._vocab_size = matcher, start, vocab_size
+        self._matcher, self._start, self._length, self._vocab_size = matcher, start, start, vocab_size
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         import torch
@@ -174,7 +174,13 @@ class _GrammarProcessor:
         known = allowed.flatten()[: scores.shape[-1]].bool().to(scores.device)
         mask = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
         mask[: len(known)] = known
-        return scores.masked_fill(~mask, float("-inf"))
+        masked = scores.masked_fill(~mask, float("-inf"))
+        if bool((masked == float("-inf")).all()):
+            raise ValueError(
+                f"after {self._length - self._start} tokens the grammar only allows tokens that another option "
+                "forbids: lower min_new_tokens, leave out bad_words_ids and the like, or widen the grammar"
+            )
+        return masked
 
 
 class GrammarDrafter:
