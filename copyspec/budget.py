@@ -14,8 +14,8 @@ from time import perf_counter
 
 PRIOR_SLOPE = 0.02
 """Assumed cost of a draft node in plain passes, for each row, where nothing near it was measured: small models on a CPU
-show 0.01-0.03, a GPU less. The time of a token in first passes replaces it where that is less. It errs on the low side:
-what is tried gets measured, what looks too expensive never is."""
+show 0.01-0.03, a GPU less. First passes bound it from both sides (`_Curves.slope`). It errs on the low side: what is
+tried gets measured, what looks too expensive never is."""
 
 FEW_TOKENS = 1.5
 """Assumed time of one of few tokens in a pass, in that of one of the many tokens of a first pass."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from transformers import GenerationConfig
 
 import copyspec
+from copyspec.engine import generation_config
 from tests.helpers.texts import byte_level, llama
 
 PROMPT = "the cat sat on the mat and the cat sat"
@@ -112,3 +115,9 @@ def test_time_ends_an_output_where_it_is(tiny: copyspec.Engine) -> None:
 def test_wrong_settings(tiny: copyspec.Engine, settings: object, error: type[Exception], expected: str) -> None:
     with pytest.raises(error, match=expected.replace("(", r"\(")):
         tiny.generate(PROMPT, generation_config=settings)  # type: ignore[call-overload]
+
+
+def test_no_setting_that_makes_a_processor_is_overlooked() -> None:
+    """Where no setting of `_PROCESSED` is on, `_processors` is not entered."""
+    read = re.findall(r"config\.(\w+)", inspect.getsource(generation_config._processors))
+    assert set(read) == set(generation_config._PROCESSED)
