@@ -34,8 +34,11 @@ def best_chain(
     positions: list[int],
     cursors: list[list[tuple[int, int]]],
     length: int,
+    spans: tuple[list[int], list[int], list[int]],
+    output_start: int,
+    origin: type[Origin],
     /,
-) -> list[int]: ...
+) -> tuple[list[int], list[int], list[float], list[Origin | None]]: ...
 def columns(
     tables: object,
     odds: object,

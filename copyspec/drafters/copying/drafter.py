@@ -88,14 +88,12 @@ class CopyDrafter:
         """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from."""
         wide = _wide(budget.max_nodes)
         grown = self._grown = grow(self._corpus, self._cursors, self._estimates, wide, self._ngrams)
-        path = best_chain(grown, self._corpus, self._estimates, budget.max_nodes)
-        scores = [grown.scores[node] for node in path]
-        path = path[: budget.cut(scores)]
-        if not path:
-            return EMPTY
-        tokens, positions = [grown.tokens[node] for node in path], [grown.positions[node] for node in path]
-        parents = list(range(ROOT, len(path) - 1))
-        return DraftTree(*self._corpus.arranged(tokens, parents, scores, positions, len(path)))
+        chain = best_chain(grown, self._corpus, self._estimates, budget.max_nodes)
+        count = budget.cut(chain[2])
+        if count < len(chain[2]):
+            tokens, parents, scores, origins = chain
+            chain = tokens[:count], parents[:count], scores[:count], origins[:count]
+        return DraftTree(*chain) if count else EMPTY
 
     def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
         """Learn from what the output took of the last tree.

@@ -252,6 +252,8 @@ extern PyType_Spec draft_groups;
 PyObject *draft_take_groups(Draft *draft, PyTypeObject *groups);
 /* The list of those of a node in `all`, which is of this type or a list of lists. */
 PyObject *draft_cursors_of(PyObject *all, Py_ssize_t node, PyTypeObject *groups);
+/* Adds those of one more node to `all`. */
+int draft_add_cursors(PyObject *all, PyObject *cursors, PyTypeObject *groups);
 /* The situation of the first of them: 1, or 0 where there is none; -1 with an exception. */
 int draft_first_situation(PyObject *all, Py_ssize_t node, PyTypeObject *groups, int64_t *state);
 
@@ -286,6 +288,17 @@ void draft_free(Draft *draft);
 PyObject *draft_best_chain(PyObject *module, PyObject *args);
 
 /* order.c: `arrange` of the module. */
+
+/* The sources of a context, and the one that the last position was found in. */
+typedef struct {
+    PyObject *starts, *sources, *lengths; /* the caller's */
+    PyTypeObject *type; /* Origin */
+    Py_ssize_t output_start, end;
+    int64_t source, start, stop; /* at first, `stop` is below 0 */
+} Places;
+
+/* The Origin of a position; None below 0, and behind the last token of its source. */
+PyObject *draft_origin(Places *places, int64_t position);
 
 PyObject *draft_arrange(PyObject *module, PyObject *args);
 

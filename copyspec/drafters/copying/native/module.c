@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 11 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 12 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -272,7 +272,8 @@ PyDoc_STRVAR(align_doc,
              "An `alignment.Alignment`, with the constants of that module.");
 
 PyDoc_STRVAR(best_chain_doc,
-             "best_chain(tables, text, deeper, none_deeper, tokens, parents, scores, positions, cursors, length)\n\n"
+             "best_chain(tables, text, deeper, none_deeper, tokens, parents, scores, positions, cursors, length, "
+             "(starts, sources, lengths), output_start, Origin)\n\n"
              "chains.best_chain, of the lists of a growth.Grown.");
 
 PyDoc_STRVAR(make_odds_doc,
