@@ -25,7 +25,6 @@ from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.situations import resumed_shifts
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
-from copyspec.tree import Origin
 from training.ngrams import count
 
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="copyspec was installed without a C compiler")
@@ -93,9 +92,7 @@ def _calls() -> dict[str, list[Any]]:
     tree: list[Any] = [[5, 6, 5], [-1, 0, 0], [0.5, 0.4, 0.1], [1, 2, 3], [[(2, 65)], [(3, 66)], []]]
     text, weights = [-1, 5, 6, 5, -4, 7, 8, 6, 5], [0.5] * 400
     return {
-        "best_chain": [
-            *(compiled._TABLES, text, [0.5] * 600, 0.5, *tree, 9, ([1, 5], [0, 1], [3, 2]), 7, Origin)
-        ],
+        "best_chain": [compiled._TABLES, text, [0.5] * 600, 0.5, *tree, 9],
         "extend": [[5, 6], {5: [1], 6: [2]}, {5: 3, 6: 1}, [5, 6], [7, 6, 6, 5], 3, 2],
         "walk": [
             *(compiled._RATES, [5, 9, 8], *tree, text, 6, {5: 24 * 7, 6: 24 * 8 + 2}),

@@ -34,11 +34,8 @@ def best_chain(
     positions: list[int],
     cursors: list[list[tuple[int, int]]],
     length: int,
-    spans: tuple[list[int], list[int], list[int]],
-    output_start: int,
-    origin: type[Origin],
     /,
-) -> tuple[list[int], list[int], list[float], list[Origin | None]]: ...
+) -> tuple[list[int], list[float], list[int]]: ...
 def columns(
     tables: object,
     odds: object,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from copyspec.drafters.copying.context import Arranged, CopyContext
+from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Grown, forked
 from copyspec.drafters.copying.situations import NEXT_SITUATION
 from copyspec.tree import ROOT
 
 
-def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Arranged:
-    """Return the first `length` tokens of the chain of most expected accepted tokens, with parents, scores and origins.
-    A shorter chain is continued with its heaviest cursor, by nodes that are appended to the tree."""
+Chain = tuple[list[int], list[float], list[int]]
+"""Tokens, scores and corpus positions of a chain."""
+
+
+def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Chain:
+    """Return the first `length` tokens of the chain of most expected accepted tokens. A shorter chain is continued with
+    its heaviest cursor, by nodes that are appended to the tree."""
     expected: list[float] = []
     for parent, score in zip(grown.parents, grown.scores, strict=True):
         expected.append(score + (expected[parent] if parent != ROOT else 0.0))
@@ -25,8 +29,7 @@ def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: 
         path.append(len(grown.tokens) - 1)
     path = path[:length]
     tokens, scores = [grown.tokens[node] for node in path], [grown.scores[node] for node in path]
-    origins = corpus.origins([grown.positions[node] for node in path])
-    return tokens, list(range(ROOT, len(path) - 1)), scores, origins
+    return tokens, scores, [grown.positions[node] for node in path]
 
 
 def _lengthen(grown: Grown, node: int, corpus: CopyContext, estimates: Estimates) -> bool:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying import chains, growth, learning, resumptions, situations
-from copyspec.drafters.copying.context import WRITTEN, Arranged, CopyContext
+from copyspec.drafters.copying.chains import Chain
+from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import DECAY as RECORD_DECAY
 from copyspec.drafters.copying.estimates import MAX_FACTOR, PRIOR_COUNT, PRIOR_COUNT_WRONG, SHORT, Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, Voice
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS, KEPT, SEEN
 from copyspec.drafters.predictors.ngrams import KEY_BITS, LEAST, MOST, ORDERS, NGrams
-from copyspec.tree import Origin
 
 IS_COMPILED = COMPILED is not None
 
@@ -97,11 +97,11 @@ def grow(
     return Grown(*grown)
 
 
-def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Arranged:
+def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Chain:
     """`chains.best_chain`."""
     if COMPILED is None:
         return chains.best_chain(grown, corpus, estimates, length)
-    found: Arranged = COMPILED.best_chain(
+    return COMPILED.best_chain(
         _TABLES,
         corpus.tokens,
         estimates.deeper,
@@ -112,11 +112,7 @@ def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: 
         grown.positions,
         grown.cursors,
         length,
-        corpus.spans,
-        corpus.output_start,
-        Origin,
     )
-    return found
 
 
 def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Estimates) -> tuple[int, int]:

@@ -91,8 +91,6 @@ class CopyContext:
         else:
             self._add_ends(sources, eos)
         self.output_start = len(self.tokens)
-        self.spans = (self._starts, self._sources, self._lengths)
-        """Of each source: first position, index in `sources` and number of tokens."""
         self.text_starts: dict[int, int] = {}
         """Positions in blocks at which the edited text may start, each with the bucket of its odds."""
         self._block_spans: dict[int, tuple[int, int]] = {}  # start of a block -> its span in the prompt
@@ -235,7 +233,7 @@ class CopyContext:
         """Return tokens, parents, scores and origins of the first `count` nodes of a grown tree, in another order: the
         most likely chain, which begins with node 0, comes first."""
         if COMPILED is not None:
-            starts, sources, lengths = self.spans
+            starts, sources, lengths = self._starts, self._sources, self._lengths
             begin, end = self.output_start, len(self.tokens)
             found: Arranged = COMPILED.arrange(
                 tokens, parents, scores, positions, count, starts, sources, lengths, begin, end, Origin

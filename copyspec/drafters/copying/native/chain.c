@@ -188,37 +188,30 @@ lengthen_path(Chain *chain, Py_ssize_t length)
     return 0;
 }
 
-/* (tokens, parents, scores, origins) of the path's first `count` nodes, a list each. */
+/* (tokens, scores, positions) of the path's first `count` nodes, a list each. */
 static PyObject *
-path_lists(const Chain *chain, Places *places, Py_ssize_t count)
+path_lists(const Chain *chain, Py_ssize_t count)
 {
-    PyObject *lists[4] = {NULL}, *all = NULL;
+    PyObject *const from[3] = {chain->tokens, chain->scores, chain->positions}, *lists[3] = {NULL}, *all = NULL;
     int failed = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 3; i++) {
         lists[i] = open_list(count);
         failed |= lists[i] == NULL;
     }
     for (Py_ssize_t i = 0; i < count && !failed; i++) {
-        const Py_ssize_t node = chain->path.items[i];
-        int64_t position;
-        PyObject *items[4] = {
-            draft_item(chain->tokens, node),
-            PyLong_FromSsize_t(i - 1),
-            draft_item(chain->scores, node),
-            get_integer(chain->positions, node, &position) < 0 ? NULL : draft_origin(places, position),
-        };
-        for (int j = 0; j < 4; j++) {
-            failed |= items[j] == NULL;
-            PyList_SET_ITEM(lists[j], i, items[j]);
+        for (int j = 0; j < 3; j++) {
+            PyObject *item = draft_item(from[j], chain->path.items[i]);
+            failed |= item == NULL;
+            PyList_SET_ITEM(lists[j], i, item);
         }
     }
     if (!failed) {
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 3; i++) {
             close_list(lists[i]);
         }
-        all = PyTuple_Pack(4, lists[0], lists[1], lists[2], lists[3]);
+        all = PyTuple_Pack(3, lists[0], lists[1], lists[2]);
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 3; i++) {
         Py_XDECREF(lists[i]);
     }
     return all;
@@ -227,16 +220,12 @@ path_lists(const Chain *chain, Places *places, Py_ssize_t count)
 PyObject *
 draft_best_chain(PyObject *module, PyObject *args)
 {
-    PyObject *capsule, *spans, *result = NULL;
+    PyObject *capsule, *result = NULL;
     Chain chain = {0};
-    Places places = {.start = 0, .stop = -1};
     Py_ssize_t length;
-    if (!PyArg_ParseTuple(args, "OO!O!dO!O!O!O!OnO!nO!", &capsule, &PyList_Type, &chain.text, &PyList_Type,
-                          &chain.deeper, &chain.none, &PyList_Type, &chain.tokens, &PyList_Type, &chain.parents,
-                          &PyList_Type, &chain.scores, &PyList_Type, &chain.positions, &chain.cursors, &length,
-                          &PyTuple_Type, &spans, &places.output_start, &PyType_Type, &places.type) ||
-        !PyArg_ParseTuple(spans, "O!O!O!", &PyList_Type, &places.starts, &PyList_Type, &places.sources, &PyList_Type,
-                          &places.lengths)) {
+    if (!PyArg_ParseTuple(args, "OO!O!dO!O!O!O!On", &capsule, &PyList_Type, &chain.text, &PyList_Type, &chain.deeper,
+                          &chain.none, &PyList_Type, &chain.tokens, &PyList_Type, &chain.parents, &PyList_Type,
+                          &chain.scores, &PyList_Type, &chain.positions, &chain.cursors, &length)) {
         return NULL;
     }
     chain.groups = ((State *)PyModule_GetState(module))->groups;
@@ -244,14 +233,13 @@ draft_best_chain(PyObject *module, PyObject *args)
     if (chain.tables == NULL) {
         return NULL;
     }
-    if (!PyType_IsSubtype(places.type, &PyTuple_Type) || length < 0) {
-        PyErr_Format(PyExc_ValueError, "%zd nodes, with places of type %.200s", length, places.type->tp_name);
+    if (length < 0) {
+        PyErr_Format(PyExc_ValueError, "a chain of %zd tokens", length);
         return NULL;
     }
-    places.end = PyList_GET_SIZE(chain.text);
     const Py_ssize_t count = PyList_GET_SIZE(chain.tokens), last = count == 0 ? ROOT : best_node(&chain, count);
-    if ((last != ROOT && make_path(&chain, last) == 0 && lengthen_path(&chain, length) == 0) || count == 0) {
-        result = path_lists(&chain, &places, chain.path.count < length ? chain.path.count : length);
+    if (count == 0 || (last != ROOT && make_path(&chain, last) == 0 && lengthen_path(&chain, length) == 0)) {
+        result = path_lists(&chain, chain.path.count < length ? chain.path.count : length);
     }
     PyMem_Free(chain.path.items);
     return result;

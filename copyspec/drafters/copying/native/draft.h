@@ -289,17 +289,6 @@ PyObject *draft_best_chain(PyObject *module, PyObject *args);
 
 /* order.c: `arrange` of the module. */
 
-/* The sources of a context, and the one that the last position was found in. */
-typedef struct {
-    PyObject *starts, *sources, *lengths; /* the caller's */
-    PyTypeObject *type; /* Origin */
-    Py_ssize_t output_start, end;
-    int64_t source, start, stop; /* at first, `stop` is below 0 */
-} Places;
-
-/* The Origin of a position; None below 0, and behind the last token of its source. */
-PyObject *draft_origin(Places *places, int64_t position);
-
 PyObject *draft_arrange(PyObject *module, PyObject *args);
 
 /* votes.c: what comes next, by the cursors. */

@@ -272,8 +272,7 @@ PyDoc_STRVAR(align_doc,
              "An `alignment.Alignment`, with the constants of that module.");
 
 PyDoc_STRVAR(best_chain_doc,
-             "best_chain(tables, text, deeper, none_deeper, tokens, parents, scores, positions, cursors, length, "
-             "(starts, sources, lengths), output_start, Origin)\n\n"
+             "best_chain(tables, text, deeper, none_deeper, tokens, parents, scores, positions, cursors, length)\n\n"
              "chains.best_chain, of the lists of a growth.Grown.");
 
 PyDoc_STRVAR(make_odds_doc,

@@ -4,6 +4,14 @@
 
 #define OUTPUT (-1) /* of sources.py */
 
+/* The sources of a context, and the one that the last position was found in. */
+typedef struct {
+    PyObject *starts, *sources, *lengths; /* the caller's */
+    PyTypeObject *type; /* Origin */
+    Py_ssize_t output_start, end;
+    int64_t source, start, stop;
+} Places;
+
 /* Finds the source of `position`, which is no more than -1 below the first one's start. */
 static int
 find_source(Places *places, int64_t position)
@@ -42,8 +50,9 @@ find_source(Places *places, int64_t position)
     return 0;
 }
 
-PyObject *
-draft_origin(Places *places, int64_t position)
+/* The Origin of a position; None below 0, and behind the last token of its source. */
+static PyObject *
+origin_of(Places *places, int64_t position)
 {
     if (position < 0) {
         Py_RETURN_NONE;
@@ -131,7 +140,7 @@ draft_arrange(PyObject *Py_UNUSED(module), PyObject *args)
             draft_item(tokens, node),
             PyLong_FromSsize_t(above[node] == ROOT ? ROOT : place[above[node]]),
             draft_item(scores, node),
-            get_integer(positions, node, &position) < 0 ? NULL : draft_origin(&places, position),
+            get_integer(positions, node, &position) < 0 ? NULL : origin_of(&places, position),
         };
         for (int j = 0; j < 4; j++) {
             failed |= items[j] == NULL;
