@@ -90,7 +90,10 @@ class StepCosts:
     def fit(self, chains: Sequence[Chain]) -> list[list[int]]:
         """The drafts of a step: the most probable tokens of all rows, as many as maximise tokens per second."""
         empty, token = self.seconds(len(chains))
-        scores = sorted(chain.from_iterable([scores for _, scores in chains]), reverse=True)
+        if len(chains) == 1:
+            scores = chains[0][1]  # they fall along a chain
+        else:
+            scores = sorted(chain.from_iterable([each for _, each in chains]), reverse=True)
         produced, seconds, least = float(len(chains)), empty, inf
         for score in scores:
             # Tokens per second rise with each further token, up to one whose score is too low, and fall from there on.

@@ -8,7 +8,6 @@ from copyspec.drafters.copying.growth import Grown, forked
 from copyspec.drafters.copying.situations import NEXT_SITUATION
 from copyspec.tree import ROOT
 
-
 Chain = tuple[list[int], list[float], list[int]]
 """Tokens, scores and corpus positions of a chain."""
 

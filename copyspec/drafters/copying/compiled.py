@@ -101,7 +101,7 @@ def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: 
     """`chains.best_chain`."""
     if COMPILED is None:
         return chains.best_chain(grown, corpus, estimates, length)
-    return COMPILED.best_chain(
+    found: Chain = COMPILED.best_chain(
         _TABLES,
         corpus.tokens,
         estimates.deeper,
@@ -113,6 +113,7 @@ def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: 
         grown.cursors,
         length,
     )
+    return found
 
 
 def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Estimates) -> tuple[int, int]:
