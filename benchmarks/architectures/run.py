@@ -168,24 +168,26 @@ def table(findings: Sequence[Finding]) -> dict[str, object]:
 
 
 _MEANING = {
-    "trees": "Drafts are verified as trees, in batches; outputs equal",
-    "chains": "Drafts are verified as chains, row by row; outputs equal",
+    "trees": "Drafts verified as trees, in batches; outputs equal",
+    "chains": "Drafts verified as chains, row by row; outputs equal",
     "plain": 'Refused with a reason; `on_unsupported="plain"` decodes without drafts; outputs equal',
     "refused": "Refused with a reason, without drafts too",
-    "no text": "`generate` takes no prompt of tokens alone (images, sounds, codebooks), or not in these sizes",
-    "not built": "No tiny model was built from the type's configuration",
+    "no text": "Not tested: `generate` needs more than a prompt of tokens (images, sounds, codebooks), or other sizes",
+    "not built": "Not tested: no tiny model could be built from the type's configuration",
     "wrong": "An output differs",
 }
 
 
 def markdown(findings: Sequence[Finding]) -> str:
     """The table for docs/architectures.md."""
+    outputs, ties = sum(each.outputs for each in findings), sum(each.ties for each in findings)
     lines = [
         "# Architectures",
         "",
-        f"What `python -m benchmarks.architectures` found with transformers {transformers.__version__}: tiny models",
-        "with random weights of every causal and encoder-decoder type beside their own `generate`, windows of 8 and",
-        "24 tokens, ragged batches whose rows join and leave, drafts right, wrong and sometimes right.",
+        f"{outputs:,} outputs were compared with `generate` of transformers {transformers.__version__}; {ties}",
+        "differed at a near-tie (scores within 1e-5 of their standard deviation). `python -m benchmarks.architectures`",
+        "runs a tiny model with random weights of every causal and encoder-decoder type: windows of 8 and 24 tokens,",
+        "ragged batches whose rows join and leave, and drafts that are right, wrong and sometimes right.",
         "",
         "| outcome | types |",
         "|---|---|",
@@ -194,8 +196,6 @@ def markdown(findings: Sequence[Finding]) -> str:
         names = [f"`{each.type}`" for each in sorted(findings, key=lambda each: each.type) if each.outcome == outcome]
         if names:
             lines.append(f"| {_MEANING[outcome]}: **{len(names)}** | {', '.join(names)} |")
-    outputs, ties = sum(each.outputs for each in findings), sum(each.ties for each in findings)
-    lines += ["", f"{outputs:,} outputs were compared; {ties} parted at a near-tie (1e-5 of the scores' deviation)."]
     return "\n".join(lines) + "\n"
 
 
