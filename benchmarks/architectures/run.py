@@ -43,7 +43,7 @@ from copyspec.targets.selftest.shrinking import windows
 
 WINDOWS = (8, 24)
 PATIENCE = 900.0
-"""Seconds for one type."""
+"""Time limit per type, in seconds."""
 
 
 @dataclass(slots=True)
@@ -52,13 +52,13 @@ class Finding:
     outcome: str
     model: str = ""
     windows: tuple[int, ...] = ()
-    outputs: int = 0  # compared
+    outputs: int = 0  # number of outputs compared
     ties: int = 0
     reason: str = ""
 
 
 def examine(model_type: str) -> Finding:
-    """The worst of what the windows show."""
+    """Test a type with every window, and return the worst finding."""
     found: list[Finding] = []
     for window in WINDOWS:
         finding = _examine(model_type, window)
@@ -129,7 +129,7 @@ def _work(model_type: str, answer: Connection) -> None:
 
 
 def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
-    """A process per type, `jobs` at a time: none can disturb another, or hold up the rest."""
+    """Run each type in a process of its own, `jobs` at a time, so that a crash or a hang affects only that type."""
     waiting = list(types)
     running: dict[Connection, tuple[str, BaseProcess, float]] = {}
     context = multiprocessing.get_context("fork")
@@ -157,7 +157,7 @@ def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
 
 
 def table(findings: Sequence[Finding]) -> dict[str, object]:
-    """What `--json` writes."""
+    """Build the report that `--json` writes."""
     counts = Counter(each.outcome for each in findings)
     return {
         "transformers": transformers.__version__,
@@ -179,7 +179,7 @@ _MEANING = {
 
 
 def markdown(findings: Sequence[Finding]) -> str:
-    """The table for docs/architectures.md."""
+    """Format the page docs/architectures.md."""
     outputs, ties = sum(each.outputs for each in findings), sum(each.ties for each in findings)
     lines = [
         "# Architectures",
@@ -205,10 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", nargs="+", metavar="TYPE", default=[], help="these types (default: all)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table here, and go on where it ends")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write docs/architectures.md here")
+    parser.add_argument("--only", nargs="+", metavar="TYPE", default=[], help="test only these types (default: all)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes at a time (default: 1)")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="results file; types that it already contains are skipped"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write docs/architectures.md to this file")
     options = parser.parse_args(arguments)
     known: list[Finding] = []
     if options.json is not None and options.json.exists():
