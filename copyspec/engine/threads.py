@@ -35,7 +35,6 @@ class _Seen(threading.local):
 
 
 _SEEN = _Seen()
-_LEFT: list[torch.inference_mode] = []  # what interrupts left open, closed over
 _LENT: list[tuple[int, int]] = []  # (thread's own count, pass's count) of each running pass that changed it
 
 
@@ -102,22 +101,7 @@ class Passes:
 
     def run(self, call: Callable[[], T]) -> T:
         """Run `call`, a forward pass or a part of one, and return its result."""
-        inferring, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-        try:
-            return self.lock.run(call if self.counts is None else partial(self.counts.run, call, self.given))
-        except BaseException:
-            if torch.is_inference_mode_enabled() and not inferring:
-                _leave_inference(grad)
-            raise
-
-
-def _leave_inference(grad: bool) -> None:
-    """Leave an inference mode that a signal kept from ending: one that arrives as `__exit__` is entered skips it, and
-    the mode would end with the garbage collection of its guard, in the middle of a later pass."""
-    mode = torch.inference_mode(False)
-    mode.__enter__()
-    _LEFT.append(mode)  # leaving it would bring back the other
-    torch.set_grad_enabled(grad)
+        return self.lock.run(call if self.counts is None else partial(self.counts.run, call, self.given))
 
 
 def _own() -> int:

@@ -18,7 +18,6 @@ from copyspec.cli.app import main
 from copyspec.engine import threads as engine_threads
 from copyspec.engine.cores import Load, allowed, held_by_others
 from copyspec.engine.language import Language
-from copyspec.engine.pass_lock import PassLock
 from copyspec.engine.thread_choice import MOST_WAIT, ThreadChoice
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
@@ -302,20 +301,3 @@ def test_the_command_line_has_the_option(capsys: pytest.CaptureFixture[str], tmp
         capsys.readouterr()
         assert main([*command, "--threads", "0"]) == 2
         assert "threads must be an integer" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("grad", [True, False])
-def test_an_interrupt_leaves_no_inference_mode_behind(grad: bool) -> None:
-    held = []
-
-    def interrupted() -> None:
-        held.append(torch.inference_mode())
-        held[0].__enter__()  # a signal that comes as its `__exit__` begins leaves it open
-        raise KeyboardInterrupt
-
-    with torch.set_grad_enabled(grad):
-        with pytest.raises(KeyboardInterrupt):
-            engine_threads.Passes(PassLock(list), None).run(interrupted)
-        assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled() == grad
-        held.clear()  # as the garbage collector ends it later
-        assert not torch.is_inference_mode_enabled()
