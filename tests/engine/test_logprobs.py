@@ -1,4 +1,4 @@
-"""Log-probabilities: those of plain decoding and of transformers' output_scores."""
+"""Log-probabilities equal those of plain decoding and transformers' output_scores."""
 
 from __future__ import annotations
 
