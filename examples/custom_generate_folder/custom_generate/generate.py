@@ -4,5 +4,5 @@ from copyspec.integrations.transformers import generate as generate_with_copyspe
 
 
 def generate(model, **arguments):  # type: ignore[no-untyped-def]
-    """What `model.generate` takes and gives, and copyspec's `references`, `edit_source`, ..."""
+    """Decode as `model.generate` does; also accepts copyspec's `references`, `edit_source`, ..."""
     return generate_with_copyspec(model, **arguments)

@@ -1,4 +1,4 @@
-"""What a static pass costs beside the model: kernels, copies to the device, reads."""
+"""The overhead of a static pass outside the model: kernels, copies to the device, reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_KERNELS += ("_unsafe_view", "as_strided", "detach", "alias", "t", "narrow", "
 
 
 class Kernels(TorchDispatchMode):
-    """Counts operators that are neither views nor allocations, outside the model."""
+    """Counts operators outside the model that are neither views nor allocations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,12 +69,14 @@ def test_kernels_outside_the_model(rows: int, layers: int, moved: bool, monkeypa
     session.close()
 
 
-@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")  # of torch, on Python 3.13.0 alone
+@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")  # raised by torch on Python 3.13.0 only
 def test_a_pass_compiles_as_one_graph() -> None:
     torch._dynamo.reset()
     graphs = torch._dynamo.utils.counters["stats"]
     before = graphs["unique_graphs"]
-    options = StaticOptions(use="always", compile=True, compiler="eager")  # fullgraph: a break in it raises
+    options = StaticOptions(
+        use="always", compile=True, compiler="eager"
+    )  # compiled as one graph, so that a graph break raises an error
     session = wrap(models.tiny("llama"), static=options).open([[5, 6, 7]])
     for token in (9, 11):
         session.score([[5, 6, 7] if token == 9 else [token]], [DraftTree([20, 21], [-1, 0], [0.5] * 2, [None] * 2)])

@@ -1,4 +1,5 @@
-"""Static passes, captured once and replayed, decode what `generate` does, on every architecture of the test kit."""
+"""Static passes, captured once and replayed, give the output of `generate`, on every architecture of the test
+helpers."""
 
 from __future__ import annotations
 
@@ -24,18 +25,18 @@ from tests.targets.test_tree import Rows, fingerprint
 
 torch.set_num_threads(1)
 
-NOT_STATIC = {"mpt"}  # its bias is shared by the rows of a batch
-NOT_CAPTURED = {"falcon"}  # it indexes with a Python list, which becomes a tensor of the host
+NOT_STATIC = {"mpt"}  # the rows of a batch share its bias
+NOT_CAPTURED = {"falcon"}  # it indexes with a Python list, which becomes a tensor on the host
 CAPTURED = [name for name in (*models.CAUSAL, *models.SEQ2SEQ) if name not in NOT_STATIC | NOT_CAPTURED]
 
-LENGTHS = (40, 9, 30, 52, 14, 55)  # of the outputs: rows leave, and others join; 200 tokens
+LENGTHS = (40, 9, 30, 52, 14, 55)  # output lengths, so that rows leave and others join; 200 tokens
 PROMPTS = (11, 4, 17, 3, 25, 8)
 
 GRAPHS = StaticOptions(use="always", new_graph=CpuGraph)
 
 
 def truth(model: PreTrainedModel, prompt: Sequence[int], count: int) -> list[int]:
-    """Greedy, by transformers."""
+    """Return transformers' greedy output."""
     ids = torch.tensor([list(prompt)])
     with torch.inference_mode():
         output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
@@ -46,7 +47,7 @@ def truth(model: PreTrainedModel, prompt: Sequence[int], count: int) -> list[int
 def run(
     model: PreTrainedModel, options: StaticOptions, expected: Sequence[Sequence[int]], nodes: int = 12
 ) -> tuple[list[list[int]], list[Stats]]:
-    """Rows decoded three at a time, with drafts that are right at seven tokens of ten, on branches beside."""
+    """Decode three rows at a time, with seven of ten draft tokens right, some of them on side branches."""
     requests = [
         Request(
             prompt=models.random_ids(length, seed=row),
@@ -131,11 +132,11 @@ def test_nodes_equal_paths_alone(name: str) -> None:
 
 
 def test_a_number_of_the_host_in_the_program_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: a program that reads a length on the host replays the length of its capture."""
+    """Negative control: a program that reads a length on the host replays the length of its capture."""
     from copyspec.targets.static import program
 
     def baked(inputs: program.PassInputs, slots: torch.Tensor, facts: object) -> torch.Tensor:
-        lengths = inputs.lengths.numpy().tolist()  # no operator: a graph does not see it
+        lengths = inputs.lengths.numpy().tolist()  # not an operator, so that a graph does not record it
         frozen = inputs._replace(lengths=torch.zeros_like(inputs.lengths) + lengths[0][0])
         return original(frozen, slots, facts)
 

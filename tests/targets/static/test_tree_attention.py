@@ -1,4 +1,4 @@
-"""Tree attention: the kernel, in Triton's interpreter, and torch's form of it against float64, and in whole models."""
+"""Tree attention: the Triton kernel (interpreted) and its torch version against float64, and in whole models."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    """The module of the kernel: interpreted, or compiled where there is a GPU."""
+    """The kernel's module: interpreted, or compiled if there is a GPU."""
     pytest.importorskip("triton")
     if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("TRITON_INTERPRET=1 interprets kernels on a CPU")
@@ -70,7 +70,7 @@ def kernel() -> ModuleType:
 
 
 def inputs(case: Case) -> dict[str, Any]:
-    """Arguments of `attend`: ragged rows, the first of which ends with the last slot."""
+    """Make arguments of `attend`: ragged rows, the first of which ends with the last slot."""
     generator, choose = torch.Generator().manual_seed(1), random.Random(1)
     random_of = partial(torch.randn, generator=generator, dtype=torch.float64)
     lengths = [case.slots - case.nodes, *(choose.randrange(case.slots - case.nodes) for _ in range(case.rows - 1))]
@@ -94,7 +94,7 @@ def inputs(case: Case) -> dict[str, Any]:
 
 
 def exact(arguments: dict[str, Any]) -> torch.Tensor:
-    """In float64, node by node: what a node sees is looked up, not worked out by bits of arrays."""
+    """Compute attention in float64, node by node, with visible columns looked up instead of derived from bit masks."""
     query, keys, values, tree = (arguments[name] for name in ("query", "keys", "values", "tree"))
     rows, heads, nodes, _ = query.shape
     group, window = heads // keys.shape[1], tree.shape[1] - 1
@@ -124,7 +124,7 @@ def test_kernel_against_float64(name: str, kernel: ModuleType) -> None:
     in_half = CASES[name].dtype == torch.bfloat16
     for attend, limit in (
         (kernel.attend, 5e-3 if in_half else 1e-6),
-        (tree_attention.attend_in_torch, 1e-2 if in_half else 1e-6),  # it rounds the shares too
+        (tree_attention.attend_in_torch, 1e-2 if in_half else 1e-6),  # it also rounds the attention weights
     ):
         error = (attend(**on_device).double().cpu() - expected).abs().max() / expected.abs().max()
         assert error <= limit, attend
@@ -176,7 +176,7 @@ def test_a_layer_that_is_handed_no_tree_mask_says_so() -> None:
 
 
 def test_the_kernel_is_built_for_hopper_without_a_stack(tmp_path: Path) -> None:
-    """No GPU is needed; spilled registers would show as a stack."""
+    """Needs no GPU. A stack would mean spilled registers."""
     pytest.importorskip("triton")
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.gpu.kernel_build", "--sizes", "1x33"]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
