@@ -31,8 +31,7 @@ from copyspec.models.loading import (
 )
 from copyspec.models.model_kwargs import check_model_kwargs
 from copyspec.static_options import StaticOptions
-from copyspec.text.prompts import parse_prompts
-from copyspec.text.references import references
+from copyspec.text.prompts import parse_prompts, references
 
 if TYPE_CHECKING:
     import torch

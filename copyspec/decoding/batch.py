@@ -20,7 +20,7 @@ from copyspec.targets.hooks.states import RowStates
 from copyspec.tree import EMPTY, DraftTree
 from copyspec.verification.at_once import picks_at_once
 from copyspec.verification.classic.sampled import RulePicks
-from copyspec.verification.picking import Picks, ScoredPicks, best_tokens
+from copyspec.verification.picking import Picks, ScoredPicks, best_picks
 
 JOINT_NUMBERS = 1 << 20
 """Maximum number of scores that a CPU processes for all rows at once: more would leave its cache between operators."""
@@ -41,7 +41,9 @@ class Batch:
     def open(self, rows: list[Row]) -> None:
         """Start the batch with `rows`; the next step reads their prompts."""
         self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
-        self._take([*rows])
+        self.rows = [*rows]
+        for row in rows:
+            row.meter.times, row.meter.before = self._times, replace(self._times)
         if all(row.request.prefixes is None for row in rows):
             return
         clock = self._costs.clock
@@ -112,8 +114,6 @@ class Batch:
     def drop_finished(self) -> None:
         """Remove rows that have ended; close the session after the last one."""
         goes_on = [row.finish is None for row in self.rows]
-        if all(goes_on):
-            return
         for row in self.rows:
             if row.finish is not None:
                 row.close()
@@ -150,7 +150,8 @@ class Batch:
         self.rows[0].close()
         self._session.trim([cached])
         row.chain = row.chain[cached:]
-        self._take([row])
+        row.meter.times, row.meter.before = self._times, replace(self._times)
+        self.rows = [row]
 
     def close(self) -> None:
         """Free the target's KV caches."""
@@ -159,11 +160,6 @@ class Batch:
         for row in self.rows:
             row.close()
         self.rows, self._session = [], None
-
-    def _take(self, rows: list[Row]) -> None:
-        self.rows = rows
-        for row in rows:
-            row.meter.times, row.meter.before = self._times, replace(self._times)
 
     def _score(self, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         """The scores of a pass, [B, 1 + M, V], with what the rows' drafters want of it and a weaker model takes off."""
@@ -229,11 +225,6 @@ def pick(
     if len(found) < len(rows):
         found |= _picks_by_row(rows, trees, logits, [index for index in range(len(rows)) if index not in found])
     return [found[index] for index in range(len(rows))]
-
-
-def best_picks(logits: torch.Tensor) -> list[ScoredPicks]:
-    """Each row's picks where all rows take the argmax of the logits, [B, 1 + M, V]."""
-    return [ScoredPicks(tokens, logits, index) for index, tokens in enumerate(best_tokens(logits))]
 
 
 def _picks_by_row(

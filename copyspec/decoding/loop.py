@@ -42,56 +42,67 @@ def decode(
     Closing the generator ends decoding within one step and frees the target's caches.
     """
     settings, costs = settings or DecodeSettings(), cost_model or CostModel()
-    draft, intake = settings.draft, _Intake(requests)
+    draft, waiting = settings.draft, iter(requests)
     batch = Batch(target, draft, costs)
     refill = max(1, int(REFILL_SHARE * settings.batch_size))
+    count, is_exhausted = 0, False
     try:
         while True:
             room = settings.batch_size - len(batch.rows)
-            if not intake.is_empty and (room >= refill or not batch.rows):
+            if not is_exhausted and (room >= refill or not batch.rows):
+                taken, is_exhausted = _take(waiting, room)
                 fresh = [
                     Row(index, request, target, costs, adaptive=draft.adaptive, keep_margins=settings.keep_margins)
-                    for index, request in intake.take(room)
+                    for index, request in enumerate(taken, count)
                 ]
+                count += len(fresh)
                 if fresh:
                     # Under a verification rule the output depends on the drafts; these must not depend on timing.
                     splits = draft.adaptive and not target.is_encoder_decoder
                     groups = _alike(fresh, costs) if splits and len(fresh) > 1 else [fresh]
-                    yield from _admit_all(batch, groups, partial(Batch, target, draft, costs))
+                    yield from _admit(batch, groups, partial(Batch, target, draft, costs))
                     continue
-            if not batch.rows and intake.is_empty:
+            if not batch.rows and is_exhausted:
                 return
-            outputs = []
-            if batch.rows:
-                outputs = batch.step()
+            outputs = batch.step() if batch.rows else []
+            if any([output.finish is not None for output in outputs]):
                 batch.drop_finished()
             yield outputs
     finally:
         batch.close()
 
 
-def _admit_all(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Batch]) -> Iterator[list[StepOutput]]:
-    """Admit each group of new rows with a pass of its own."""
+def _take(requests: Iterator[Request | None], most: int) -> tuple[list[Request], bool]:
+    """Up to `most` requests, as many as are available now, and whether there are no more."""
+    taken: list[Request] = []
+    for request in requests:
+        if request is None:
+            return taken, False
+        taken.append(request)
+        if len(taken) == most:
+            return taken, False
+    return taken, True
+
+
+def _admit(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Batch]) -> Iterator[list[StepOutput]]:
+    """Run the first step of each group of new rows (prompts and first trees in one pass); then it joins the batch."""
     waiting = [*groups]
     try:
         while waiting:
-            yield _admit(batch, waiting.pop(0), new_batch())
+            newcomers = new_batch()
+            try:
+                newcomers.open(waiting.pop(0))
+                outputs = newcomers.step()
+                if any([output.finish is not None for output in outputs]):
+                    newcomers.drop_finished()
+            except BaseException:
+                newcomers.close()
+                raise
+            batch.join(newcomers)
+            yield outputs
     finally:
         for row in chain.from_iterable(waiting):
             row.close()
-
-
-def _admit(batch: Batch, rows: list[Row], newcomers: Batch) -> list[StepOutput]:
-    """Run the first step of new rows (prompt and first tree in one pass), then let them join the batch."""
-    try:
-        newcomers.open(rows)
-        outputs = newcomers.step()
-        newcomers.drop_finished()
-    except BaseException:
-        newcomers.close()
-        raise
-    batch.join(newcomers)
-    return outputs
 
 
 def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
@@ -102,27 +113,3 @@ def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
         return [rows]
     ends = [0, *accumulate(sizes)]
     return [ordered[start:end] for start, end in pairwise(ends)]
-
-
-class _Intake:
-    """Numbers the requests in the order they arrive."""
-
-    def __init__(self, requests: Iterable[Request | None]) -> None:
-        self._requests = iter(requests)
-        self._count = 0
-        self.is_empty = False
-
-    def take(self, most: int) -> list[tuple[int, Request]]:
-        """Return up to `most` requests, as many as are available now."""
-        taken: list[tuple[int, Request]] = []
-        while len(taken) < most:
-            try:
-                request = next(self._requests)
-            except StopIteration:
-                self.is_empty = True
-                break
-            if request is None:
-                break
-            taken.append((self._count, request))
-            self._count += 1
-        return taken

@@ -10,11 +10,10 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from copyspec.targets.columns import Columns
+from copyspec.targets.columns import Columns, tree_masks
 from copyspec.targets.facts import ModelFacts
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.positions import positions_from_outside
-from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
 from copyspec.targets.wrapped import WrappedModel, check_mode, last_logits

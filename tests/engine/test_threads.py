@@ -18,7 +18,6 @@ from copyspec.cli.app import main
 from copyspec.engine import threads as engine_threads
 from copyspec.engine.cores import Load, allowed, held_by_others
 from copyspec.engine.language import Language
-from copyspec.engine.pass_lock import PassLock
 from copyspec.engine.thread_choice import MOST_WAIT, ThreadChoice
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
@@ -315,7 +314,7 @@ def test_an_interrupt_leaves_no_inference_mode_behind(grad: bool) -> None:
 
     with torch.set_grad_enabled(grad):
         with pytest.raises(KeyboardInterrupt):
-            engine_threads.Passes(PassLock(list), None).run(interrupted)
+            engine_threads.Passes(list).run(interrupted)
         assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled() == grad
         held.clear()  # as the garbage collector ends it later
         assert not torch.is_inference_mode_enabled()
