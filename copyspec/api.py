@@ -140,7 +140,10 @@ def generate(
     check_flag("stream", stream)
     model, checked = _split(options)
     call = _engine(model).start(prompt, references, checked)
-    return call.chunks() if stream else call.answer()
+    if stream:
+        return call.chunks()
+    results = call.results()
+    return results[0] if call.is_single else results
 
 
 @overload

@@ -16,7 +16,7 @@ except ImportError:  # the source is native/trees.c
 if TYPE_CHECKING:
     import torch
 
-VERSION = 2
+VERSION = 3
 """Version of `_trees` that fits this module; one compiled from an older source is not used."""
 
 COMPILED = _trees if _trees is not None and _trees.VERSION == VERSION else None

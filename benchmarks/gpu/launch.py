@@ -28,7 +28,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from copyspec.budget import KNOTS, Budget, CostModel
-from copyspec.decoding import batch as batch_module
+from copyspec.decoding import loop as loop_module
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.options import DraftOptions, SamplingOptions
@@ -137,7 +137,7 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
         passes += 1
         return launch(self, size)
 
-    with patch.object(batch_module, "best_picks", read), patch.object(ProgramRunner, "run", launched):
+    with patch.object(loop_module, "best_picks", read), patch.object(ProgramRunner, "run", launched):
         if run(plain) != plain:
             raise AssertionError("outputs with drafts differ from plain ones")
     return spans[2:]

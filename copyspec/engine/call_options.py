@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal
 
 from copyspec.checks import (
@@ -373,7 +374,11 @@ def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> Ca
     known = {*OPTIONS, *others}
     if not given.keys() <= known:
         reject_unknown(given, known)
-    values: Any = {name: plain_value(value) for name, value in given.items() if value is not None}
+    values: Any = {
+        name: plain_value(value) if name in _PER_PROMPT or isinstance(value, Number) else value
+        for name, value in given.items()
+        if value is not None
+    }
     return CallOptions(**values)
 
 

@@ -168,7 +168,10 @@ class Engine:
         """`copyspec.generate` with this model."""
         check_flag("stream", stream)
         call = self.start(prompt, references, check_options(options))
-        return call.chunks() if stream else call.answer()
+        if stream:
+            return call.chunks()
+        results = call.results()
+        return results[0] if call.is_single else results
 
     def stream(self, prompt: object, references: object = None, **options: Unpack[GenerateOptions]) -> Iterator[Chunk]:
         """Stream the output in pieces, one per forward pass. Closing the iterator ends the generation.

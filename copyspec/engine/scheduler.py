@@ -281,7 +281,8 @@ class CallScheduler:
         outputs: list[StepOutput] = []
         failed: BaseException | None = None
         try:
-            outputs = lane.step(alone)
+            lane.only = alone
+            outputs = next(lane.steps or lane.begin())
         except BaseException as error:
             failed = error
             raise

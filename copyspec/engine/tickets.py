@@ -33,7 +33,7 @@ class Ticket:
         self._count = 0  # requests taken so far
         self.is_exhausted = False  # all requests are taken
         self.running = 0  # rows
-        self._outputs: deque[list[StepOutput]] = deque()
+        self.outputs: deque[list[StepOutput]] = deque()  # of steps, not yet taken
         self._error: BaseException | None = None
         self._loop = loop
         if loop is not None:
@@ -47,7 +47,7 @@ class Ticket:
     def expects(self) -> bool:
         """Whether the caller has something to wait for."""
         is_fed = not (self.is_exhausted or self.is_cancelled)
-        return bool(self._outputs or self._error or self.running or self.waiting or is_fed)
+        return bool(self.outputs or self._error or self.running or self.waiting or is_fed)
 
     @property
     def is_active(self) -> bool:
@@ -76,8 +76,8 @@ class Ticket:
 
     def take(self) -> list[StepOutput] | None:
         """The oldest outputs not yet taken; None if there are none. Raises the error that ended the ticket."""
-        if self._outputs:
-            return self._outputs.popleft()
+        if self.outputs:
+            return self.outputs.popleft()
         if self._error is not None:
             error, self._error = self._error, None
             self.is_exhausted = True
@@ -85,28 +85,20 @@ class Ticket:
         # An empty list tells the caller to supply more requests: nothing else is pending.
         return [] if not (self.running or self.waiting or self.is_exhausted) else None
 
-    def put(self, outputs: list[StepOutput]) -> None:
-        """Add the outputs of one step."""
-        for output in outputs:
-            self.running -= output.finish is not None
-        if not self.is_cancelled:
-            self._outputs.append(outputs)
-            if self._loop is not None:
-                self._wake()
-
     def fail(self, error: BaseException) -> None:
         """End all rows with an error, which is raised in the caller."""
         if self._error is None and not self.is_cancelled:
             self._error = error
         self.is_cancelled = True
         self.waiting.clear()
-        self._wake()
+        self.wake()
 
     def lose_rows(self) -> None:
         """Forget the running rows, whose batch is gone."""
         self.running = 0
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Notify the event loop that waits, if one does."""
         if self._loop is not None and self.arrived is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.arrived.set)
 
@@ -119,16 +111,16 @@ class Lane:
         decode: Callable[[Iterable[Request | None]], Generator[list[StepOutput], None, None]],
         lock: threading.Lock,
     ) -> None:
-        """`lock` is the scheduler's; every method except `step` is called with it held."""
+        """`lock` is the scheduler's; except for `begin`, methods are called with it held."""
         self.tickets: deque[Ticket] = deque()  # live callers; they take turns for free rows, the first one next
         self.worker: threading.Thread | None = None
-        self.driver: int | None = None  # ident of the thread that is in `step`
+        self.driver: int | None = None  # ident of the thread that runs a step
         self._decode = decode
         self._lock = lock
-        self._steps: Generator[list[StepOutput], None, None] | None = None
+        self.steps: Generator[list[StepOutput], None, None] | None = None  # of the running batch
         self._rows: dict[int, tuple[Ticket, int]] = {}  # row of the batch -> (its ticket, index of the request)
         self._count = 0
-        self._only: Ticket | None = None
+        self.only: Ticket | None = None  # whose requests may join the batch; None: those of all callers
 
     @property
     def running(self) -> int:
@@ -149,12 +141,11 @@ class Lane:
             return False
         return len(self.tickets) <= 1 or all(each is ticket or each.is_cancelled for each in self.tickets)
 
-    def step(self, only: Ticket | None) -> list[StepOutput]:
-        """Run one step of the batch. Only requests of `only` may join it; None: those of all callers."""
-        self._only = only
-        if self._steps is None:
-            self._steps, self._count = self._decode(self._take()), 0
-        return next(self._steps)
+    def begin(self) -> Generator[list[StepOutput], None, None]:
+        """Begin a batch, and return its step generator."""
+        steps = self.steps = self._decode(self._take())
+        self._count = 0
+        return steps
 
     def deliver(self, outputs: Sequence[StepOutput]) -> None:
         """Hand each caller the outputs of its rows from one step."""
@@ -165,10 +156,14 @@ class Lane:
             if output.finish is not None:
                 ended = True
                 del self._rows[output.row]
+                ticket.running -= 1
             output.row = index
             parts.setdefault(ticket, []).append(output)
         for ticket, part in parts.items():
-            ticket.put(part)
+            if not ticket.is_cancelled:
+                ticket.outputs.append(part)
+                if ticket.arrived is not None:
+                    ticket.wake()
         if ended:
             self._prune()
 
@@ -184,7 +179,7 @@ class Lane:
             {alone} if alone is not None and not isinstance(error, Exception) else set(self.tickets)
         )
         self._rows.clear()
-        steps, self._steps = self._steps, None
+        steps, self.steps = self.steps, None
         for ticket in failed:
             ticket.lose_rows()
             ticket.fail(error)
@@ -204,7 +199,7 @@ class Lane:
         None."""
         if self.driver is not None or not all([ticket.is_cancelled for ticket in self.tickets]):
             return None
-        steps, self._steps = self._steps, None
+        steps, self.steps = self.steps, None
         for ticket, _ in self._rows.values():
             ticket.lose_rows()
         self._rows.clear()
@@ -219,7 +214,7 @@ class Lane:
                 for _ in range(len(self.tickets)):
                     ticket = self.tickets[0]
                     self.tickets.rotate(-1)  # to the back, so that a caller with many requests does not delay others
-                    if ticket.waiting and not ticket.is_cancelled and self._only in (None, ticket):
+                    if ticket.waiting and not ticket.is_cancelled and self.only in (None, ticket):
                         index, request = ticket.waiting.popleft()
                         ticket.running += 1
                         self._rows[self._count] = ticket, index

@@ -86,7 +86,7 @@ class CausalSession(TreeSession):
         facts = self._facts
         packed = torch.from_numpy(columns.packed)
         tokens, positions = packed if self._is_on_cpu else packed.to(facts.device, non_blocking=True)
-        masks = tree_masks(columns, facts)
+        masks = columns.mask if columns.mask is not None else tree_masks(columns, facts)
         with self._few_shapes_entered() if facts.few_shapes else _UNCHANGED:
             if facts.positions == "argument":
                 if self._is_on_cpu and facts.zero.dtype == torch.bfloat16 and tokens.shape[0] == 1:

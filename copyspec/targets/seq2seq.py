@@ -140,7 +140,7 @@ class Seq2SeqSession(TreeSession):
         tokens = torch.from_numpy(columns.tokens).to(facts.device, non_blocking=True)
         queries = torch.from_numpy(columns.positions).to(facts.device, non_blocking=True)
         keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
-        masks = tree_masks(columns, facts)
+        masks = columns.mask if columns.mask is not None else tree_masks(columns, facts)
         with positions_from_outside(self._model, facts.positions, queries, keys):
             return self._forward(tokens, masks, columns.kept)
 

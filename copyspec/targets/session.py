@@ -206,7 +206,7 @@ class TreeSession(ABC):
         used: int = 0,
     ) -> Columns:
         """`lay_out`, and where the cache writes these columns."""
-        columns = lay_out(starts, chains, trees, width, used)
+        columns = lay_out(starts, chains, trees, width, used, self._facts)
         stop = columns.visible.shape[2]
         if len(starts) == 1:
             self._cache.write = Write(starts[0], stop, plain=False)

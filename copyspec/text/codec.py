@@ -174,7 +174,10 @@ class Codec:
     @cached_property
     def _marks_first_word(self) -> bool:
         """Whether the first word of a text is encoded as after a space, as SentencePiece does."""
-        first = self.encode("The").ids[:1]
+        try:
+            first = self.encode("The").ids[:1]
+        except Exception:  # tokenizers raises plain Exception for a letter it does not know
+            return False
         return bool(first) and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(SENTENCEPIECE_SPACE)
 
     def _after(self, before: str, text: str) -> Encoded:

@@ -80,12 +80,6 @@ class Followed(ABC):
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         """Append `tokens` to the output; the last `copied.since` tokens of the output were not copied."""
 
-    def _stand(self, tokens: Sequence[int], copied: Copied) -> None:
-        """Take the last copy's end as the output's certain position, and align only the tokens after it."""
-        assert self.alignment is not None
-        self.alignment.stand(copied.anchor - self.start)
-        self.alignment.extend(tokens[len(tokens) - copied.since :])
-
 
 class EditedText(Followed):
     """The text that the caller named as `edit_source`."""
@@ -96,9 +90,10 @@ class EditedText(Followed):
         certain = KNOWN if cursor is not None and cursor[1] // STRIDE in (ALIGNED, VERSION) else LONGEST
         is_inside = self.start <= copied.anchor <= self.stop and copied.since <= len(tokens)
         if cursor is not None and is_inside and copied.run >= certain:
-            self._stand(tokens, copied)
-        else:
-            self.alignment.extend(tokens)
+            # The last copy's end is the output's certain position: only the tokens after it are aligned.
+            self.alignment.stand(copied.anchor - self.start)
+            tokens = tokens[len(tokens) - copied.since :]
+        self.alignment.extend(tokens)
 
 
 class EncoderInput(Followed):
@@ -147,7 +142,9 @@ class FoundText(Followed):
                 self._find(start, stop, copied)
                 self._written += len(tokens)
                 self._in_order += new
-            self._stand(tokens, copied)
+            assert self.alignment is not None
+            self.alignment.stand(copied.anchor - self.start)
+            self.alignment.extend(tokens[len(tokens) - copied.since :])
         elif self.alignment is not None:
             self.alignment.extend(tokens)
         if self.alignment is not None:
