@@ -1,1 +1,1 @@
-"""Benchmarks: every claim of speed comes from one of these commands."""
+"""Benchmarks: each performance figure in the documentation comes from one of these commands."""

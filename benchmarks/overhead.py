@@ -1,13 +1,14 @@
-"""Time per forward pass spent outside the model and outside drafting, as CPU time of the decoding thread.
+"""Measures the time per forward pass spent outside the model and outside drafting, as CPU time of the decoding thread.
 
     python -m benchmarks.overhead
     python -m benchmarks.overhead --beside CHECKOUT     # alternates with the copyspec of another checkout
 
-Counts, from the end of the first pass to the end of the last one, everything except `model.forward` and the drafter's
-`propose` and `accept`. With edits the accepted path often leaves the first chain, so that cache entries are moved; with
-`drafter="none"` nothing is verified or moved. All rows start at once. How much is drafted follows from simulated times
-of the passes, so that every run makes the same ones: by measured times a run of 8 rows takes 11 passes or 31, and the
-work at the end of rows weighs three times as much per pass in one as in the other.
+From the end of the first pass to the end of the last one, everything counts except `model.forward` and the drafter's
+`propose` and `accept`. With edits, the accepted path often leaves the first chain, so that cache entries are moved;
+with
+`drafter="none"`, nothing is verified or moved. All rows start at once. Draft sizes follow simulated pass times, so that
+every run makes the same passes. With measured times, a run of 8 rows takes 11 passes or 31, and the work at the end of
+the rows then weighs three times as much per pass in one as in the other.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from typing import Any
 
 SENTENCES = Path(__file__).parent / "data" / "sentences.txt"
 TOKENS = 48
-LEAST_ROWS = 8  # of a measurement: a call of one row with drafts makes four passes
+LEAST_ROWS = 8  # minimum per measurement, since a call of one row with drafts makes only four passes
 
 
 class Clock:
-    """Simulated seconds: a token costs 2 % of a pass, as small models on a CPU show."""
+    """A simulated clock, in seconds: each token adds 2 % of a pass, as measured for small models on a CPU."""
 
     PASS, TOKEN, READING = 0.01, 0.0002, 1e-6
 
@@ -42,7 +43,7 @@ class Clock:
 
 
 class Meter:
-    """CPU time of this thread inside the functions it is put around, and between their calls."""
+    """Measures the CPU time of this thread inside the wrapped functions and between their calls."""
 
     def __init__(self) -> None:
         self.passes = 0
@@ -72,14 +73,14 @@ class Meter:
 
 
 def measure(rows: int, *, drafts: bool) -> float:
-    """Seconds outside model and drafter per pass: the mean over calls that decode at least LEAST_ROWS in all."""
+    """Seconds per pass outside model and drafter, averaged over calls that decode at least LEAST_ROWS rows in total."""
     texts = [line for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line]
     texts = (texts * -(-max(rows, LEAST_ROWS) // len(texts)))[: max(rows, LEAST_ROWS)]
     return mean(measure_call(texts[at : at + rows], drafts=drafts) for at in range(0, len(texts), rows))
 
 
 def measure_call(texts: list[str], *, drafts: bool) -> float:
-    """Seconds outside model and drafter per pass of one call."""
+    """Seconds per pass outside model and drafter, of one call."""
     import copyspec
     from copyspec.drafters import CopyDrafter
 
@@ -111,14 +112,14 @@ def measure_call(texts: list[str], *, drafts: bool) -> float:
 
 
 def measure_all(repeats: int) -> dict[str, float]:
-    """Microseconds by rows and kind: medians."""
+    """Medians in microseconds, by number of rows and kind of text."""
     import torch
 
     torch.set_num_threads(1)
     found: dict[str, float] = {}
     for drafts in (True, False):
         for rows in (1, 8, 32):
-            measure(rows, drafts=drafts)  # the first passes of a shape allocate
+            measure(rows, drafts=drafts)  # warm-up: the first passes of each shape allocate memory
             times = [measure(rows, drafts=drafts) for _ in range(repeats)]
             found[f"{'edits' if drafts else 'plain'}, {rows} rows"] = round(median(times) * 1e6, 1)
     return found
@@ -128,9 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.overhead", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--beside", type=Path, help="another checkout of copyspec")
+    parser.add_argument("--beside", type=Path, help="path of another checkout of copyspec to alternate with")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3, help="turns that the two take")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds; both checkouts run once per round")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -1,12 +1,12 @@
-"""The methods of docs/survey.md on Spec-Bench's six groups of tasks (Xia et al. 2024, arXiv 2401.07851).
+"""Measures the methods of docs/survey.md on Spec-Bench's six groups of tasks (Xia et al. 2024, arXiv 2401.07851).
 
 python -m benchmarks.spec_bench shared/data/transcripts --heads FOLDER --skips FILE --json spec-bench.json
 python -m benchmarks.spec_bench --report spec-bench.json
 
-The prompts are those of the recorded transcripts; the outputs are the model's own, greedy. Methods take turns on each
-prompt, in one process; a prompt's time is CPU time. Outputs of lossless methods are compared with those of plain
-decoding, token by token. Tokens per pass count all passes of the model, including the first. Results are written after
-every prompt, and a run resumes from its file, possibly with more methods.
+The prompts are those of the recorded transcripts; the outputs are the model's own, decoded greedily. The methods run in
+one process and take turns on each prompt; times are CPU times. Outputs of lossless methods are compared with those of
+plain decoding, token by token. Tokens per pass count all forward passes of the model, including the first. Results are
+written after every prompt, and an interrupted run resumes from its file; methods may be added then.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ GROUPS: dict[str, tuple[str, str]] = {
     "mathematics": ("math", ""),
     "RAG": ("rag", ""),
 }
-"""Group -> file of the transcripts, and what the sets in it are called."""
+"""Maps each group to its transcripts file and the set names that belong to it."""
 
 PLAIN = "plain"
-AGAIN = "plain again"  # how far two runs of the same thing are apart
+AGAIN = "plain again"  # plain decoding once more, to show how much two identical runs differ
 SAMPLED = {"temperature": 0.7, "seed": 0}
 
 
 def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
-    """Options of a call by the method's name. `folders`: of what was trained, by the method that drafts with it. Those
-    with a temperature or a lossy rule are not compared."""
+    """Return the call options of each method by name.
+
+    `folders` maps methods that need trained weights to their folder. Outputs of methods with a temperature or a
+    lossy
+    rule are not compared."""
     early: dict[str, Any] = {"draft_model": "layers:10"}
     found: dict[str, dict[str, Any]] = {
         PLAIN: {"drafter": "none"},
@@ -76,24 +79,24 @@ TRAINED = {
     "heads": "heads:", "parallel heads": "heads:", "learning heads": "learning:", "eagle": "heads:", "skips": "skip:",
     "student": "",
 }  # fmt: skip
-"""Methods that something has to be trained for, and what stands before its folder in `draft_model`."""
+"""Methods that need trained weights, and the prefix of their folder in `draft_model`."""
 
 BASES = {
     "copy, sampled": "plain, sampled",
     "copy, k-sequential": "plain, sampled",
     "contrast": "contrast, plain",
 }
-"""Method -> the one that its time is set against; plain for the others."""
+"""Methods whose time is compared with another baseline than plain decoding."""
 
-LOOSE = {"copy, k-sequential", "copy, BiLD"}  # whose outputs need not be those of their base
+LOOSE = {"copy, k-sequential", "copy, BiLD"}  # methods whose outputs may differ from their baseline's
 
 
 def read_prompts(folder: Path, engine: copyspec.Engine, per_group: int, most: int) -> dict[str, list[Case]]:
-    """Prompts of each group, one of each question, none of more than `most` tokens."""
+    """Read prompts of each group: one per question, of at most `most` tokens."""
     found: dict[str, list[Case]] = {}
     for group, (file, named) in GROUPS.items():
         rows: list[Transcript] = [row for row in read_transcripts([folder / f"{file}.jsonl.gz"]) if named in row.set]
-        rows.sort(key=lambda row: row.group)  # hashes: any order that is the same each time
+        rows.sort(key=lambda row: row.group)  # groups are hashes, so that this order is arbitrary but reproducible
         cases, seen = list[Case](), set[str]()
         for row in rows:
             case = case_of(row)
@@ -108,7 +111,7 @@ def read_prompts(folder: Path, engine: copyspec.Engine, per_group: int, most: in
 
 
 def run(engine: copyspec.Engine, case: Case, options: Mapping[str, Any], tokens: int) -> dict[str, Any]:
-    """One method on one prompt."""
+    """Run one method on one prompt, and return its entry in the report."""
     references = case.references if options.get("drafter") != "none" else None
     started = process_time()
     result = engine.generate(case.chat, references, max_new_tokens=tokens, **options)
@@ -126,16 +129,16 @@ def run(engine: copyspec.Engine, case: Case, options: Mapping[str, Any], tokens:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One method's figures."""
+    """Figures of one method."""
 
     method: str
     tokens_per_pass: float
-    faster: Mapping[str, float]  # by group, and "all": how many times as fast as its base, per token
-    equal: str  # outputs that are its base's, of how many; "" where they need not be
+    faster: Mapping[str, float]  # by group and for "all": speed-up over the baseline, per token
+    equal: str  # "N of M" outputs equal the baseline's; "" if they may differ
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[Line]:
-    """Figures of each method on the prompts that it and its base have run on."""
+    """Compute the figures of each method on the prompts for which it and its baseline have results."""
     for name in report["methods"]:
         base = BASES.get(name, PLAIN)
         prompts = [each for each in report["prompts"] if name in each["runs"] and base in each["runs"]]
@@ -154,7 +157,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """Markdown: a line for each method, tokens per pass over all, and times by group."""
+    """Format a Markdown table with a line per method: tokens per pass over all groups, and speed-up by group."""
     groups = [group for group in GROUPS if any(each["group"] == group for each in report["prompts"])]
     written = [
         f"| method | tokens per pass | {' | '.join(groups)} | all | equal |",
@@ -167,7 +170,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> float:
-    """How many times as fast, per token: outputs of loose methods have lengths of their own."""
+    """Speed-up per token, since outputs of lossy methods differ in length."""
     per_token: list[float] = [
         sum(each["runs"][one]["seconds"] for each in prompts)
         / sum(len(each["runs"][one]["tokens"]) for each in prompts)
@@ -178,22 +181,26 @@ def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", nargs="?", type=Path, help="a folder of .jsonl.gz files")
+    parser.add_argument("transcripts", nargs="?", type=Path, help="folder of .jsonl.gz files")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--heads", help="a folder that training.heads has made")
-    parser.add_argument("--parallel", help="a folder of training.heads --kind parallel, or Medusa's")
-    parser.add_argument("--learning", help="a folder of recurrent heads, which go on learning from prompt to prompt")
-    parser.add_argument("--features", help="a folder of a feature layer: of training.heads --kind feature, or EAGLE's")
-    parser.add_argument("--student", help="a folder that training.distill has made")
-    parser.add_argument("--skips", help="a file that training.skips has made")
-    parser.add_argument("--methods", nargs="+", help="these alone")
+    parser.add_argument("--heads", help="folder written by training.heads")
+    parser.add_argument("--parallel", help="folder written by training.heads --kind parallel, or Medusa's")
+    parser.add_argument("--learning", help="folder of recurrent heads that keep learning from prompt to prompt")
+    parser.add_argument(
+        "--features", help="folder of a feature layer written by training.heads --kind feature, or EAGLE's"
+    )
+    parser.add_argument("--student", help="folder written by training.distill")
+    parser.add_argument("--skips", help="file written by training.skips")
+    parser.add_argument("--methods", nargs="+", help="run only these methods")
     parser.add_argument("--per-group", type=int, default=2)
-    parser.add_argument("--max-prompt", type=int, default=512, help="tokens")
+    parser.add_argument("--max-prompt", type=int, default=512, help="skip prompts of more tokens than this")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="written after every prompt; a run goes on from what it holds")
-    parser.add_argument("--report", type=Path, help="print the table of this file, and run nothing")
+    parser.add_argument(
+        "--json", type=Path, help="results file, written after every prompt; an existing one is resumed"
+    )
+    parser.add_argument("--report", type=Path, help="print the table of this results file without running anything")
     given = parser.parse_args()
     if given.report:
         print(table(json.loads(given.report.read_text(encoding="utf-8"))))

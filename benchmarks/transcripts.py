@@ -1,4 +1,4 @@
-"""Recorded outputs of real models: reading them, choosing rows, and arithmetic shared by the benchmarks."""
+"""Reads recorded outputs of real models and selects rows; also holds arithmetic shared by the benchmarks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from copyspec.text.block_tokens import break_tokens, encode_block
 from copyspec.text.blocks import find_blocks
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
-"""Tasks whose first reference is the text being edited; elsewhere references are plain references."""
+"""Tasks whose first reference is the text being edited. In other tasks, all references are ordinary ones."""
 
 END_NAMES = ("<|end_of_text|>", "</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>")
 """End-of-sequence tokens of the tokenizers in use (Llama 3, Llama 2, GPT-2, Qwen), in order of preference."""
@@ -28,42 +28,42 @@ END_NAMES = ("<|end_of_text|>", "</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One recorded reply and what its writer had before it."""
+    """One recorded reply with the prompt and references that its writer was given."""
 
     id: str
     task: str
     set: str  # the part of the id before the first ":" or "-"
     model: str
-    group: str  # rows of one group share their prompt's source: keep it on one side of a split
+    group: str  # rows of one group share the source of their prompt and must stay on one side of a train/test split
     prompt: str
     references: tuple[str, ...]
     output: str
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What figures are reported by."""
+        """(task, set, model), by which figures are reported."""
         return self.task, self.set, self.model
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A transcript in token ids; `output` ends with the end of sequence."""
+    """A transcript as token ids. `output` ends with the end-of-sequence token."""
 
     prompt: list[int]
     references: list[list[int]]
     output: list[int]
     ngrams: NGrams | None = None
-    """What is known of the language, in the tokens of the row."""
+    """N-gram statistics of the language, in tokens of the row's tokenizer."""
     blocks: Sequence[Source] = ()
-    """Of the prompt."""
+    """Candidate blocks of the prompt that may be the edited text."""
     breaks: frozenset[int] = frozenset()
     """See `text.block_tokens.break_tokens`."""
 
 
 def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
-    """The rows of `.jsonl.gz` files, or of all such files in folders, in a fixed order.
+    """Read the rows of `.jsonl.gz` files, or of all such files in folders, in a fixed order.
 
-    Raises ValueError where a path is neither, or a row lacks a field.
+    Raises ValueError if a path is neither, or if a row lacks a field.
     """
     rows = []
     for file in _files(paths):
@@ -77,7 +77,8 @@ def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
 
 
 def choose_rows(rows: Sequence[Transcript], per_set: int | None, seed: int = 0) -> list[Transcript]:
-    """At most `per_set` rows of each (task, set, model), drawn with `seed`, in the order of `rows`; None: all."""
+    """Draw at most `per_set` rows of each (task, set, model) with `seed`, keeping the order of `rows`; None: all
+    rows."""
     if per_set is None:
         return list(rows)
     by_key: dict[tuple[str, str, str], list[int]] = {}
@@ -93,7 +94,7 @@ def choose_rows(rows: Sequence[Transcript], per_set: int | None, seed: int = 0) 
 
 
 def load_tokenizer(file: str | Path) -> Tokenizer:
-    """A `tokenizer.json`, gzip allowed."""
+    """Load a `tokenizer.json` file, gzipped or not."""
     path = Path(file)
     if not path.is_file():
         raise ValueError(f"no tokenizer file at {str(file)!r}: give the path of a tokenizer.json or tokenizer.json.gz")
@@ -102,7 +103,7 @@ def load_tokenizer(file: str | Path) -> Tokenizer:
 
 
 def end_token(tokenizer: Tokenizer) -> int:
-    """The tokenizer's end of sequence; one id past its vocabulary where it names none."""
+    """Return the tokenizer's end-of-sequence token, or the first id beyond its vocabulary if it has none."""
     for name in END_NAMES:
         token = tokenizer.token_to_id(name)
         if token is not None:
@@ -111,7 +112,7 @@ def end_token(tokenizer: Tokenizer) -> int:
 
 
 def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
-    """The row in token ids, without special tokens but the end of the output."""
+    """Tokenise a row. The end of the output is its only special token."""
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -136,7 +137,7 @@ def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
 
 @lru_cache(maxsize=1)
 def ngrams(tokenizer: Tokenizer) -> NGrams:
-    """The language's n-grams in the tokens of `tokenizer`."""
+    """Return the n-gram statistics of the language in the tokens of `tokenizer`."""
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
@@ -146,12 +147,12 @@ def ngrams(tokenizer: Tokenizer) -> NGrams:
 
 @lru_cache(maxsize=1)
 def breaks(tokenizer: Tokenizer) -> frozenset[int]:
-    """Tokens that labels and openings end with."""
+    """Return the tokens that labels and opening marks end with."""
     return break_tokens(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The nearest-rank quantile, q in [0, 1]; 0.0 of nothing."""
+    """Return the nearest-rank quantile, q in [0, 1]; 0.0 for no values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -159,12 +160,12 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """0.0 where the denominator is 0."""
+    """Return the quotient, or 0.0 if the denominator is 0."""
     return numerator / denominator if denominator else 0.0
 
 
 def machine() -> dict[str, str | int]:
-    """What figures of time depend on, for the head of a report."""
+    """Describe the machine for the head of a report, since times depend on it."""
     return {
         "system": platform.system(),
         "processor": _processor(),

@@ -101,11 +101,13 @@ class HuggingFaceEmbedder:
     def _encoded(self, texts: list[str]) -> NDArray[np.float32]:
         import torch
 
+        from copyspec.targets.hooks.inference import inference_mode
+
         if self._settings.lowers:
             texts = [text.lower() for text in texts]
         batch = self._tokenizer(texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt")
         ids, mask = batch["input_ids"].to(self._device), batch["attention_mask"].to(self._device)
-        with torch.inference_mode():
+        with inference_mode():
             states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
             pooled = self._settings.pooled(states, mask)
             if self._normalize:

@@ -72,7 +72,7 @@ class CrossEncoderScorer:
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
         """Return the scores of (query, text) pairs. [len(pairs)]"""
-        import torch
+        from copyspec.targets.hooks.inference import inference_mode
 
         scores = np.empty(len(pairs), np.float64)
         order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][1]))
@@ -82,7 +82,7 @@ class CrossEncoderScorer:
             batch = self._tokenizer(
                 queries, texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt"
             )
-            with torch.inference_mode():
+            with inference_mode():
                 logits = self._model(**batch.to(self._device)).logits.double()
             scores[part] = (logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]).cpu().numpy()
         return scores

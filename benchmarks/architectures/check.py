@@ -20,15 +20,17 @@ from copyspec.targets.base import Target
 from copyspec.targets.generation import settings
 
 LENGTHS = (3, 14, 40, 27, 6, 52, 9)
-"""Of the prompts: within, at and beyond windows of 8 and 24."""
+"""Prompt lengths in tokens: shorter than, equal or close to, and longer than the windows of 8 and 24."""
 
 OUTPUT = 24
 RUNS = ((1, 0.2), (3, 0.0), (3, 0.2), (4, 1.0), (4, 0.2))
-"""(rows at a time, part of a reference's tokens that is replaced): drafts are right, sometimes right, and wrong, and
-rows leave and join."""
+"""(batch size, fraction of a reference's tokens that are replaced).
+
+Drafts are thus right, sometimes right or wrong, and rows leave and join the batch."""
 
 TIE = 1e-5
-"""Two tokens whose scores differ by less, in standard deviations of the scores, are tied in float32."""
+"""Two tokens count as tied in float32 if their logits differ by less than this, in standard deviations of the
+logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,14 @@ class Case:
 
 
 def cases(model: PreTrainedModel, vocab_size: int) -> list[Case]:
-    """Prompts and what `generate` makes of each alone."""
+    """Make prompts, and decode each of them alone with `generate`."""
     draw = random.Random(0)
     prompts = [_prompt(draw, length, vocab_size) for length in LENGTHS]
     return [Case(prompt, _generated(model, prompt)[0]) for prompt in prompts]
 
 
 def differences(model: PreTrainedModel, target: Target, cases: Sequence[Case]) -> Iterator[str | None]:
-    """An entry for each output that is not that of `generate`: "tie", or where it parts."""
+    """Yield one entry per output: None if it equals that of `generate`, "tie", or a description of the difference."""
     for round_, (batch_size, noise) in enumerate(RUNS if target.supports_drafts else RUNS[:2]):
         draw = random.Random(round_)
         requests = [_request(target, case, noise, draw) for case in cases]
@@ -54,7 +56,7 @@ def differences(model: PreTrainedModel, target: Target, cases: Sequence[Case]) -
 
 
 def _prompt(draw: random.Random, length: int, vocab_size: int) -> list[int]:
-    """Phrases that come again, as drafts need them."""
+    """Make a prompt of repeated phrases, so that there is something to copy."""
     phrase = [draw.randrange(5, vocab_size) for _ in range(max(2, length // 3))]
     return [*phrase, *phrase, *(draw.randrange(5, vocab_size) for _ in range(length))][:length]
 
@@ -93,7 +95,7 @@ def _difference(model: PreTrainedModel, case: Case, output: Sequence[int], targe
 
 @torch.no_grad()
 def _generated(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[list[int], torch.Tensor]:
-    """The new tokens of greedy `generate`, and the logits of each."""
+    """Return the new tokens of greedy `generate` and the logits of each."""
     ids = torch.tensor([list(prompt)])
     options = settings(model, new_tokens=OUTPUT, output_logits=True, return_dict_in_generate=True)
     generation: Any = model

@@ -1,4 +1,4 @@
-"""Tiny random models of every architecture that transformers decodes, for `benchmarks.architectures`."""
+"""Builds tiny random models of every architecture that transformers decodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MADE: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": _INDEXER,
     "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
 }  # fmt: skip
-"""What types need beside their defaults, which alone make no model."""
+"""Configuration options for types whose defaults alone do not build a model."""
 
 SMALL: dict[str, dict[str, Any]] = {
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1},
@@ -57,16 +57,16 @@ SMALL: dict[str, dict[str, Any]] = {
     "zamba": {"attention_hidden_size": 64, "attention_head_dim": 16, "n_mamba_heads": 2},
     "zamba2": {"attention_hidden_size": 64, "attention_head_dim": 16, "n_mamba_heads": 8, "mamba_headdim": 8},
 }  # fmt: skip
-"""Sizes that only fit one another."""
+"""Configuration options of types in which several sizes must match."""
 
 
 def model_types() -> list[str]:
-    """Every causal and encoder-decoder type of the installed transformers."""
+    """List every causal and encoder-decoder type of the installed transformers."""
     return sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES})
 
 
 def tiny(model_type: str, window: int) -> PreTrainedModel:
-    """A tiny model with unit-gain random weights. Raises what the type raises where it cannot be built."""
+    """Build a tiny model with unit-gain random weights. Raises whatever the type raises if it cannot be built."""
     config = AutoConfig.for_model(model_type, **MADE.get(model_type, {}))
     kind = _class_of(config)
     text = config.get_text_config(decoder=True)

@@ -43,7 +43,7 @@ from copyspec.targets.selftest.shrinking import windows
 
 WINDOWS = (8, 24)
 PATIENCE = 900.0
-"""Seconds for one type."""
+"""Time limit per type, in seconds."""
 
 
 @dataclass(slots=True)
@@ -52,13 +52,13 @@ class Finding:
     outcome: str
     model: str = ""
     windows: tuple[int, ...] = ()
-    outputs: int = 0  # compared
+    outputs: int = 0  # number of outputs compared
     ties: int = 0
     reason: str = ""
 
 
 def examine(model_type: str) -> Finding:
-    """The worst of what the windows show."""
+    """Test a type with every window, and return the worst finding."""
     found: list[Finding] = []
     for window in WINDOWS:
         finding = _examine(model_type, window)
@@ -129,7 +129,7 @@ def _work(model_type: str, answer: Connection) -> None:
 
 
 def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
-    """A process per type, `jobs` at a time: none can disturb another, or hold up the rest."""
+    """Run each type in a process of its own, `jobs` at a time, so that a crash or a hang affects only that type."""
     waiting = list(types)
     running: dict[Connection, tuple[str, BaseProcess, float]] = {}
     context = multiprocessing.get_context("fork")
@@ -157,7 +157,7 @@ def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
 
 
 def table(findings: Sequence[Finding]) -> dict[str, object]:
-    """What `--json` writes."""
+    """Build the report that `--json` writes."""
     counts = Counter(each.outcome for each in findings)
     return {
         "transformers": transformers.__version__,
@@ -168,24 +168,26 @@ def table(findings: Sequence[Finding]) -> dict[str, object]:
 
 
 _MEANING = {
-    "trees": "Drafts are verified as trees, in batches; outputs equal",
-    "chains": "Drafts are verified as chains, row by row; outputs equal",
+    "trees": "Drafts verified as trees, in batches; outputs equal",
+    "chains": "Drafts verified as chains, row by row; outputs equal",
     "plain": 'Refused with a reason; `on_unsupported="plain"` decodes without drafts; outputs equal',
     "refused": "Refused with a reason, without drafts too",
-    "no text": "`generate` takes no prompt of tokens alone (images, sounds, codebooks), or not in these sizes",
-    "not built": "No tiny model was built from the type's configuration",
+    "no text": "Not tested: `generate` needs more than a prompt of tokens (images, sounds, codebooks), or other sizes",
+    "not built": "Not tested: no tiny model could be built from the type's configuration",
     "wrong": "An output differs",
 }
 
 
 def markdown(findings: Sequence[Finding]) -> str:
-    """The table for docs/architectures.md."""
+    """Format the page docs/architectures.md."""
+    outputs, ties = sum(each.outputs for each in findings), sum(each.ties for each in findings)
     lines = [
         "# Architectures",
         "",
-        f"What `python -m benchmarks.architectures` found with transformers {transformers.__version__}: tiny models",
-        "with random weights of every causal and encoder-decoder type beside their own `generate`, windows of 8 and",
-        "24 tokens, ragged batches whose rows join and leave, drafts right, wrong and sometimes right.",
+        f"{outputs:,} outputs were compared with `generate` of transformers {transformers.__version__}; {ties}",
+        "differed at a near-tie (scores within 1e-5 of their standard deviation). `python -m benchmarks.architectures`",
+        "runs a tiny model with random weights of every causal and encoder-decoder type: windows of 8 and 24 tokens,",
+        "ragged batches whose rows join and leave, and drafts that are right, wrong and sometimes right.",
         "",
         "| outcome | types |",
         "|---|---|",
@@ -194,8 +196,6 @@ def markdown(findings: Sequence[Finding]) -> str:
         names = [f"`{each.type}`" for each in sorted(findings, key=lambda each: each.type) if each.outcome == outcome]
         if names:
             lines.append(f"| {_MEANING[outcome]}: **{len(names)}** | {', '.join(names)} |")
-    outputs, ties = sum(each.outputs for each in findings), sum(each.ties for each in findings)
-    lines += ["", f"{outputs:,} outputs were compared; {ties} parted at a near-tie (1e-5 of the scores' deviation)."]
     return "\n".join(lines) + "\n"
 
 
@@ -205,10 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", nargs="+", metavar="TYPE", default=[], help="these types (default: all)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table here, and go on where it ends")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write docs/architectures.md here")
+    parser.add_argument("--only", nargs="+", metavar="TYPE", default=[], help="test only these types (default: all)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes at a time (default: 1)")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="results file; types that it already contains are skipped"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write docs/architectures.md to this file")
     options = parser.parse_args(arguments)
     known: list[Finding] = []
     if options.json is not None and options.json.exists():

@@ -1,1 +1,1 @@
-"""copyspec inside other engines, compared with their own drafters."""
+"""Compares copyspec inside other engines with their own drafters."""

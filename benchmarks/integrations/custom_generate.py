@@ -1,4 +1,4 @@
-"""`model.generate` with and without `custom_generate=copyspec.hf`, on texts that the bundled model corrects.
+"""Times `model.generate` with and without `custom_generate=copyspec.hf`, on texts that the bundled model corrects.
 
 Methods take turns on the same left-padded batches. A figure is the median over the repeats of the total time of all
 batches, as wall time and as CPU time of this process, which is more reliable on a busy machine. Outputs are compared
@@ -25,7 +25,7 @@ from benchmarks.speed.report import surroundings
 from benchmarks.transcripts import ratio, write_json
 
 Seconds = dict[str, list[tuple[float, float]]]
-"""By method and repeat: by the clock, and of the CPU."""
+"""(wall, CPU) seconds of each repeat, by method."""
 
 Method = Callable[[dict[str, torch.Tensor], list[str]], torch.Tensor]
 
@@ -33,7 +33,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def methods(model: Any, tokenizer: Any, max_new_tokens: int, batch_size: int) -> dict[str, Method]:
-    """By name, the baseline first."""
+    """Return the methods by name, the baseline first."""
 
     def run(inputs: dict[str, torch.Tensor], texts: list[str], **options: Any) -> torch.Tensor:
         found: torch.Tensor = model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens, **options)
@@ -43,14 +43,14 @@ def methods(model: Any, tokenizer: Any, max_new_tokens: int, batch_size: int) ->
         return run(inputs, texts, custom_generate=copyspec.hf, tokenizer=tokenizer, edit_source=texts)
 
     found: dict[str, Method] = {"generate": run}
-    if batch_size == 1:  # it takes one prompt at a time
+    if batch_size == 1:  # prompt lookup does not support batches
         found["prompt lookup"] = partial(run, prompt_lookup_num_tokens=10)
     found["copyspec, prompt only"] = partial(run, custom_generate=copyspec.hf, tokenizer=tokenizer)
     return found | {"copyspec, edit source": told}
 
 
 def measure(model: Any, tokenizer: Any, texts: Sequence[str], options: argparse.Namespace, size: int) -> dict[str, Any]:
-    """The figures of one batch size."""
+    """Measure one batch size."""
     batches = [list(texts[start : start + size]) for start in range(0, len(texts), size)]
     encoded = [
         tokenizer(
@@ -62,7 +62,7 @@ def measure(model: Any, tokenizer: Any, texts: Sequence[str], options: argparse.
         for batch in batches
     ]
     chosen = methods(model, tokenizer, options.max_new_tokens, size)
-    for method in chosen.values():  # copyspec counts its n-grams, torch allocates
+    for method in chosen.values():  # warm-up: copyspec prepares its n-grams, torch allocates memory
         method(encoded[0], batches[0])
     seconds: Seconds = {name: [(0.0, 0.0)] * options.repeat for name in chosen}
     differing = dict.fromkeys(chosen, 0)
@@ -102,7 +102,7 @@ def _figures(seconds: Seconds, differing: dict[str, int]) -> dict[str, dict[str,
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and returns the exit status."""
+    """Run the benchmark and return the exit status."""
     given = sys.argv[1:] if words is None else list(words)
     options = _parser().parse_args(given)
     if options.threads:
@@ -139,15 +139,15 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--texts", help="a file with one text per line (default: the built-in sentences)")
-    add("--rows", type=int, help="texts at most (default: all)")
+    add("--texts", help="file with one text per line (default: the built-in sentences)")
+    add("--rows", type=int, help="maximum number of texts (default: all)")
     add("--template", default=TEMPLATE, help="instruction around each text (default: %(default)r)")
     add("--batch-sizes", type=int, nargs="+", default=[1, 32])
     add("--dtype", choices=list(DTYPES), default="float32")
     add("--max-new-tokens", type=int, default=128)
     add("--repeat", type=int, default=5)
-    add("--threads", type=int, help="of torch (default: torch's own choice)")
-    add("--json", help="file for the report")
+    add("--threads", type=int, help="number of torch threads (default: torch's own choice)")
+    add("--json", help="write the report to this file")
     return parser
 
 

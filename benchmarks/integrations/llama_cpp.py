@@ -1,11 +1,11 @@
-"""llama-cpp-python without drafts, with its own prompt lookup and with copyspec's draft model, on one GGUF file.
+"""Times llama-cpp-python without drafts, with its own prompt lookup and with copyspec's draft model, on one GGUF file.
 
 python -m benchmarks.integrations.llama_cpp default --texts FILE --rows 64
 
 `default` first writes the bundled model as a float32 file. Texts are corrected greedily, one after another. Methods
 take turns; a figure is the median over the repeats of the total CPU time (and wall time) of all texts. Outputs are
-compared with the plain ones; exit status 1 if one of copyspec's differs. `decode_seconds` is the CPU time
-in llama.cpp itself, and `bound` the speedup if nothing else took any.
+compared with the plain ones; exit status 1 if one of copyspec's differs. `decode_seconds` is the CPU time in llama.cpp
+itself, and `bound` the speed-up if everything else took no time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Counted:
         self.llm.eval, self.llm._ctx.decode = counted, timed
 
     def write(self, prompt: str | list[int], chat: bool, max_tokens: int) -> tuple[str, int]:
-        """The text, and its tokens."""
+        """Generate; return the text and its number of tokens."""
         if chat:
             messages = [{"role": "user", "content": prompt}]
             answer = self.llm.create_chat_completion(messages, temperature=0, max_tokens=max_tokens)
@@ -64,8 +64,8 @@ class Counted:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a GGUF file, 'smollm2' or 'default'")
-    parser.add_argument("--texts", type=Path, required=True, help="a text to correct in each line")
+    parser.add_argument("model", help="GGUF file, 'smollm2' or 'default'")
+    parser.add_argument("--texts", type=Path, required=True, help="file with one text to correct per line")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def model_file(name: str, scratch: Path) -> tuple[Path, bool]:
-    """The file, and whether prompts go through its chat template."""
+    """Return the GGUF file, and whether prompts go through its chat template."""
     if name == "smollm2":
         from copyspec.models.aliases import ALIASES
 
@@ -145,7 +145,7 @@ def measure(file: Path, texts: list[str], chat: bool, arguments: argparse.Namesp
 
 def answered(name: str, model: Counted, text: str, chat: bool, max_tokens: int) -> tuple[str, int]:
     prompt: str | list[int] = f"Correct the grammar: {text}"
-    if not chat:  # by ids: the file does not say which tokens are special
+    if not chat:  # as ids, since the file does not say which tokens are special
         prompt = copyspec.load("default", dtype="float32").codec.encode(str(prompt), wrap=True).ids
     if name != "copyspec, edit source":
         return model.write(prompt, chat, max_tokens)

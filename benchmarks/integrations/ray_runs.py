@@ -1,4 +1,4 @@
-"""A run on Ray compared with one process: CPU seconds per row; and runs with killed actors and drivers.
+"""Measures CPU seconds per row of a run on Ray and of one process, and tests runs with killed actors and drivers.
 
 python -m benchmarks.integrations.ray_runs --rows 2400 --actors 1 2
 python -m benchmarks.integrations.ray_runs --rows 120 --part 2 --actors 2 --kills 10
@@ -33,11 +33,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=600)
     parser.add_argument("--part", type=int, default=20, help="rows per part")
-    parser.add_argument("--actors", type=int, nargs="+", default=[2], help="a run with each number of actors")
+    parser.add_argument("--actors", type=int, nargs="+", default=[2], help="numbers of actors; one run each")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--drive", nargs=2, metavar=("IN", "OUT"), help="one run, which another process kills")
+    parser.add_argument(
+        "--drive", nargs=2, metavar=("IN", "OUT"), help="internal: one run, in a process that may be killed"
+    )
     arguments = parser.parse_args()
     if arguments.drive:
         source, output = map(Path, arguments.drive)
@@ -84,7 +86,7 @@ def compare(scratch: Path, arguments: argparse.Namespace) -> int:
 
 
 def check(output: Path, expected: dict[object, str], killed: list[str]) -> dict[str, Any]:
-    """The rows of a run against the expected ones, and what its actors took."""
+    """Compare the rows of a run with the expected ones, and sum up its actors' costs."""
     told = [json.loads(file.read_text()) for file in (output / DONE).glob("*.json")]
     lines = [json.loads(line) for file in output.glob("*.jsonl") for line in file.read_text().splitlines()]
     ids = Counter(row["id"] for row in lines)
@@ -103,7 +105,7 @@ def check(output: Path, expected: dict[object, str], killed: list[str]) -> dict[
 
 
 def sentences(count: int) -> list[dict[str, object]]:
-    """Sentences with mistakes, all different."""
+    """Make distinct sentences with mistakes."""
     people = ["The childrens", "My friend", "A teacher", "The dogs of our neighbour", "Nobody in this village"]
     acts = ["has went to", "are looking forward to see", "don't likes", "was tell me about", "have buyed a map of"]
     places = ["the the old harbour", "a island in north", "this beautiful mountains", "the library of city"]
@@ -115,7 +117,7 @@ def sentences(count: int) -> list[dict[str, object]]:
 
 
 def in_one_process(rows: list[dict[str, object]], part: int) -> tuple[dict[object, str], float]:
-    """The corrected text of each row, and the CPU seconds without loading."""
+    """Correct all rows in this process; return the text of each row, and the CPU seconds without loading."""
     each = task()
     each.load()
     begun = time.process_time()
@@ -129,10 +131,10 @@ def in_one_process(rows: list[dict[str, object]], part: int) -> tuple[dict[objec
 
 
 def killing(source: Path, output: Path, count: int, arguments: argparse.Namespace) -> list[str]:
-    """Runs until all is done, killing an actor or the driver now and then; what was killed."""
+    """Run until all rows are done, now and then killing an actor or the driver; return what was killed."""
     import psutil
 
-    os.environ.setdefault("RAY_worker_niceness", "0")  # it is 15, and a busy machine would let actors starve
+    os.environ.setdefault("RAY_worker_niceness", "0")  # the default is 15, with which actors starve on a busy machine
     rng = random.Random(arguments.seed)
     size = ["--actors", str(count), "--part", str(arguments.part)]
     command = [sys.executable, "-m", "benchmarks.integrations.ray_runs", "--drive", str(source), str(output), *size]
@@ -163,7 +165,7 @@ def killing(source: Path, output: Path, count: int, arguments: argparse.Namespac
 def _title(process: object) -> str:
     try:
         return " ".join(process.cmdline())  # type: ignore[attr-defined]
-    except Exception:  # it has ended
+    except Exception:  # it has ended already
         return ""
 
 

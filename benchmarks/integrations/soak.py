@@ -1,12 +1,12 @@
-"""Soak test of a server on this machine, with well-behaved and badly behaved clients at the same time.
+"""Soak-tests a server on this machine, with well-behaved and badly behaved clients at the same time.
 
 python -m benchmarks.integrations.soak --server copyspec --clients 64 --seconds 600
 
-It starts `copyspec serve`, or vLLM with copyspec's proposer, on a free port. First a single client requests every text
-once, without naming a source. Then clients request them at random: whole or streamed, reading slowly, disconnecting in
-the middle of an answer or a request, with bodies that are too large, broken JSON, wrong values and wrong keys. Every
-complete answer must equal the first one, every bad request must get its status, and in the end the server must be idle,
-with the same open files and about the same memory. Exit status 1 otherwise.
+The test starts `copyspec serve`, or vLLM with copyspec's proposer, on a free port. First a single client requests every
+text once, without naming a source. Then clients request them at random: whole or streamed, reading slowly,
+disconnecting in the middle of an answer or a request, with bodies that are too large, broken JSON, wrong values and
+wrong keys. Every complete answer must equal the first one, every bad request must get its status, and in the end the
+server must be idle, with the same open files and about the same memory. Exit status 1 otherwise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEY = "a-key-of-the-soak"
 PATH = "/v1/completions"
 MAX_TOKENS = 96
 TOO_LARGE = 5 << 20  # bytes; copyspec serves up to 4 MiB
-TOO_LONG = 2000  # times a text
+TOO_LONG = 2000  # repetitions of a text
 START_SECONDS, ANSWER_SECONDS = 600, 300
 
 KINDS = {
@@ -50,22 +50,22 @@ KINDS = {
     "wrong key": 1,
     "no HTTP": 1,
 }
-"""What a client may do next, and how often."""
+"""Weights with which a client's next action is drawn."""
 
 STATUS = {"too large": (413, 400), "no JSON": (400, 422), "wrong value": (400,), "wrong key": (401,)}
 SETTLE_SECONDS = 20
-MOST_GROWTH = 64  # MiB between the first third of the run and its end
+MOST_GROWTH = 64  # maximum growth in MiB between the first third of the run and its end
 
 
 class Server:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     def __init__(self, kind: str, model: str, scratch: Path) -> None:
         self.kind, self.port = kind, _free_port()
         self.log = scratch / "server.log"
         environment = os.environ | {"COPYSPEC_API_KEY": KEY} | engines.SETTINGS
         environment.setdefault(*engines.FEW_KERNELS)
-        del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # its server needs a process for the engine
+        del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # vLLM's server needs a separate process for the engine
         if kind == "copyspec":
             words = ["-m", "copyspec", "serve", "--model", model, "--dtype", "float32"]
             words += ["--name", "soak", "--batch-size", "16"]
@@ -81,7 +81,7 @@ class Server:
         )
 
     def stop(self) -> int:
-        """Its exit status, after SIGTERM."""
+        """Send SIGTERM and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(60)
@@ -90,7 +90,7 @@ class Server:
             return self.process.wait()
 
     def measure(self) -> dict[str, int]:
-        """Memory in MiB and open files of its processes."""
+        """Return memory in MiB and the number of open files of its processes."""
         import psutil
 
         family = [psutil.Process(self.process.pid)]
@@ -119,7 +119,7 @@ def request(body: bytes, *, key: str = KEY, length: int | None = None) -> bytes:
 
 
 async def answer(reader: asyncio.StreamReader, *, slow: bool = False) -> tuple[int, bytes]:
-    """Status and body. A slow client reads a few bytes at a time, and waits between."""
+    """Read an answer; return status and body. A slow client reads a few bytes at a time, with pauses."""
     status = int((await reader.readline()).split()[1])
     chunked = False
     while (line := await reader.readline()).strip():
@@ -134,7 +134,7 @@ async def answer(reader: asyncio.StreamReader, *, slow: bool = False) -> tuple[i
 
 
 class Soak:
-    """All clients, and what they saw."""
+    """All clients and their observations."""
 
     def __init__(self, server: Server, texts: Sequence[str], seed: int) -> None:
         self._server, self._texts, self._rng = server, texts, random.Random(seed)
@@ -143,7 +143,7 @@ class Soak:
         self.faults: list[str] = []
 
     async def ready(self) -> None:
-        """Waits for the server."""
+        """Wait for the server."""
         begun = time.monotonic()
         while time.monotonic() - begun < START_SECONDS:
             if self._server.process.poll() is not None:
@@ -155,7 +155,7 @@ class Soak:
         raise SystemExit("the server did not start")
 
     async def learn(self) -> None:
-        """What each text is answered with."""
+        """Request every text once, and remember the answers."""
         for text in self._texts:
             status, body = await self._ask(json.dumps(self._fields(text)).encode())
             if status != 200:
@@ -163,7 +163,7 @@ class Soak:
             self._expected.append(json.loads(body)["choices"][0]["text"])
 
     async def client(self, until: float) -> None:
-        """One client after another."""
+        """Run one client after another until time `until`."""
         kinds, weights = list(KINDS), list(KINDS.values())
         while time.monotonic() < until:
             kind = self._rng.choices(kinds, weights)[0]
@@ -176,7 +176,7 @@ class Soak:
                 await asyncio.sleep(0.5)
 
     async def idle(self) -> dict[str, float]:
-        """What the server says that it still does, when all have gone."""
+        """Return the server's own counts of unfinished work, after all clients have left."""
         async with connected(self._server.port) as (reader, writer):
             writer.write(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
             _, body = await answer(reader)
@@ -214,7 +214,7 @@ class Soak:
             if kind == "too large":
                 if self._server.kind == "copyspec":
                     status, _ = await self._ask(b'{"prompt": "', length=TOO_LARGE)
-                else:  # vLLM bounds no bodies, but the length of the context
+                else:  # vLLM limits the context length but not the size of a body
                     long = text * TOO_LONG
                     status, _ = await self._ask(json.dumps(self._fields(long) | {"edit_source": long}).encode())
             else:
@@ -260,7 +260,7 @@ async def soak(server: Server, texts: Sequence[str], options: argparse.Namespace
     end = time.monotonic() + SETTLE_SECONDS
     while (left := await run.idle()) and any(left.values()) and time.monotonic() < end:
         await asyncio.sleep(0.5)
-    await run.learn()  # it answers still; what it says now is compared below
+    await run.learn()  # checks that it still answers; answers are compared below
     half = len(run._expected) // 2
     same = run._expected[:half] == run._expected[half:]
     after = server.measure()
@@ -280,7 +280,7 @@ def _free_port() -> int:
 
 
 def _joined(body: bytes) -> bytes:
-    """The body that came in chunks."""
+    """Decode a chunked body."""
     found: list[bytes] = []
     while body:
         size, _, body = body.partition(b"\r\n")
@@ -304,7 +304,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", choices=["copyspec", "vllm"], default="copyspec")
     parser.add_argument("--model", default="default", help="default, smollm2, or a folder (default: %(default)s)")
-    parser.add_argument("--texts", help="a file with a text in each line (default: the built-in sentences)")
+    parser.add_argument("--texts", help="file with one text per line (default: the built-in sentences)")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=600.0)

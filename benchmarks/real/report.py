@@ -1,4 +1,4 @@
-"""The table of a run of `benchmarks.real`."""
+"""Formats the results of `benchmarks.real` as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OWN = "copyspec"
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """Totals by task, as Markdown: times over those of copyspec, wall time first, processor time in brackets."""
+    """Format totals per task as Markdown: the time of each method divided by copyspec's, with CPU time in brackets."""
     runs = report["runs"]
     others = [name for name in runs[0]["methods"] if name != OWN] if runs else []
     title = f"{report['model']}, {report['dtype']}, threads {report['threads']}, batch {report['batch']}"
@@ -26,7 +26,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def figures(runs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> dict[str, float]:
-    """Of some runs: `over NAME` and `over NAME, processor` for each other method, and what the table shows beside."""
+    """Summarise `runs`: `over NAME` and `over NAME, processor` for each other method, and the table's other columns."""
     own = [run["methods"][OWN] for run in runs]
     seconds, cpu = sum(each["seconds"] for each in own), sum(each["cpu_seconds"] for each in own)
     found = {

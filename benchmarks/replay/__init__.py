@@ -1,1 +1,1 @@
-"""Drafts on recorded outputs of real models, without a model."""
+"""Replays drafters along recorded outputs of real models, without running a model."""

@@ -1,4 +1,4 @@
-"""The replay's chart as SVG or PNG: a row per set, a mark per method at its tokens per call."""
+"""Draws the replay's chart as SVG or PNG: one row per set, one mark per method at its tokens per call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.replay.figures import BASELINES, Figures, Grid, by_limit, short
 
 COLOURS = ("#0b57d0", "#c2410c", "#5f6670", "#15803d", "#a21caf", "#8a6100", "#0e7490", "#b91c5c")
-"""Of the methods in their order, on light paper; `replay_html` has those for the dark."""
+"""Colours of the methods, in order, on a light background; `html.DARK` has those for a dark one."""
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<")
 """matplotlib's names of the shapes in SHAPES."""
@@ -27,17 +27,18 @@ SHAPES = (
     '<path d="M-5-3-3-5 0-2 3-5 5-3 2 0 5 3 3 5 0 2-3 5-5 3-2 0Z"/>',
     '<path d="M-5.2 0 4.2-5V5Z"/>',
 )
-"""Centred on (0, 0): methods differ by shape as well as by colour."""
+"""SVG paths centred on (0, 0). Methods differ in shape as well as in colour."""
 
 LEFT, WIDTH, LINE, GAP, HEAD, FOOT = 310, 940, 19, 30, 58, 44
-"""Of the SVG, in user units: end of the labels, whole width; heights of a row, a task's heading, legend, axis."""
+"""SVG dimensions in user units: label width and total width; heights of a row, a task heading, the legend and the
+axis."""
 
 AXIS = "tokens per call of the model (1 = plain decoding)"
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What is drawn: by task, the label of each set and each method's tokens per call on it."""
+    """Chart data: for each task, the label of each set and the tokens per call of each method."""
 
     title: str
     methods: list[str]
@@ -45,7 +46,8 @@ class Chart:
 
     @classmethod
     def of(cls, figures: Sequence[Figures]) -> Chart:
-        """Of the first limit of nodes. Of two prompt lookups one is drawn: they draft the same."""
+        """Build the chart for the first node limit. The two prompt lookups draft the same, so only one of them is
+        shown."""
         grid = Grid(next(iter(by_limit(figures).values())))
         twice = set(BASELINES) <= set(grid.methods)
         methods = [name for name in grid.methods if not (twice and name == BASELINES[0])]
@@ -57,7 +59,7 @@ class Chart:
 
     @property
     def ticks(self) -> list[float]:
-        """Of the axis, from 1 to at least the largest value."""
+        """Tick positions of the axis, from 1 to at least the largest value."""
         values = [value for rows in self.tasks.values() for _, cells in rows for value in cells]
         top = max([2.0, *values])
         step = next(step for step in (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0, math.inf) if top - 1 <= 10 * step)
@@ -67,7 +69,7 @@ class Chart:
 
 
 def svg(chart: Chart) -> str:
-    """The chart as an SVG element without colours of its own: those of the classes `m0`, `m1`, ... are the page's."""
+    """Render the chart as an SVG element without colours: the page styles its classes `m0`, `m1`, ..."""
     ticks = chart.ticks
     scale = (WIDTH - LEFT - 30) / (ticks[-1] - 1)
     bottom = HEAD + sum(GAP + LINE * len(rows) for rows in chart.tasks.values())
@@ -93,7 +95,7 @@ def svg(chart: Chart) -> str:
             middle = y + LINE / 2
             parts.append(f'<text class="set" x="12" y="{middle + 4}">{escape(short(label, 42))}</text>')
             parts.append(f'<path class="span" d="M{x(min(cells))} {middle}H{x(max(cells))}"/>')
-            for index in reversed(range(len(cells))):  # the first method lies on top
+            for index in reversed(range(len(cells))):  # the first method is drawn last, on top
                 said = f"{chart.methods[index]}, {label}: {cells[index]:.2f}"
                 parts.append(
                     f'<g class="m{index % len(SHAPES)}" transform="translate({x(cells[index])} {middle})">'
@@ -118,7 +120,7 @@ def _legend(methods: Sequence[str]) -> list[str]:
 
 
 def need_matplotlib() -> None:
-    """Raises ImportError, with the extra that brings it, where matplotlib is missing."""
+    """Raise ImportError, naming the extra that installs it, if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -126,7 +128,7 @@ def need_matplotlib() -> None:
 
 
 def png(chart: Chart, file: str | Path) -> None:
-    """Draws the chart with matplotlib. Raises ImportError where it is missing."""
+    """Draw the chart with matplotlib. Raises ImportError if it is missing."""
     need_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -156,7 +158,7 @@ def _draw(axes: Any, chart: Chart) -> None:
         y += 1
     for index, method in enumerate(chart.methods):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        order = 10 + len(chart.methods) - index  # the first method lies on top
+        order = 10 + len(chart.methods) - index  # the first method is drawn on top
         across, down = zip(*points[index], strict=True)
         axes.scatter(across, down, s=26, c=colour, marker=marker, label=method, zorder=order, linewidths=0)
     axes.set_yticks([at for at, _, _ in names], [name for _, name, _ in names], fontsize=8)

@@ -1,4 +1,4 @@
-"""The figures of a replay and their grouping, used by table, chart and documentation."""
+"""Holds the figures of a replay and groups them for tables, chart and documentation."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from benchmarks.transcripts import ratio
 
 BASELINES = ("prompt-lookup", "hf-prompt-lookup")
-"""What ratios are given over, the first that was measured: both draft the same."""
+"""Baselines for ratios, in order of preference; both draft the same."""
 
 TASKS = (
     "gec", "gec_document", "code_edit", "multiturn_edit", "rag", "summarization", "chat", "math", "translation",
 )  # fmt: skip
-"""The order of tasks: from those that copy most to those that copy least. Others follow."""
+"""Order of the tasks, from those that copy most to those that copy least. Other tasks come after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One line of the JSON: a method on a set."""
+    """Figures of one method on one set: one line of the JSON."""
 
     task: str
     set: str
     model: str
     method: str
-    nodes: int  # a call, at most
+    nodes: int  # maximum per call
     rows: int
     output_tokens: int
     calls: int
@@ -33,22 +33,22 @@ class Figures:
     nodes_per_call: float
     draft_us_p50: float
     draft_us_p99: float
-    mean_nodes: float | None = None  # a call on average, at most; None: no such limit
+    mean_nodes: float | None = None  # maximum average per call; None: no such limit
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What was replayed."""
+        """(task, set, model) that was replayed."""
         return self.task, self.set, self.model
 
     @property
     def limit(self) -> str:
-        """The limit in words."""
+        """The node limit in words."""
         mean = f", {self.mean_nodes:g} on average" if self.mean_nodes else ""
         return f"at most {self.nodes} nodes a call{mean}"
 
 
 def by_limit(figures: Iterable[Figures]) -> dict[str, list[Figures]]:
-    """The figures of each limit of nodes."""
+    """Group figures by node limit."""
     found: dict[str, list[Figures]] = {}
     for line in figures:
         found.setdefault(line.limit, []).append(line)
@@ -56,7 +56,7 @@ def by_limit(figures: Iterable[Figures]) -> dict[str, list[Figures]]:
 
 
 def short(text: str, most: int) -> str:
-    """`text` in at most `most` characters: models differ at both ends of their names, so the middle is left out."""
+    """Shorten `text` to `most` characters by omitting its middle, since model names differ at both ends."""
     if len(text) <= most:
         return text
     tail = (most - 1) // 2
@@ -64,10 +64,10 @@ def short(text: str, most: int) -> str:
 
 
 class Grid:
-    """The figures of one limit as a grid of sets and methods."""
+    """The figures of one node limit as a grid of sets and methods."""
 
     def __init__(self, figures: Sequence[Figures]) -> None:
-        self.any = figures[0]  # for what they have in common
+        self.any = figures[0]  # any of them, for the fields that they share
         self.methods = list(dict.fromkeys(line.method for line in figures))
         self.baseline = next((name for name in BASELINES if name in self.methods), None)
         self._cells = {(line.key, line.method): line for line in figures}
@@ -78,24 +78,24 @@ class Grid:
             self.tasks.setdefault(key[0], []).append(key)
 
     def cell(self, key: tuple[str, str, str], method: str) -> Figures:
-        """Of one set and method."""
+        """Return the figures of one method on one set."""
         return self._cells[key, method]
 
     def rows(self, key: tuple[str, str, str]) -> int:
-        """How many outputs of the set were replayed."""
+        """Number of outputs replayed in the set."""
         return self.cell(key, self.methods[0]).rows
 
     def label(self, key: tuple[str, str, str]) -> str:
-        """What tells the sets of a task apart: the model, and the set's name unless all share it."""
+        """Label of the set within its task: the model, and the set's name unless all sets of the task share it."""
         task, name, model = key
         model = "model not stated" if model.startswith("not stated") else model
         alone = len({other[1] for other in self.tasks[task]}) == 1
         return model if alone and len(self.tasks[task]) > 1 else f"{name} {model}"
 
     def ratio(self, task: str, method: str, other: Grid | None = None) -> float | None:
-        """Median over the sets of a task of tokens per call over the baseline's; None without a baseline.
+        """Median over a task's sets of tokens per call divided by the baseline's; None without a baseline.
 
-        `other`: where the baseline is, if it was measured with another limit of nodes.
+        `other`: the grid that contains the baseline, if it was measured with another node limit.
         """
         grid = other or self
         baseline = grid.baseline

@@ -1,10 +1,10 @@
-"""Fits the copy drafter's priors: prints a new `copyspec/drafters/copying/priors.py`.
+"""Fits the copy drafter's priors and prints a new `copyspec/drafters/copying/priors.py`.
 
 python -m benchmarks.replay.fit TRANSCRIPTS... --tokenizer FILE [--rows 70] [--rounds 3] > priors.py
 
-The drafter follows recorded outputs. At every node that an output reaches, the cursors there vote; the weights maximise
-the probability of the tokens that came next, with equal weight for every set of a task. Half of the groups is used for
-fitting; how well the weights generalise to the other half is printed on stderr.
+The drafter follows recorded outputs. At every tree node that an output reaches, the cursors (positions in the sources)
+vote for their next token. The fit maximises the probability of the tokens that came next, with equal weight for every
+set of a task. It uses half of the groups; the likelihood on the other half is printed on stderr.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from copyspec.drafters.copying.growth import SURE, join
 from copyspec.tree import ROOT
 
 TASKS = {"gec": 2, "gec_document": 2, "code_edit": 2, "multiturn_edit": 1.5, "math": 0.3, "translation": 0.1}
-"""Share of a task in the fit, 1 where not named: copying is what the drafter is for."""
+"""Weight of each task in the fit, 1 if not listed. Tasks with much copying count more, since the drafter is for
+them."""
 
-FORM_EDITS = 9  # of each form
+FORM_EDITS = 9  # edits per form
 
-STEPS, RATE = 150, 0.05  # of Adam
-SMOOTH = 2e-5  # pull of neighbouring columns towards each other
-SHRINK = 3e-6  # pull of every weight towards where it started
+STEPS, RATE = 150, 0.05  # steps and learning rate of Adam
+SMOOTH = 2e-5  # penalty on differences between neighbouring columns
+SHRINK = 3e-6  # penalty on the distance of the weights from their initial values
 
 Features = dict[int, int]
-"""How many cursors of a node are in each (situation, crowd) cell."""
+"""Number of a node's cursors in each (situation, crowd) cell."""
 
 
 class FittedPriors(Protocol):
@@ -61,17 +62,17 @@ class FittedPriors(Protocol):
 
 @dataclass(slots=True)
 class Visits:
-    """What was seen at the nodes that the outputs visited."""
+    """Observations at the nodes that the outputs visited."""
 
     voted: list[Features] = field(default_factory=list)
-    right: list[Features] = field(default_factory=list)  # those that stood at the token that came next
+    right: list[Features] = field(default_factory=list)  # cursors whose next token was right
     keys: list[tuple[str, str, str]] = field(default_factory=list)  # task, set, model
     calls: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     tokens: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
 
 class RecordingDrafter(CopyDrafter):
-    """Keeps, for every visited node, how its cursors voted and which were right."""
+    """A copy drafter that records, for every visited node, how its cursors voted and which were right."""
 
     def watch(self, key: tuple[str, str, str], visits: Visits) -> None:
         self._key, self._visits = key, visits
@@ -113,7 +114,7 @@ class RecordingDrafter(CopyDrafter):
 
 
 def visit(rows: Sequence[Transcript], tokenizer: Tokenizer, passes: int | None = None) -> Visits:
-    """Runs the drafter along the outputs of `rows`, or along what its first `passes` trees accept of each."""
+    """Run the drafter along the outputs of `rows`. `passes`: stop each output after this many passes."""
     visits, eos, budget = Visits(), end_token(tokenizer), Budget(32)
     for row in rows:
         tokens = tokenise(row, tokenizer, eos)
@@ -132,7 +133,7 @@ def visit(rows: Sequence[Transcript], tokenizer: Tokenizer, passes: int | None =
 
 
 class Likelihood:
-    """Mean negative log-probability of the tokens that came next, as a function of the logarithms of the weights."""
+    """Mean negative log-probability of the tokens that came next, as a function of the log-weights."""
 
     def __init__(self, visits: Visits) -> None:
         cells = sorted({cell for features in visits.voted for cell in features})
@@ -162,8 +163,9 @@ def _sparse(rows: Sequence[Features], columns: int) -> torch.Tensor:
 
 
 def fit(likelihood: Likelihood, fitted: FittedPriors, families: Sequence[str] = situations.FAMILIES) -> None:
-    """Puts the most likely weights into `fitted`, starting from what it holds. Only the weights of `families` change
-    where not all are named, and no crowd."""
+    """Write the maximum-likelihood weights into `fitted`, starting from its values.
+
+    If `families` does not name all families, only their weights change, and the crowd factors are kept."""
     fixed = torch.tensor([name not in families for name in situations.FAMILIES]).repeat_interleave(situations.STRIDE)
     start = torch.tensor(fitted.PRIORS).clamp_min(1e-4).log()
     weights = start.clone().requires_grad_()
@@ -178,8 +180,8 @@ def fit(likelihood: Likelihood, fitted: FittedPriors, families: Sequence[str] = 
         loss = likelihood(weights, crowds) + SMOOTH * rough + SHRINK * pull
         loss.backward()  # type: ignore[no-untyped-call]
         if weights.grad is not None and crowds.grad is not None:
-            weights.grad[situations.NONE_AT_ROOT] = 0.0  # the unit of all weights
-            crowds.grad.view_as(crowd)[:, 0, 0] = 0.0  # one cursor alone: the unit of its crowd
+            weights.grad[situations.NONE_AT_ROOT] = 0.0  # fixed, as the unit of all weights
+            crowds.grad.view_as(crowd)[:, 0, 0] = 0.0  # a single cursor: fixed, as the unit of its crowd
             weights.grad[fixed] = 0.0
             if fixed.any():
                 crowds.grad.zero_()
@@ -192,10 +194,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.fit", description=__doc__)
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
-    parser.add_argument("--rows", type=int, default=70, help="rows of each set and half, at most")
-    parser.add_argument("--families", default="", help="fit the weights of these alone, as in followed,start")
-    parser.add_argument("--rounds", type=int, default=3, help="times to run the drafter and fit anew")
-    parser.add_argument("--passes", type=int, help="of each row, at most: for families of the start (default: all)")
+    parser.add_argument("--rows", type=int, default=70, help="maximum number of rows per set and half")
+    parser.add_argument(
+        "--families", default="", help="comma-separated families to fit, such as followed,start (default: all)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="number of times to run the drafter and fit again")
+    parser.add_argument(
+        "--passes",
+        type=int,
+        help="maximum passes per row, for fitting the families at the start of an output (default: all)",
+    )
     parser.add_argument("--found", action="store_true", help="fit priors_found.py instead, on rows without references")
     options = parser.parse_args(arguments)
     rows, tokenizer = read_transcripts(options.transcripts), load_tokenizer(options.tokenizer)
@@ -215,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def form_edits(rows: Sequence[Transcript]) -> list[Transcript]:
-    """Some of the edits of `rows`, asked for in the forms that are fitted on."""
+    """Recast some of the edits of `rows` in the prompt forms used for fitting."""
     edits = [row for row in rows if row.task in EDIT_TASKS and row.references]
     made = [form_rows(form, edits[number :: len(FITTED)][:FORM_EDITS]) for number, form in enumerate(FITTED)]
     return [replace(row, task="forms") for each in made for row in each]

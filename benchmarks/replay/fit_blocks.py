@@ -1,4 +1,4 @@
-"""Fits where in a prompt an edited text starts: prints the weights of `copyspec.text.blocks`.
+"""Fits the weights of `copyspec.text.blocks`, which finds where in a prompt an edited text starts, and prints them.
 
 python -m benchmarks.replay.fit_blocks TRANSCRIPTS... [--recorded 0.2] [--weights fence,within a fence]
 """
@@ -17,17 +17,17 @@ from benchmarks.replay.prompt_forms import FITTED, HELD_OUT
 from benchmarks.transcripts import EDIT_TASKS, Transcript, choose_rows, read_transcripts
 from copyspec.text import blocks as text_blocks
 
-ALIKE = 0.6  # of an output and the text that it starts with, from which it counts as its edited version
-LOOKED_AT = 300  # characters of both
-FIRST = 8  # characters that tell a text from the same text with a mark before it
-STEPS, SHRINK = 300, 0.002  # of Adam; pull of the weights towards 0
+ALIKE = 0.6  # minimum similarity of a text and the output for the output to count as its edited version
+LOOKED_AT = 300  # characters of each that are compared
+FIRST = 8  # leading characters that tell a text from the same text with a mark before it
+STEPS, SHRINK = 300, 0.002  # steps of Adam; penalty on the size of the weights
 
-RECORDED = 0.2  # share of the prompts as they were recorded; the rest is of those asked for in other forms
+RECORDED = 0.2  # weight of the prompts as recorded; the rest goes to prompts in other forms
 NAMES = [kind for kind in text_blocks.KINDS for _ in range(2)] + list(text_blocks.FEATURES)
-FORM = "form "  # before the names of the latter
+FORM = "form "  # prefix of the names of the latter
 
 Example = tuple[list[tuple[float, ...]], list[int]]
-"""Features of the candidates, and which of them the output starts with."""
+"""Features of the candidates, and the indices of those that the output starts with."""
 
 
 def example(row: Transcript) -> Example:
@@ -44,7 +44,7 @@ def example(row: Transcript) -> Example:
         shares.append(SequenceMatcher(None, source, output, autojunk=False).ratio() + 0.1 * fits)
     best = max(shares, default=0.0)
     right = [i for i, share in enumerate(shares) if share >= max(ALIKE, best - 0.02)]
-    # A mark in front of a long text changes little of how alike it is to the output: the first characters decide.
+    # A mark in front of a long text hardly changes its similarity to the output, so the first characters decide.
     agree = [_agreeing(row.prompt[found[i].start : found[i].start + FIRST], row.output) for i in right]
     return [candidate.features for candidate in found], [
         i for i, length in zip(right, agree, strict=True) if length == max(agree)
@@ -52,7 +52,7 @@ def example(row: Transcript) -> Example:
 
 
 def _agreeing(source: str, output: str) -> int:
-    """How many characters both start with, at most FIRST."""
+    """Length of the common prefix of both in characters, at most FIRST."""
     pairs = zip(source.lower(), output[:FIRST].lower(), strict=False)
     return next((length for length, (ours, theirs) in enumerate(pairs) if ours != theirs), min(FIRST, len(source)))
 
@@ -68,7 +68,7 @@ def examples(rows: Sequence[Transcript], half: int, per_form: int) -> Iterator[t
 
 
 class Loss:
-    """Mean negative log-probability, by name, of the starts that were right, as a function of the weights."""
+    """Mean negative log-probability of the right starts, as a function of the weights. Names are weighted equally."""
 
     def __init__(self, named: Sequence[tuple[str, Example]], recorded: float) -> None:
         names = [name for name, _ in named]
@@ -97,8 +97,10 @@ class Loss:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.fit_blocks", description=__doc__)
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
-    parser.add_argument("--recorded", type=float, default=RECORDED, help="share of prompts as recorded (default: 0.2)")
-    parser.add_argument("--weights", default="", help="fit these marks and features alone, divided by commas")
+    parser.add_argument(
+        "--recorded", type=float, default=RECORDED, help="weight of the prompts as recorded (default: 0.2)"
+    )
+    parser.add_argument("--weights", default="", help="comma-separated marks and features to fit (default: all)")
     options = parser.parse_args(arguments)
     chosen = set(options.weights.split(",")) if options.weights else set(NAMES)
     if unknown := chosen.difference(NAMES):

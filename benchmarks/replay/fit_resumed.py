@@ -1,9 +1,9 @@
-"""Fits where an edited text goes on behind a difference: prints the weights of `copying.resumptions`.
+"""Fits where copying of an edited text resumes after a difference, and prints the weights of `copying.resumptions`.
 
 python -m benchmarks.replay.fit_resumed TRANSCRIPTS... --tokenizer FILE [--rows 40]
 
-The drafter runs along recorded edits, told which text is edited and not told. Half of the groups is used; on stderr
-stands how probable the tokens that came next are in both halves.
+The drafter runs along recorded edits, with and without being told which text is edited. The fit uses half of the
+groups; the likelihood of the tokens that came next is printed on stderr for both halves.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from copyspec.drafters.copying.situations import (
     crowd_columns,
 )
 
-STEPS, RATE, SHRINK = 150, 0.07, 1e-4  # of Adam; pull of the weights towards 0
+STEPS, RATE, SHRINK = 150, 0.07, 1e-4  # steps and learning rate of Adam; penalty on the size of the weights
 _BY_ODDS = (EDIT_RESUMED, FOLLOWED_RESUMED)
-HALF_POWER = math.log(2) / 2  # of a column
+HALF_POWER = math.log(2) / 2  # a weight is given in half powers of two
 
 
 @dataclass(slots=True)
 class Visit:
-    """A root behind a difference."""
+    """A tree root just after a difference."""
 
     share: float
     none: float
-    weights: list[float]  # of each cursor; of a resumed one, as at odds 1
+    weights: list[float]  # vote of each cursor; that of a resumed one as if its odds were 1
     right: list[bool]
-    features: list[list[int]]  # of a resumed cursor, else []
+    features: list[list[int]]  # features of a resumed cursor, [] for others
 
 
 class RecordingDrafter(CopyDrafter):
-    """Keeps what the roots behind a difference hold."""
+    """A copy drafter that reports the cursors at roots just after a difference."""
 
     def see(self, token: int, share: float) -> Visit | None:
         corpus, estimates, copied = self._corpus, self._estimates, self._tracker._copied
@@ -78,7 +78,7 @@ class RecordingDrafter(CopyDrafter):
 
 
 def visits(rows: Sequence[Transcript], tokenizer: Tokenizer) -> Iterator[Visit]:
-    """The roots behind a difference along the outputs of `rows`, each set of a task counting alike."""
+    """Yield the roots just after a difference along the outputs of `rows`, with equal weight for each set of a task."""
     eos, budget = end_token(tokenizer), Budget(32)
     sets: dict[tuple[str, str, str], list[Visit]] = {}
     for row in rows:
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.fit_resumed", description=__doc__)
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
-    parser.add_argument("--rows", type=int, default=40, help="rows of each set and half, at most")
+    parser.add_argument("--rows", type=int, default=40, help="maximum number of rows per set and half")
     options = parser.parse_args(arguments)
     rows = [row for row in read_transcripts(options.transcripts) if row.task in EDIT_TASKS and row.references]
     tokenizer = load_tokenizer(options.tokenizer)

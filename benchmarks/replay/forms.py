@@ -1,4 +1,4 @@
-"""Recorded edits in many prompt forms: tokens per pass with and without telling the drafter which text is edited.
+"""Replays recorded edits in many prompt forms: tokens per pass if the drafter is told which text is edited, and if not.
 
 python -m benchmarks.replay.forms TRANSCRIPTS... --tokenizer FILE [--forms further]
                                   [--rows 200] [--nodes 32] [--json FILE]
@@ -30,12 +30,13 @@ from benchmarks.transcripts import (
 from copyspec.budget import Budget
 
 FORMS = {"held-out": HELD_OUT, "further": FURTHER, "fitted": FITTED}
-TASK = "gec"  # any task whose first reference is the text that is edited
+TASK = "gec"  # any task whose first reference is the text being edited
 
 
 def form_rows(form: Form, rows: Sequence[Transcript]) -> Iterator[Transcript]:
-    """Rows whose prompts ask in this form for the edits of `rows`. Their reference is the text that is edited, in the
-    layout of the output where the prompt has it so."""
+    """Yield rows whose prompts ask for the edits of `rows` in this form.
+
+    Their reference is the text being edited, in the layout of the output if the prompt contains it so."""
     edits = [(row.references[0].strip(), row.output.strip()) for row in rows]
     for start in range(0, len(edits) - form.texts + 1, form.texts):
         chosen = edits[start : start + form.texts]
@@ -46,7 +47,7 @@ def form_rows(form: Form, rows: Sequence[Transcript]) -> Iterator[Transcript]:
 
 
 def measure(form: Form, rows: Sequence[Transcript], tokenizer: Tokenizer, nodes: int) -> dict[str, float | str]:
-    """Tokens a pass of one form."""
+    """Measure tokens per pass for one form."""
     eos, budget = end_token(tokenizer), Budget(nodes)
     tallies = {name: Tally() for name in ("told", "untold", "prompt_lookup")}
     for row in form_rows(form, rows):
@@ -63,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.forms", description=__doc__)
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
-    parser.add_argument("--rows", type=row_count, default=200, help="edits in each form (default: 200)")
-    parser.add_argument("--nodes", type=row_count, default=32, help="draft nodes a pass, at most (default: 32)")
-    parser.add_argument("--forms", choices=FORMS, default="held-out", help="which forms (default: held-out)")
-    parser.add_argument("--json", default=None, help="where to write the figures")
+    parser.add_argument("--rows", type=row_count, default=200, help="number of edits in each form (default: 200)")
+    parser.add_argument("--nodes", type=row_count, default=32, help="maximum draft nodes per pass (default: 32)")
+    parser.add_argument("--forms", choices=FORMS, default="held-out", help="set of forms (default: held-out)")
+    parser.add_argument("--json", default=None, help="write the figures to this file")
     options = parser.parse_args(arguments)
     rows = [row for row in read_transcripts(options.transcripts) if row.task in EDIT_TASKS and row.references]
     rows = [row for row in rows if int(row.group, 16) % 2 == (0 if options.forms == "fitted" else 1)]

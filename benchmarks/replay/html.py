@@ -1,4 +1,4 @@
-"""The replay's figures as one HTML page (chart, tables, setup) without scripts or external files."""
+"""Renders the replay's figures as one HTML page (chart, tables, setup) without scripts or external files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.replay.chart import COLOURS, Chart, svg
 from benchmarks.replay.figures import Figures, Grid, by_limit
 
 DARK = ("#8ab4f8", "#fb923c", "#a8b0bb", "#6ee7a0", "#e58bf2", "#eac54f", "#5fd3e6", "#ff8ab5")
-"""The colours of the methods on dark paper."""
+"""Colours of the methods on a dark background."""
 
 
 def _colours(colours: Sequence[str]) -> str:
@@ -67,7 +67,7 @@ runs: these figures say how good the drafts are, not how long a call takes.</p>
 
 
 def page(figures: Sequence[Figures], command: str) -> str:
-    """The page. `command` is what made the figures."""
+    """Render the page. `command`: the command that measured the figures."""
     limits = by_limit(figures)
     grids = {limit: Grid(lines) for limit, lines in limits.items()}
     first = next(iter(grids.values()))

@@ -1,4 +1,5 @@
-"""Limits the mean number of draft nodes per call instead of the maximum: trees are large only where that pays."""
+"""Limits the mean number of draft nodes per call instead of the maximum, so that trees are large only where that
+pays."""
 
 from __future__ import annotations
 
@@ -10,20 +11,20 @@ from typing import Protocol, TypeVar
 from copyspec.budget import Budget
 
 LEAST, MOST = 0.001, 0.999
-"""Between these a node's least score is searched: below, a copy drafter keeps nothing; above, only certainties."""
+"""Search range of the least score. Below it a copy drafter's draft is not cut; above it only certain nodes are kept."""
 
-HALVINGS = 14  # of the range of least scores, in logarithms: to within 0.05 %
-CLOSE = 0.998  # share of the mean that is near enough
+HALVINGS = 14  # bisection steps, on a logarithmic scale: to within 0.05 %
+CLOSE = 0.998  # stop when this share of the allowed mean is used
 
 
 @dataclass(frozen=True, slots=True)
 class PromisingBudget(Budget):
-    """A budget that keeps a node for the tokens it promises; what calls cost does not count."""
+    """A budget that keeps nodes by the tokens expected of them, whatever a call costs."""
 
     least_score: float = 0.0
 
     def cut(self, scores: Sequence[float]) -> int:
-        """The n that maximises scores[0] + ... + scores[n-1] - n * least score."""
+        """Return the n that maximises scores[0] + ... + scores[n-1] - n * least_score."""
         total = best = 0.0
         count = 0
         for n, score in enumerate(scores[: self.max_nodes], start=1):
@@ -34,7 +35,7 @@ class PromisingBudget(Budget):
 
 
 class Counted(Protocol):
-    """What one budget brought on a set."""
+    """Counts of one budget on one set."""
 
     calls: int
     nodes: int
@@ -44,11 +45,12 @@ _Counts = TypeVar("_Counts", bound=Counted)
 
 
 def within_mean(measure: Callable[[Budget], _Counts], mean: float, most: int) -> _Counts:
-    """What `measure` counts with the budget that uses up to `mean` nodes a call on average, at most `most` in any.
+    """Return the counts of `measure` under a budget of `mean` nodes per call on average and `most` in any one call.
 
-    To gain the most tokens from a mean number of nodes, the last node of every tree should promise the same (the
-    multiplier of the constraint). That least score is one number for a method on a set, found by halving its range.
-    A method that says of all it drafts that it is certain is given shorter drafts instead.
+    A given mean number of nodes gains the most tokens if the last node of every tree has the same score (the
+    multiplier of the constraint). This least score is one number per method and set, found by bisection. A method
+    that
+    gives all its nodes the same score is limited to shorter drafts instead.
     """
     found = measure(Budget(most))
     if found.nodes <= mean * found.calls:
@@ -68,7 +70,7 @@ def within_mean(measure: Callable[[Budget], _Counts], mean: float, most: int) ->
 
 
 def _shorter(measure: Callable[[Budget], _Counts], mean: float, most: int) -> _Counts:
-    """With the largest number of nodes for all calls that stays within the mean."""
+    """Find the largest fixed number of nodes per call that stays within the mean."""
     fits, low, high = measure(Budget(math.floor(mean))), math.floor(mean), most
     while high - low > 1:
         middle = (low + high) // 2

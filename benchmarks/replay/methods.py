@@ -1,4 +1,4 @@
-"""Published drafting rules of other projects as chain drafters, for comparison in the replay."""
+"""Implements published drafting rules of other projects as chain drafters, for comparison in the replay."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from copyspec.drafters.prompt_lookup import LOOKUP_NGRAM, LOOKUP_TOKENS, LookupD
 from copyspec.tree import EMPTY, DraftTree
 
 SUFFIX_TOKENS = 24
-LLMA_NGRAM, LLMA_TOKENS = 5, 19  # microsoft/LMOps, llma: max_n=5 and --n 1; --k 20 counts the token before the copy
-SAD_NGRAM = 3  # of the authors' code: n-grams of 1, then 2, then 3
-NO_LIMIT = 1 << 62  # tokens of an output that no replay reaches
+LLMA_NGRAM, LLMA_TOKENS = 5, 19  # microsoft/LMOps, llma: max_n=5 and --n 1; --k 20 includes the token before the copy
+SAD_NGRAM = 3  # as in the authors' code: n-grams of 1, then 2, then 3 tokens
+NO_LIMIT = 1 << 62  # tokens; longer than any recorded output
 
 
 def chain(tokens: Sequence[int], budget: Budget) -> DraftTree:
-    """A tree of one branch. The rules give no estimates: every score is 1."""
+    """Make a tree of one branch. These rules give no probabilities, so that every score is 1."""
     m = budget.cut([1.0] * len(tokens))
     tokens = tokens[:m]
     return DraftTree(tokens, range(-1, m - 1), [1.0] * m, [None] * m) if m else EMPTY
 
 
 class HfPromptLookup:
-    """Hugging Face prompt lookup itself: the class that `model.generate(prompt_lookup_num_tokens=10)` makes.
+    """Hugging Face's own class for prompt lookup, as `model.generate(prompt_lookup_num_tokens=10)` creates it.
 
-    It searches the prompt and the output, and gives up its draft at an end of sequence.
+    It searches the prompt and the output, and drops its draft at an end of sequence.
     """
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
-        import torch  # here: the other methods need neither, and they take seconds to load
+        import torch  # imported here, since the other methods need neither and they take seconds to load
         from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
         self.torch = torch
@@ -44,7 +44,7 @@ class HfPromptLookup:
 
     def accept(self, tokens: Sequence[int]) -> None:
         end = self.length + len(tokens)
-        if end > self.ids.shape[1]:  # doubled, so that its copies cost as much as the tokens, not their square
+        if end > self.ids.shape[1]:  # capacity doubles, so that copying costs linear time in total
             self.ids = self.torch.cat([self.ids, self.torch.empty(1, end, dtype=self.torch.long)], dim=1)
         self.ids[0, self.length : end] = self.torch.tensor(tokens, dtype=self.torch.long)
         self.length = end
@@ -55,7 +55,7 @@ class HfPromptLookup:
 
 
 class PromptLookup(LookupDrafter):
-    """The same rule in a dictionary."""
+    """The same rule, implemented with a dictionary."""
 
     def __init__(
         self,
@@ -69,10 +69,12 @@ class PromptLookup(LookupDrafter):
 
 
 class LongestSuffix:
-    """The most recent of the longest matches in references, prompt and output, copied for 24 tokens."""
+    """Copies 24 tokens from the most recent of the longest suffix matches in references, prompt and output."""
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
-        self.tokens = [token for reference in references for token in [*reference, -1]]  # -1: no token, a border
+        self.tokens = [
+            token for reference in references for token in [*reference, -1]
+        ]  # -1 matches no token: it separates texts
         self.ends: dict[int, list[int]] = {}
         self.accept(self.tokens[:], known=True)
         self.accept(prompt)
@@ -100,7 +102,7 @@ class LongestSuffix:
 
 
 class Llma:
-    """LLMA: the first occurrence in the references of the longest n-gram of generated tokens, 19 tokens from there."""
+    """LLMA: copies 19 tokens from the first occurrence in the references of the longest n-gram of generated tokens."""
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
         self.output: list[int] = []
@@ -124,19 +126,21 @@ class Llma:
 
 
 class ShallowAggressive:
-    """SAD (arXiv 2106.04970): all the rest of the source; after a difference, from where the output's last token, else
-    its last two, else three, occur exactly once in the source; one plain step where they do not.
+    """SAD (arXiv 2106.04970): drafts the whole rest of the source.
 
-    As `paper_aggressive_generate` in the authors' code (microsoft/unilm, decoding/IAD) has it: their other function
-    takes a plain step after every difference before it looks for a match. A draft that the budget cut short goes on
-    where it was cut.
+    After a difference, copying resumes where the last token of the output occurs exactly once in the source, else
+    the
+    last two, else the last three. If none does, a plain step follows. This is `paper_aggressive_generate` of the
+    authors' code (microsoft/unilm, decoding/IAD); their other function takes a plain step after every difference
+    before
+    it looks for a match. A draft that the budget cut short is continued in the next step.
     """
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
         self.source = list(references[0]) if references else []
         self.output: list[int] = []
-        self.cursor: int | None = 0  # where the output stands in the source; None: not known
-        self.ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> where it ends in the source
+        self.cursor: int | None = 0  # next position in the source; None: unknown
+        self.ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> positions in the source at which it ends
         for end in range(1, len(self.source) + 1):
             for n in range(1, min(SAD_NGRAM, end) + 1):
                 self.ends.setdefault(tuple(self.source[end - n : end]), []).append(end)

@@ -1,8 +1,9 @@
-"""Compiled drafting code of ArcticInference and SGLang as methods of the replay, if installed.
+"""Runs the compiled drafting code of ArcticInference and SGLang, if installed, as methods of the replay.
 
-Neither takes references or knows which text is edited; both see the prompt, which contains these texts. Both run with
-better settings than they ship with: Arctic drafts trees, which neither its plugin nor vLLM does; SGLang gets the prompt
-as an external corpus of one request, which its server does not support.
+Neither accepts references or is told which text is edited, but both see the prompt, which contains these texts. Both
+run
+with better settings than they ship with: Arctic drafts trees, which neither its plugin nor vLLM does; SGLang gets the
+prompt as an external corpus for one request, which its server does not support.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Any
 from copyspec.budget import Budget
 from copyspec.tree import EMPTY, DraftTree
 
-ARCTIC_DEPTH, ARCTIC_FACTOR = 64, 4.0  # the best of its settings on the recorded outputs; 10 % of a path is its floor
-SGLANG_DEPTH, SGLANG_BREADTH = 18, 10  # its own defaults
-SGLANG_CORPUS_SHARE = 0.75  # of the nodes, for the automaton of the prompt: ahead of a quarter, a half and all
+ARCTIC_DEPTH, ARCTIC_FACTOR = 64, 4.0  # the best on the recorded outputs; 10 % of a path at least
+SGLANG_DEPTH, SGLANG_BREADTH = 18, 10  # SGLang's defaults
+SGLANG_CORPUS_SHARE = 0.75  # share of the nodes for the prompt's automaton; better than 0.25, 0.5 and 1
 
 
 ARCTIC, SGLANG = "arctic_inference.suffix_decoding", "sglang.srt.speculative.cpp_ngram.ngram_corpus"
 
 
 def need(module: str) -> ModuleType:
-    """A peer's module. Raises ImportError, with what to install, where it is not there."""
+    """Import a peer's module. Raises ImportError, naming the package to install, if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -33,7 +34,7 @@ def need(module: str) -> ModuleType:
 
 
 class Arctic:
-    """SuffixDecoding (arXiv 2411.04975): `arctic_inference`'s suffix tree over the prompt and the output of one row."""
+    """SuffixDecoding (arXiv 2411.04975): `arctic_inference`'s suffix tree over the prompt and output of one row."""
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
         module = need(ARCTIC)
@@ -77,13 +78,13 @@ class SGLang:
         tail = (self.prompt[-SGLANG_DEPTH:] + self.output)[-SGLANG_DEPTH:]
         self.corpus.synchronize()
         tokens, mask = self.corpus.batch_get(["row"], [tail], [len(self.prompt) + len(self.output)])
-        rows = mask.reshape(self.nodes, self.nodes)  # the first is the last token of the output
+        rows = mask.reshape(self.nodes, self.nodes)  # the first node is the last token of the output
         place = {0: -1}
         drafted: list[int] = []
         parents: list[int] = []
         for node in range(1, self.nodes):
             above = [other for other in range(node) if rows[node, other]]
-            if above and above[-1] in place:  # the rest is padding
+            if above and above[-1] in place:  # all other nodes are padding
                 place[node] = len(drafted)
                 drafted.append(int(tokens[node]))
                 parents.append(place[above[-1]])

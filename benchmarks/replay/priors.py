@@ -53,7 +53,7 @@ assert len(PRIORS) == COUNT and len(CROWDS) == CROWD
 
 
 def priors_module(weights: Sequence[float], crowds: Sequence[float]) -> str:
-    """The module's text. `weights` by situation, `crowds` by cell of the crowd table."""
+    """Return the source code of the module. `weights` are indexed by situation, `crowds` by cell of the crowd table."""
     lines = []
     for family, name in enumerate(FAMILIES):
         used = _columns(family)
@@ -70,7 +70,7 @@ def priors_module(weights: Sequence[float], crowds: Sequence[float]) -> str:
 
 
 def _columns(family: int) -> Sequence[int]:
-    """The columns of a family that occur."""
+    """Return the columns of a family that can occur."""
     if VERSION <= family < EDIT_START:
         return range(STRIDE)
     if family < EDIT_START:
@@ -80,7 +80,7 @@ def _columns(family: int) -> Sequence[int]:
     if family == NONE:
         return range(2)
     if family == EDIT_START:
-        return range(6)  # two for the input of an encoder, two behind a break, one behind a label
+        return range(6)  # two for an encoder's input, two after a paragraph break, one after a label
     if family in (LATER_START, RESUMED_BY_KIND[EDIT], FOLLOWED_RESUMED):
         return range(STRIDE)
     if family == PROMPT_START:

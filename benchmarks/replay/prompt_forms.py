@@ -1,8 +1,8 @@
-"""Prompt forms: many ways to ask for one recorded edit, so that finding the edited text is not fitted to one wording.
+"""Defines prompt forms: ways to ask for a recorded edit, so that finding the edited text is not fitted to one wording.
 
-`benchmarks.replay.forms` measures `HELD_OUT` and, separately, `FURTHER`, which was written after failures on the first
-had been read and before any failure on its own forms was seen. `FITTED` has other wordings and layouts, for fitting
-only.
+`benchmarks.replay.forms` measures `HELD_OUT` and, separately, `FURTHER`. The latter was written after failures on the
+former had been studied and before any failure on its own forms was seen. `FITTED` has other wordings and layouts and is
+used for fitting only.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Edit = tuple[str, str]
-"""A text, and what became of it."""
+"""A text and its edited version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A way to ask for edits: a prompt and the output that belongs to it."""
+    """A way to ask for edits: templates of a prompt and of the output that belongs to it."""
 
     name: str
     make: Callable[[Sequence[Edit]], tuple[str, str]]
-    texts: int = 1  # edits that one prompt asks for
+    texts: int = 1  # number of edits that one prompt asks for
 
 
 def _form(name: str, prompt: str, output: str = "{o}") -> Form:
-    """Of templates with `{s}` for the text and `{o}` for its edited version."""
+    """Make a form from templates in which `{s}` is the text and `{o}` its edited version."""
 
     def make(edits: Sequence[Edit]) -> tuple[str, str]:
         ((source, edited),) = edits
@@ -38,7 +38,8 @@ def _form(name: str, prompt: str, output: str = "{o}") -> Form:
 
 
 def _listed(name: str, head: str, item: str, out: str, tail: str = "", joint: str = "\n", texts: int = 3) -> Form:
-    """Of several texts, each in its `item`, `{i}` its number; the output has one `out` for each."""
+    """Make a form that lists several texts, each as an `item` (`{i}` is its number), with one `out` each in the
+    output."""
 
     def fill(template: str, text: str, number: int) -> str:
         return template.replace("{i}", str(number)).replace("{t}", text)
@@ -188,11 +189,11 @@ _TEMPLATES = (
 )
 
 
-COMPOSED = 12  # names of them, each of which counts like another form
+COMPOSED = 12  # number of distinct names of composed forms; each name weighs as much as any other form
 
 
 def _composed(count: int, seed: int = 0) -> list[Form]:
-    """Forms put together of parts, at random: in any order of text and request, in turns of any template."""
+    """Compose forms of random parts: text and request in either order, in turns of any chat template."""
     rng, forms = random.Random(seed), []
     for number in range(count):
         joint, text, template = (rng.choice(parts) for parts in (_JOINTS, _SET_APART, _TEMPLATES))

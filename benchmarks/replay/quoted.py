@@ -1,15 +1,15 @@
-"""Tokens per call of other projects' compiled drafting code on the shared transcripts, from one manual measurement.
+"""Records tokens per call of other projects' compiled drafting code on the shared transcripts, measured once by hand.
 
-Twenty rows per set in Llama 3's tokens, not the rows that `benchmarks.replay` chooses: with so few rows a set's figure
-varies by a tenth or more. ArcticInference's suffix tree had its best setting (depth 64, factor 4: 5 to 10 nodes per
-call). SGLang's trie and suffix automaton had the prompt as corpus and 32 nodes, which is not how it ships.
+Twenty rows per set in Llama 3's tokens, which are not the rows that `benchmarks.replay` selects. With so few rows, a
+set's figure varies by a tenth or more. ArcticInference's suffix tree had its best setting (depth 64, factor 4: 5 to 10
+nodes per call). SGLang's trie and suffix automaton had the prompt as corpus and 32 nodes, which is not how it ships.
 """
 
 from __future__ import annotations
 
 PEERS = ("Arctic", "SGLang")
 
-_BY_TASK: dict[str, list[tuple[str, str, float, float]]] = {  # set, beginning of the model's name, then by peer
+_BY_TASK: dict[str, list[tuple[str, str, float, float]]] = {  # set, prefix of the model's name, figure of each peer
     "gec": [
         ("gec_conll2014", "Llama-4", 2.48, 2.94),
         ("gec_conll2014", "Mistral", 2.59, 3.06),
@@ -58,7 +58,7 @@ _BY_TASK: dict[str, list[tuple[str, str, float, float]]] = {  # set, beginning o
 
 
 def quoted(key: tuple[str, str, str]) -> dict[str, float]:
-    """By peer, for a (task, set, model); empty where none was measured."""
+    """Return the figures of a (task, set, model) by peer; empty if there are none."""
     task, name, model = key
     for other, beginning, *values in _BY_TASK.get(task, []):
         if other == name and model.startswith(beginning):

@@ -1,4 +1,4 @@
-"""The replay in the documentation: measures it, writes figures and chart, and fills the tables of docs/replay.md.
+"""Measures the replay for the documentation, and writes its figures, its chart and the tables of docs/replay.md.
 
 python -m benchmarks.replay.report TRANSCRIPTS... --tokenizer FILE   measure (some minutes) and write everything
 python -m benchmarks.replay.report                                   write tables and chart from the stored figures
@@ -26,13 +26,13 @@ from docs.update import between
 PAGE = ROOT / "docs" / "replay.md"
 CHART = ROOT / "docs" / "replay.png"
 
-ROWS, FEW_ROWS = 200, 20  # of each set: what is quoted, and what peers were measured on
-NODES = (32, 16, 64)  # the chart shows the first
-MEAN_NODES, MEAN_MOST = 8, 64  # of a call on average, and in any one
+ROWS, FEW_ROWS = 200, 20  # per set: rows of the main figures, and of those for which peers were measured
+NODES = (32, 16, 64)  # node limits; the chart shows the first
+MEAN_NODES, MEAN_MOST = 8, 64  # maximum average per call, and maximum in any one call
 
 
 def measure(transcripts: Sequence[str], tokenizer_file: str) -> Report:
-    """Runs the replays. Raises ValueError where the files are not there."""
+    """Run the replays. Raises ValueError if the files are missing."""
     import transformers
 
     from benchmarks.replay.run import METHODS, run, show_progress
@@ -63,7 +63,7 @@ def measure(transcripts: Sequence[str], tokenizer_file: str) -> Report:
 
 
 def filled(page: str, report: Report) -> str:
-    """The page's text with the tables between their markers."""
+    """Return the page's text with the tables filled in between their markers."""
     for name, make in PARTS:
         page = between(page, name, make(report))
     return page
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.report", description=__doc__)
     parser.add_argument("transcripts", nargs="*", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", help="tokenizer.json, gzip allowed")
-    parser.add_argument("--peers", help="figures of peers' own code, as `benchmarks.replay --json` writes them")
+    parser.add_argument("--peers", help="figures of the peers' own code, as written by `benchmarks.replay --json`")
     options = parser.parse_args(arguments)
     if bool(options.transcripts) != bool(options.tokenizer):
         parser.error("give both the transcripts and --tokenizer to measure, or neither to use the figures on disk")

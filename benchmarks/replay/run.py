@@ -1,4 +1,4 @@
-"""Replay: drafting alone, on recorded outputs of real models. No model runs.
+"""Replays drafters along recorded outputs of real models, without running a model.
 
 python -m benchmarks.replay TRANSCRIPTS... --tokenizer FILE [--methods copyspec,hf-prompt-lookup] [--nodes 32]
                             [--mean-nodes 8] [--rows N] [--untold] [--json FILE] [--html FILE] [--png FILE]
@@ -48,12 +48,13 @@ Method = Callable[[str, TokenRow], Drafter]
 
 
 def copyspec_drafter(task: str, row: TokenRow) -> Drafter:
-    """As `copyspec.generate` drafts by default. See `row_sources`."""
+    """Make the drafter that `copyspec.generate` uses by default. See `row_sources`."""
     return create(row_sources(task, row), frozenset({row.output[-1]}), ngrams=row.ngrams, breaks=row.breaks)
 
 
 def row_sources(task: str, row: TokenRow) -> list[Source]:
-    """What an editing pipeline would say: the first reference of an editing task is the text being edited."""
+    """Return the row's sources. As in an editing pipeline, the first reference of an editing task is the text being
+    edited."""
     sources = [
         Source(tokens, "edit" if index == 0 and task in EDIT_TASKS else "reference")
         for index, tokens in enumerate(row.references)
@@ -79,13 +80,13 @@ def ngram_drafter(largest: int, _: str, row: TokenRow) -> Drafter:
 
 
 NGRAMS: dict[str, Method] = {f"ngram-{n}": partial(ngram_drafter, n) for n in range(1, 6)}
-"""As serving engines look n-grams up: the longest of up to n tokens, its first occurrence, as many tokens as asked."""
+"""N-gram lookup as in serving engines: the first occurrence of the longest match of at most n tokens."""
 
 PEERS: dict[str, Method] = {
     "arctic": lambda _, row: replay_peers.Arctic(row.prompt, row.references, row.output[-1]),
     "sglang": lambda _, row: replay_peers.SGLang(row.prompt, row.references, row.output[-1]),
 }
-"""Methods that need other projects' compiled code; asked for by name only."""
+"""Methods that need other projects' compiled code and therefore run only on request."""
 
 
 @dataclass(slots=True)
@@ -96,11 +97,11 @@ class Tally:
     output_tokens: int = 0
     calls: int = 0
     nodes: int = 0
-    microseconds: list[float] = field(default_factory=list)  # [calls], propose and accept together
+    microseconds: list[float] = field(default_factory=list)  # per call, propose and accept together
 
 
 def accepted_path(tree: DraftTree, output: Sequence[int], start: int) -> int:
-    """How many of output[start:] the longest path of `tree` that equals them holds."""
+    """Length of the longest path in `tree` that equals output[start:] as far as it goes."""
     children = {
         (parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True))
     }
@@ -120,7 +121,7 @@ def replay(
     tally: Tally,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Runs `drafter` along `output`: accept the longest path that equals it, then one token of the target's own."""
+    """Run `drafter` along `output`: each call accepts the longest matching path and one token of the target's own."""
     at = 0
     tally.rows += 1
     tally.output_tokens += len(output)
@@ -139,7 +140,7 @@ def replay(
 
 
 def replay_all(method: Method, task: str, rows: Sequence[TokenRow], budget: Budget) -> Tally:
-    """One method along the outputs of `rows`."""
+    """Run one method along the outputs of `rows`."""
     tally = Tally()
     for row in rows:
         replay(method(task, row), row.output, budget, tally)
@@ -156,10 +157,11 @@ def run(
     *,
     chain: bool = False,
 ) -> list[Figures]:
-    """Figures by limit of nodes, task, set, model and method.
+    """Measure the figures of each node limit, task, set, model and method.
 
-    `mean_nodes`: the nodes a call of each method on each set, on average, at most. `progress` is told how many of
-    `rows` are done. `chain`: drafts are chains.
+    `mean_nodes`: maximum average of nodes per call, for each method on each set. `progress` is called with the
+    number
+    of rows done. `chain`: draft chains instead of trees.
     """
     limits, eos = list(nodes), end_token(tokenizer)
     sets: dict[tuple[str, str, str], list[Transcript]] = {}
@@ -194,7 +196,7 @@ def _figures(key: tuple[str, str, str, str, int], tally: Tally, mean_nodes: floa
 
 
 def show_progress(total: int) -> Callable[[int], None]:
-    """A counter of rows on a terminal's standard error, nothing elsewhere."""
+    """Return a function that shows the number of rows done on a terminal's stderr, and does nothing elsewhere."""
 
     def progress(done: int) -> None:
         if sys.stderr.isatty():
@@ -204,7 +206,7 @@ def show_progress(total: int) -> Callable[[int], None]:
 
 
 def node_counts(text: str) -> list[int]:
-    """Of `--nodes`: whole numbers above 0, divided by commas."""
+    """Parse `--nodes`: comma-separated integers above 0."""
     try:
         counts = list(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
@@ -215,7 +217,7 @@ def node_counts(text: str) -> list[int]:
 
 
 def positive(text: str) -> float:
-    """Of `--mean-nodes`."""
+    """Parse `--mean-nodes`."""
     try:
         number = float(text)
     except ValueError:
@@ -226,7 +228,7 @@ def positive(text: str) -> float:
 
 
 def row_count(text: str) -> int:
-    """Of `--rows`."""
+    """Parse `--rows`."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows: give 1 or more, or leave it out for all")
     return int(text)
@@ -239,21 +241,26 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--methods",
         default=",".join(METHODS),
-        help="comma-separated, of: %(default)s; ngram-1 to ngram-5; where installed: arctic,sglang",
+        help=(
+            "comma-separated methods (default: %(default)s); also ngram-1 to ngram-5 and, where installed, "
+            "arctic and sglang"
+        ),
     )
-    parser.add_argument("--nodes", type=node_counts, default=[32], help="draft nodes a call, at most (default: 32)")
-    parser.add_argument("--mean-nodes", type=positive, default=None, help="draft nodes a call on average, at most")
+    parser.add_argument("--nodes", type=node_counts, default=[32], help="maximum draft nodes per call (default: 32)")
+    parser.add_argument("--mean-nodes", type=positive, default=None, help="maximum average of draft nodes per call")
     parser.add_argument(
-        "--untold", action="store_true", help="say nothing but the prompt: references are taken out of the rows"
+        "--untold", action="store_true", help="give drafters only the prompt, without the rows' references"
     )
     parser.add_argument(
-        "--chain", action="store_true", help="drafts are chains of up to --nodes tokens, as where no tree is verified"
+        "--chain",
+        action="store_true",
+        help="draft chains of up to --nodes tokens, as on targets that cannot verify trees",
     )
-    parser.add_argument("--rows", type=row_count, default=None, help="rows of each set, at most (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of rows")
-    parser.add_argument("--json", default=None, help="where to write the figures")
-    parser.add_argument("--html", default=None, help="where to write a page with chart and table")
-    parser.add_argument("--png", default=None, help="where to draw the chart (needs matplotlib)")
+    parser.add_argument("--rows", type=row_count, default=None, help="maximum number of rows per set (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="seed for choosing the rows")
+    parser.add_argument("--json", default=None, help="write the figures to this file")
+    parser.add_argument("--html", default=None, help="write an HTML page with chart and tables to this file")
+    parser.add_argument("--png", default=None, help="draw the chart to this file (needs matplotlib)")
     options = parser.parse_args(arguments)
     methods = options.methods.split(",")
     unknown = [method for method in methods if method not in METHODS | NGRAMS | PEERS]
@@ -265,7 +272,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
                 replay_peers.need(module)
             except ImportError as error:
                 parser.error(f"--methods: {method} {error}")
-    for name in ("json", "html", "png"):  # before minutes of work, not after
+    for name in ("json", "html", "png"):  # fail before minutes of work, not after
         file = getattr(options, name)
         if file and not Path(file).parent.is_dir():
             parser.error(f"--{name}: there is no folder for {file!r}: make it first")

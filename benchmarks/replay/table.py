@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from benchmarks.replay.figures import Figures, Grid, by_limit, short
 
 WIDTH = 80
-LABEL = 31  # columns of the names of sets
+LABEL = 31  # columns for the names of the sets
 LEAST_COLUMN = 7
 
 
 def terminal(figures: Sequence[Figures]) -> str:
-    """Tokens per call by set and method, then the medians. More methods than fit beside each other follow below."""
+    """Format tokens per call by set and method, then the medians. Methods that do not fit side by side follow below."""
     parts = []
     for limit, lines in by_limit(figures).items():
         grid = Grid(lines)
@@ -50,7 +50,7 @@ def _blocks(methods: Sequence[str]) -> list[list[str]]:
 
 
 def _head(methods: Sequence[str]) -> list[str]:
-    """The methods' names, broken after their hyphens and set above their columns."""
+    """Return the header lines: names of methods, broken after hyphens, above their columns."""
     names = [_parts(method) for method in methods]
     height = max(len(name) for name in names)
     padded = [[""] * (height - len(name)) + name for name in names]

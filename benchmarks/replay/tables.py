@@ -1,4 +1,4 @@
-"""Stored figures of the documented replay, and the tables of docs/replay.md."""
+"""Reads the stored figures of the documented replay, and formats the tables of docs/replay.md."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from benchmarks.replay.quoted import PEERS, quoted
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "replay-llama3.json"
 OWN = "copyspec"
-COPIES = "copies"  # the same without n-grams: compared at equal nodes alone
-LEFT_OUT = "prompt-lookup"  # where the class that it imitates is in the table
+COPIES = "copies"  # copyspec without n-grams, compared at equal node limits only
+LEFT_OUT = "prompt-lookup"  # omitted if Hugging Face's own class is in the table
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the JSON holds."""
+    """Contents of the JSON file."""
 
     command: str
     date: str
     machine: dict[str, str | int]
     versions: dict[str, str]
-    rows: int  # of each set, at most
-    figures: list[Figures]  # all methods, the first of NODES; copyspec, the others
-    mean_figures: list[Figures]  # copyspec, MEAN_NODES on average
+    rows: int  # maximum per set
+    figures: list[Figures]  # all methods at NODES[0]; copyspec also at the others
+    mean_figures: list[Figures]  # copyspec with MEAN_NODES on average
     few_rows: int
-    few_figures: list[Figures]  # copyspec on fewer rows: the first of NODES, and MEAN_NODES on average
-    peer_figures: list[Figures]  # peers' own code on the rows of `figures`, the first of NODES; may be empty
+    few_figures: list[Figures]  # copyspec on fewer rows: at NODES[0], and with MEAN_NODES on average
+    peer_figures: list[Figures]  # peers' own code on the rows of `figures`, at NODES[0]; may be empty
 
 
 def read(file: Path = RESULTS) -> Report | None:
-    """The figures on disk; None where there are none."""
+    """Read the stored figures; None if there are none."""
     if not file.is_file():
         return None
     content = json.loads(file.read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ def read(file: Path = RESULTS) -> Report | None:
 
 
 def task_table(report: Report) -> str:
-    """Medians over the sets of each task of the ratio to prompt lookup."""
+    """Format the ratios to prompt lookup, as medians over the sets of each task."""
     grids = _grids(report.figures)
     first = grids[0]
     others = [name for name in first.methods if name not in (OWN, *_prompt_lookups(first))]
@@ -59,7 +59,7 @@ def task_table(report: Report) -> str:
 
 
 def set_table(report: Report) -> str:
-    """Tokens per call of every set, and where another method is ahead."""
+    """Format tokens per call on every set, and list where another method is ahead."""
     grids = _grids(report.figures)
     first = grids[0]
     names = [name for name in first.methods if name not in (OWN, LEFT_OUT)]
@@ -86,7 +86,7 @@ def set_table(report: Report) -> str:
 
 
 def peer_table(report: Report) -> str:
-    """Quoted figures of peers' own code beside copyspec's, and where it is behind."""
+    """Format the quoted figures of the peers' own code beside copyspec's, and list where copyspec is behind."""
     columns = {
         f"{_most(few)} nodes, {report.few_rows} rows": few for few in _grids(report.few_figures) if not _mean(few)
     }
@@ -117,7 +117,7 @@ def peer_table(report: Report) -> str:
 
 
 def same_rows_table(report: Report) -> str:
-    """Peers' own code on the same rows, where it was measured, and where it is ahead."""
+    """Format figures of the peers' own code on the same rows, if measured, and list where it is ahead."""
     if not report.peer_figures:
         return ""
     most, mean = _grids(report.figures)[0], _grids(report.mean_figures)[0]
@@ -147,7 +147,7 @@ def _words(limit: float, grid: Grid) -> str:
 
 
 def provenance(report: Report) -> str:
-    """Where the figures come from."""
+    """Describe how and where the figures were measured."""
     where, versions = report.machine, report.versions
     return (
         f"`{report.command}`, {report.date}; {where['processor']}, {where['cpus']} cores; copyspec "
@@ -173,7 +173,7 @@ def _most(grid: Grid) -> int:
 
 
 def _mean(grid: Grid) -> float:
-    """0.0 where no mean was set."""
+    """Mean nodes per call of the grid's limit; 0.0 without such a limit."""
     return grid.any.mean_nodes or 0.0
 
 
@@ -211,7 +211,7 @@ def _medians(grid: Grid, methods: Sequence[str]) -> str:
 
 
 def _behind(grid: Grid, first: Grid) -> str:
-    """The sets where another method, with the nodes of `first`, is ahead of copyspec with those of `grid`."""
+    """List the sets where another method, at the node limit of `first`, is ahead of copyspec at that of `grid`."""
     found = []
     for task, keys in grid.tasks.items():
         for key in keys:

@@ -1,1 +1,1 @@
-"""Whole runs, timed against their baselines in one process."""
+"""Times whole decoding runs against their baselines in one process."""

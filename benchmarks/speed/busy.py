@@ -1,11 +1,11 @@
-"""The time of a call beside busy programs: on a quiet machine, and with one busy process per core.
+"""Measures how much busy programs slow a call down: on a quiet machine, and with one busy process per core.
 
-    python -m benchmarks.speed.busy                                   the model in the package
-    python -m benchmarks.speed.busy --model FOLDER --json busy.json   another one; the figures into a file
+    python -m benchmarks.speed.busy                                   the bundled model
+    python -m benchmarks.speed.busy --model FOLDER --json busy.json   another model; figures go into a file
 
-Each number of threads is measured quiet and beside busy processes in turn, round after round, so that other load on the
-machine affects all of them. The minimum over the rounds counts for the quiet machine, the median beside busy processes.
-The claim concerns the row of copyspec's own choice: at most 3 times the quiet time.
+For each number of threads, quiet and busy measurements alternate, round after round, so that other load on the machine
+affects all of them. The quiet figure is the minimum over the rounds, the busy one the median. The claim concerns
+copyspec's own choice of threads: its busy time is at most 3 times the quiet time.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 PROMPT = "Correct the grammar: The mills was builded in 1820 by two sister, and they has works there since many year."
 MOST = 3.0
-"""Times the quiet time that a call may take beside busy processes."""
+"""Maximum ratio of busy to quiet time."""
 
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100000))"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number of threads; seconds of a call."""
+    """Seconds per call with one number of threads."""
 
     threads: str
-    quiet: float  # the least
-    busy: float  # the median
-    worst: float  # beside busy processes
-    taken: int  # threads behind the last busy call
+    quiet: float  # minimum
+    busy: float  # median
+    worst: float  # maximum beside busy processes
+    taken: int  # threads in use after the last busy call
 
     @property
     def ratio(self) -> float:
@@ -52,7 +52,7 @@ class Row:
 
 @contextmanager
 def busy_cores(count: int) -> Iterator[None]:
-    """`count` processes that compute all the time. They end with this one."""
+    """Keep `count` processes computing while the context is active. They end with this process."""
     running = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(count)]
     try:
         sleep(0.5)
@@ -65,7 +65,7 @@ def busy_cores(count: int) -> Iterator[None]:
 
 
 def measure(engine: Engine, choices: Sequence[int | None], rounds: int, calls: int, tokens: int) -> list[Row]:
-    """A row for each choice of threads; None is copyspec's own."""
+    """Measure a row for each choice of threads; None is copyspec's own."""
     quiet: dict[int | None, list[float]] = {choice: [] for choice in choices}
     busy: dict[int | None, list[float]] = {choice: [] for choice in choices}
     for choice in choices:
@@ -90,20 +90,24 @@ def measure(engine: Engine, choices: Sequence[int | None], rounds: int, calls: i
 
 def _call(engine: Engine, threads: int | None, tokens: int) -> float:
     started = perf_counter()
-    # Plainly: as many passes in each call. How much is drafted follows what passes cost.
+    # Plain decoding makes as many passes in every call, whereas draft sizes would follow the measured costs.
     engine.generate(PROMPT, max_new_tokens=tokens, ignore_eos=True, threads=threads, drafter="none")
     return perf_counter() - started
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 where copyspec's own choice takes more than 3 times its quiet time."""
+    """Print the table; exit status 1 if copyspec's own choice takes more than 3 times its quiet time."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.busy", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="default", help="hub id or folder; default: the model in the package")
-    parser.add_argument("--threads", default="1,2", help="numbers of threads beside copyspec's own choice")
-    parser.add_argument("--rounds", type=int, default=3, help="of a quiet and a busy measurement each")
-    parser.add_argument("--calls", type=int, default=5, help="per round and number of threads")
-    parser.add_argument("--tokens", type=int, default=32, help="of each output")
-    parser.add_argument("--json", type=Path, help="write the figures into this file")
+    parser.add_argument("--model", default="default", help="hub id or folder (default: the bundled model)")
+    parser.add_argument(
+        "--threads", default="1,2", help="numbers of threads to measure in addition to copyspec's own choice"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of rounds, each with a quiet and a busy measurement"
+    )
+    parser.add_argument("--calls", type=int, default=5, help="calls per measurement")
+    parser.add_argument("--tokens", type=int, default=32, help="output tokens per call")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     given = parser.parse_args(arguments)
     import copyspec
 

@@ -1,9 +1,9 @@
-"""Many concurrent callers of one engine, compared with one list of the same prompts.
+"""Measures many concurrent callers of one engine against one list of the same prompts.
 
     python -m benchmarks.speed.callers --callers 200 --calls 2000 --json OUT.json
 
-Each thread submits one prompt at a time. Reported: the throughput relative to that of a list, and resident memory after
-every tenth of the calls. Outputs are compared with those of the list.
+Each thread submits one prompt at a time. The report gives the throughput relative to that of the list, and resident
+memory after every tenth of the calls. Outputs are compared with those of the list.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ SENTENCES = Path(__file__).parent.parent / "data" / "sentences.txt"
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.callers", description=__doc__)
     parser.add_argument("--model", default="default")
-    parser.add_argument("--callers", type=int, default=200, help="threads that ask at the same time")
-    parser.add_argument("--calls", type=int, default=2000, help="calls of the memory test, by as many threads")
+    parser.add_argument("--callers", type=int, default=200, help="number of threads that call at the same time")
+    parser.add_argument(
+        "--calls", type=int, default=2000, help="number of calls in the memory test, made by as many threads"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _together(engine: copyspec.Engine, prompts: Sequence[str], limits: dict[str, int]) -> tuple[list[str], float]:
-    """The texts of one call per thread, and the seconds until the last one."""
+    """Run one call per thread; return the texts and the seconds until the last one."""
 
     def ask(prompt: str) -> str:
         return engine.generate(prompt, **limits).text  # type: ignore[call-overload,no-any-return]

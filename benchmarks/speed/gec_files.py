@@ -1,13 +1,14 @@
-"""`copyspec gec` without its start-up: files corrected with copying, plainly, and by `generate` in batches.
+"""Times `copyspec gec` without its start-up: with copying, plain, and against `generate` in batches.
 
     python -m benchmarks.speed.gec_files --jfleg shared/data/gec/jfleg_dev.jsonl.gz --json FILE
     python -m benchmarks.speed.gec_files --model smollm2 --jfleg FILE --rows 100 --paths examples/texts/essay.txt
 
-Three kinds of input: sentences of JFLEG, one a line; an essay; pages of the project's docs. Each goes through the whole
-command with default settings (reading, segmentation, correction, guards, writing): `copied`, and `plain` as with
-`--plain`. `hf` is greedy `model.generate` on the same texts in padded batches of the same size, in the pipeline's
-order; `single` and `lookup` are one text at a time, by `generate` and by its prompt lookup. Methods take turns; figures
-are medians of wall time and of the process's CPU time, and outputs are compared with those of `plain` token by token.
+There are three kinds of input: sentences of JFLEG, one per line; an essay; pages of the project's docs. Each goes
+through the whole command with default settings (reading, segmentation, correction, guards, writing): `copied`, and
+`plain` as with `--plain`. `hf` is greedy `model.generate` on the same texts in padded batches of the same size, in the
+pipeline's order. `single` and `lookup` decode one text at a time, with `generate` and with its prompt lookup. Methods
+take turns; figures are medians of wall time and of the process's CPU time. Outputs are compared with those of `plain`
+token by token.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ DOCS = ("rag.md", "small_models.md")
 
 
 class Heard(ModelCorrector):
-    """A corrector that remembers what it was asked and what the model wrote."""
+    """A corrector that records the texts it was given and the model's outputs."""
 
     asked: list[str]
     outputs: dict[str, list[int]]
-    passes: float  # of the model: each counts once for all its rows
+    passes: float  # forward passes of the model; a pass over a batch counts once
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         self.asked, self.outputs, self.passes = [], {}, 0.0
@@ -59,7 +60,7 @@ Method = Callable[[], dict[str, list[int]]]
 
 
 def pipeline(engine: copyspec.Engine, paths: Sequence[Path], asked: ModelOptions) -> tuple[Heard, Method]:
-    """The command's own path over `paths`; what is written goes into a folder that is removed."""
+    """Run the command's own code on `paths`, writing into a temporary folder."""
     corrector = Heard(engine, asked)
     runner = Runner(corrector)
 
@@ -79,7 +80,7 @@ def pipeline(engine: copyspec.Engine, paths: Sequence[Path], asked: ModelOptions
 
 
 def batched(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], size: int) -> Method:
-    """The same texts by `generate`, whose outputs go on to the limit of the longest."""
+    """Decode the same texts with `generate` in batches, each limited by its longest text."""
     limits = [corrector._max_new_tokens(text) for text in texts]
 
     def run() -> dict[str, list[int]]:
@@ -93,7 +94,7 @@ def batched(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], siz
 
 
 def one_by_one(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], *, lookup: bool) -> Method:
-    """The same texts by `generate`, each alone and with a limit of its own."""
+    """Decode the same texts with `generate`, one at a time, each with its own limit."""
 
     def run() -> dict[str, list[int]]:
         outputs = {}
@@ -106,7 +107,7 @@ def one_by_one(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], 
 
 
 def measure(methods: dict[str, Method], repeats: int) -> dict[str, Any]:
-    """Seconds, processor seconds and outputs that differ from `plain`, by method."""
+    """Measure wall seconds, CPU seconds and the number of outputs that differ from `plain`, by method."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
     outputs: dict[str, dict[str, list[int]]] = {}
     names = list(methods)
@@ -126,7 +127,7 @@ def measure(methods: dict[str, Method], repeats: int) -> dict[str, Any]:
 
 
 def line(kind: str, found: dict[str, Any]) -> str:
-    """Times of the others over those of copied: wall, and processor time in brackets."""
+    """Format the times of the other methods divided by that of `copied`, with CPU time in brackets."""
     own = found["copied"]
     cells = [f"{kind:<10}{found['texts']:>6} texts{found['tokens']:>7} tokens{own['seconds']:>8.1f} s"]
     for name in ("plain", "hf", "single", "lookup"):
@@ -141,11 +142,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="default")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--jfleg", type=Path, help="rows with `source`, or a sentence a line")
+    parser.add_argument("--jfleg", type=Path, help="JSON lines with `source`, or one sentence per line")
     parser.add_argument("--rows", type=int, default=200)
-    parser.add_argument("--paths", type=Path, nargs="*", help="one more input instead of the essay and the docs")
+    parser.add_argument("--paths", type=Path, nargs="*", help="one more input, replacing the essay and the docs")
     parser.add_argument("--batch-size", type=int, default=ModelOptions().batch_size)
-    parser.add_argument("--threads", type=int, help="default: what is measured to be best")
+    parser.add_argument("--threads", type=int, help="number of torch threads (default: chosen by measuring)")
     parser.add_argument("--methods", nargs="+", default=["copied", "plain", "hf"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)

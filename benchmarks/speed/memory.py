@@ -1,11 +1,11 @@
-"""Peak memory of `copyspec gec` on a file of any size, with the bundled model loaded.
+"""Measures the peak memory of `copyspec gec` on a file of any size, with the bundled model loaded.
 
 python -m benchmarks.speed.memory --megabytes 1000 --folder /tmp --json OUT [--by-sentence]
 
 A model would take hours, so the corrector is a function that fixes the one mistake in every 50th paragraph and returns
-everything else unchanged. The file is made up of different paragraphs. Reported: the peak memory of the process with
-the model loaded, after a small file, and after the large one, whose output is compared with the expected one byte by
-byte; and the seconds spent on reading, segmentation, the journal and writing.
+everything else unchanged. All paragraphs of the file differ. The report gives the process's memory with the model
+loaded, and its peak after a small file and after the large one, whose output is compared byte by byte with the expected
+one; and the seconds spent on reading, segmentation, the journal and writing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from copyspec.pipelines import FileOptions, FunctionCorrector, GECPipeline
 
 SENTENCE = b"He has gone home, and nobody has seen him since the morning. "
 WRONG, RIGHT = "He have gone home, and", "He has gone home, and"
-WRONG_EVERY = 50  # paragraphs
-PARAGRAPH_SENTENCES = 60  # 3.7 kB: many paragraphs, and more than one to a block that is read
+WRONG_EVERY = 50  # every so many paragraphs, one has a mistake
+PARAGRAPH_SENTENCES = 60  # 3.7 kB per paragraph, so that a file has many, and a block that is read holds more than one
 SMALL_MEGABYTES = 20
-SENTENCE_LIMIT = 400  # characters; what a model's context is to its own corrector
+SENTENCE_LIMIT = 400  # characters; stands for the limit that a model's context sets
 
 
 def make(path: Path, right: Path, megabytes: int) -> None:
-    """A file of `megabytes` million bytes or a little more, and what is to become of it."""
+    """Write a file of at least `megabytes` million bytes to `path`, and its expected correction to `right`."""
     paragraph = SENTENCE * PARAGRAPH_SENTENCES
     with path.open("wb") as file, right.open("wb") as corrected:
         number = 0
@@ -47,18 +47,18 @@ def make(path: Path, right: Path, megabytes: int) -> None:
 
 
 def peak() -> float:
-    """MB (10^6 bytes) that the process had at most."""
+    """Peak memory of the process, in MB (10^6 bytes)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_000_000 * (1 if sys.platform == "darwin" else 1024)
 
 
 def resident() -> float:
-    """MB that the process has now, where the system tells; else its peak."""
+    """Current memory of the process in MB, or its peak where the system does not report it."""
     pages = Path("/proc/self/statm")
     return int(pages.read_text().split()[1]) * resource.getpagesize() / 1_000_000 if pages.exists() else peak()
 
 
 def correct(path: Path, output: Path, right: Path, by_sentence: bool) -> float:
-    """Seconds. Raises what stopped it, and AssertionError where the output is not what it should be."""
+    """Correct the file and return the seconds. Raises AssertionError if the output is not the expected one."""
     corrector = FunctionCorrector(lambda text: text.replace(WRONG, RIGHT), name="one mistake")
     if by_sentence:
         corrector.by_sentence, corrector.limit = True, SENTENCE_LIMIT
@@ -75,13 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=1000)
-    parser.add_argument("--by-sentence", action="store_true", help="sentences, not paragraphs, for the corrector")
-    parser.add_argument("--folder", help="Where the files are made; it needs three times the size.")
-    parser.add_argument("--json", help="file for the report")
+    parser.add_argument("--by-sentence", action="store_true", help="give the corrector sentences instead of paragraphs")
+    parser.add_argument("--folder", help="folder for the files; needs three times their size")
+    parser.add_argument("--json", help="write the report to this file")
     told = parser.parse_args(words)
     engine = copyspec.load()
     engine.generate("Correct the grammar: we was late.", max_new_tokens=16)
-    loaded = resident()  # now, not at most: the peak of loading would hide what a file takes
+    loaded = resident()  # current memory: the peak of loading would hide what a file takes
     print(f"with the model loaded             {loaded:8.0f} MB")
     files = []
     with tempfile.TemporaryDirectory(dir=told.folder) as folder:

@@ -1,4 +1,4 @@
-"""The methods of the speed benchmark, each a function from a batch of prompts to a timed run."""
+"""The methods of the speed benchmark: functions from a batch of prompts to a timed run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 METHODS = ("plain", "hf", "hf-static", "hf-prompt-lookup", "hf-assistant", "copyspec")
 
 LOOKUP_TOKENS = 10
-"""The usual length of a prompt-lookup draft (apoorvumang/prompt-lookup-decoding, and transformers' own examples)."""
+"""Usual length of a prompt-lookup draft (apoorvumang/prompt-lookup-decoding, and transformers' own examples)."""
 
 
 @dataclass(slots=True)
@@ -38,14 +38,14 @@ class Run:
 
     outputs: list[list[int]] = field(default_factory=list)  # [B], up to and including the end of sequence
     total_seconds: float = 0.0
-    prefill_seconds: float = 0.0  # up to the end of the first pass
-    calls: int = 0  # passes of the target
-    row_calls: int = 0  # the same, counted once for every row that took part
+    prefill_seconds: float = 0.0  # up to the end of the first forward pass
+    calls: int = 0  # forward passes of the target
+    row_calls: int = 0  # the same, counted once per row in the pass
     drafted: int = 0  # draft nodes
-    draft_seconds: float = 0.0  # known for copyspec's own decoding only, like the two below
+    draft_seconds: float = 0.0  # this and the two below: only for copyspec's own decoding
     target_seconds: float = 0.0
     verify_seconds: float = 0.0
-    stats: list[Stats] = field(default_factory=list)  # of each row, known as the three above
+    stats: list[Stats] = field(default_factory=list)  # per row; only for copyspec's own decoding
 
     @property
     def decode_seconds(self) -> float:
@@ -54,7 +54,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where every method stops."""
+    """Limits shared by all methods."""
 
     max_new_tokens: int
     eos_token_ids: frozenset[int]
@@ -74,18 +74,18 @@ class Methods:
         self._passes = _Passes(model.model)
         self._replayed = ReplayTarget(wrap(model.model), self._replay)
         self._target: Target = self._replayed  # type: ignore[assignment]
-        # What a call costs is learned from run to run, as an engine does that serves one model.
+        # The costs of a pass are learned across runs, as in an engine that serves one model.
         self._costs = {"plain": CostModel(), "copyspec": CostModel()}
 
     def get(self, name: str) -> Method:
-        """Raises ValueError for a name that is none, or for an assistant that was not given."""
+        """Return a method. Raises ValueError if the name is unknown, or needs an assistant that was not given."""
         if name in self._costs:
             return lambda cases, limits: self._timed(cases, lambda: self._own(name, cases, limits))
         if name == "hf-assistant" and self._assistant is None:
             raise ValueError("hf-assistant needs --assistant DIR, a smaller model with the same tokenizer")
         extra: dict[str, dict[str, object]] = {
             "hf": {},
-            "hf-static": {"cache_implementation": "static"},  # on CUDA transformers compiles it by itself
+            "hf-static": {"cache_implementation": "static"},  # transformers compiles this automatically on CUDA
             "hf-prompt-lookup": {"prompt_lookup_num_tokens": LOOKUP_TOKENS},
             "hf-assistant": {"assistant_model": self._assistant},
         }
@@ -94,7 +94,7 @@ class Methods:
         return lambda cases, limits: self._timed(cases, lambda: self._hf(cases, limits, extra[name]))
 
     def own(self, drafter: Callable[[Case, frozenset[int]], Drafter], nodes: int) -> Method:
-        """This project's decoding with a drafter of the caller's, of at most `nodes` nodes a call."""
+        """Make a method that decodes with copyspec and the given drafter, at most `nodes` nodes per call."""
         costs = CostModel()
 
         def method(cases: Sequence[Case], limits: Limits) -> Run:
@@ -104,7 +104,7 @@ class Methods:
         return method
 
     def close(self) -> None:
-        """Takes the hooks off the model."""
+        """Remove the hooks from the model."""
         self._replay.remove()
         self._passes.remove()
 
@@ -143,7 +143,7 @@ class Methods:
                 outputs[output.row].extend(output.tokens)
                 if output.stats is not None:
                     stats.append(output.stats)
-        # All rows begin together: the row with most calls was there in every step of the batch.
+        # All rows begin together, so the row with the most calls was in every step of the batch.
         longest = max(stats, key=lambda row: row.num_calls)
         return Run(
             outputs=outputs,
@@ -177,7 +177,7 @@ class Methods:
 
 
 class _Passes:
-    """Counts a model's passes, and notes when the first one of a run ended."""
+    """Counts a model's forward passes, and records when the first one of a run ended."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.count = self.rows = 0
@@ -201,7 +201,7 @@ class _Passes:
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits for the device: a time taken without it is the time of asking."""
+    """Wait for the device; otherwise only the time of queueing the work would be measured."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -218,7 +218,7 @@ def _request(case: Case, limits: Limits, drafter: Callable[[], Drafter] | None) 
 
 
 def _until_end(tokens: list[int], eos: frozenset[int]) -> list[int]:
-    """Up to and including the end of sequence: what follows in a batch is padding."""
+    """Cut a row after its end of sequence: the rest is padding of the batch."""
     for position, token in enumerate(tokens):
         if token in eos:
             return tokens[: position + 1]

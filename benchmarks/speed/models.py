@@ -64,15 +64,15 @@ SHAPES: Mapping[str, Mapping[str, object]] = {
     "tiny-llama": _LLAMA | _TINY,
     "tiny-qwen2": _QWEN | _TINY,
 }
-"""Published sizes of the architectures by name, as in the models' own config.json; the tiny ones are for tests."""
+"""Published sizes of the architectures, as in their config.json; the tiny ones are for tests."""
 
 FORCED = 1e4
-"""Logit of a replayed token: far above what random weights give (below 100), within float16's range."""
+"""Logit of a replayed token: far above those of random weights (below 100), and within float16's range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A causal model to measure, and what its prompts are made with."""
+    """A causal model to measure, with its tokenizer."""
 
     name: str
     model: PreTrainedModel
@@ -85,7 +85,7 @@ class Model:
 
 
 def load_model(name: str, device: str, dtype: torch.dtype) -> Model:
-    """`default`, a folder, or `shape:NAME`; in eval mode. Raises ValueError that names what exists."""
+    """Load `default`, a folder, or `shape:NAME`, in eval mode. Raises ValueError that lists the valid names."""
     if name.startswith(SHAPE_PREFIX):
         return Model(name, _shape(name.removeprefix(SHAPE_PREFIX), device, dtype), None, frozenset())
     folder = Path(named(name))
@@ -111,10 +111,10 @@ def _shape(name: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
 
 
 class Replay:
-    """Makes a model say what was recorded: real passes, logits whose argmax is the recorded next token.
+    """Makes a model output recorded tokens: the forward passes are real, but the argmax is the recorded next token.
 
-    A forward hook on the model itself, so that every method runs the same object. A prediction depends on the
-    position alone: after position p of a row comes that row's token p + 1, whatever token a draft holds at p.
+    This is a forward hook on the model itself, so that all methods run the same object. A prediction depends on the
+    position alone: at position p of a row it is the row's token p + 1, whatever draft token is there.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -123,19 +123,19 @@ class Replay:
         self._handle = model.register_forward_hook(self._force, with_kwargs=True)
 
     def start(self, sequences: Sequence[Sequence[int]]) -> None:
-        """The rows of the next passes, each a prompt and the output recorded for it."""
+        """Set the rows of the next passes, each a prompt and its recorded output."""
         length = max(map(len, sequences))
-        # Behind a sequence's end its last token (end of sequence) is repeated.
+        # After its end, a sequence is continued with its last token (end of sequence).
         rows = [[*tokens, *[tokens[-1]] * (length - len(tokens))] for tokens in sequences]
         self._tokens = torch.tensor(rows, device=self._device)
 
     def rows(self, sequences: Sequence[int]) -> torch.Tensor | None:
-        """These of the rows that were started. [n, L]"""
+        """Return the given rows of those passed to `start`, [n, L]."""
         return None if self._tokens is None else self._tokens[list(sequences)]
 
     @contextmanager
     def showing(self, rows: torch.Tensor | None) -> Iterator[None]:
-        """For its length the model says `rows`."""
+        """Replay `rows` while the context is active."""
         started, self._tokens = self._tokens, rows
         try:
             yield
@@ -143,7 +143,7 @@ class Replay:
             self._tokens = started
 
     def stop(self) -> None:
-        """The model speaks for itself again."""
+        """Let the model output its own predictions again."""
         self._tokens = None
 
     def remove(self) -> None:
@@ -163,8 +163,9 @@ class Replay:
 
 
 class ReplayTarget:
-    """A target whose sessions know which of the replayed rows are theirs: rows are opened in the order of
-    `Replay.start`. Everything else is the target's own."""
+    """A target whose sessions know which replayed rows are theirs.
+
+    Rows must be opened in the order given to `Replay.start`. Everything else is delegated to the wrapped target."""
 
     def __init__(self, target: Target, replay: Replay) -> None:
         self._target = target
@@ -175,7 +176,7 @@ class ReplayTarget:
         return getattr(self._target, name)
 
     def restart(self) -> None:
-        """The next row to be opened is the first one again."""
+        """Let the next opened row be the first one again."""
         self._opened = 0
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:

@@ -1,12 +1,12 @@
-"""Whether drafting ever costs time: copyspec, and drafters that are wrong on purpose, against plain decoding.
+"""Checks that drafting does not cost time: copyspec, and drafters that are wrong on purpose, against plain decoding.
 
     python -m benchmarks.speed.never_slower TRANSCRIPTS... --tokenizer FILE --model shape:qwen2.5-0.5b --dtype bfloat16
     python -m benchmarks.speed.never_slower TRANSCRIPTS... --tokenizer FILE --simulate all
 
-Replays recorded outputs, by default those of chat, math and translation, where little can be copied. `wrong-N` drafts N
-wrong nodes per call and claims a probability of 95 % for each; `wrong-tree-N` spreads them over four branches. Methods
-take turns row by row. A figure is the median over the repeats of plain time divided by the method's time, for a whole
-set including prompts, as wall time and as CPU time, which is steadier on a busy machine.
+Recorded outputs are replayed, by default those of chat, math and translation, where little can be copied. `wrong-N`
+drafts N wrong nodes per call and claims a probability of 95 % for each; `wrong-tree-N` spreads them over four branches.
+Methods take turns row by row. A figure is the median over the repeats of plain time divided by the method's time, for a
+whole set including prompts. It is given for wall time and for CPU time, which is steadier on a busy machine.
 
 With `--simulate` no model runs: passes take the time given by a measured curve (`benchmarks.speed.simulation`), so that
 the figures are those of the controller alone and the same in every run.
@@ -41,7 +41,7 @@ from copyspec.options import DraftOptions
 
 TASKS = "chat,math,translation"
 BARS = {"copyspec": 0.97, "wrong": 0.95}
-"""What plain time over a method's time must not be below, by the beginning of the method's name."""
+"""Minimum of plain time divided by the method's time, by the first part of the method's name."""
 
 WRONG_NODES = (1, 4, 8, 32, 64)
 BRANCHES = 4
@@ -49,24 +49,24 @@ BRANCHES = 4
 
 @dataclass(slots=True)
 class Line:
-    """One method on one set."""
+    """Result of one method on one set."""
 
     set: str
     method: str
     rows: int
     tokens: int
-    wall: float = 0.0  # plain seconds over its own
-    cpu: float = 0.0  # the same by CPU time; 0: simulated
+    wall: float = 0.0  # plain wall time divided by the method's
+    cpu: float = 0.0  # the same for CPU time; 0: simulated
     nodes_per_call: float = 0.0
-    decisions: dict[str, int] = field(default_factory=dict)  # of all rows, in the first repeat
-    repeats: list[float] = field(default_factory=list)  # wall
+    decisions: dict[str, int] = field(default_factory=dict)  # summed over all rows, in the first repeat
+    repeats: list[float] = field(default_factory=list)  # `wall` of each repeat
 
     @property
     def bar(self) -> float:
         return next(bar for name, bar in BARS.items() if self.method.startswith(name))
 
     def count(self, stats: Sequence[Stats]) -> None:
-        """Takes the counters of its rows."""
+        """Take over the counters of its rows."""
         decisions: Counter[str] = Counter()
         for row in stats:
             decisions.update(row.decisions)
@@ -75,7 +75,8 @@ class Line:
 
 
 def drafters(nodes: int) -> dict[str, tuple[MakeDrafter, int]]:
-    """The methods but plain decoding: what makes a row's drafter, and its nodes a call."""
+    """Return, for each method except plain decoding, the function that makes a row's drafter, and its nodes per
+    call."""
 
     def copies(case: Case, eos: frozenset[int]) -> Drafter:
         return create(case.sources, eos, ngrams=case.ngrams)
@@ -89,7 +90,7 @@ def drafters(nodes: int) -> dict[str, tuple[MakeDrafter, int]]:
 
 
 def measured(prompts: PromptSet, methods: Mapping[str, Method], limits: Limits, repeat: int, size: int) -> list[Line]:
-    """Runs that take turns on a model. `methods` begins with plain decoding."""
+    """Run the methods on a model in turn. The first of `methods` must be plain decoding."""
     batches = [prompts.cases[start : start + size] for start in range(0, len(prompts.cases), size)]
     longest = max(batches, key=lambda cases: max(len(case.prompt) for case in cases))
     for method in methods.values():
@@ -129,7 +130,7 @@ def measured(prompts: PromptSet, methods: Mapping[str, Method], limits: Limits, 
 def simulated(
     name: str, cases: Sequence[Case], device: Device, costs: Mapping[str, CostModel], limits: Limits, size: int
 ) -> list[Line]:
-    """The same in simulated time. `costs`: what each method has learned of the device so far."""
+    """Run the methods in simulated time. `costs`: cost model of each method, kept between calls."""
 
     def run(make: MakeDrafter | None, nodes: int, model: CostModel) -> tuple[float, list[Stats]]:
         seconds, stats = 0.0, []
@@ -151,7 +152,7 @@ def simulated(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a table; 0 when every figure reaches its bar, 1 when one does not, 2 for a wrong call."""
+    """Print a table; return 0 if every figure reaches its minimum, 1 if one does not, 2 for invalid arguments."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(words)
     try:
@@ -205,7 +206,7 @@ def _simulate(options: argparse.Namespace) -> dict[str, list[Line]]:
         run: Callable[[str, list[Case]], list[Line]] = lambda key, cases, device=DEVICES[name], costs=costs: simulated(  # type: ignore[misc]  # noqa: E731
             key, cases, device, costs, limits, options.batch_size
         )
-        run("", next(iter(sets.values()))[:1])  # an engine has seen a row before
+        run("", next(iter(sets.values()))[:1])  # warm-up, since an engine in use has seen other rows before
         report[f"{name}, simulated"] = [line for key, cases in sets.items() for line in run(" ".join(key), cases)]
     return report
 
@@ -235,11 +236,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("transcripts", nargs="+", help=".jsonl.gz files or folders that hold them")
+    add("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     add("--tokenizer", required=True, help="tokenizer.json of the model's architecture, gzip allowed")
     add("--tasks", type=lambda value: value.split(","), default=TASKS.split(","), help=f"default: {TASKS}")
-    add("--rows", type=int, default=3, help="of each set (default: %(default)s)")
-    add("--max-prompt-tokens", type=int, default=1024, help="longer rows are left out (default: %(default)s)")
+    add("--rows", type=int, default=3, help="rows per set (default: %(default)s)")
+    add("--max-prompt-tokens", type=int, default=1024, help="skip longer rows (default: %(default)s)")
     add("--max-new-tokens", type=int, default=96, help="default: %(default)s")
     add("--model", default="shape:qwen2.5-0.5b", help="default: %(default)s")
     add("--dtype", choices=list(DTYPES), default="bfloat16")
@@ -249,10 +250,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--draft-nodes", type=int, default=32)
     add("--batch-size", type=int, default=1)
     add("--repeat", type=int, default=3)
-    add("--clock", choices=["wall", "cpu"], default="wall", help="which one decides about the exit status")
-    add("--threads", type=int, default=1, help="of torch (default: 1, where CPU time means most)")
+    add("--clock", choices=["wall", "cpu"], default="wall", help="which time decides the exit status")
+    add(
+        "--threads",
+        type=int,
+        default=1,
+        help="number of torch threads (default: 1, for which CPU time is most meaningful)",
+    )
     add("--seed", type=int, default=0)
-    add("--json", help="file for the report")
+    add("--json", help="write the report to this file")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Cost of a target's forward pass by its number of tokens: the last token of the chain, and draft nodes.
+"""Measures the cost of a target's forward pass by its number of tokens: the chain's last token and draft nodes.
 
 python -m benchmarks.speed.node_prices --model smollm2 --threads 1 2 --dtypes float32 bfloat16 --json prices.json
 
@@ -37,7 +37,7 @@ CONTEXT = 200
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of passes of one size."""
+    """Cost of the passes of one size."""
 
     tokens: int
     seconds: float
@@ -45,7 +45,7 @@ class Price:
 
 
 def tree_of(nodes: int, branches: int) -> DraftTree:
-    """A likeliest chain and, where `branches` is above 1, others beside it from the root on, of half its length."""
+    """Make a tree of a most likely chain and, if `branches` is above 1, branches of half its length from the root."""
     chain = max(1, nodes if branches < 2 else (nodes + 1) // 2)
     parents, tokens = [], []
     for node in range(nodes):
@@ -56,9 +56,9 @@ def tree_of(nodes: int, branches: int) -> DraftTree:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Which passes are measured."""
+    """The passes to measure."""
 
-    sizes: Sequence[int] = NODES  # tokens, the chain's last one included
+    sizes: Sequence[int] = NODES  # tokens per pass, including the last token of the chain
     context: int = CONTEXT
     repeats: int = 15
     rows: int = 1
@@ -66,7 +66,7 @@ class Passes:
 
 
 def prices(targets: Sequence[Target], passes: Passes) -> list[list[Price]]:
-    """A price per target and size."""
+    """Measure every target at every size."""
     rows = passes.rows
     prompts = [[200 + (7 * row + 13 * place) % 5000 for place in range(passes.context)] for row in range(rows)]
     times: dict[tuple[int, int], list[tuple[float, float]]] = {}
@@ -82,7 +82,7 @@ def prices(targets: Sequence[Target], passes: Passes) -> list[list[Price]]:
             for size in passes.sizes:
                 for index, session in enumerate(sessions):
                     time = _timed(session, [tree_of(size - 1, passes.branches)] * rows)
-                    if repeat >= 2:  # the first ones allocate
+                    if repeat >= 2:  # the first passes allocate memory
                         times.setdefault((index, size), []).append(time)
     return [
         [Price(size, *(median(each) for each in zip(*times[index, size], strict=True))) for size in passes.sizes]
@@ -91,7 +91,7 @@ def prices(targets: Sequence[Target], passes: Passes) -> list[list[Price]]:
 
 
 def targets_of(model: PreTrainedModel) -> dict[str, Target]:
-    """The model with torch's own linear layers, and as it is run."""
+    """Return targets for the model with torch's own linear layers and with those that copyspec uses."""
     plain = wrap(model)
     assert isinstance(plain, WrappedModel)
     plain._linears = FastLinears(nn.Module())
@@ -99,7 +99,7 @@ def targets_of(model: PreTrainedModel) -> dict[str, Target]:
 
 
 def _timed(session: Session, trees: Sequence[DraftTree]) -> tuple[float, float]:
-    """Wall and processor time of one pass, its argmax and the commit of nothing but the chain."""
+    """Wall and CPU time of one pass, its argmax, and a commit that keeps only the chain."""
     lengths = list(session.lengths)
     wall, cpu = perf_counter(), process_time()
     session.score([[500] for _ in trees], trees).argmax(-1).tolist()
@@ -127,10 +127,12 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
-    parser.add_argument("--sizes", nargs="+", type=int, default=NODES, help="tokens of a pass, the last one included")
+    parser.add_argument(
+        "--sizes", nargs="+", type=int, default=NODES, help="tokens per pass, including the last token of the chain"
+    )
     parser.add_argument("--context", type=int, default=CONTEXT)
     parser.add_argument("--rows", type=int, default=1)
-    parser.add_argument("--branches", type=int, default=2, help="1: chains only")
+    parser.add_argument("--branches", type=int, default=2, help="branches of the draft tree; 1: chains only")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

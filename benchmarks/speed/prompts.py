@@ -1,4 +1,5 @@
-"""Prompts of the speed benchmark: built-in texts to correct, text without anything to copy, files, transcripts."""
+"""Prompts of the speed benchmark: built-in texts to correct, random tokens that cannot be copied, files,
+transcripts."""
 
 from __future__ import annotations
 
@@ -28,14 +29,17 @@ DATA = Path(__file__).parent.parent / "data"
 BUILT_IN = ("sentences", "paragraphs", "uncopyable")
 
 TEMPLATE = "Correct the grammar: {text}"
-"""The bundled model's instruction. It goes through the chat template where there is one."""
+"""The bundled model's instruction. The chat template is applied to it if there is one."""
 
 UNCOPYABLE_ROWS = 12
 UNCOPYABLE_PROMPT = 60  # tokens
 UNCOPYABLE_OUTPUT = 120
 UNCOPYABLE_VOCABULARY = 1000
-"""Tokens are drawn from this many: about every tenth has stood in the context before, as the frequent words of
-ordinary text have, and what followed it then follows again once in a thousand times."""
+"""Number of distinct tokens in uncopyable text.
+
+About every tenth token then occurs in the context, as frequent words do in ordinary text, but the token after it
+repeats
+only once in a thousand times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ class Case:
 
     prompt: list[int]
     sources: tuple[Source, ...]
-    recorded: list[int] | None = None  # the output to replay, with its end of sequence; None: the model speaks
-    ngrams: NGrams | None = None  # as `copyspec.generate` would have them
+    recorded: list[int] | None = None  # output to replay, with its end of sequence; None: the model decides
+    ngrams: NGrams | None = None  # those that `copyspec.generate` would use
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +69,12 @@ class TranscriptOptions:
     tokenizer: str | None = None
     tasks: Sequence[str] = ()  # empty: all
     rows: int | None = None  # per set; None: all
-    max_prompt_tokens: int = 4096  # longer rows are left out
+    max_prompt_tokens: int = 4096  # longer rows are skipped
     seed: int = 0
 
 
 def text_set(model: Model, name: str, template: str = TEMPLATE, limit: int | None = None) -> PromptSet:
-    """A built-in set of texts, or a file with one text per line, each to be corrected by the model."""
+    """Make a set of texts for the model to correct: built-in, or a file with one text per line."""
     if model.tokenizer is None:
         raise ValueError(f"{model.name!r} has no tokenizer for {name!r}: give --transcripts, or --prompts uncopyable")
     file = DATA / f"{name}.txt" if name in BUILT_IN else Path(name)
@@ -81,7 +85,7 @@ def text_set(model: Model, name: str, template: str = TEMPLATE, limit: int | Non
         raise ValueError(f"{name!r} holds no text")
     prompts = [template.replace("{text}", text) for text in texts]
     options = check_options({"edit_source": texts, "chat": bool(model.tokenizer.chat_template)})
-    # The engine's own requests: the same sources and ends that `copyspec.generate` has.
+    # The engine's own requests have the sources and stop conditions of `copyspec.generate`.
     engine = Engine(model.model, model.tokenizer)
     jobs, _ = engine.jobs(prompts, None, options)
     ngrams = Language(engine.codec, int(model.model.config.vocab_size)).ngrams
@@ -90,10 +94,10 @@ def text_set(model: Model, name: str, template: str = TEMPLATE, limit: int | Non
 
 
 def uncopyable_set(model: Model, limit: int | None = None, seed: int = 0) -> PromptSet:
-    """Random tokens after random tokens, with a reference of random tokens: replayed, nothing to copy."""
+    """Make a set of replayed random tokens, with a prompt and a reference of random tokens: nothing can be copied."""
     rng = random.Random(seed)
     vocabulary = int(model.model.config.vocab_size)
-    low = max(model.eos_token_ids | {9}) + 1  # past control tokens
+    low = max(model.eos_token_ids | {9}) + 1  # beyond control tokens
     usable = range(low, min(low + UNCOPYABLE_VOCABULARY, vocabulary))
     eos = max(model.eos_token_ids, default=0)
 
@@ -109,7 +113,7 @@ def uncopyable_set(model: Model, limit: int | None = None, seed: int = 0) -> Pro
 
 
 def transcript_sets(model: Model, options: TranscriptOptions) -> list[PromptSet]:
-    """Recorded outputs of real models, replayed through `model`: one set per task, set and recorded model."""
+    """Replay recorded outputs of real models through `model`: one set per task, set and recorded model."""
     size = int(model.model.config.vocab_size)
     sets, eos = transcript_cases(options, f"{model.name!r}", size)
     return [PromptSet(" ".join(key), cases, frozenset({eos})) for key, cases in sets.items()]
@@ -118,9 +122,9 @@ def transcript_sets(model: Model, options: TranscriptOptions) -> list[PromptSet]
 def transcript_cases(
     options: TranscriptOptions, name: str = "", vocab_size: int | None = None
 ) -> tuple[dict[tuple[str, str, str], list[Case]], int]:
-    """Recorded outputs by task, set and recorded model, in order, and the end of sequence that all of them have.
+    """Return recorded outputs by (task, set, model), in order, and their common end-of-sequence token.
 
-    Raises ValueError where the tokens are more than the `vocab_size` of the model called `name`.
+    Raises ValueError if a token exceeds the `vocab_size` of the model called `name`.
     """
     if options.tokenizer is None:
         raise ValueError(
@@ -149,7 +153,7 @@ def transcript_cases(
 
 
 def _references(row: Transcript, references: Sequence[list[int]]) -> list[Source]:
-    """The first reference of an edit task is the text being edited."""
+    """Return the references as sources. In editing tasks, the first one is the text being edited."""
     edits = 1 if row.task in EDIT_TASKS else 0
     return [
         *(Source(tokens, "edit") for tokens in references[:edits]),

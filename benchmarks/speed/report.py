@@ -1,4 +1,4 @@
-"""The report of the speed benchmark: figures aggregated from runs, the table, and the environment."""
+"""Aggregates runs of the speed benchmark into figures, and formats the table and the description of the machine."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ from benchmarks.speed.methods import Run, synchronise
 from benchmarks.transcripts import machine, ratio
 
 BASELINES = ("hf", "hf-prompt-lookup", "plain")
-"""Methods that speedups are given over."""
+"""Methods over which speed-ups are given."""
 
 COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 27}
-"""Size of the device-to-device copy that bandwidth is compared with: well beyond any cache."""
+"""Bytes of the device-to-device copy for the bandwidth baseline: well beyond any cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first output token that is not the baseline's."""
+    """The first output token that differs from the baseline's."""
 
     prompt: int
     position: int
-    expected: int | None  # None: the output had ended
+    expected: int | None  # None: the expected output had ended
     got: int | None
-    logit_gap: float | None = None  # how far the two tokens lie apart in one pass over prompt and output so far
+    logit_gap: float | None = None  # difference of the two tokens' logits, in one pass over the common prefix
 
 
 @dataclass(slots=True)
 class Figures:
-    """One method on one set of prompts. Seconds are medians of the repeats, each the sum over all prompts."""
+    """Figures of one method on one set of prompts. Seconds are medians of the repeats, each the sum over all
+    prompts."""
 
     method: str
     tokens: int
     seconds_total: float
-    seconds_decode: float  # after the first pass of each batch has ended
+    seconds_decode: float  # after the first pass of each batch
     seconds_total_repeats: list[float]
-    tokens_per_second: float  # by total seconds
+    tokens_per_second: float  # of total seconds
     calls: int
-    mean_acceptance_length: float  # tokens per row and call, prefill included
+    mean_acceptance_length: float  # tokens per row and call, including the prefill
     nodes_per_call: float
-    shares: dict[str, float]  # of the total seconds: draft, target, verify, rest; where known
+    shares: dict[str, float]  # fractions of the total seconds: draft, target, verify, rest; if known
     peak_memory_mib: float
     equal: bool
     differing_prompts: int
@@ -62,7 +63,9 @@ class Figures:
 
 
 def add_up(method: str, repeats: Sequence[Sequence[Run]], expected: Sequence[Sequence[int]], peak: float) -> Figures:
-    """`repeats`: the runs of each repeat, in the order of the prompts; `expected`: the baseline's outputs."""
+    """Aggregate the runs of one method.
+
+    `repeats`: the runs of each repeat, in the order of the prompts; `expected`: the baseline's outputs."""
     first = repeats[0]
     totals = [sum(run.total_seconds for run in runs) for runs in repeats]
     tokens = sum(len(output) for run in first for output in run.outputs)
@@ -88,7 +91,7 @@ def add_up(method: str, repeats: Sequence[Sequence[Run]], expected: Sequence[Seq
 
 @torch.inference_mode()
 def measure_gap(difference: Difference, prefix: Sequence[int], model: PreTrainedModel) -> Difference:
-    """`difference` with its logit gap: near-ties flip where passes of different shape round differently.
+    """Return `difference` with its logit gap: near-ties flip, since passes of different shapes round differently.
 
     `prefix` is the prompt with the output before the difference.
     """
@@ -100,10 +103,10 @@ def measure_gap(difference: Difference, prefix: Sequence[int], model: PreTrained
 
 
 def compare(figures: Sequence[Figures]) -> None:
-    """Fills in the speedups over the baselines that ran.
+    """Fill in the speed-ups over the baselines that ran.
 
-    Over total seconds: the median of the repeats' own ratios. Methods take turns within a repeat, so that what
-    slows a machine down for minutes slows both sides of a ratio.
+    The speed-up is the median of the ratios of total seconds in each repeat. Methods take turns within a repeat, so
+    that load that lasts for minutes slows down both sides of a ratio.
     """
     by_name = {one.method: one for one in figures}
     for one in figures:
@@ -116,7 +119,7 @@ def compare(figures: Sequence[Figures]) -> None:
 
 
 def table(figures: Sequence[Figures]) -> str:
-    """At most 80 columns."""
+    """Format the figures in at most 80 columns."""
     lines = [f"{'method':<17}{'tokens/s':>9}{'tok/call':>9}{'x hf':>7}{'x lookup':>9}{'x plain':>8}{'equal':>7}"]
     for one in figures:
         over = [f"{one.speedup[name]:.2f}" if name in one.speedup else "-" for name in BASELINES]
@@ -135,7 +138,7 @@ def table(figures: Sequence[Figures]) -> str:
 
 
 def surroundings(device: str) -> dict[str, object]:
-    """Machine, versions, date."""
+    """Describe machine, versions and date."""
     head: dict[str, object] = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "machine": machine(),
@@ -153,7 +156,7 @@ def surroundings(device: str) -> dict[str, object]:
 
 
 def bandwidth(weight_bytes: int, plain: Figures | None, batches: int, device: torch.device) -> dict[str, float]:
-    """GB/s at which plain decoding reads the weights, against a copy inside the device's memory."""
+    """GB/s at which plain decoding reads the weights, and that of a copy inside the device's memory."""
     size = COPY_BYTES.get(device.type, COPY_BYTES["cpu"])
     source = torch.ones(size, dtype=torch.uint8, device=device)
     copy = torch.empty_like(source)
@@ -171,7 +174,7 @@ def bandwidth(weight_bytes: int, plain: Figures | None, batches: int, device: to
 
 
 class PeakMemory:
-    """Peak memory in MiB since `restart`: allocated on a GPU, resident in the process elsewhere (Linux)."""
+    """Peak memory in MiB since `restart`: allocated on a GPU, elsewhere resident in the process (Linux)."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device if device.type == "cuda" else None
@@ -180,12 +183,13 @@ class PeakMemory:
         if self._cuda is not None:
             torch.cuda.reset_peak_memory_stats(self._cuda)
             return
-        # proc(5): 5 resets the peak resident set size to the current one. Elsewhere the peak is the whole run's.
+        # proc(5): writing 5 resets the peak resident set size to the current one. Without it, the peak is that of the
+        # whole run.
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
     def read(self) -> float:
-        """0.0 where the system does not tell."""
+        """Return the peak; 0.0 where the system does not report it."""
         if self._cuda is not None:
             return torch.cuda.max_memory_allocated(self._cuda) / 2**20
         try:
@@ -196,7 +200,7 @@ class PeakMemory:
 
 
 def _differences(expected: Sequence[Sequence[int]], got: Sequence[Sequence[int]]) -> list[Difference]:
-    """The first difference of each prompt whose outputs differ."""
+    """Return the first difference of each prompt whose outputs differ."""
     if len(expected) != len(got):
         raise ValueError(f"{len(got)} outputs for {len(expected)} prompts")
     found = []

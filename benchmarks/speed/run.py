@@ -1,4 +1,4 @@
-"""Timed whole runs: copyspec against its own plain decoding and against transformers, in one process.
+"""Times whole runs: copyspec against its own plain decoding and against transformers, in one process.
 
     python -m benchmarks.speed --model default --dtype bfloat16
     python -m benchmarks.speed --model shape:qwen2.5-0.5b --transcripts DIR --tokenizer FILE --tasks gec --rows 5
@@ -6,7 +6,7 @@
 `--model`: `default` (the bundled model), a folder, or `shape:NAME`, a real architecture with random weights that
 replays recorded transcripts: passes have their real cost, and outputs are the recorded ones.
 
-New tokens are counted up to and including the end of sequence or the limit, the same for every method. Total
+New tokens are counted up to and including the end of sequence or the limit, in the same way for every method. Total
 seconds cover everything from the prompt's ids to the output's; decode seconds begin after the first pass.
 Methods take turns prompt by prompt, and figures are medians over the repeats.
 """
@@ -38,21 +38,21 @@ from benchmarks.transcripts import write_json
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 SINGLE = ("hf-prompt-lookup", "hf-assistant")
-"""transformers assists batches of one row only."""
+"""Methods for batches of one row only, because transformers' assisted generation takes no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A set of prompts and what each method took for it."""
+    """A set of prompts and the figures of each method on it."""
 
     prompts: PromptSet
     batches: int
     figures: list[Figures]
-    left_out: int  # prompts whose output ran into the limit
+    left_out: int  # prompts whose output reached the limit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a table per set; 0 when all outputs were equal, 1 when not, 2 for a wrong call."""
+    """Print a table per set; return 0 if all outputs are equal, 1 if not, 2 for invalid arguments."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(words)
     try:
@@ -103,7 +103,7 @@ def _prompt_sets(options: argparse.Namespace, model: Model) -> list[PromptSet]:
 def _method_names(options: argparse.Namespace) -> list[str]:
     left_out = {"hf-assistant"} if not options.assistant else set()
     if options.device == "cpu":
-        left_out.add("hf-static")  # it is for what is compiled and captured
+        left_out.add("hf-static")  # it is meant to be compiled and captured
     default = [name for name in METHODS if name not in left_out]
     if options.batch_size > 1:
         default = [name for name in default if name not in SINGLE]
@@ -115,7 +115,7 @@ def _method_names(options: argparse.Namespace) -> list[str]:
 
 
 def _measure(prompts: PromptSet, methods: dict[str, Method], options: argparse.Namespace, model: Model) -> Measured:
-    """Warms every method up, then lets them take turns."""
+    """Warm up every method, then run them in turn."""
     limits = Limits(options.max_new_tokens, prompts.eos_token_ids, options.draft_nodes)
     left_out = 0
     if not prompts.is_replay:
@@ -151,15 +151,15 @@ def _measure(prompts: PromptSet, methods: dict[str, Method], options: argparse.N
 
 
 def _baseline(methods: dict[str, Method]) -> str:
-    """The method whose outputs are the expected ones."""
+    """Return the method whose outputs are the expected ones."""
     return next(name for name in ("hf", "plain", *methods) if name in methods)
 
 
 def _ending(prompts: PromptSet, methods: dict[str, Method], limits: Limits) -> tuple[PromptSet, int]:
-    """The prompts whose output comes to an end, and how many do not; all of them where none does.
+    """Return the prompts whose output ends, and the number of the others; all prompts if none ends.
 
-    A small model that loses its way repeats itself up to the limit, and nothing is copied as fast as a loop. The
-    outputs are the baseline's: what is measured has no say in what it is measured on.
+    A small model that loses track repeats itself up to the limit, and a loop is easily copied. The outputs are the
+    baseline's, so that the method measured has no influence on the choice of prompts.
     """
     method = methods[_baseline(methods)]
     kept = [case for case in prompts.cases if method([case], limits).outputs[0][-1] in limits.eos_token_ids]
@@ -212,23 +212,23 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     shapes = ", ".join(sorted(name for name in SHAPES if not name.startswith("tiny")))
     add("--model", required=True, help=f"default, a folder, or {SHAPE_PREFIX}NAME ({shapes})")
-    add("--transcripts", nargs="+", help="recorded outputs to replay: .jsonl.gz files or folders")
+    add("--transcripts", nargs="+", help="recorded outputs to replay: .jsonl.gz files or folders of them")
     add("--tokenizer", help="tokenizer.json for --transcripts, gzip allowed")
-    add("--tasks", type=_list, default=[], help="of the transcripts: gec,rag,... (default: all)")
+    add("--tasks", type=_list, default=[], help="tasks of the transcripts: gec,rag,... (default: all)")
     add("--prompts", nargs="+", help=f"{', '.join(BUILT_IN)}, or files with one text per line (default: all three)")
     add("--template", default=TEMPLATE, help="instruction around each text (default: %(default)r)")
     add("--rows", type=_positive, help="prompts per set (default: all)")
-    add("--seed", type=int, default=0, help="of the choice of rows")
+    add("--seed", type=int, default=0, help="seed for choosing the rows")
     add("--methods", type=_list, help=f"of {','.join(METHODS)} (default: all that the batch size allows)")
     add("--assistant", help="folder of a smaller model for hf-assistant")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--dtype", choices=list(DTYPES), default="float32")
     add("--batch-size", type=_positive, default=1)
     add("--max-new-tokens", type=_positive, default=512)
-    add("--draft-nodes", type=_positive, default=32, help="nodes of a draft tree at most")
+    add("--draft-nodes", type=_positive, default=32, help="maximum nodes of a draft tree")
     add("--repeat", type=_positive, default=3)
-    add("--threads", type=_positive, help="of torch (default: torch's own choice)")
-    add("--json", help="file for the report")
+    add("--threads", type=_positive, help="number of torch threads (default: torch's own choice)")
+    add("--json", help="write the report to this file")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""An encoder-decoder corrector, decoded plainly, by SAD's rule and by copyspec: target calls for equal outputs.
+"""Compares an encoder-decoder corrector decoded plainly, by SAD's rule and by copyspec: target calls for equal outputs.
 
     python -m benchmarks.speed.seq2seq --model DIR --rows 200 --json OUT
     python -m benchmarks.speed.seq2seq --model DIR --data DATA --rows 200 --dtype bfloat16
@@ -6,8 +6,8 @@
 The texts are the sentences with mistakes of ``benchmarks/data``, or with ``--data`` a seeded sample of the sources of
 JFLEG dev. ``sad`` copies the whole rest of the source, and resumes after a difference where the last one to three
 tokens occur exactly once in it (arXiv 2106.04970). ``copyspec-all`` may, like SAD, put the whole source into one tree,
-without regard to costs. Outputs of all methods are compared token by token, as are those of batches of eight with those
-of single rows.
+regardless of costs. Outputs of all methods are compared token by token, as are those of batches of eight with those of
+single rows.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 INSTRUCTION = "Correct the grammar: "
 METHODS = ("plain", "sad", "copyspec", "copyspec-all")
 WHOLE = 1024
-"""Nodes of a tree that holds any source read here whole."""
+"""Draft nodes: enough for any of these sources as a whole."""
 BATCH = 8
 ROOM = 24
-"""New tokens beyond the source's own before an output is cut."""
+"""Maximum number of new tokens beyond the length of the source."""
 _TEXTS = Path(__file__).parent.parent / "data" / "sentences.txt"
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the encoder reads, and the same text with the tokens of an output."""
+    """The encoder's input, and the same text in the tokens of an output."""
 
     prompt: list[int]
     source: list[int]
@@ -61,7 +61,7 @@ class Case:
 
 @dataclass
 class Run:
-    """One method over all cases."""
+    """Result of one method on all cases."""
 
     outputs: list[list[int]]
     stats: list[Stats]
@@ -69,13 +69,13 @@ class Run:
 
 
 class Bench:
-    """The methods on one model."""
+    """Runs the methods on one model."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, *, instruction: str = INSTRUCTION) -> None:
         from transformers import AutoModelForSeq2SeqLM
 
         found = Pretrained(str(folder))
-        # Any: the type of a tokenizer's ids is wider than a single number
+        # Any: a tokenizer's ids are typed more widely than a list of integers
         self.tokenizer: Any = found.tokenizer()
         self.model: Any = found.model(AutoModelForSeq2SeqLM, found.config(), dtype=dtype)
         self.target = wrap(self.model)
@@ -86,11 +86,11 @@ class Bench:
         return Case(self.tokenizer(self.instruction + text)["input_ids"], self.tokenizer(text)["input_ids"][:-1])
 
     def run(self, method: str, cases: Sequence[Case], *, batch_size: int = 1) -> Run:
-        """Raises ValueError for a method that is none."""
+        """Run one method. Raises ValueError if its name is unknown."""
         if method not in METHODS:
             raise ValueError(f"no method {method!r}: one of {', '.join(METHODS)}")
         nodes = {"plain": 0, "copyspec": DraftOptions().max_nodes}.get(method, WHOLE)
-        # as published, SAD looks at no cost of a call, and neither does its counterpart
+        # SAD as published ignores the cost of a call, and so does its counterpart
         settings = DecodeSettings(DraftOptions(nodes, adaptive=method == "copyspec"), batch_size)
         requests = [self._request(method, case) for case in cases]
         outputs: list[list[int]] = [[] for _ in cases]
@@ -103,7 +103,7 @@ class Bench:
         return Run(outputs, stats, perf_counter() - started)
 
     def greedy(self, cases: Sequence[Case]) -> list[list[int]]:
-        """transformers' own greedy outputs."""
+        """Return transformers' own greedy outputs."""
         found = []
         for case in cases:
             with torch.inference_mode():
@@ -125,7 +125,7 @@ class Bench:
 
 
 def measure(bench: Bench, texts: Sequence[str], repeats: int = 1) -> dict[str, Any]:
-    """All methods, one row at a time and in batches, as one JSON object. The first two texts also warm up."""
+    """Measure all methods, one row at a time and in batches, as one JSON object. The first two texts also warm up."""
     cases = [bench.case(text) for text in texts]
     expected = bench.greedy(cases)
     rows: dict[str, Any] = {}
@@ -157,14 +157,14 @@ def measure(bench: Bench, texts: Sequence[str], repeats: int = 1) -> dict[str, A
 
 
 def read_texts(data: Path | None, rows: int | None, seed: int) -> list[str]:
-    """Sentences to correct: JFLEG dev where there is data, else those of the benchmarks."""
+    """Read sentences to correct: JFLEG dev if `data` is given, else those of the benchmarks."""
     if data is None:
         return sample([line for line in _TEXTS.read_text(encoding="utf-8").splitlines() if line], rows, seed)
     return sample([row["source"] for row in read_rows(data / "gec" / "jfleg_dev.jsonl.gz")], rows, seed)
 
 
 def show(report: dict[str, Any]) -> str:
-    """The report as a table."""
+    """Format the report as a table."""
     names = list(next(iter(report["methods"].values())))
     lines = [f"{report['texts']} texts of {report['source_tokens']} tokens, {report['left_as_they_were']} left as is"]
     lines += [f"{name:<28}" + "".join(f"{row[name]:>14}" for row in report["methods"].values()) for name in names]
@@ -173,17 +173,17 @@ def show(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a table; 0 where all outputs are equal, 1 where some differ (near-ties in half precision)."""
-    parser = argparse.ArgumentParser(description="Target calls of an encoder-decoder corrector, by method.")
+    """Print a table; return 0 if all outputs are equal, 1 if some differ (near-ties in half precision)."""
+    parser = argparse.ArgumentParser(description="Compare the target calls of an encoder-decoder corrector by method.")
     parser.add_argument("--model", type=Path, required=True, help="folder of the corrector")
     parser.add_argument("--data", type=Path, help="data folder with gec/jfleg_dev.jsonl.gz")
-    parser.add_argument("--rows", type=int, help="texts, drawn with the seed (default: all)")
+    parser.add_argument("--rows", type=int, help="number of texts, drawn with the seed (default: all)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=3, help="timed runs of each method; the median counts")
+    parser.add_argument("--repeats", type=int, default=3, help="timed runs of each method; the median is reported")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--instruction", default=INSTRUCTION, help="what stands before a text; may be empty")
-    parser.add_argument("--threads", type=int, help="threads of torch")
-    parser.add_argument("--json", type=Path, help="write the report here")
+    parser.add_argument("--instruction", default=INSTRUCTION, help="text before each source; may be empty")
+    parser.add_argument("--threads", type=int, help="number of torch threads")
+    parser.add_argument("--json", type=Path, help="write the report to this file")
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)

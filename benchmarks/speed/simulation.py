@@ -1,4 +1,4 @@
-"""Decoding in simulated time: recorded outputs, real drafts, and pass times from a given curve.
+"""Simulates decoding in time: recorded outputs, real drafts, and pass times from a given curve.
 
 On a busy machine measured times are unreliable. Here the controller of `copyspec.budget` reads a simulated clock, which
 advances by the curve's time with every pass and by a fixed time with every draft. Its decisions, and its gain or loss
@@ -30,13 +30,13 @@ from copyspec.tree import DraftTree
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What passes of a target take."""
+    """Times of a target's forward passes."""
 
-    seconds: float  # of a pass without draft nodes, whatever the number of rows
-    costs: Mapping[int, float]  # of n draft nodes, in units of that pass; between them on straight lines
-    prefill: float  # of one prompt token, in the same units
-    draft_seconds: float = 1e-4  # of asking a drafter
-    noise: float = 0.0  # standard deviation of a pass's logarithm
+    seconds: float  # per pass without draft nodes, for any number of rows
+    costs: Mapping[int, float]  # by number of draft nodes, in units of that pass; interpolated linearly
+    prefill: float  # per prompt token, in the same units
+    draft_seconds: float = 1e-4  # per call of the drafter
+    noise: float = 0.0  # standard deviation of the logarithm of a pass's time
 
     def units(self, nodes: int) -> float:
         """Cost of a pass with `nodes` nodes."""
@@ -53,12 +53,12 @@ DEVICES: Mapping[str, Device] = {
     "gpu": Device(0.02, {0: 1, 1: 1.03, 32: 1.08, 64: 1.15}, prefill=0.002),
     "small": Device(0.004, {0: 1, 1: 1.25, 32: 2.0, 64: 3.0}, prefill=0.02),
 }
-"""Measured shapes of the curve: qwen2.5-0.5b with one thread in two precisions (few rows are slow in float32), what a
-GPU shows while passes wait for memory, and a model so small that drafting costs a fortieth of a pass."""
+"""Typical curves: qwen2.5-0.5b on one thread in two precisions (in float32 few rows are slow); a GPU while passes are
+bound by memory; and a model so small that a draft takes a fortieth of a pass."""
 
 
 class Clock:
-    """Seconds that pass when somebody says so."""
+    """A clock, in seconds, that advances only when it is set."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -69,7 +69,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run of some cases came to."""
+    """Result of simulating some cases."""
 
     outputs: list[list[int]]
     seconds: float
@@ -90,7 +90,7 @@ def simulate(
     batch_size: int = 1,
     seed: int = 0,
 ) -> Outcome:
-    """Decodes the recorded outputs of `cases` in simulated time. `make` None: plain decoding."""
+    """Decode the recorded outputs of `cases` in simulated time. `make`: makes a row's drafter; None: plain decoding."""
     dense = _Dense(cases)
     clock = Clock()
     costs.clock = clock
@@ -114,9 +114,9 @@ def simulate(
 
 
 class AlwaysWrong:
-    """A drafter that is never right and always sure: as many nodes as it may draft, in chains or side by side.
+    """A drafter that is always wrong and always confident, with as many nodes as allowed, in one or several chains.
 
-    Its tokens are those that the recorded output does not hold at all.
+    Its tokens do not occur in the recorded output.
     """
 
     def __init__(self, case: Case, score: float = 0.95, width: int = 1) -> None:
@@ -125,7 +125,7 @@ class AlwaysWrong:
         self._score, self._width = score, width
 
     def propose(self, budget: Budget) -> DraftTree:
-        """`width` chains of equal length, each node as likely as the drafter dares to say."""
+        """Return `width` chains of equal length, with the same score for each node."""
         tokens: list[int] = []
         parents: list[int] = []
         scores: list[float] = []
@@ -137,14 +137,14 @@ class AlwaysWrong:
         return DraftTree(tokens, parents, scores, [None] * len(tokens))
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """It learns nothing."""
+        """Learn nothing."""
 
 
-SPARE = 80  # tokens that no text holds
+SPARE = 80  # tokens that no text contains
 
 
 class _DenseNGrams(NGrams):
-    """N-grams in the numbers of a simulated vocabulary. Tokens that are not in it are wrong: they become spare ones."""
+    """N-grams in the token ids of a simulated vocabulary. Tokens outside it are wrong and become spare ones."""
 
     def __init__(self, ngrams: NGrams, ids: Mapping[int, int]) -> None:
         self._ngrams, self._ids, self._tokens_of, self.arrays = ngrams, ids, list(ids), None
@@ -166,7 +166,7 @@ class _DenseNGrams(NGrams):
 
 
 class _Dense:
-    """Cases with their tokens numbered from 0: a simulated vocabulary is as large as the texts need."""
+    """Cases with tokens renumbered from 0, so that the simulated vocabulary is no larger than the texts need."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
         ids: dict[int, int] = {}
@@ -190,7 +190,7 @@ class _Dense:
 
 
 class _Slow:
-    """A drafter whose time is the clock's."""
+    """A drafter that advances the simulated clock."""
 
     def __init__(self, drafter: Drafter, clock: Clock, seconds: float) -> None:
         self._drafter, self._clock, self._seconds = drafter, clock, seconds
@@ -208,7 +208,8 @@ def _slow(make: MakeDrafter, case: Case, eos: frozenset[int], clock: Clock, seco
 
 
 class _Target:
-    """Says what was recorded. Rows are known by their prompts, since a batch may open them in any order."""
+    """A target that predicts the recorded tokens. It finds rows by their prompts, since batches may open them in any
+    order."""
 
     supports_trees = supports_drafts = True
     is_encoder_decoder = False

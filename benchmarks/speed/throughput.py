@@ -1,4 +1,4 @@
-"""Throughput of file correction: the path of `copyspec gec` against transformers on the same sentences, in one process.
+"""Measures throughput of file correction: `copyspec gec` against transformers on the same sentences, in one process.
 
     python -m benchmarks.speed.throughput --model default --dtype float32
     python -m benchmarks.speed.throughput --model default --sentences jfleg_dev.jsonl.gz --batch-sizes 1,8,32 --json OUT
@@ -45,7 +45,7 @@ from copyspec.pipelines import (
 )
 
 DATA = Path(__file__).parent.parent / "data"
-WARM_UP = 4  # sentences that every method decodes before it is timed
+WARM_UP = 4  # sentences that every method decodes before the measurement
 
 Outputs = list[list[int]]
 Method = Callable[[Sequence[str]], Outputs]
@@ -53,7 +53,7 @@ Method = Callable[[Sequence[str]], Outputs]
 
 @dataclass(slots=True)
 class Figures:
-    """One method on all sentences. Seconds are the median of the repeats."""
+    """Figures of one method on all sentences. Seconds are the median of the repeats."""
 
     method: str
     seconds: float
@@ -61,13 +61,13 @@ class Figures:
     sentences_per_second: float
     tokens: int
     tokens_per_second: float
-    equal: bool  # to `hf`, token for token, in every repeat
-    differing: int  # sentences that are not
+    equal: bool  # all tokens equal those of `hf`, in every repeat
+    differing: int  # number of sentences that differ
     speedup: dict[str, float] = field(default_factory=dict)  # over each method of transformers
 
 
 class Baselines:
-    """transformers' own ways, on the engine's model, with the prompts that the pipeline gives."""
+    """transformers' own methods, on the engine's model and with the pipeline's prompts."""
 
     def __init__(self, corrector: ModelCorrector, limit: int) -> None:
         self.engine, self.corrector, self.limit = corrector.engine, corrector, limit
@@ -116,7 +116,7 @@ class Baselines:
 
 
 class _Tokens:
-    """Gathers the model's output tokens as files are written."""
+    """Collects the model's output tokens while files are written."""
 
     def __init__(self) -> None:
         self.outputs: Outputs = []
@@ -131,7 +131,7 @@ class _Tokens:
 
 
 def files_method(engine: copyspec.Engine, batch_size: int, options: argparse.Namespace) -> Method:
-    """The pipeline on a file with one sentence a line."""
+    """Make a method that runs the pipeline on a file with one sentence per line."""
     asked = ModelOptions(options.instruction, max_new_tokens=options.max_new_tokens, batch_size=batch_size)
     runner = Runner(ModelCorrector(engine, asked), RunOptions(pack=4 * batch_size if batch_size > 1 else 0))
 
@@ -149,7 +149,7 @@ def files_method(engine: copyspec.Engine, batch_size: int, options: argparse.Nam
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a table; 0 when the pipeline's outputs were equal to `hf`, 1 when not, 2 for a wrong call."""
+    """Print a table; return 0 if the pipeline's outputs equal those of `hf`, 1 if not, 2 for invalid arguments."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(words)
     if options.threads:
@@ -177,7 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_sentences(path: Path, rows: int | None) -> list[str]:
-    """One sentence a line, or the `source` of each row of a .jsonl.gz file; each once. Raises ValueError for none."""
+    """Read distinct sentences: one per line, or the `source` of each row of a .jsonl.gz file.
+
+    Raises ValueError if there are none."""
     if path.name.endswith(".jsonl.gz"):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             found = [" ".join(json.loads(line)["source"].split()) for line in lines]
@@ -190,7 +192,7 @@ def read_sentences(path: Path, rows: int | None) -> list[str]:
 
 
 def measure(methods: dict[str, Method], texts: Sequence[str], repeats: int, device: torch.device) -> list[Figures]:
-    """Every method on all texts, `repeats` times, the order rotating."""
+    """Run every method on all texts `repeats` times, in rotating order."""
     for run in methods.values():
         run(texts[:WARM_UP])
     names = list(methods)
@@ -233,7 +235,7 @@ def _figures(name: str, seconds: list[float], outputs: list[Outputs], expected: 
 
 
 def table(figures: Sequence[Figures]) -> str:
-    """At most 80 columns."""
+    """Format the figures in at most 80 columns."""
     bases = [one.method for one in figures if one.method.startswith("hf")]
     head = f"{'method':<18}{'sent/s':>8}{'tok/s':>8}" + "".join(f"{'x ' + _short(base):>10}" for base in bases)
     lines = [head + f"{'equal':>8}"]
@@ -252,7 +254,7 @@ def _methods(engine: copyspec.Engine, options: argparse.Namespace) -> dict[str, 
     asked = ModelOptions(options.instruction, max_new_tokens=options.max_new_tokens)
     hf = Baselines(ModelCorrector(engine, asked), options.max_new_tokens)
     methods: dict[str, Method] = {"hf": hf.one_by_one}
-    if not hf.corrector.is_encoder_decoder:  # prompt lookup never sees an encoder's input
+    if not hf.corrector.is_encoder_decoder:  # prompt lookup does not search an encoder's input
         methods["hf-prompt-lookup"] = hf.prompt_lookup
     for size in options.batch_sizes:
         if size > 1:
@@ -263,7 +265,7 @@ def _methods(engine: copyspec.Engine, options: argparse.Namespace) -> dict[str, 
 
 
 def _until_end(tokens: list[int], eos: frozenset[int]) -> list[int]:
-    """Up to and including the end of sequence: what follows in a batch is padding."""
+    """Cut a row after its end of sequence: the rest is padding of the batch."""
     for position, token in enumerate(tokens):
         if token in eos:
             return tokens[: position + 1]
@@ -277,17 +279,21 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--model", default="default", help="default, a folder or a hub id, encoder-decoder models too")
-    add("--sentences", default=str(DATA / "sentences.txt"), help="a sentence a line, or .jsonl.gz rows with `source`")
-    add("--instruction", help="how to ask, with {text} (default: what the model is known to want)")
-    add("--rows", type=int, help="sentences at most")
+    add("--model", default="default", help="default, a folder or a hub id; encoder-decoder models too")
+    add(
+        "--sentences",
+        default=str(DATA / "sentences.txt"),
+        help="one sentence per line, or .jsonl.gz rows with `source`",
+    )
+    add("--instruction", help="instruction with {text} (default: the one that the model is known for)")
+    add("--rows", type=int, help="maximum number of sentences")
     add("--batch-sizes", type=lambda value: [int(size) for size in value.split(",")], default=[1, 8, 32])
     add("--max-new-tokens", type=int, default=256)
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     add("--repeat", type=int, default=3)
-    add("--threads", type=int, help="of torch (default: torch's own choice)")
-    add("--json", help="file for the report")
+    add("--threads", type=int, help="number of torch threads (default: torch's own choice)")
+    add("--json", help="write the report to this file")
     return parser
 
 

@@ -1,9 +1,9 @@
-"""A model's own edits requested in chats: passes and time if the edited text is given, if it must be found, and plain.
+"""Measures edits requested in chats: passes and time if the edited text is given, if it must be found, and plain.
 
 python -m benchmarks.speed.untold TRANSCRIPTS... --model FOLDER [--rows 20] [--max-new-tokens 160] [--json FILE]
 
 The prompts are those of the recordings, one message each. The outputs are the model's own, and equal in all three
-except at near-ties.
+modes except at near-ties.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODES = ("plain", "told", "untold")
 
 
 def measure(engine: Engine, rows: Sequence[Transcript], max_new_tokens: int) -> dict[str, object]:
-    """Tokens a pass and seconds of each mode, over all of `rows`."""
+    """Measure tokens per pass and seconds of each mode, over all of `rows`."""
     tokens, passes, seconds = ({mode: 0.0 for mode in MODES} for _ in range(3))
     equal = 0
     for row in rows:
@@ -64,10 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.untold", description=__doc__)
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--model", required=True, help="folder or name of a model with a chat template")
-    parser.add_argument("--rows", type=int, default=20, help="prompts of each task (default: 20)")
-    parser.add_argument("--dtype", default="float32", help="in bfloat16 near-ties may fall otherwise in other shapes")
+    parser.add_argument("--rows", type=int, default=20, help="prompts per task (default: 20)")
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        help="data type; in bfloat16, near-ties may resolve differently in passes of other shapes",
+    )
     parser.add_argument("--max-new-tokens", type=int, default=160)
-    parser.add_argument("--json", default=None, help="where to write the figures")
+    parser.add_argument("--json", default=None, help="write the figures to this file")
     options = parser.parse_args(arguments)
     rows = [row for row in read_transcripts(options.transcripts) if row.task in EDIT_TASKS and row.references]
     engine = copyspec.load(options.model, dtype=options.dtype)

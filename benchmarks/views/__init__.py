@@ -1,1 +1,1 @@
-"""Browser cost and accessibility of the HTML views."""
+"""Measures browser cost and checks accessibility of the HTML views."""

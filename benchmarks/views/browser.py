@@ -1,8 +1,8 @@
-"""Browser cost of the page of a long text, by the browser's own tracing, and accessibility problems found by axe.
+"""Measures what the HTML page of a long text costs a browser, using its tracing, and checks accessibility with axe.
 
     python -m benchmarks.views.browser [--tokens 10000] [--documents 50] [--axe axe.min.js] [--pictures FOLDER]
 
-Needs Chromium (Debian: chromium); `--axe`: the file of npm's axe-core.
+Needs Chromium (Debian package: chromium). `--axe` takes the axe.min.js of the npm package axe-core.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=10_000)
     parser.add_argument("--documents", type=int, default=50)
-    parser.add_argument("--repeat", type=int, default=5, help="loads, of which the median counts")
+    parser.add_argument("--repeat", type=int, default=5, help="number of page loads; the median is reported")
     parser.add_argument("--axe", type=Path)
-    parser.add_argument("--pictures", type=Path, help="PNGs of every size and scheme, into this folder")
-    parser.add_argument("--page", type=Path, help="measure this page instead")
+    parser.add_argument(
+        "--pictures", type=Path, help="folder for PNG screenshots in every window size and colour scheme"
+    )
+    parser.add_argument("--page", type=Path, help="measure this page instead of a generated one")
     arguments = parser.parse_args()
     program = find()
     if program is None:
@@ -81,7 +83,7 @@ def write(path: Path, pieces: Iterable[str]) -> None:
 
 
 def cost(browser: Chromium, path: Path, repeat: int) -> dict[str, object]:
-    """First paint and the longest tasks of the page's own thread, in milliseconds."""
+    """Measure the first paint and the longest main-thread tasks of the page, in milliseconds."""
     width, height = SIZES[0]
     paints = []
     for _ in range(repeat):
@@ -106,8 +108,9 @@ def cost(browser: Chromium, path: Path, repeat: int) -> dict[str, object]:
 
 
 def longest(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Milliseconds of the longest task of the pages' main threads, and how many are long: by the clock, and by the
-    thread's own time, which other programs do not lengthen."""
+    """Return the longest task of the pages' main threads in milliseconds and the number of long tasks.
+
+    Both are given in wall time and in the thread's CPU time, which other programs do not lengthen."""
     names = {(each["pid"], each["tid"]): each["args"]["name"] for each in events if each["name"] == "thread_name"}
     main = {thread for thread, name in names.items() if name == "CrRendererMain"}
     found = [each for each in events if "RunTask" in each["name"] and (each["pid"], each["tid"]) in main]
@@ -120,7 +123,7 @@ def longest(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def axe(browser: Chromium, path: Path, script: Path) -> dict[str, list[str]]:
-    """Rules that the page breaks, by how bad that is; at both sizes and in both schemes."""
+    """List the accessibility rules that the page violates, by severity, in both window sizes and colour schemes."""
     found: dict[str, set[str]] = {}
     source = script.read_text(encoding="utf-8")
     browser.call("Page.setBypassCSP", enabled=True)

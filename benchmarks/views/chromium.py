@@ -21,12 +21,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def find() -> str | None:
-    """The browser's program, where there is one."""
+    """Return the path of an installed Chromium, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Chromium:
-    """One page of one browser. Each message waits `timeout` seconds for its answer at most."""
+    """One page in one browser. Every command waits at most `timeout` seconds for its answer."""
 
     def __init__(self, program: str, timeout: float = 60.0) -> None:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -66,7 +66,8 @@ class Chromium:
         self._profile.cleanup()
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
-        """The answer to one command. Raises RuntimeError for an error, TimeoutError where none comes."""
+        """Send a command and return its result. Raises RuntimeError if it fails, and TimeoutError if no answer
+        comes."""
         self._count += 1
         message: dict[str, object] = {"id": self._count, "method": method, "params": parameters}
         if self._session is not None:
@@ -82,7 +83,7 @@ class Chromium:
                 self.events.append(answer)
 
     def wait_for(self, method: str) -> dict[str, Any]:
-        """The parameters of the next event of this name."""
+        """Wait for the next event of this name, and return its parameters."""
         while True:
             for index, event in enumerate(self.events):
                 if event["method"] == method:
@@ -93,7 +94,7 @@ class Chromium:
                 self.events.append(answer)
 
     def open(self, path: Path, *, width: int, height: int, dark: bool = False, touch: bool = False) -> None:
-        """A file, in a window of this size, when it has been loaded."""
+        """Open a file in a window of this size, and wait until it has loaded."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
         self.call("Emulation.setTouchEmulationEnabled", enabled=touch)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -103,19 +104,19 @@ class Chromium:
         self.wait_for("Page.loadEventFired")
 
     def run(self, script: str) -> Any:
-        """What an expression of JavaScript gives; promises are awaited."""
+        """Evaluate a JavaScript expression, await it if it is a promise, and return its value."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(json.dumps(answer["exceptionDetails"])[:2000])
         return answer["result"].get("value")
 
     def picture(self, path: Path) -> None:
-        """A PNG of what the window shows."""
+        """Save a PNG screenshot of the window."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     @contextmanager
     def traced(self, found: list[Mapping[str, Any]]) -> Iterator[None]:
-        """Adds the browser's own trace of what happens inside to `found`."""
+        """Record a browser trace while the context is active, and append its events to `found`."""
         self.call(
             "Tracing.start",
             categories="devtools.timeline,toplevel,blink.user_timing,loading",

@@ -1,4 +1,4 @@
-"""Test pages: long texts with many sources, and texts that try to inject markup."""
+"""Builds test pages: long texts with many sources, and texts that try to inject markup."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE = (
 
 
 def long_text(tokens: int, documents: int, words: Sequence[str], *, seed: int = 0, wide: bool = False) -> Provenance:
-    """About so many tokens, of which four in five were copied. `wide`: without any line end."""
+    """Make a text of about `tokens` tokens, four fifths of them copied. `wide`: without line breaks."""
     rng = random.Random(seed)
     texts = [_document(rng, words, wide) for _ in range(documents)]
     text: list[str] = []
@@ -52,7 +52,7 @@ def long_text(tokens: int, documents: int, words: Sequence[str], *, seed: int = 
 
 
 def hostile_text() -> Provenance:
-    """Every bad string copied from a source of that name, and once more as the model's own."""
+    """Make a text of malicious strings: each copied from a source with that name, and each written by the model."""
     text = ""
     pieces = []
     sources = []

@@ -1,6 +1,8 @@
-"""Cost of recording a trace: CPU time of the same run with and without it, alternating; outputs are compared.
+"""Measures the cost of recording a trace: CPU time of the same run with and without it, alternating.
 
 python -m benchmarks.views.tracing [--model default] [--repeat 15]
+
+The outputs of both are compared.
 """
 
 from __future__ import annotations

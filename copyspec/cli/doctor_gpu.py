@@ -76,9 +76,8 @@ def copy_bandwidth(device: torch.device) -> float:
 def pass_time(engine: Engine, static: StaticOptions) -> tuple[float, str]:
     """Seconds per forward pass over NODES draft nodes after 200 tokens, including reading the result, and how the pass
     was run."""
-    import torch
-
     from copyspec.targets import wrap
+    from copyspec.targets.hooks.inference import inference_mode
     from copyspec.tree import DraftTree
 
     target = wrap(engine.model, static=static)
@@ -87,7 +86,7 @@ def pass_time(engine: Engine, static: StaticOptions) -> tuple[float, str]:
     try:
         for _ in range(PASSES):
             started = perf_counter()
-            with torch.inference_mode():
+            with inference_mode(True):
                 session.score([chain], [tree])[0, 0].argmax().item()
             seconds.append(perf_counter() - started)
             session.keep([[]])

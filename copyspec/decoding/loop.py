@@ -22,6 +22,7 @@ from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.row import Row
 from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
+from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import RowStates
 from copyspec.tree import EMPTY, DraftTree
 from copyspec.verification.picking import best_picks
@@ -171,7 +172,7 @@ class Batch:
         proposed = clock()
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
-        with torch.inference_mode() if shows else _AS_IT_IS:
+        with inference_mode(True) if shows else _AS_IT_IS:
             logits, states = self._score(trees) if shows else (session.score([row.chain for row in rows], trees), None)
             launched = clock()
             if drafting:

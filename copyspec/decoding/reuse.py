@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-import torch
-
+from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.prefixes import BLOCK_TOKENS, PrefixCache, PrefixSession
 from copyspec.tree import EMPTY
@@ -84,7 +83,7 @@ def _read_shared(rows: Sequence[Row], state: ModelState, target: Target) -> bool
         return False
     session = target.open([first])
     try:
-        with torch.inference_mode():
+        with inference_mode(True):
             if prefix:
                 cast("PrefixSession", session).load([prefix], shared + ROOM)
             session.score([first[session.lengths[0] : shared]], [EMPTY])

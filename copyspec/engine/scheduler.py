@@ -331,7 +331,7 @@ class CallScheduler:
         while self._has_work(lane):
             try:
                 self._drive(lane, None)
-            except Exception:  # already delivered to the callers whose rows ran
+            except BaseException:  # already delivered to the callers whose rows ran; `sys.exit` in a criterion as well
                 continue
 
     def _has_work(self, lane: Lane) -> bool:

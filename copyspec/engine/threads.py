@@ -35,7 +35,6 @@ class _Seen(threading.local):
 
 
 _SEEN = _Seen()
-_LEFT: list[torch.inference_mode] = []  # what interrupts left open, closed over
 _LENT: list[tuple[int, int]] = []  # (thread's own count, pass's count) of each running pass that changed it
 
 
@@ -110,17 +109,11 @@ class Passes:
             sleep(forks.FORK_SECONDS)
         if self.counts is not None:
             call = partial(self.counts.run, call, self.given)
-        inferring, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
         locks = self.locks()
-        try:
-            if len(locks) == 1:
-                with locks[0]:
-                    return call()
-            return _holding(sorted(set(locks), key=id), call)
-        except BaseException:
-            if torch.is_inference_mode_enabled() and not inferring:
-                _leave_inference(grad)
-            raise
+        if len(locks) == 1:
+            with locks[0]:
+                return call()
+        return _holding(sorted(set(locks), key=id), call)
 
 
 def _holding(locks: Sequence[threading.RLock], call: Callable[[], T]) -> T:
@@ -130,15 +123,6 @@ def _holding(locks: Sequence[threading.RLock], call: Callable[[], T]) -> T:
         return call()
     with locks[0]:
         return _holding(locks[1:], call)
-
-
-def _leave_inference(grad: bool) -> None:
-    """Leave an inference mode that a signal kept from ending: one that arrives as `__exit__` is entered skips it, and
-    the mode would end with the garbage collection of its guard, in the middle of a later pass."""
-    mode = torch.inference_mode(False)
-    mode.__enter__()
-    _LEFT.append(mode)  # leaving it would bring back the other
-    torch.set_grad_enabled(grad)
 
 
 def _own() -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from math import exp, inf
 from operator import neg
 
@@ -90,13 +90,19 @@ class StepCosts:
     def fit(self, chains: Sequence[Chain]) -> list[list[int]]:
         """The drafts of a step: the most probable tokens of all rows, as many as maximise tokens per second."""
         empty, token = self.seconds(len(chains))
-        scores = sorted(chain.from_iterable([scores for _, scores in chains]), reverse=True)
-        produced = list(accumulate(scores, initial=float(len(chains))))
-        # Tokens per second rise with each further token, up to one whose score is too low, and fall from there on.
-        count = bisect_left(
-            range(len(scores)), True, key=lambda n: scores[n] * (empty + token * n) <= produced[n] * token
-        )
-        return cut(chains, max(scores[count - 1], LEAST_SCORE) if count else inf)
+        if len(chains) == 1:
+            scores = chains[0][1]  # they fall along a chain
+        else:
+            scores = sorted(chain.from_iterable([each for _, each in chains]), reverse=True)
+        produced, seconds, least = float(len(chains)), empty, inf
+        for score in scores:
+            # Tokens per second rise with each further token, up to one whose score is too low, and fall from there on.
+            if score * seconds <= produced * token:
+                break
+            produced += score
+            seconds += token
+            least = score
+        return cut(chains, max(least, LEAST_SCORE))
 
     def seconds(self, rows: int) -> tuple[float, float]:
         """Seconds of a step without drafts, and of one draft token."""

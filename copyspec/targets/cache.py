@@ -18,6 +18,8 @@ import torch
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
+from copyspec.targets.hooks.inference import in_inference_mode
+
 if TYPE_CHECKING:
     from copyspec.targets.prefixes import Layers
 
@@ -208,7 +210,7 @@ class TreeCache(Cache):
             indices[device] = rows, slots.to(device, non_blocking=True)
         return indices[device]
 
-    @torch.inference_mode()
+    @in_inference_mode
     def move(self, moves: Sequence[Move]) -> None:
         """Make the accepted paths contiguous in every layer."""
         on_device: dict[torch.device, torch.Tensor] = {}

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from copyspec.targets.hooks.inference import in_inference_mode
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -104,9 +106,9 @@ class FastLinears:
     def used(self) -> Iterator[None]:
         """Let the layers use the module while the context is active. The caller holds the model's lock; forward passes
         of other threads in that time use it too, with the same products."""
-        for names, forward in self._forwards:
-            names["forward"] = forward
         try:
+            for names, forward in self._forwards:
+                names["forward"] = forward
             yield
         finally:
             for names, _ in self._forwards:
@@ -131,7 +133,7 @@ def _fits(module: nn.Linear) -> bool:
     return bias_fits and weight.shape[0] % _PANEL == 0 and weight.shape[1] % _WHOLE[weight.dtype] == 0
 
 
-@torch.inference_mode()
+@in_inference_mode
 def _is_right(module: nn.Linear) -> bool:
     """Whether the module's results for many tokens equal PyTorch's for single ones: bit by bit in bfloat16, and within
     rounding in float32."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from copyspec.targets.generation import Arguments, prepared
+from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.step import next_arguments
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.seq2seq import first_tokens
@@ -66,7 +67,7 @@ class PlainSession:
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         return self.score(chains, trees), None  # no drafter can use them
 
-    @torch.inference_mode()
+    @in_inference_mode
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         check_rows(1, chains, trees)
         if len(trees[0]):

@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from copyspec.targets.columns import Columns, tree_masks
 from copyspec.targets.facts import ModelFacts
 from copyspec.targets.hooks.attention import masked_attention
+from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
@@ -47,7 +48,7 @@ class Seq2SeqTarget(WrappedModel):
 class Seq2SeqSession(TreeSession):
     """The session of a `Seq2SeqTarget`: encoder states, cross-attention cache, and the decoder's tree cache."""
 
-    @torch.inference_mode()
+    @in_inference_mode
     def __init__(self, target: Seq2SeqTarget, prompts: Sequence[Sequence[int]]) -> None:
         super().__init__(len(prompts), chains_only=not target.supports_trees)
         self._model, self._facts = target.model, target.facts
@@ -55,7 +56,7 @@ class Seq2SeqSession(TreeSession):
         self._cross = DynamicCache()
         self._caches = EncoderDecoderCache(self._cache, self._cross)
 
-    @torch.inference_mode()
+    @in_inference_mode
     def select(self, rows: Sequence[int]) -> None:
         super().select(rows)
         index = torch.tensor(rows)
@@ -68,7 +69,7 @@ class Seq2SeqSession(TreeSession):
         if self._visible is not None:
             self._visible = self._visible.index_select(0, index.to(self._visible.device))
 
-    @torch.inference_mode()
+    @in_inference_mode
     def join(self, other: Session) -> None:
         assert isinstance(other, Seq2SeqSession)
         visible, more = self._mask(), other._mask()

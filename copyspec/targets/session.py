@@ -12,6 +12,7 @@ import torch
 from copyspec.targets.cache import Move, TreeCache, Write
 from copyspec.targets.columns import Columns, lay_out
 from copyspec.targets.hooks.attention import masked_attention, takes_masks
+from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.states import RowStates, hidden_states
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.tree import EMPTY
@@ -56,7 +57,6 @@ class TreeSession(ABC):
         self.prefill_chunk = PREFILL_CHUNK
         self._lengths = [0] * rows
         self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep` commits them
-        self._inference = torch.inference_mode()  # made once: making it takes as long as entering it
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -66,7 +66,7 @@ class TreeSession(ABC):
         check_rows(len(self._lengths), chains, trees)
         self._chains = chains
         model, configs = self._model, self._facts.configs
-        with self._inference, _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
+        with inference_mode(True), _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
             starts = list(self._lengths)
             if self._few_shapes:
                 return self._pass_of_few_shapes(starts, chains, trees)
@@ -112,7 +112,7 @@ class TreeSession(ABC):
                 rows[row][layer] = each[row, max(0, root + 1 - len(chain)) : root + 1 + len(tree.tokens)]
         return logits, rows
 
-    @torch.inference_mode()
+    @in_inference_mode
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:
         """Cache these tokens after each row's cached ones, without returning logits."""
         starts, empty = self._lengths, [EMPTY] * len(chains)
@@ -135,12 +135,12 @@ class TreeSession(ABC):
         """Keys and values of each layer, [B, H, S, D]; row r holds its tokens in slots 0 .. lengths[r] - 1."""
         return self._cache.contents()
 
-    @torch.inference_mode()
+    @in_inference_mode
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
         """Start the rows, which must be empty, with these pieces; `room`: number of slots to allocate."""
         self._lengths = self._cache.load(prefixes, room)
 
-    @torch.inference_mode()
+    @in_inference_mode
     def read(self, row: int, start: int, stop: int) -> Layers:
         """Copy the keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
         return self._cache.read(row, start, stop)
@@ -167,13 +167,13 @@ class TreeSession(ABC):
         self._lengths = list(lengths)
         self._chains = None
 
-    @torch.inference_mode()
+    @in_inference_mode
     def select(self, rows: Sequence[int]) -> None:
         self._cache.select(rows)
         self._lengths = [self._lengths[row] for row in rows]
         self._chains = None
 
-    @torch.inference_mode()
+    @in_inference_mode
     def join(self, other: Session) -> None:
         assert isinstance(other, TreeSession)
         self._cache.join(other._cache)

@@ -82,7 +82,9 @@ def _states(engine: Engine, ids: list[int]) -> NDArray[np.float32]:
     """The last hidden state at each token. [len(ids), d]"""
     import torch
 
-    with engine.turn, torch.inference_mode(), captured_states(engine) as states:
+    from copyspec.targets.hooks.inference import inference_mode
+
+    with engine.turn, inference_mode(), captured_states(engine) as states:
         engine.model(input_ids=torch.tensor([ids], device=engine.model.device), use_cache=False)
     found: NDArray[np.float32] = states[-1][0].float().cpu().numpy()
     return found

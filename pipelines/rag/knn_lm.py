@@ -226,8 +226,10 @@ class _Text:
     def _read(self, tokens: Sequence[int]) -> Moment:
         import torch
 
+        from copyspec.targets.hooks.inference import inference_mode
+
         engine = self._engine
-        with engine.turn, torch.inference_mode(), captured_states(engine) as states:
+        with engine.turn, inference_mode(), captured_states(engine) as states:
             ids = torch.tensor([list(tokens)], device=engine.model.device)
             logits = engine.model(input_ids=ids, past_key_values=self._cache, use_cache=True).logits
         probabilities = logits[0, -1].double().softmax(-1).cpu().numpy()

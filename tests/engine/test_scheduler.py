@@ -383,6 +383,17 @@ def test_where_the_model_fails_all_are_told_and_the_next_call_works(callers: Cal
     assert callers.texts(PROMPTS[0]) == callers.plain(PROMPTS[0])
 
 
+def test_a_worker_outlives_whatever_a_call_raises(callers: Callers) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit(3)
+
+    handle = callers.engine.model.register_forward_pre_hook(leave)
+    with pytest.raises(SystemExit):
+        asyncio.run(callers.text(PROMPTS[0]))
+    handle.remove()
+    assert asyncio.run(callers.text(PROMPTS[0], timeout=30)) == callers.plain(PROMPTS[0])[0]
+
+
 def test_an_engine_that_was_unloaded_meanwhile_says_so(callers: Callers) -> None:
     stream = callers.stream(PROMPTS[0])
     callers.engine.unload()

@@ -301,20 +301,3 @@ def test_the_command_line_has_the_option(capsys: pytest.CaptureFixture[str], tmp
         capsys.readouterr()
         assert main([*command, "--threads", "0"]) == 2
         assert "threads must be an integer" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("grad", [True, False])
-def test_an_interrupt_leaves_no_inference_mode_behind(grad: bool) -> None:
-    held = []
-
-    def interrupted() -> None:
-        held.append(torch.inference_mode())
-        held[0].__enter__()  # a signal that comes as its `__exit__` begins leaves it open
-        raise KeyboardInterrupt
-
-    with torch.set_grad_enabled(grad):
-        with pytest.raises(KeyboardInterrupt):
-            engine_threads.Passes(list).run(interrupted)
-        assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled() == grad
-        held.clear()  # as the garbage collector ends it later
-        assert not torch.is_inference_mode_enabled()

@@ -35,7 +35,7 @@ def best_chain(
     cursors: list[list[tuple[int, int]]],
     length: int,
     /,
-) -> list[int]: ...
+) -> tuple[list[int], list[float], list[int]]: ...
 def columns(
     tables: object,
     odds: object,

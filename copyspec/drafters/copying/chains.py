@@ -8,10 +8,13 @@ from copyspec.drafters.copying.growth import Grown, forked
 from copyspec.drafters.copying.situations import NEXT_SITUATION
 from copyspec.tree import ROOT
 
+Chain = tuple[list[int], list[float], list[int]]
+"""Tokens, scores and corpus positions of a chain."""
 
-def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> list[int]:
-    """Return the nodes of the chain of most expected accepted tokens. One below `length` is continued with its heaviest
-    cursor, by nodes that are appended to the tree."""
+
+def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Chain:
+    """Return the first `length` tokens of the chain of most expected accepted tokens. A shorter chain is continued with
+    its heaviest cursor, by nodes that are appended to the tree."""
     expected: list[float] = []
     for parent, score in zip(grown.parents, grown.scores, strict=True):
         expected.append(score + (expected[parent] if parent != ROOT else 0.0))
@@ -23,7 +26,9 @@ def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: 
     path.reverse()
     while path and len(path) < length and _lengthen(grown, path[-1], corpus, estimates):
         path.append(len(grown.tokens) - 1)
-    return path
+    path = path[:length]
+    tokens, scores = [grown.tokens[node] for node in path], [grown.scores[node] for node in path]
+    return tokens, scores, [grown.positions[node] for node in path]
 
 
 def _lengthen(grown: Grown, node: int, corpus: CopyContext, estimates: Estimates) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying import chains, growth, learning, resumptions, situations
+from copyspec.drafters.copying.chains import Chain
 from copyspec.drafters.copying.context import WRITTEN, CopyContext
 from copyspec.drafters.copying.estimates import DECAY as RECORD_DECAY
 from copyspec.drafters.copying.estimates import MAX_FACTOR, PRIOR_COUNT, PRIOR_COUNT_WRONG, SHORT, Estimates
@@ -96,11 +97,11 @@ def grow(
     return Grown(*grown)
 
 
-def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> list[int]:
+def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Chain:
     """`chains.best_chain`."""
     if COMPILED is None:
         return chains.best_chain(grown, corpus, estimates, length)
-    found: list[int] = COMPILED.best_chain(
+    found: Chain = COMPILED.best_chain(
         _TABLES,
         corpus.tokens,
         estimates.deeper,

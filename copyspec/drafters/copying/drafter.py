@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from functools import cache
 
 from copyspec.budget import Budget
+from copyspec.drafters.copying.chains import Chain
 from copyspec.drafters.copying.compiled import best_chain, grow, walk
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.cursors import Tracker
@@ -69,14 +70,24 @@ class CopyDrafter:
         self._cursors, self._grown = [], NOTHING
         if budget.max_nodes <= 0:
             return EMPTY
-        self._cursors = self._tracker.cursors()
         if budget.chain:
-            return self._chain(budget)
+            tokens, scores, positions = self._chain(budget.max_nodes)
+            count, parents = budget.cut(scores), list(range(ROOT, len(tokens) - 1))
+            return DraftTree(*self._corpus.arranged(tokens, parents, scores, positions, count)) if count else EMPTY
+        self._cursors = self._tracker.cursors()
         self._grown = grown = grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams)
         count = budget.cut(grown.scores)
         if not count:
             return EMPTY
         return DraftTree(*self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count))
+
+    def chain(self, length: int) -> tuple[list[int], list[float]]:
+        """The tokens and scores of `propose(Budget(length, chain=True))`, for engines that need no more."""
+        if length <= 0:
+            self._cursors, self._grown = [], NOTHING
+            return [], []
+        tokens, scores, _ = self._chain(length)
+        return tokens, scores
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output, and learn from what was accepted of the last tree."""
@@ -91,18 +102,11 @@ class CopyDrafter:
         self._corpus.extend(tokens)
         self._cursors, self._grown = [], NOTHING
 
-    def _chain(self, budget: Budget) -> DraftTree:
+    def _chain(self, length: int) -> Chain:
         """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from."""
-        wide = _wide(budget.max_nodes)
-        grown = self._grown = grow(self._corpus, self._cursors, self._estimates, wide, self._ngrams)
-        path = best_chain(grown, self._corpus, self._estimates, budget.max_nodes)
-        scores = [grown.scores[node] for node in path]
-        path = path[: budget.cut(scores)]
-        if not path:
-            return EMPTY
-        tokens, positions = [grown.tokens[node] for node in path], [grown.positions[node] for node in path]
-        parents = list(range(ROOT, len(path) - 1))
-        return DraftTree(*self._corpus.arranged(tokens, parents, scores, positions, len(path)))
+        self._cursors = self._tracker.cursors()
+        self._grown = grow(self._corpus, self._cursors, self._estimates, _wide(length), self._ngrams)
+        return best_chain(self._grown, self._corpus, self._estimates, length)
 
     def _learn(self, token: int) -> None:
         """Learn from the token that the output took at the root of the last tree."""

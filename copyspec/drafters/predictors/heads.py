@@ -15,6 +15,7 @@ from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureNode
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, moved
 from copyspec.drafters.predictors.language_model import MEMORY, RowContext
+from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import LAST, decoder_layers, output_head, real_weight
 from copyspec.targets.linears import Forward, few_row_product, is_compiled
 from copyspec.tree import DraftTree
@@ -181,7 +182,7 @@ class HeadsPredictor:
         if not self._is_ready:
             return False
         started = perf_counter()
-        with torch.inference_mode():
+        with inference_mode(True):
             bound = self._heads.bound
             if not isinstance(bound.heads, ParallelHeads):
                 known = self._read_recurrent(bound, bound.heads, paths(tree.tokens, tree.parents))

@@ -12,6 +12,7 @@ import torch
 
 from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated, paths, walked
 from copyspec.options import SamplingOptions
+from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.noise import gumbel
 from copyspec.verification.picking import Picker
@@ -144,7 +145,7 @@ class Reader:
         self._agreed = min(same, len(self._tokens) - 1)
         return self._session
 
-    @torch.inference_mode()
+    @in_inference_mode
     def _likeliest(self, logits: torch.Tensor, ahead: int, depths: Sequence[int]) -> list[Words]:
         """The top tokens of each row of `logits`, `ahead` tokens behind the text.
 

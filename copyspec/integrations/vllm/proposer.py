@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from copyspec.budget import Budget
 from copyspec.integrations.costs import LEAST_SCORE, Calibration, Chain, StepCosts, cut
 from copyspec.integrations.vllm import runner as runners
 from copyspec.integrations.vllm.rows import RequestRow, RequestRows
@@ -39,7 +38,6 @@ class Proposer:
         self._max_length = int(model.max_model_len)
         self._maker = _row_maker(model)
         self._adaptive = _adaptive(vllm_config)
-        self._budget = Budget(self._most, chain=True)  # vLLM verifies chains only
         self._costs = StepCosts()
         self._calibration = Calibration()
         self._verified = (0, 0.0, 0)  # of this step: tokens drafted, how many were expected to be accepted, and were
@@ -153,11 +151,12 @@ class Proposer:
         if room <= 0:
             return NOTHING
         try:
-            chain = row.drafter.propose(self._budget)
+            tokens, scores = row.drafter.chain(self._most)
         except Exception:
             self._log_failure()
             return NOTHING
-        tokens, scores = chain.tokens[:room], chain.scores[:room]
+        if len(tokens) > room:
+            tokens, scores = tokens[:room], scores[:room]
         return tokens, self._calibration.apply(scores) if self._adaptive and not row.repeats else scores
 
     def _row(self, slot: int, sampled: int, total: int, tokens: NDArray[np.int32]) -> RequestRow:

@@ -12,6 +12,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from copyspec.targets.facts import read_device, read_facts
 from copyspec.targets.generation import prepared, settings
 from copyspec.targets.hooks.attention import masked_attention
+from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Trial:
         return self._random.sample(range(low, size), count) if count < size - low else [low] * count
 
 
-@torch.inference_mode()
+@in_inference_mode
 def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]) -> torch.Tensor:
     """The logits after each token of `sequence`, [L, V], from a separate pass without a cache."""
     with masked_attention(model, read_facts(model).configs):
@@ -159,7 +160,7 @@ def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]
     return logits[0]
 
 
-@torch.inference_mode()
+@in_inference_mode
 def generated(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int], start: int) -> torch.Tensor:
     """The logits from which `generate` picks each token after the first `start` ones, [L - start, V]."""
     device = read_device(model)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from copyspec.forks import at_rest
+from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.running import ProgramRunner
 
@@ -46,7 +47,7 @@ class Arena:
         self.cross_mask: torch.Tensor | None = None  # additive, [B, 1, 1, S]
         if size.cross is not None:
             self.cross = KeyValues(size.cross, size.rows, size.cross_width)
-            with torch.inference_mode(False):
+            with inference_mode(False):
                 shape = (size.rows, 1, 1, size.cross_width)
                 self.cross_mask = torch.zeros(shape, dtype=dtype, device=size.layout.device)
         self.runner = make_runner(self)

@@ -14,6 +14,8 @@ import torch
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
+from copyspec.targets.hooks.inference import inference_mode
+
 
 class PlaneKind(NamedTuple):
     """The properties shared by all planes of a buffer."""
@@ -64,7 +66,7 @@ class KeyValues:
 
     def __init__(self, layout: CacheLayout, rows: int, capacity: int) -> None:
         self.layout, self.rows, self.capacity = layout, rows, capacity
-        with torch.inference_mode(False):  # normal tensors, since compiled programs write to them
+        with inference_mode(False):  # normal tensors, since compiled programs write to them
             self.buffers = {
                 # Zeroed memory, since masked slots still enter attention as 0 * value, which must be finite.
                 kind: torch.zeros(

@@ -9,6 +9,7 @@ import torch
 
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.grouped import NAME as GROUPED
+from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.packing import pack
 from copyspec.targets.static.program import StaticProgram, enter_causal
@@ -28,7 +29,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 TOLERANCE_LOW_PRECISION = 0.25
 
 
-@torch.inference_mode()
+@in_inference_mode
 def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout) -> str | None:
     """Why the model cannot use tree attention; None if it can."""
     model, facts, name = target.model, target.facts, type(target.model).__name__

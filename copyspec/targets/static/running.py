@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from copyspec.static_options import CapturedGraph, Runner, StaticOptions
+from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.packing import MOVE_FIELDS
 from copyspec.targets.static.program import StaticProgram
 from copyspec.targets.static.settings import MAX_GRAPHS, WARM_PASSES
@@ -87,7 +88,7 @@ class ProgramRunner:
             self._tell("compiled graph" if self._compiles else "graph")
             assert step.logits is not None
             return step.logits
-        with torch.inference_mode(), self._entered():  # a captured pass needs neither
+        with inference_mode(True), self._entered():  # a captured pass needs neither
             logits = self._run(step)
             step.passes += 1
             if self._new_graph is not None and step.passes >= WARM_PASSES:
@@ -136,7 +137,7 @@ class ProgramRunner:
         run: Callable[[torch.Tensor], torch.Tensor] = program
         if self._compiles:
             run = torch.compile(program, fullgraph=True, dynamic=False, backend=self._options.compiler)
-        with torch.inference_mode(False):
+        with inference_mode(False):
             packed = torch.zeros(shape, dtype=torch.long, device=self._device)
             staging = torch.zeros(shape, dtype=torch.long, pin_memory=self._device.type == "cuda")
         self._steps[size] = _Step(run, program, packed, staging, staging.numpy())

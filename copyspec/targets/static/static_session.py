@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from copyspec.static_options import Runner, StaticOptions
+from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.session import TreeSession, check_rows
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
@@ -146,7 +147,7 @@ class StaticSession:
         self._lengths = list(lengths)
         self._scored = None
 
-    @torch.inference_mode()
+    @in_inference_mode
     def select(self, rows: Sequence[int]) -> None:
         moved = [(row, place) for place, row in enumerate(rows) if row != place]
         if moved and self._arena is not None:
@@ -160,7 +161,7 @@ class StaticSession:
             self._encoder.select(rows)
             self._cross_is_stale = True
 
-    @torch.inference_mode()
+    @in_inference_mode
     def join(self, other: Session) -> None:
         assert isinstance(other, StaticSession)
         before, rows = len(self._lengths), len(self._lengths) + len(other._lengths)

@@ -7,6 +7,7 @@ typedef struct {
     PyObject *text, *deeper, *tokens, *parents, *scores, *positions, *cursors; /* lists of the caller's */
     PyTypeObject *groups; /* which the cursors may be, too */
     double none;
+    ARRAY(Py_ssize_t) path; /* from the root */
 } Chain;
 
 /* Whether `cursor` has the token that may come next, with a larger weight than the heaviest one before. */
@@ -96,7 +97,7 @@ lengthen(const Chain *chain, Py_ssize_t node)
 {
     int64_t position = 0, state = 0, token = 0;
     double weight = 0.0, score;
-    PyObject *cursors = draft_cursors_of(chain->cursors, node, chain->groups), *added;
+    PyObject *cursors = draft_cursors_of(chain->cursors, node, chain->groups);
     const int found = cursors == NULL ? -1 : find_heaviest(chain, cursors, &position, &state, &token, &weight);
     Py_XDECREF(cursors);
     if (found <= 0 || get_number(chain->scores, node, &score) < 0) {
@@ -110,13 +111,10 @@ lengthen(const Chain *chain, Py_ssize_t node)
         append(chain->positions, PyLong_FromLongLong(position)) < 0) {
         return -1;
     }
-    /* Interned: a cache of the interpreter keeps each string that a method was looked up by. */
-    PyObject *name = PyUnicode_InternFromString("append"), *group = Py_BuildValue("[(LL)]", next, following);
-    added = name == NULL || group == NULL ? NULL : PyObject_CallMethodObjArgs(chain->cursors, name, group, NULL);
-    Py_XDECREF(name);
+    PyObject *group = Py_BuildValue("[(LL)]", next, following);
+    const int failed = group == NULL || draft_add_cursors(chain->cursors, group, chain->groups) < 0;
     Py_XDECREF(group);
-    Py_XDECREF(added);
-    return added == NULL ? -1 : 1;
+    return failed ? -1 : 1;
 }
 
 /* The node whose path is expected to bring most tokens; ROOT with an exception. */
@@ -151,13 +149,13 @@ best_node(const Chain *chain, Py_ssize_t count)
     return found;
 }
 
-/* Appends the nodes from the root to `node`. */
+/* Makes the path from the root to `node`. */
 static int
-add_path(const Chain *chain, PyObject *path, Py_ssize_t node)
+make_path(Chain *chain, Py_ssize_t node)
 {
     while (node != ROOT) {
         int64_t parent;
-        if (append(path, PyLong_FromSsize_t(node)) < 0 || get_integer(chain->parents, node, &parent) < 0) {
+        if (ADD(chain->path, node) < 0 || get_integer(chain->parents, node, &parent) < 0) {
             return -1;
         }
         if (parent < ROOT || parent >= node) { /* a number's own code may have changed it */
@@ -166,14 +164,64 @@ add_path(const Chain *chain, PyObject *path, Py_ssize_t node)
         }
         node = (Py_ssize_t)parent;
     }
-    return PyList_Reverse(path);
+    for (Py_ssize_t i = 0, j = chain->path.count - 1; i < j; i++, j--) {
+        Py_ssize_t first = chain->path.items[i];
+        chain->path.items[i] = chain->path.items[j];
+        chain->path.items[j] = first;
+    }
+    return 0;
+}
+
+/* Lengthens the path to `length` nodes, as far as there are any. */
+static int
+lengthen_path(Chain *chain, Py_ssize_t length)
+{
+    while (chain->path.count < length) {
+        int more = lengthen(chain, chain->path.items[chain->path.count - 1]);
+        if (more <= 0) {
+            return more;
+        }
+        if (ADD(chain->path, PyList_GET_SIZE(chain->tokens) - 1) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* (tokens, scores, positions) of the path's first `count` nodes, a list each. */
+static PyObject *
+path_lists(const Chain *chain, Py_ssize_t count)
+{
+    PyObject *const from[3] = {chain->tokens, chain->scores, chain->positions}, *lists[3] = {NULL}, *all = NULL;
+    int failed = 0;
+    for (int i = 0; i < 3; i++) {
+        lists[i] = open_list(count);
+        failed |= lists[i] == NULL;
+    }
+    for (Py_ssize_t i = 0; i < count && !failed; i++) {
+        for (int j = 0; j < 3; j++) {
+            PyObject *item = draft_item(from[j], chain->path.items[i]);
+            failed |= item == NULL;
+            PyList_SET_ITEM(lists[j], i, item);
+        }
+    }
+    if (!failed) {
+        for (int i = 0; i < 3; i++) {
+            close_list(lists[i]);
+        }
+        all = PyTuple_Pack(3, lists[0], lists[1], lists[2]);
+    }
+    for (int i = 0; i < 3; i++) {
+        Py_XDECREF(lists[i]);
+    }
+    return all;
 }
 
 PyObject *
 draft_best_chain(PyObject *module, PyObject *args)
 {
-    PyObject *capsule;
-    Chain chain;
+    PyObject *capsule, *result = NULL;
+    Chain chain = {0};
     Py_ssize_t length;
     if (!PyArg_ParseTuple(args, "OO!O!dO!O!O!O!On", &capsule, &PyList_Type, &chain.text, &PyList_Type, &chain.deeper,
                           &chain.none, &PyList_Type, &chain.tokens, &PyList_Type, &chain.parents, &PyList_Type,
@@ -185,22 +233,14 @@ draft_best_chain(PyObject *module, PyObject *args)
     if (chain.tables == NULL) {
         return NULL;
     }
-    const Py_ssize_t count = PyList_GET_SIZE(chain.tokens);
-    if (count == 0) {
-        return PyList_New(0);
+    if (length < 0) {
+        PyErr_Format(PyExc_ValueError, "a chain of %zd tokens", length);
+        return NULL;
     }
-    Py_ssize_t last = best_node(&chain, count);
-    PyObject *path = last == ROOT ? NULL : PyList_New(0);
-    int more = path == NULL || add_path(&chain, path, last) < 0 ? -1 : 1;
-    while (more > 0 && PyList_GET_SIZE(path) < length) {
-        more = lengthen(&chain, last);
-        if (more > 0) {
-            last = PyList_GET_SIZE(chain.tokens) - 1;
-            more = append(path, PyLong_FromSsize_t(last)) < 0 ? -1 : 1;
-        }
+    const Py_ssize_t count = PyList_GET_SIZE(chain.tokens), last = count == 0 ? ROOT : best_node(&chain, count);
+    if (count == 0 || (last != ROOT && make_path(&chain, last) == 0 && lengthen_path(&chain, length) == 0)) {
+        result = path_lists(&chain, chain.path.count < length ? chain.path.count : length);
     }
-    if (more < 0) {
-        Py_CLEAR(path);
-    }
-    return path;
+    PyMem_Free(chain.path.items);
+    return result;
 }

@@ -252,6 +252,8 @@ extern PyType_Spec draft_groups;
 PyObject *draft_take_groups(Draft *draft, PyTypeObject *groups);
 /* The list of those of a node in `all`, which is of this type or a list of lists. */
 PyObject *draft_cursors_of(PyObject *all, Py_ssize_t node, PyTypeObject *groups);
+/* Adds those of one more node to `all`. */
+int draft_add_cursors(PyObject *all, PyObject *cursors, PyTypeObject *groups);
 /* The situation of the first of them: 1, or 0 where there is none; -1 with an exception. */
 int draft_first_situation(PyObject *all, Py_ssize_t node, PyTypeObject *groups, int64_t *state);
 

@@ -163,6 +163,17 @@ draft_cursors_of(PyObject *all, Py_ssize_t node, PyTypeObject *groups)
 }
 
 int
+draft_add_cursors(PyObject *all, PyObject *cursors, PyTypeObject *groups)
+{
+    PyObject *list = Py_TYPE(all) == groups ? ((Groups *)all)->added : all;
+    if (!PyList_Check(list)) {
+        PyErr_Format(PyExc_TypeError, "the cursors of nodes are a list, got %.200s", Py_TYPE(all)->tp_name);
+        return -1;
+    }
+    return PyList_Append(list, cursors);
+}
+
+int
 draft_first_situation(PyObject *all, Py_ssize_t node, PyTypeObject *groups, int64_t *state)
 {
     if (Py_TYPE(all) == groups && node >= 0 && node < ((Groups *)all)->count) {
