@@ -281,8 +281,7 @@ class CallScheduler:
         outputs: list[StepOutput] = []
         failed: BaseException | None = None
         try:
-            lane.only = alone
-            outputs = next(lane.steps or lane.begin())
+            outputs = lane.step(alone)
         except BaseException as error:
             failed = error
             raise

@@ -111,16 +111,16 @@ class Lane:
         decode: Callable[[Iterable[Request | None]], Generator[list[StepOutput], None, None]],
         lock: threading.Lock,
     ) -> None:
-        """`lock` is the scheduler's; except for `begin`, methods are called with it held."""
+        """`lock` is the scheduler's; every method except `step` is called with it held."""
         self.tickets: deque[Ticket] = deque()  # live callers; they take turns for free rows, the first one next
         self.worker: threading.Thread | None = None
-        self.driver: int | None = None  # ident of the thread that runs a step
+        self.driver: int | None = None  # ident of the thread that is in `step`
         self._decode = decode
         self._lock = lock
-        self.steps: Generator[list[StepOutput], None, None] | None = None  # of the running batch
+        self._steps: Generator[list[StepOutput], None, None] | None = None
         self._rows: dict[int, tuple[Ticket, int]] = {}  # row of the batch -> (its ticket, index of the request)
         self._count = 0
-        self.only: Ticket | None = None  # whose requests may join the batch; None: those of all callers
+        self._only: Ticket | None = None
 
     @property
     def running(self) -> int:
@@ -141,11 +141,12 @@ class Lane:
             return False
         return len(self.tickets) <= 1 or all(each is ticket or each.is_cancelled for each in self.tickets)
 
-    def begin(self) -> Generator[list[StepOutput], None, None]:
-        """Begin a batch, and return its step generator."""
-        steps = self.steps = self._decode(self._take())
-        self._count = 0
-        return steps
+    def step(self, only: Ticket | None) -> list[StepOutput]:
+        """Run one step of the batch. Only requests of `only` may join it; None: those of all callers."""
+        self._only = only
+        if self._steps is None:
+            self._steps, self._count = self._decode(self._take()), 0
+        return next(self._steps)
 
     def deliver(self, outputs: Sequence[StepOutput]) -> None:
         """Hand each caller the outputs of its rows from one step."""
@@ -179,7 +180,7 @@ class Lane:
             {alone} if alone is not None and not isinstance(error, Exception) else set(self.tickets)
         )
         self._rows.clear()
-        steps, self.steps = self.steps, None
+        steps, self._steps = self._steps, None
         for ticket in failed:
             ticket.lose_rows()
             ticket.fail(error)
@@ -199,7 +200,7 @@ class Lane:
         None."""
         if self.driver is not None or not all([ticket.is_cancelled for ticket in self.tickets]):
             return None
-        steps, self.steps = self.steps, None
+        steps, self._steps = self._steps, None
         for ticket, _ in self._rows.values():
             ticket.lose_rows()
         self._rows.clear()
@@ -214,7 +215,7 @@ class Lane:
                 for _ in range(len(self.tickets)):
                     ticket = self.tickets[0]
                     self.tickets.rotate(-1)  # to the back, so that a caller with many requests does not delay others
-                    if ticket.waiting and not ticket.is_cancelled and self.only in (None, ticket):
+                    if ticket.waiting and not ticket.is_cancelled and self._only in (None, ticket):
                         index, request = ticket.waiting.popleft()
                         ticket.running += 1
                         self._rows[self._count] = ticket, index
