@@ -1,8 +1,9 @@
-"""Runs what the documentation shows: Python blocks and `copyspec` commands, in this process, so that a model is loaded
-once for all of them. The tests run every page so; the site shows what was printed.
+"""Runs the code blocks of the documentation, for the tests and for the site, which shows what they print.
 
-Blocks fenced as `python` run in order, those of one page in one namespace. Lines of `sh` blocks run where they are
-commands of copyspec. Blocks fenced as `py` or `text` need what is not at hand, a server or a GPU, and do not run.
+Python blocks and `copyspec` commands run in this process, so that a model is loaded only once. Blocks fenced as
+`python`
+run in order; those of one page share a namespace. Of `sh` blocks, the lines that are copyspec commands run. Blocks
+fenced as `py` or `text` need a server, a GPU or the like, and do not run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-# The bundled model, no network, one thread: what every machine can repeat.
+# The bundled model, no network and one thread, which is reproducible on any machine.
 ENVIRONMENT = {"COPYSPEC_MODEL": "default", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 _FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -32,7 +33,7 @@ _COMMAND = re.compile(r"^(?:(?P<feed>.+) \| )?copyspec (?P<arguments>.*?)(?P<may
 
 
 class BlockError(RuntimeError):
-    """A block of the documentation that does not run."""
+    """A block of the documentation failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +42,27 @@ class Block:
 
     language: str
     code: str
-    start: int  # characters of the page
+    start: int  # in characters from the start of the page
     end: int
 
 
 def blocks(text: str, language: str = "") -> list[Block]:
-    """The fenced blocks of a page, of one language or of all."""
+    """Return the fenced blocks of a page, of one language or of all."""
     found = [Block(each[1], each[2], each.start(), each.end()) for each in _FENCE.finditer(text)]
     return [each for each in found if language in ("", each.language)]
 
 
 def commands(block: Block) -> list[str]:
-    """The lines of a block that run: copyspec's own, and copies that they work on. Comments are taken off."""
+    """Return the lines of a block that run: copyspec commands, and copies of files that they need. Comments are
+    removed."""
     lines = [line.partition(" #")[0].strip() for line in block.code.splitlines()]
     own = [line for line in lines if _COMMAND.match(line)]
     return [line for line in lines if line in own or line.startswith("cp ")] if own else []
 
 
 def run_python(text: str, name: str) -> Iterator[tuple[Block, str]]:
-    """Each block of Python in `text` with what it printed. Raises what the code raises: from `name`."""
+    """Run the Python blocks of `text` in order; yield each with its printed output. Raises the block's own
+    exceptions."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(text, "python"):
         line = text.count("\n", 0, block.start) + 1
@@ -67,14 +70,14 @@ def run_python(text: str, name: str) -> Iterator[tuple[Block, str]]:
         with captured() as streams:
             exec(code, namespace)
         yield block, streams.out()
-    with captured():  # a program warns of what it leaves open when it ends
+    with captured():  # otherwise the program would warn at exit about open files
         namespace.clear()
         gc.collect()
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a notebook: its text, and for code what it printed and how its last value shows itself."""
+    """A cell of a notebook: its text and, for code, its printed output and the HTML of its last value."""
 
     is_code: bool
     source: str
@@ -83,7 +86,7 @@ class Cell:
 
 
 def run_notebook(path: Path) -> Iterator[Cell]:
-    """The cells of a notebook, run in order in one namespace, without Jupyter. Raises what their code raises."""
+    """Run the cells of a notebook in order in one namespace, without Jupyter. Raises the exceptions of their code."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
@@ -104,9 +107,9 @@ def run_notebook(path: Path) -> Iterator[Cell]:
 
 
 def run_commands(block: Block, scratch: Path) -> Iterator[tuple[str, str, str]]:
-    """Each command of a block, what it printed and what it said on stderr; `/tmp/` is `scratch`.
+    """Run each command of a block; yield it with its stdout and stderr. `/tmp/` is replaced by `scratch`.
 
-    Raises BlockError where one fails that does not end in `|| true`.
+    Raises BlockError if a command fails that does not end in `|| true`.
     """
     from copyspec.cli import main
 
@@ -127,7 +130,7 @@ def run_commands(block: Block, scratch: Path) -> Iterator[tuple[str, str, str]]:
 
 
 class _Streams:
-    """Stands for the standard streams of a program that is not at a terminal."""
+    """Stands in for the standard streams of a program without a terminal."""
 
     def __init__(self, feed: bytes) -> None:
         self.input = io.TextIOWrapper(io.BytesIO(feed), encoding="utf-8")
@@ -149,7 +152,7 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 @contextmanager
 def captured(feed: bytes = b"") -> Iterator[_Streams]:
-    """The standard streams, warnings, working folder and environment of a program in its own process."""
+    """Isolate standard streams, warnings, working directory and environment while the context is active."""
     streams, before = _Streams(feed), (sys.stdin, sys.stdout, sys.stderr)
     folder = Path.cwd()
     sys.stdin, sys.stdout, sys.stderr = streams.input, streams.output, streams.errors

@@ -1,4 +1,4 @@
-"""The options of `generate`, read from where they are written: as a TypedDict for type checkers, and as a table."""
+"""Reads the options of `generate` from their source, and formats them as a TypedDict and as a table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GenerateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Option:
-    """One field of `CallOptions`, as its source has it."""
+    """One field of `CallOptions`, as written in its source."""
 
     name: str
     annotation: str
@@ -48,7 +48,7 @@ class Option:
 
 
 def options() -> list[Option]:
-    """Every option, in the order of the source."""
+    """Return every option, in the order of the source."""
     tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
     found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "CallOptions")
     result = []
@@ -62,7 +62,7 @@ def options() -> list[Option]:
 
 
 def keywords() -> str:
-    """The module `copyspec.engine.keywords`. None may be given for every option: it stands for the default."""
+    """Format the module `copyspec.engine.keywords`. Every option also accepts None, which stands for the default."""
     lines = []
     for each in options():
         annotation = each.annotation.replace("'", '"')
@@ -73,7 +73,7 @@ def keywords() -> str:
 
 
 def table() -> str:
-    """The rows of docs/api.md."""
+    """Format the rows of docs/api.md."""
     rows = ["| option | meaning |", "|---|---|"]
     for each in options():
         doc = " ".join(each.doc.split()).replace("|", "\\|")

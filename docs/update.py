@@ -1,8 +1,10 @@
-"""Writes what is generated: help texts into docs/cli.md, the table of options into docs/api.md and their types into
-copyspec/engine/keywords.py, measured tables into README.md and docs/replay.md, and the figures of docs/concepts.md.
+"""Writes the generated parts of the documentation.
 
-python -m docs.update            writes what is out of date
-python -m docs.update --check    exit status 1 where something is
+These are help texts in docs/cli.md, the table of options in docs/api.md and their types in
+copyspec/engine/keywords.py, measured tables in README.md and docs/replay.md, and the figures of docs/concepts.md.
+
+python -m docs.update            writes everything that is out of date
+python -m docs.update --check    exit status 1 if something is out of date
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ for command in json.load(sys.stdin):
 
 
 def help_texts() -> str:
-    """The `--help` of every command at 80 columns, as fenced blocks: by one process, whose environment says so."""
+    """Return the `--help` of every command at 80 columns, as fenced blocks. A subprocess is used to set COLUMNS."""
     environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80", "NO_COLOR": "1", "TERM": "dumb"}
     environment.pop("FORCE_COLOR", None)
     done = subprocess.run(
@@ -77,7 +79,7 @@ def help_texts() -> str:
 
 
 def measured() -> str:
-    """A section with a table of every committed run of the speed benchmark; nothing where there is none."""
+    """Format a section with a table of every committed run of the speed benchmark; empty if there is none."""
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("speed*.json"))]
     if not reports:
         return ""
@@ -112,7 +114,7 @@ def measured() -> str:
 
 
 def _real_rows(report: dict[str, Any]) -> list[str]:
-    """A row per task of a real model's run, by processor time: its machine was shared."""
+    """Return a row per task of a real model's run. CPU time is used, since the machine was shared."""
     from benchmarks.real.report import figures
 
     rows = []
@@ -149,7 +151,7 @@ def _rows(report: dict[str, object]) -> list[str]:
 
 
 def _file_rows(report: dict[str, Any]) -> list[str]:
-    """A row per kind of file that `copyspec gec` corrected, by processor time, over batches as large as its own."""
+    """Return a row per kind of file corrected by `copyspec gec`: CPU time relative to batches of the same size."""
     rows = []
     model = "bundled" if report["model"] == "default" else report["model"]
     for kind, found in report["inputs"].items():
@@ -165,7 +167,7 @@ def _file_rows(report: dict[str, Any]) -> list[str]:
 
 
 def between(text: str, name: str, content: str) -> str:
-    """`text` with `content` between its markers `<!-- name:begin -->` and `<!-- name:end -->`."""
+    """Replace what is between the markers `<!-- name:begin -->` and `<!-- name:end -->` in `text` by `content`."""
     pattern = re.compile(f"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
     if not pattern.search(text):
         raise ValueError(f"the text has no markers <!-- {name}:begin --> and <!-- {name}:end -->")
@@ -174,7 +176,7 @@ def between(text: str, name: str, content: str) -> str:
 
 
 def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
-    """The tables of the replay, made from its committed figures; none where there are none."""
+    """Yield the tables of the replay, made from its committed figures, if any."""
     from benchmarks.replay import tables as replay_tables
 
     report = replay_tables.read()
@@ -184,7 +186,7 @@ def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
 
 
 def surveyed() -> str:
-    """The table of docs/survey.md, made from its committed figures."""
+    """Return the table of docs/survey.md, made from its committed figures."""
     from benchmarks.spec_bench import table
 
     return table(json.loads((RESULTS / SURVEY).read_text(encoding="utf-8")))
@@ -214,7 +216,7 @@ def main() -> int:
 
 
 def _written(path: Path, text: str) -> str:
-    """The file's name where `text` is not what it holds; then it is written, unless --check is given."""
+    """Return the file's name if its content is not `text`, which is then written unless --check is given; else ""."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return ""
     if "--check" not in sys.argv[1:]:

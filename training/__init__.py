@@ -1,1 +1,1 @@
-"""Training of the bundled default model. Nothing in the package imports this folder."""
+"""Trains the bundled models and draft models. Nothing in the package imports this folder."""

@@ -253,18 +253,22 @@ def _held_out(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train an adapter that corrects and quotes.")
-    parser.add_argument("--data", type=Path, required=True, help="folder of prose: *.txt.gz, one paragraph a line")
-    parser.add_argument("--base", type=Path, required=True, help="folder of the Llama that is adapted")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of prose: *.txt.gz files with one paragraph per line"
+    )
+    parser.add_argument("--base", type=Path, required=True, help="folder of the Llama to adapt")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
     parser.add_argument("--minutes", type=float, default=90.0)
-    parser.add_argument("--finish-by", metavar="HH:MM", help="clock time instead of --minutes")
-    parser.add_argument("--steps", type=int, default=0, help="number of steps instead of a time (deterministic)")
+    parser.add_argument("--finish-by", metavar="HH:MM", help="clock time at which to finish, instead of --minutes")
+    parser.add_argument("--steps", type=int, default=0, help="number of steps, instead of a time (deterministic)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--begin", type=Path, help="folder of an adapter of the same shape to go on from")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="", help="of the frozen weights")
-    parser.add_argument("--rate", type=float, default=1.0, help="factor of both learning rates")
-    parser.add_argument("--prepare", type=int, metavar="POOLS", help="make pools of 256 examples ahead, and end")
+    parser.add_argument("--begin", type=Path, help="folder of an adapter of the same shape to start from")
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="", help="data type of the frozen weights"
+    )
+    parser.add_argument("--rate", type=float, default=1.0, help="factor for both learning rates")
+    parser.add_argument("--prepare", type=int, metavar="POOLS", help="only prepare this many pools of 256 examples")
     args = parser.parse_args()
     deadline = clock(args.finish_by) if args.finish_by else time.time() + 60 * args.minutes
     preset = PRESETS[args.preset]

@@ -107,7 +107,7 @@ def write(quality: Row, run: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the card of the correcting adapter.")
+    parser = argparse.ArgumentParser(description="Write the model card of the correction adapter.")
     parser.add_argument("--quality", type=Path, required=True)
     parser.add_argument("--run", type=Path, required=True, help="folder with log.jsonl")
     options = parser.parse_args()

@@ -31,11 +31,11 @@ def average(first: Path, second: Path, share: float, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Average two adapters of one shape.")
+    parser = argparse.ArgumentParser(description="Average two adapters of the same shape.")
     parser.add_argument("first", type=Path, help="folder of the earlier adapter")
-    parser.add_argument("second", type=Path, help="folder of the later one")
-    parser.add_argument("--share", type=float, default=0.5, help="of the second")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("second", type=Path, help="folder of the later adapter")
+    parser.add_argument("--share", type=float, default=0.5, help="weight of the second adapter")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the averaged adapter")
     options = parser.parse_args()
     average(options.first, options.second, options.share, options.out)
 

@@ -132,12 +132,12 @@ def load_block(folder: Path) -> BlockDrafter:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="default", help="a decoder-only corrector")
+    parser.add_argument("--model", default="default", help="decoder-only corrector")
     parser.add_argument("--instruction", default="Correct the grammar: ")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--texts", type=int, default=2000)
-    parser.add_argument("--count", type=int, default=6, help="tokens of a block")
+    parser.add_argument("--count", type=int, default=6, help="tokens per block")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--steps", type=int, default=2000)

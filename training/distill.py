@@ -221,7 +221,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--divergence", choices=DIVERGENCES, default=DistillPlan.divergence)
-    parser.add_argument("--on-policy", type=float, default=DistillPlan.on_policy, help="share of the steps, 0 to 1")
+    parser.add_argument(
+        "--on-policy",
+        type=float,
+        default=DistillPlan.on_policy,
+        help="fraction of the steps on texts written by the student, 0 to 1",
+    )
     parser.add_argument("--boost", nargs="*", default=[], help="folders of earlier students")
     parser.add_argument("--rows", type=int, default=DistillPlan.rows)
     parser.add_argument("--tokens", type=int, default=DistillPlan.tokens)

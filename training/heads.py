@@ -418,16 +418,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--kind", choices=KINDS, default="recurrent")
     parser.add_argument("--depth", type=int, default=HeadPlan.depth)
-    parser.add_argument("--inner", type=int, default=HeadPlan.inner, help="of parallel heads the rank")
-    parser.add_argument("--span", type=int, default=HeadPlan.span, help="pairs that a feature layer attends to")
     parser.add_argument(
-        "--layers", nargs="*", type=int, default=(), help="of the model: recurrent heads read their inputs too"
+        "--inner", type=int, default=HeadPlan.inner, help="size of the block or MLP; for parallel heads the rank"
     )
-    parser.add_argument("--vocabulary", type=int, default=HeadPlan.vocabulary, help="0: all tokens")
-    parser.add_argument("--shards", type=int, default=60, help="of states; every second holds answers")
-    parser.add_argument("--rows", type=int, default=OutputPlan.rows, help="of a shard")
-    parser.add_argument("--tokens", type=int, default=OutputPlan.tokens, help="of an answer")
-    parser.add_argument("--dtype", default="bfloat16", help="of the model while it reads")
+    parser.add_argument(
+        "--span", type=int, default=HeadPlan.span, help="number of pairs that a feature layer attends to"
+    )
+    parser.add_argument(
+        "--layers", nargs="*", type=int, default=(), help="model layers whose inputs recurrent heads read in addition"
+    )
+    parser.add_argument(
+        "--vocabulary", type=int, default=HeadPlan.vocabulary, help="number of tokens that are drafted; 0: all"
+    )
+    parser.add_argument(
+        "--shards", type=int, default=60, help="number of shards of hidden states; every second one holds answers"
+    )
+    parser.add_argument("--rows", type=int, default=OutputPlan.rows, help="outputs per shard")
+    parser.add_argument("--tokens", type=int, default=OutputPlan.tokens, help="maximum tokens per answer")
+    parser.add_argument("--dtype", default="bfloat16", help="data type of the model while it reads")
     parser.add_argument("--steps", type=int, default=HeadPlan.steps)
     parser.add_argument("--batch", type=int, default=HeadPlan.batch)
     parser.add_argument("--rate", type=float, default=HeadPlan.rate)

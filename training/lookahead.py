@@ -139,9 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--states", type=Path, required=True, help="of a run of training.heads on the same --data")
+    parser.add_argument(
+        "--states", type=Path, required=True, help="folder of the states of a run of training.heads on the same --data"
+    )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=3, help="embeddings")
+    parser.add_argument("--count", type=int, default=3, help="number of embeddings")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rate", type=float, default=5e-3)
     parser.add_argument("--steps", type=int, default=1000)

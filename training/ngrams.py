@@ -80,13 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m training.ngrams", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("texts", nargs="+", type=Path, help="text files (gzip allowed), a paragraph per line")
-    parser.add_argument("--out", type=Path, required=True, help="the file to write, .npz")
+    parser.add_argument("texts", nargs="+", type=Path, help="text files (gzip allowed) with one paragraph per line")
+    parser.add_argument("--out", type=Path, required=True, help=".npz file to write")
     parser.add_argument(
-        "--words", type=int, default=20_000, help="the most frequent words are counted, others end an n-gram"
+        "--words", type=int, default=20_000, help="number of most frequent words to count; other words end an n-gram"
     )
     parser.add_argument(
-        "--least", type=int, nargs=ORDERS, default=[6, 4, 3], help="occurrences of an n-gram, by words of context"
+        "--least",
+        type=int,
+        nargs=ORDERS,
+        default=[6, 4, 3],
+        help="minimum occurrences of an n-gram, by words of context",
     )
     options = parser.parse_args(arguments)
     try:

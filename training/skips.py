@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tries", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dtype", default="bfloat16", help="of the model while it searches")
+    parser.add_argument("--dtype", default="bfloat16", help="data type of the model during the search")
     given = parser.parse_args(arguments)
     import copyspec
 

@@ -219,22 +219,26 @@ class Job:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the default model, or one of its smaller relatives.")
-    parser.add_argument("--data", type=Path, required=True, help="folder of prose: *.txt.gz, one paragraph a line")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of prose: *.txt.gz files with one paragraph per line"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
     parser.add_argument("--minutes", type=float, default=120.0)
-    parser.add_argument("--finish-by", metavar="HH:MM", help="clock time instead of --minutes")
-    parser.add_argument("--steps", type=int, default=0, help="number of steps instead of a time (deterministic)")
+    parser.add_argument("--finish-by", metavar="HH:MM", help="clock time at which to finish, instead of --minutes")
+    parser.add_argument("--steps", type=int, default=0, help="number of steps, instead of a time (deterministic)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--weights", type=Path, help="model folder to go on from; give a smaller --rate as well")
+    parser.add_argument("--weights", type=Path, help="model folder to start from; also give a smaller --rate")
     parser.add_argument(
-        "--layers", default="", help="layers of those weights to begin with, as in 0,1,4 (sibling: 0,1,4)"
+        "--layers", default="", help="layers of those weights to start with, such as 0,1,4 (default for sibling: 0,1,4)"
     )
     parser.add_argument(
-        "--tokenizer", type=Path, help="model folder whose tokens to use (sibling, seq2seq: the bundled)"
+        "--tokenizer",
+        type=Path,
+        help="model folder whose tokenizer to use (default for sibling and seq2seq: the bundled model)",
     )
-    parser.add_argument("--rate", type=float, default=1.0, help="factor of the preset's learning rates")
-    parser.add_argument("--mixture", default="", help="other shares of examples, as in sentence=0.4,quote_many=0.4")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor for the preset's learning rates")
+    parser.add_argument("--mixture", default="", help="changed shares of examples, such as sentence=0.4,quote_many=0.4")
     args = parser.parse_args()
     deadline = clock(args.finish_by) if args.finish_by else time.time() + 60 * args.minutes
     plan = PRESETS[args.preset]

@@ -57,10 +57,14 @@ def write(path: Path, words: Iterable[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the list of English words.")
-    parser.add_argument("--lists", type=Path, nargs="+", required=True, help="american-english and british-english")
-    parser.add_argument("--rare", type=Path, nargs="+", required=True, help="american-english-large")
-    parser.add_argument("--text", type=Path, required=True, help="folder with textbooks.txt.gz, news_speeches.txt.gz")
-    parser.add_argument("--out", type=Path, default=OUT, help="a folder")
+    parser.add_argument(
+        "--lists", type=Path, nargs="+", required=True, help="files american-english and british-english"
+    )
+    parser.add_argument("--rare", type=Path, nargs="+", required=True, help="file american-english-large")
+    parser.add_argument(
+        "--text", type=Path, required=True, help="folder with textbooks.txt.gz and news_speeches.txt.gz"
+    )
+    parser.add_argument("--out", type=Path, default=OUT, help="folder to write the lists into")
     args = parser.parse_args()
     words = word_list(args.lists, [args.text / f"{name}.txt.gz" for name in _TEXTS])
     write(args.out / "english_words.txt.gz", words)

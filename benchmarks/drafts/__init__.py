@@ -1,1 +1,1 @@
-"""Cost of drafting, and gains of drafters other than copying."""
+"""Measures the cost of drafting, and the gains of drafters other than copying."""

@@ -1,4 +1,4 @@
-"""Drafters that predict a block of tokens at once: PaSS's look-ahead embeddings, SpecDec's non-autoregressive decoder.
+"""Measures drafters that predict blocks of tokens: PaSS's look-ahead embeddings, SpecDec's non-autoregressive decoder.
 
 python -m benchmarks.drafts.blocks lookahead FOLDER shared/data/transcripts [--per-group 1] [--json FILE]
 python -m benchmarks.drafts.blocks block FOLDER shared/data/gec/jfleg_dev.jsonl.gz [--texts 30] [--json FILE]
@@ -30,34 +30,34 @@ from copyspec.tree import ROOT, DraftTree
 from training.block_drafter import load_block, said_behind
 from training.lookahead import load_embeddings, said_at
 
-WIDTH = 3  # tokens of a place that are drafted; the others of a block hang from the likeliest
+WIDTH = 3  # tokens drafted per position; those of the next position continue the most likely one
 INSTRUCTION = "Correct the grammar: "
 
 Guess = list[list[tuple[int, float]]]
-"""Of each token of a block, the likeliest tokens with their probabilities."""
+"""For each position of a block, its most likely tokens and their probabilities."""
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """What is drafted when so many tokens of the output are known."""
+    """Precomputed predictions, by the number of output tokens so far."""
 
     table: Sequence[Guess]
 
     def __call__(self, context: DraftContext) -> GuessDrafter:
-        """The drafter of a row."""
+        """Return the drafter of a row."""
         return GuessDrafter(self.table)
 
 
 class GuessDrafter:
-    """Drafts what stands in a table."""
+    """Drafts precomputed predictions."""
 
     def __init__(self, table: Sequence[Guess]) -> None:
         self._table, self._known = table, 0
 
     def propose(self, budget: Budget) -> DraftTree:
-        """The likeliest chain of the block, and beside each of its tokens the others of that place."""
+        """Return the most likely chain of the block, with the alternatives of each position as siblings."""
         guess = self._table[self._known] if self._known < len(self._table) else []
-        nodes: list[tuple[float, int, int, int]] = []  # score, token, level of the chain it hangs from
+        nodes: list[tuple[float, int, int, int]] = []  # score, token, level of its parent in the chain
         score = 1.0
         for level, found in enumerate(guess):
             nodes += [(score * chance, token, level, rank) for rank, (token, chance) in enumerate(found)]
@@ -70,17 +70,19 @@ class GuessDrafter:
         return DraftTree([each[1] for each in order], parents, [each[0] for each in order], [None] * len(order))
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """The output is longer."""
+        """Advance by the accepted tokens."""
         self._known += len(tokens)
 
 
 Guesser = Callable[[Sequence[int], torch.Tensor], torch.Tensor]
-"""Text and places [n] -> logits of the tokens behind the one that follows each place, [n, K, V]."""
+"""Maps text and positions [n] to logits of the block after each position, [n, K, V].
+
+The block starts after the token that follows the position."""
 
 
 @torch.no_grad()
 def table_of(guesser: Guesser, prompt: Sequence[int], output: Sequence[int]) -> list[Guess]:
-    """What is guessed with 0, 1, ... tokens of the output known; before the prompt is read, nothing."""
+    """Compute the predictions after 0, 1, ... output tokens. There are none before the prompt has been read."""
     places = len(prompt) - 1 + torch.arange(len(output) - 1)
     found = guesser([*prompt, *output], places).float().softmax(-1).topk(WIDTH)
     pairs = zip(found.indices.tolist(), found.values.tolist(), strict=True)
@@ -89,7 +91,7 @@ def table_of(guesser: Guesser, prompt: Sequence[int], output: Sequence[int]) -> 
 
 
 def methods(table: list[Guess]) -> dict[str, dict[str, Any]]:
-    """Options of a call, by name."""
+    """Return the call options of each method by name."""
     return {
         "copy": {"drafter": "copy"},
         "block": {"drafter": Guesses(table)},
@@ -102,10 +104,10 @@ def main() -> int:
     parser.add_argument("kind", choices=("lookahead", "block"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--model", help="smollm2, or for blocks the bundled one")
+    parser.add_argument("--model", help="smollm2 for look-ahead; for blocks the bundled model")
     parser.add_argument("--per-group", type=int, default=1)
     parser.add_argument("--texts", type=int, default=30)
-    parser.add_argument("--tokens", type=int, default=64, help="of an output of look-ahead's, at most")
+    parser.add_argument("--tokens", type=int, default=64, help="maximum output tokens, for look-ahead")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,14 +1,14 @@
-"""A corrector that drafts for a larger model, end to end: copies alone, and with what the corrector writes first.
+"""Measures a corrector that drafts for a larger model, end to end, against copies alone.
 
 python -m benchmarks.drafts.corrector_speed TRANSCRIPTS... --tokenizer FILE [--correctors smollm2-correct default]
     [--target shape:qwen2.5-1.5b] [--rows 24] [--paper-rows 200 --keep NAME] [--json FILE]
 
-With each corrector it is measured what its first choices bring (its correction) and what all four texts do (further
-choices too, which take it several times as long).
+Each corrector is measured twice: with its first choices only (its correction), and with all four texts that it writes
+(also with further choices), which take it several times as long.
 
-Run here: the target has a real architecture and random weights, and replays recorded corrections; its passes take what
-they take. Outputs are compared with the recorded ones. The corrector's seconds are part of the total. The corrector
-is given `--together` sources at once, as `copyspec gec` does, and again one at a time, to count its passes.
+Run here: the target has a real architecture and random weights, and replays recorded corrections, so that its passes
+have their real cost. Outputs are compared with the recorded ones. The corrector's seconds are part of the total. The
+corrector is given `--together` sources at once, as `copyspec gec` does, and again one at a time, to count its passes.
 
 On paper: the larger model's passes are those of a replay at 32 nodes (`benchmarks.drafts.hypotheses`). A pass takes the
 time of reading its weights at a share of the device's bandwidth, and at least `--least-ms`; prompts also take the time
@@ -53,32 +53,32 @@ from copyspec.pipelines import ModelCorrector, ModelOptions, Outcome
 from copyspec.pipelines.editing.versions import written_versions  # type: ignore[import-not-found]
 
 NODES = 32
-NODES_COST = 1.08  # of a pass over 32 nodes, in passes over one token: `benchmarks.speed.simulation`, "gpu"
+NODES_COST = 1.08  # cost of a pass over 32 nodes, relative to one token: `benchmarks.speed.simulation`, "gpu"
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What passes take on paper."""
+    """Computed times of forward passes."""
 
-    bandwidth: float  # bytes a second
-    share: float  # of it that a pass reaches
-    flops: float  # a second, of the products of a prompt
-    least: float  # seconds of any pass
+    bandwidth: float  # bytes per second
+    share: float  # fraction of the bandwidth that a pass reaches
+    flops: float  # per second, for the matrix products of a prompt
+    least: float  # minimum seconds of any pass
 
     def step(self, size: float) -> float:
         """Seconds of a pass over few tokens; `size`: bytes of the weights."""
         return max(self.least, size / (self.bandwidth * self.share))
 
     def prompt(self, size: float, tokens: float) -> float:
-        """Seconds of reading a prompt, with two bytes a weight."""
+        """Seconds of the prefill of a prompt, with two bytes per weight."""
         return max(self.step(size), size * tokens / self.flops)
 
 
 class _FirstChoices:
-    """A corrector that is not asked for further choices."""
+    """A corrector that is only asked for its first choices."""
 
-    is_encoder_decoder = True  # its outputs are not continued
+    is_encoder_decoder = True  # so that its outputs are not continued
 
     def __init__(self, corrector: ModelCorrector) -> None:
         self.engine, self._corrector, self.begun = corrector.engine, corrector, corrector.begun
@@ -91,7 +91,7 @@ class _FirstChoices:
 
 
 class Writer:
-    """A corrector, with the passes and seconds that it took."""
+    """A corrector, with its passes and seconds so far."""
 
     def __init__(self, name: str) -> None:
         self.name, self.engine = name, load_corrector(name)
@@ -101,7 +101,7 @@ class Writer:
         self.passes, self.cpu, self.wall = 0, 0.0, 0.0
 
     def versions(self, texts: Sequence[str], together: int, *, first: bool = False) -> dict[str, tuple[str, ...]]:
-        """By text; `together` texts at once. `first`: only the correction."""
+        """Return the corrector's outputs for each text, `together` texts at once. `first`: only the first choices."""
         self.passes, self.cpu, self.wall = 0, 0.0, 0.0
         found: dict[str, tuple[str, ...]] = {}
         with self._counted():
@@ -127,7 +127,7 @@ class Writer:
 
 
 def weight_bytes(model: torch.nn.Module) -> float:
-    """Bytes that a pass reads in bfloat16: all weights but the table of input embeddings."""
+    """Bytes that a pass reads in bfloat16: all weights except the input embeddings."""
     head, table = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
     tied = head is not None and head.weight is table.weight
     count = sum(weight.numel() for weight in model.parameters())
@@ -137,14 +137,15 @@ def weight_bytes(model: torch.nn.Module) -> float:
 def run_here(
     methods: Methods, rows: Sequence[Transcript], writers: dict[str, Writer], options: argparse.Namespace
 ) -> dict[str, Figures]:
-    """Seconds, wall and of the processor, and passes of all rows: copies alone, and with each corrector."""
+    """Run the target; return wall seconds, CPU seconds and passes over all rows with copies alone and with each
+    corrector."""
     tokenizer, texts = load_tokenizer(options.tokenizer), list(dict.fromkeys(row.references[0] for row in rows))
     eos = end_token(tokenizer)
     limits = Limits(4096, frozenset({eos}), NODES)
     result: dict[str, Figures] = {"copies": dict.fromkeys(("cpu", "wall", "passes"), 0.0)}
     further: dict[str, dict[str, tuple[str, ...]]] = {"copies": {}}
     for name, writer, first in _ways(writers):
-        writer.versions(texts[:1], 1, first=first)  # warms up
+        writer.versions(texts[:1], 1, first=first)  # warm-up
         further[name] = writer.versions(texts, options.together, first=first)
         found = {"corrector cpu": writer.cpu, "corrector wall": writer.wall, "corrector passes": writer.passes}
         result[name] = {"cpu": writer.cpu, "wall": writer.wall, "passes": 0.0, **found}
@@ -159,7 +160,7 @@ def run_here(
             run = ways[name]([case], limits)
             if run.outputs != [tokens.output]:
                 raise AssertionError(f"{name}: another output for row {row.id!r}")
-            if number:  # the first row is decoded twice, to warm up
+            if number:  # the first row is decoded twice, as a warm-up
                 result[name]["cpu"] += process_time() - cpu
                 result[name]["wall"] += perf_counter() - wall
                 result[name]["passes"] += run.calls
@@ -174,7 +175,8 @@ def run_here(
 def on_paper(
     rows: Sequence[Transcript], writers: dict[str, Writer], options: argparse.Namespace, live: Sequence[str]
 ) -> dict[str, Figures]:
-    """Milliseconds a source: copies alone, and with each corrector, of sources one at a time and together."""
+    """Compute milliseconds per source with copies alone and with each corrector, one source at a time and several at
+    once."""
     tokenizer = load_tokenizer(options.tokenizer)
     eos, device = end_token(tokenizer), Device(options.bandwidth, options.share, options.flops, options.least_ms / 1e3)
     result: dict[str, Figures] = {}
@@ -206,7 +208,7 @@ def on_paper(
 
 
 def _ways(writers: Mapping[str, Writer]) -> Iterator[tuple[str, Writer, bool]]:
-    """(name, corrector, only its first choices)"""
+    """Yield (name, corrector, whether only its first choices are used)."""
     for name, writer in writers.items():
         yield f"{name}, first choices", writer, True
         yield name, writer, False
@@ -222,18 +224,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("transcripts", nargs="+", help=".jsonl.gz files")
     add("--tokenizer", required=True, help="tokenizer.json of the larger model, gzip allowed")
     add("--correctors", nargs="+", default=["smollm2-correct", "default"])
-    add("--models", default="gpt-4.1,claude,Llama-4", help="of the recorded outputs, by a part of a name")
-    add("--target", default="shape:qwen2.5-1.5b", help="run here; default: %(default)s")
+    add("--models", default="gpt-4.1,claude,Llama-4", help="use outputs of models whose name contains this")
+    add("--target", default="shape:qwen2.5-1.5b", help="target to run here (default: %(default)s)")
     add("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
-    add("--rows", type=int, default=24, help="of each file, run here")
-    add("--together", type=int, default=8, help="sources that the corrector is given at once")
-    add("--paper", nargs="+", default=["shape:llama-7b", "shape:llama3-70b"], help="on paper; default: %(default)s")
-    add("--paper-rows", type=int, default=0, help="of each file; default: none")
-    add("--keep", help="beginning of the names of files of what the correctors wrote for the rows on paper")
-    add("--bandwidth", type=float, default=4.8e12, help="bytes a second; default: an H200's")
-    add("--share", type=float, default=0.45, help="of it that passes reach (docs/gpu.md, G1)")
-    add("--flops", type=float, default=4e14, help="a second, of prompts")
-    add("--least-ms", type=float, default=1.0, help="of any pass: kernels of thirty layers, replayed as a graph")
+    add("--rows", type=int, default=24, help="rows of each file to run here")
+    add("--together", type=int, default=8, help="number of sources given to the corrector at once")
+    add(
+        "--paper",
+        nargs="+",
+        default=["shape:llama-7b", "shape:llama3-70b"],
+        help="larger models computed on paper (default: %(default)s)",
+    )
+    add("--paper-rows", type=int, default=0, help="rows of each file computed on paper (default: none)")
+    add("--keep", help="prefix of the files that keep the correctors' outputs for the rows on paper")
+    add("--bandwidth", type=float, default=4.8e12, help="bytes per second (default: an H200's)")
+    add("--share", type=float, default=0.45, help="fraction of the bandwidth that passes reach (docs/gpu.md, G1)")
+    add("--flops", type=float, default=4e14, help="operations per second, for prompts")
+    add(
+        "--least-ms",
+        type=float,
+        default=1.0,
+        help="minimum time of a pass: kernels of thirty layers, replayed as a graph",
+    )
     add("--threads", type=int, default=1)
     add("--json", type=Path)
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Cost of drafting: microseconds per call of propose and accept together, by context length. No model runs.
+"""Measures the cost of drafting: microseconds per call of propose and accept, by context length. No model runs.
 
 `edit`, `reference` and `prompt` copy from that kind of source only. `datastore` and `model` copy from the prompt and
 also draft from a datastore of the text, or from a draft model that answers instantly and whose prefill is left out.
@@ -41,13 +41,13 @@ from copyspec.sources import Source
 from copyspec.tree import DraftTree
 
 OUTPUT_TOKENS = 1000
-EDIT_EVERY = 15  # a changed token in so many, as in corrected drafts
+EDIT_EVERY = 15  # one token in this many is changed, as in corrected drafts
 KINDS = ("edit", "reference", "prompt", "datastore", "model")
-RIGHT = 6  # of ten of the stand-in model's likeliest tokens
+RIGHT = 6  # of ten most likely tokens of the stand-in model
 
 
 class Oracle:
-    """A draft model without a forward pass: a share of its likeliest tokens is right."""
+    """A draft model without a forward pass. A fixed fraction of its most likely tokens is right."""
 
     kind, can_read, seconds = "model", True, 0.0
 
@@ -56,7 +56,7 @@ class Oracle:
         self._weights, self._reliability = Weights(), Reliability()
         self._words: dict[DraftPath, Words] = {}
         self.reading = 0.0
-        """Seconds spent in `read`, which stand for the model's."""
+        """Seconds spent in `read`, which stands for the model's forward pass."""
 
     @property
     def hits(self) -> float:
@@ -69,7 +69,7 @@ class Oracle:
         return self._words.get(path)
 
     def time(self) -> float:
-        """Seconds, without those of `read`."""
+        """Current time in seconds, less the time spent in `read`."""
         return perf_counter() - self.reading
 
     def read(self, tree: DraftTree) -> bool:
@@ -110,7 +110,7 @@ class Cost:
 
 
 def read_tokens(text: Path, tokenizer: Tokenizer, count: int) -> tuple[list[int], int]:
-    """The first `count` tokens of a text file (gzip allowed), and the end of sequence."""
+    """Return the first `count` tokens of a text file (gzip allowed), and the end-of-sequence token."""
     content = text.read_bytes()
     decoded = (gzip.decompress(content) if text.suffix == ".gz" else content).decode("utf-8")
     tokens = list(tokenizer.encode(decoded[: 12 * count], add_special_tokens=False).ids)
@@ -128,8 +128,9 @@ def measure(
     repeat: int = 1,
     store: Store | None = None,
 ) -> Cost:
-    """The cost along an output that copies the last part of `context`, one token in EDIT_EVERY changed; `repeat`:
-    passes along it."""
+    """Measure drafting along an output that copies the end of `context` with one token in EDIT_EVERY changed.
+
+    `repeat`: number of runs along the output."""
     rng = random.Random(0)
     output = [rng.choice(context) if rng.random() < 1 / EDIT_EVERY else token for token in context[-OUTPUT_TOKENS:]]
     sources = [Source(context, "prompt")]
@@ -166,11 +167,13 @@ def measure(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drafts.cost", description=__doc__)
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
-    parser.add_argument("--text", required=True, type=Path, help="prose, gzip allowed, longer than the contexts")
-    parser.add_argument("--context", default="1000,32000", help="tokens of context, comma-separated")
-    parser.add_argument("--nodes", type=int, default=32, help="draft nodes a call, at most")
-    parser.add_argument("--repeat", type=int, default=5, help="passes along each output")
-    parser.add_argument("--json", default=None, help="where to write the figures")
+    parser.add_argument(
+        "--text", required=True, type=Path, help="text file of prose, longer than the contexts; gzip allowed"
+    )
+    parser.add_argument("--context", default="1000,32000", help="comma-separated context lengths in tokens")
+    parser.add_argument("--nodes", type=int, default=32, help="maximum draft nodes per call")
+    parser.add_argument("--repeat", type=int, default=5, help="number of runs along each output")
+    parser.add_argument("--json", default=None, help="write the figures to this file")
     options = parser.parse_args(arguments)
     if options.repeat < 1:
         parser.error(f"--repeat {options.repeat} measures nothing: give 1 or more")

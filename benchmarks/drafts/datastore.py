@@ -1,4 +1,4 @@
-"""The datastore: cost of building and searching it, and gains of its drafts on recorded outputs.
+"""Measures the datastore: cost of building and searching it, and gains of its drafts on recorded outputs.
 
     python -m benchmarks.drafts.datastore --text FILES... --tokenizer FILE [--tokens 10000000]
     python -m benchmarks.drafts.datastore --text FILES... --tokenizer FILE --transcripts DIR --tasks chat,rag
@@ -41,36 +41,36 @@ from copyspec.drafters.base import Drafter
 from copyspec.drafters.predictors.datastore import DatastoreDrafter
 from copyspec.retrievers import Datastore
 
-HELD_OUT = 0.05  # of the text, at its end: looked up and not stored
-SPAN = (64, 1024)  # tokens of one document: paragraphs to pages
+HELD_OUT = 0.05  # fraction of the text, at its end, that is looked up and not stored
+SPAN = (64, 1024)  # minimum and maximum tokens of a document: paragraphs to pages
 LOOK_UPS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Building one datastore."""
+    """Figures of building one datastore."""
 
     tokens: int
     seconds: float
-    peak_bytes: int  # of the process, the text's tokens included
+    peak_bytes: int  # of the process, including the text's tokens
     file_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """Looking up held-out text in it."""
+    """Figures of looking up held-out text in it."""
 
     mean_match: float
     search_us_p50: float
     search_us_p99: float
-    continuations_us_p50: float  # 32 places, 16 tokens each
-    open_seconds: float  # checksums compared
-    resident_bytes: int  # of the process, above what it had before it opened the datastore: mean of samples
+    continuations_us_p50: float  # for 32 matches of 16 tokens each
+    open_seconds: float  # including checksums
+    resident_bytes: int  # of the process, beyond its memory before opening the datastore: mean of samples
     resident_bytes_max: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the figures; 0."""
+    """Print the figures and return 0."""
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         tokens = Path(scratch) / "tokens.npy"
@@ -90,15 +90,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.drafts.datastore", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--text", nargs="+", required=True, help="text files (gzip allowed), a document per line")
-    parser.add_argument("--tokenizer", required=True, help="a tokenizer.json (gzip allowed)")
-    parser.add_argument("--tokens", type=int, default=10_000_000, help="size of the datastore")
+    parser.add_argument("--text", nargs="+", required=True, help="text files (gzip allowed) with one document per line")
+    parser.add_argument("--tokenizer", required=True, help="a tokenizer.json file, gzip allowed")
+    parser.add_argument("--tokens", type=int, default=10_000_000, help="size of the datastore in tokens")
     parser.add_argument("--transcripts", nargs="+", help="replay these recorded outputs instead")
     parser.add_argument("--tasks", default="chat,rag", help="tasks to replay")
-    parser.add_argument("--rows", type=int, default=40, help="rows of each set")
+    parser.add_argument("--rows", type=int, default=40, help="rows per set")
     parser.add_argument("--nodes", type=int, default=32, help="draft nodes per call")
     parser.add_argument("--scratch", help="folder for the datastore, removed afterwards")
-    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--json", help="write the figures to this file")
     return parser
 
 
@@ -135,7 +135,7 @@ def _speed(tokens: Path, store: Path, count: int) -> dict[str, object]:
 
 
 def _spans(text: NDArray[np.uint32], count: int) -> Iterator[NDArray[np.uint32]]:
-    """Spans of the text, drawn with a fixed seed, until they hold `count` tokens."""
+    """Yield spans of the text, drawn with a fixed seed, until they have `count` tokens in total."""
     rng = random.Random(0)
     while count > 0:
         start, size = rng.randrange(len(text)), min(rng.randint(*SPAN), count)
@@ -189,7 +189,7 @@ def _search(tokens: Path, folder: Path) -> Searched:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory; 0 where the system does not say."""
+    """Resident bytes of this process; 0 where the system does not report them."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     except OSError:

@@ -1,4 +1,4 @@
-"""Uses a corrector's outputs as additional references, on recorded corrections of larger models.
+"""Measures a corrector's outputs as additional references, on recorded corrections of larger models.
 
 python -m benchmarks.drafts.hypotheses TRANSCRIPTS... --tokenizer FILE [--corrector smollm2-correct] [--rows 200]
                                        [--keep FILE]
@@ -34,13 +34,15 @@ from copyspec.api import load_corrector
 from copyspec.budget import Budget
 from copyspec.pipelines import ModelCorrector, ModelOptions
 
-TOGETHER = 16  # sources that are corrected at once, and kept
+TOGETHER = 16  # number of sources corrected at once and then saved
 Kept = dict[str, tuple[tuple[str, ...], float]]
-"""By source: the corrector's texts for it, the likeliest first, and the processor seconds that they took."""
+"""Maps each source to the corrector's outputs for it, most likely first, and the CPU seconds that they took."""
 
 
 def write_versions(sources: Iterable[str], corrector: ModelCorrector, keep: Path | None = None) -> Kept:
-    """What the corrector writes for each source. `keep`: a file of what it has written; it belongs to one corrector."""
+    """Return the corrector's outputs for each source.
+
+    `keep`: a file that stores outputs between runs; it must not be shared between correctors."""
     known: Kept = {}
     for line in keep.read_text(encoding="utf-8").splitlines() if keep is not None and keep.exists() else ():
         text, versions, seconds = json.loads(line)
@@ -63,14 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json of the larger model, gzip allowed")
-    parser.add_argument("--corrector", help="default: the best that is here")
+    parser.add_argument("--corrector", help="corrector (default: the best one installed)")
     parser.add_argument(
-        "--models", default="gpt-4.1,claude,Llama-4", help="of the recorded outputs, by a part of a name"
+        "--models", default="gpt-4.1,claude,Llama-4", help="use outputs of models whose name contains this"
     )
-    parser.add_argument("--rows", type=int, default=200, help="of each file")
+    parser.add_argument("--rows", type=int, default=200, help="rows per file")
     parser.add_argument("--nodes", type=int, default=32)
     parser.add_argument(
-        "--keep", type=Path, help="file of what the corrector wrote: a run that stopped goes on from it"
+        "--keep", type=Path, help="file that stores the corrector's outputs, so that an interrupted run can be resumed"
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def cut(rows: Sequence[Transcript], count: int) -> list[Transcript]:
-    """So many of all sets together, of each as many."""
+    """Choose `count` rows, evenly from all sets."""
     by_model: dict[str, list[Transcript]] = {}
     for row in rows:
         by_model.setdefault(row.model, []).append(row)

@@ -1,4 +1,4 @@
-"""Draft models beside copying: tokens per call with copies only, a model only, and both in one tree.
+"""Measures draft models beside copying: tokens per call with copies only, a model only, and both in one tree.
 
 python -m benchmarks.drafts.models --draft FOLDER --transcripts PATHS... [--rows 20] [--nodes 32] [--json FILE]
 python -m benchmarks.drafts.models --model FOLDER --draft layers:2 --prompts FILE [--temperature 0.8]
@@ -7,7 +7,7 @@ python -m benchmarks.drafts.models --model default --draft FOLDER --sources PATH
 With --transcripts, recorded outputs are replayed in the draft model's tokens, and no target runs. With --model that
 model generates, and the outputs of all methods must be equal: it continues the lines of --prompts, or corrects the
 sources of --sources (.jsonl.gz rows with a "source"), each being the text edited. --least-overlap keeps the sources
-least repeated by its plain output, measured by the share of output tokens in runs of four or more source tokens.
+that the plain output repeats least, measured by the share of output tokens in runs of four or more source tokens.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Tally:
     rows: int = 0
     output_tokens: int = 0
     calls: int = 0
-    reads: int = 0  # passes of the draft model
+    reads: int = 0  # forward passes of the draft model
     nodes: int = 0
     seconds: float = 0.0
     accepted_by_source: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Tally:
 
 
 class CountingModel(DraftModel):
-    """A draft model that counts its passes."""
+    """A draft model that counts its forward passes."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(wrap(model))
@@ -98,7 +98,7 @@ class CountingModel(DraftModel):
 def make(
     method: str, model: DraftModel, sources: Sequence[Source], eos: int, row: RowContext, ngrams: NGrams | None = None
 ) -> Drafter:
-    """The drafter of one row, by every method but "plain"."""
+    """Make the drafter of one row, for any method except "plain"."""
     if method == "copy":
         return create(sources, [eos], ngrams=ngrams)
     if method == "model chain":
@@ -112,7 +112,7 @@ def make(
 def replayed(
     rows: Iterable[Transcript], tokenizer: Tokenizer, draft: PreTrainedModel, methods: Sequence[str], nodes: int
 ) -> list[Tally]:
-    """Along recorded outputs: the longest path that equals them is accepted, and one token is the target's own."""
+    """Replay recorded outputs: each call accepts the longest matching path and one token of the target's own."""
     from benchmarks.replay.run import Tally as Replayed
     from benchmarks.replay.run import replay
 
@@ -155,7 +155,7 @@ def spoken(
     options: argparse.Namespace,
     ngrams: NGrams | None = None,
 ) -> list[Tally]:
-    """The target's own outputs, decoded by every method. Raises ValueError where they differ."""
+    """Decode the target's own outputs with every method. Raises ValueError if they differ."""
     target, tallies = wrap(models[0]), []
     reference: list[list[int]] = []
     for method in options.methods.split(","):
@@ -216,21 +216,25 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drafts.models", description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--model", default=None, help="default, folder or hub id of the target, for --prompts or --sources"
+        "--model", default=None, help="target for --prompts or --sources: default, a folder or a hub id"
     )
     parser.add_argument("--draft", required=True, help=f"folder or hub id of the draft model, or {LAYERS}N of --model")
     parser.add_argument("--transcripts", nargs="*", default=[], help=".jsonl.gz files or folders of them")
-    parser.add_argument("--tasks", default="", help="comma-separated (default: all)")
-    parser.add_argument("--rows", type=int, default=10, help="of each set, at most")
-    parser.add_argument("--prompts", default=None, help="a file with a prompt on each line")
-    parser.add_argument("--sources", nargs="*", default=[], help=".jsonl.gz files whose rows have a source to correct")
-    parser.add_argument("--least-overlap", type=int, default=0, help="keep so many of --sources (default: all)")
-    parser.add_argument("--tokens", type=int, default=64, help="output tokens for a prompt, at most")
+    parser.add_argument("--tasks", default="", help="comma-separated tasks (default: all)")
+    parser.add_argument("--rows", type=int, default=10, help="maximum rows per set")
+    parser.add_argument("--prompts", default=None, help="file with one prompt per line")
+    parser.add_argument(
+        "--sources", nargs="*", default=[], help=".jsonl.gz files whose rows have a `source` to correct"
+    )
+    parser.add_argument("--least-overlap", type=int, default=0, help="number of --sources to keep (default: all)")
+    parser.add_argument("--tokens", type=int, default=64, help="maximum output tokens per prompt")
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--nodes", type=int, default=32, help="draft nodes a call, at most")
-    parser.add_argument("--adaptive", action="store_true", help="draft as far as it pays on this machine")
+    parser.add_argument("--nodes", type=int, default=32, help="maximum draft nodes per call")
+    parser.add_argument(
+        "--adaptive", action="store_true", help="adapt draft sizes to the costs measured on this machine"
+    )
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--json", default=None, help="where to write the figures")
+    parser.add_argument("--json", default=None, help="write the figures to this file")
     options = parser.parse_args(arguments)
     unknown = [method for method in options.methods.split(",") if method not in METHODS]
     if unknown:

@@ -1,4 +1,4 @@
-"""Gains of drafts if weights are read from disk for every pass (LLMCad, Xu et al. 2023, arXiv 2309.04255).
+"""Measures the gain of drafts if weights are read from disk for every pass (LLMCad, Xu et al. 2023, arXiv 2309.04255).
 
 python -m benchmarks.drafts.offloaded shared/data/transcripts --heads FOLDER --json FILE
 
@@ -25,7 +25,7 @@ from benchmarks.transcripts import machine, write_json
 
 
 def drop_from_cache(folder: Path) -> None:
-    """The next read of these files comes from the disk."""
+    """Drop these files from the page cache, so that the next read comes from the disk."""
     for path in folder.glob("*.dat"):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -35,7 +35,7 @@ def drop_from_cache(folder: Path) -> None:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Markdown: a line for each method, over all prompts that all methods have run on."""
+    """Format a Markdown table with a line per method, over the prompts that all methods have run on."""
     names = report["methods"]
     prompts = [each["runs"] for each in report["prompts"] if all(name in each["runs"] for name in names)]
 
@@ -59,12 +59,12 @@ def table(report: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", type=Path, help="a folder of .jsonl.gz files")
+    parser.add_argument("transcripts", type=Path, help="folder of .jsonl.gz files")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--heads", help="a folder that training.heads has made")
+    parser.add_argument("--heads", help="folder written by training.heads")
     parser.add_argument("--per-group", type=int, default=1)
     parser.add_argument("--max-new-tokens", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="written after every run; goes on from what it holds")
+    parser.add_argument("--json", type=Path, help="results file, written after every run; an existing one is resumed")
     given = parser.parse_args()
     import accelerate  # type: ignore[import-untyped]
 

@@ -1,4 +1,4 @@
-"""Potential gain of several partial passes in flight (PPD, SPEED), computed from a model's early-layer agreement.
+"""Computes the potential gain of several partial passes in flight (PPD, SPEED) from a model's early-layer agreement.
 
 python -m benchmarks.drafts.pipelines shared/data/transcripts [--prompts 6] [--tokens 48] [--json FILE]
 
@@ -29,7 +29,7 @@ from benchmarks.transcripts import machine, write_json
 
 @torch.inference_mode()
 def agreement(engine: copyspec.Engine, prompts: list[Any], tokens: int) -> tuple[list[int], int]:
-    """How often each layer's guess is the model's own token, and of how many."""
+    """Return how often each layer's prediction is the model's own token, and the number of tokens."""
     model = engine.model
     layers = model.config.num_hidden_layers
     right, total = [0] * layers, 0
@@ -73,7 +73,7 @@ def main() -> int:
     for layer in range(1, layers):
         chance, before = right[layer] / total, (per_layer * layer + head) / cost
         second = 1 / (chance * before + (1 - chance))
-        wasted = (per_layer * (layers - layer)) / cost  # begun for the next token until the guess is known to be wrong
+        wasted = (per_layer * (layers - layer)) / cost  # work on the next token until the guess proves wrong
         one = 1 / (1 + head / cost + (1 - chance) * wasted)
         tied = 1 / (chance * before + (1 - chance) * (1 + head / cost))
         rows.append({"layers": layer, "right": chance, "second": second, "one": one, "tied": tied})

@@ -1,4 +1,4 @@
-"""Prompts for `benchmarks.drafts.models`, and which of them the target's output repeats least."""
+"""Reads prompts for `benchmarks.drafts.models`, and selects those that the target's output repeats least."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CORRECT = "Correct the grammar: "  # the instruction of the bundled model
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the target reads, and the text that it is to correct, if any."""
+    """The target's input, and the text that it is asked to correct, if any."""
 
     tokens: list[int]
     source: list[int] | None = None
@@ -39,7 +39,7 @@ class Prompt:
 def least_overlap(
     target: Target, prompts: Sequence[Prompt], eos: frozenset[int], options: argparse.Namespace
 ) -> list[Prompt]:
-    """The prompts whose source the target's plain output repeats least, in their order."""
+    """Return the prompts whose source is repeated least by the target's plain output, in their original order."""
     shares = []
     for prompt in prompts:
         request = Request(prompt.tokens, options.tokens, SamplingOptions(), eos, prompt.sources)
@@ -52,7 +52,7 @@ def least_overlap(
 
 
 def repeated(output: Sequence[int], source: Sequence[int], run: int = 4) -> float:
-    """The share of the tokens of `output` that stand in `run` or more that follow each other in `source` as well."""
+    """Fraction of the tokens of `output` in runs of `run` or more tokens that also occur in `source`."""
     known = {tuple(source[start : start + run]) for start in range(len(source) - run + 1)}
     covered: set[int] = set()
     for start in range(len(output) - run + 1):
@@ -62,7 +62,7 @@ def repeated(output: Sequence[int], source: Sequence[int], run: int = 4) -> floa
 
 
 def read_prompts(tokenizer: PreTrainedTokenizerBase, options: argparse.Namespace) -> list[Prompt]:
-    """The lines of --prompts, or the sources of --sources under the bundled model's instruction."""
+    """Read the lines of --prompts, or the sources of --sources with the bundled model's instruction."""
     if options.prompts:
         lines = Path(options.prompts).read_text(encoding="utf-8").splitlines()
         return [Prompt(tokenizer(line)["input_ids"]) for line in lines if line.strip()]

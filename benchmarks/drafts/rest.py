@@ -1,4 +1,4 @@
-"""REST on recorded outputs: tokens per call with copies, with a datastore of other text, and with both.
+"""Measures REST on recorded outputs: tokens per call with copies, with a datastore of other text, and with both.
 
     python -m benchmarks.drafts.rest TRANSCRIPTS --text FILES --tokenizer FILE --json OUT.json
 
@@ -43,7 +43,7 @@ from copyspec.retrievers import Datastore
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the figures; 0."""
+    """Print the figures and return 0."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given)
     tokenizer = load_tokenizer(options.tokenizer)
@@ -64,14 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drawn(rows: Sequence[Transcript], share: float) -> list[Transcript]:
-    """The rows of some groups (one group: one conversation, answered by several models)."""
+    """Draw all rows of some groups. A group is one conversation, answered by several models."""
     groups = sorted({row.group for row in rows})
     drawn = set(random.Random(0).sample(groups, max(1, round(share * len(groups)))))
     return [row for row in rows if row.group in drawn]
 
 
 def _others(rows: Sequence[Transcript], replayed: Sequence[Transcript], tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Outputs of rows that have nothing to do with those replayed: another group and another prompt."""
+    """Yield outputs of rows that are unrelated to those replayed: another group and another prompt."""
     groups, prompts = {row.group for row in replayed}, {row.prompt for row in replayed}
     for row in rows:
         if row.group not in groups and row.prompt not in prompts:
@@ -82,7 +82,7 @@ def _task(
     task: str, rows: Sequence[Transcript], stores: dict[str, Datastore], tokenizer: Tokenizer, nodes: int
 ) -> list[dict[str, object]]:
     eos = end_token(tokenizer)
-    tallies: dict[str, dict[str, Tally]] = {}  # by method, and by set and model
+    tallies: dict[str, dict[str, Tally]] = {}  # by method, then by set and model
     for row in rows:
         tokens, key = tokenise(row, tokenizer, eos), f"{row.set}, {row.model}"
         for name, drafter in _drafters(task, tokens, stores).items():
@@ -130,14 +130,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
-    parser.add_argument("--text", nargs="+", required=True, help="text files (gzip allowed), a document per line")
-    parser.add_argument("--tokenizer", required=True, help="a tokenizer.json (gzip allowed)")
+    parser.add_argument("--text", nargs="+", required=True, help="text files (gzip allowed) with one document per line")
+    parser.add_argument("--tokenizer", required=True, help="a tokenizer.json file, gzip allowed")
     parser.add_argument("--tasks", default="chat,rag", help="tasks to replay")
-    parser.add_argument("--share", type=float, default=0.3, help="of the groups of rows, replayed")
-    parser.add_argument("--rows", type=int, default=25, help="rows of each set, drawn with a fixed seed")
+    parser.add_argument("--share", type=float, default=0.3, help="fraction of the groups that is replayed")
+    parser.add_argument("--rows", type=int, default=25, help="rows per set, drawn with a fixed seed")
     parser.add_argument("--nodes", type=int, default=32, help="draft nodes per call")
     parser.add_argument("--scratch", help="folder for the datastores, removed afterwards")
-    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--json", help="write the figures to this file")
     return parser
 
 

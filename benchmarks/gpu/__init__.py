@@ -1,1 +1,1 @@
-"""The GPU measurements of docs/gpu.md. Every part can be tested on a CPU with tiny models."""
+"""Measurements for docs/gpu.md. Every part can be tested on a CPU with tiny models."""

@@ -1,4 +1,4 @@
-"""Every row of docs/gpu.md that needs a GPU, in under ten minutes.
+"""Measures every row of docs/gpu.md that needs a GPU, in under ten minutes.
 
     python -m benchmarks.gpu --json benchmarks/results/gpu.json
     python -m benchmarks.gpu --device cpu --tiny       # a one-minute test
@@ -22,7 +22,7 @@ from benchmarks.speed.report import surroundings
 
 
 def parts(device: str, *, tiny: bool) -> dict[str, tuple[list[str], int]]:
-    """Command and seconds of each part."""
+    """Return the command and the time limit in seconds of each part."""
     on = ["--device", device]
     if tiny:
         return {
@@ -43,7 +43,7 @@ def parts(device: str, *, tiny: bool) -> dict[str, tuple[list[str], int]]:
 
 
 def run(device: str, *, tiny: bool) -> dict[str, object]:
-    """What each part found, or why it found nothing."""
+    """Run all parts; return the results of each, or the reason why it failed."""
     report: dict[str, object] = {"command": "python -m benchmarks.gpu", **surroundings(device)}
     for name, (words, seconds) in parts(device, tiny=tiny).items():
         with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="sizes that a CPU does in a minute")
+    parser.add_argument("--tiny", action="store_true", help="sizes that take a minute on a CPU")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     import torch

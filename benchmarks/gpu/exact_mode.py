@@ -1,4 +1,5 @@
-"""Exact mode in half precision: number of tokens in which drafts change the output of plain decoding of equal shape.
+"""Checks exact mode in half precision: counts tokens in which drafts change the output of plain decoding of equal
+shape.
 
     python -m benchmarks.gpu.exact_mode --tokens 20000 --json exact.json       # resumes an interrupted run
     python -m benchmarks.gpu.exact_mode --device cuda --model NAME --tokens 1000000
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
     from copyspec import Engine
 
 DATA = Path(__file__).parent.parent / "data"
-NEW_TOKENS = 200  # of each output
+NEW_TOKENS = 200  # per output
 
 
 def texts() -> list[str]:
-    """What is copied from."""
+    """Return the texts to copy from."""
     found = [(DATA / f"{name}.txt").read_text(encoding="utf-8").splitlines() for name in ("sentences", "paragraphs")]
     return [line for lines in found for line in lines if line.strip()]
 
 
 def cases(number: int) -> tuple[str, str]:
-    """Prompt and text of case `number`; after all texts they come in pairs."""
+    """Return prompt and text of case `number`. After all single texts, texts are combined in pairs."""
     every = texts()
     text, turn = every[number % len(every)], number // len(every)
     if turn:
@@ -40,7 +41,7 @@ def cases(number: int) -> tuple[str, str]:
 
 
 def compared(engine: Engine, number: int, new_tokens: int = NEW_TOKENS) -> dict[str, Any]:
-    """One prompt with drafts and without: tokens, those behind and with the first difference, seconds."""
+    """Decode one prompt with and without drafts; return the tokens compared, the first difference, and seconds."""
     prompt, text = cases(number)
     seconds, outputs, calls = [], [], 0
     for drafter in ("auto", "none"):
@@ -64,14 +65,15 @@ def compared(engine: Engine, number: int, new_tokens: int = NEW_TOKENS) -> dict[
 
 
 def run(engine: Engine, tokens: int, done: list[dict[str, Any]], new_tokens: int) -> Iterator[list[dict[str, Any]]]:
-    """Compares until `tokens` were, beginning behind what is `done`; yields all after each."""
+    """Compare until `tokens` tokens have been compared, starting after the cases in `done`; yield all cases after
+    each one."""
     while sum(each["tokens"] for each in done) < tokens:
         done.append(compared(engine, len(done), new_tokens))
         yield done
 
 
 def summary(done: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of all cases: tokens compared up to the first difference of each output, and how many differ there."""
+    """Sum up all cases: tokens up to the first difference of each output, and the number of outputs that differ."""
     return {
         "outputs": len(done),
         "tokens": sum(each["tokens"] for each in done),
@@ -92,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
-    parser.add_argument("--usual", type=int, default=0, help="prompts that are compared without exact mode")
+    parser.add_argument(
+        "--usual", type=int, default=0, help="number of prompts that are also compared without exact mode"
+    )
     parser.add_argument("--attention", choices=("masks", "tree"), default="masks")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)

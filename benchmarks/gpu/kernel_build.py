@@ -18,27 +18,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SIZES = ("1x1", "1x33", "4x33", "7x33", "4x65", "8x129")
-"""Heads of a group, columns."""
+"""Query heads per key/value head, and columns."""
 
 POINTERS = {"Q": "*bf16", "K": "*bf16", "V": "*bf16", "OUT": "*bf16", "SINKS": "*bf16", "TREE": "*i64"}
 POINTERS |= {"ACC": "*fp32", "TOP": "*fp32", "TOTAL": "*fp32", "scale": "fp32", "softcap": "fp32"}
 
 
 class Build(NamedTuple):
-    """One kernel at one size."""
+    """Resource usage of one kernel at one size."""
 
     kernel: str
     group: int
     columns: int
     rows: int
-    shared: int  # bytes of a program
-    registers: int  # of a thread
-    stack: int  # bytes of a thread
+    shared: int  # bytes per program
+    registers: int  # per thread
+    stack: int  # bytes per thread
     tensor_instructions: int
 
 
 def build(group: int, columns: int, *, width: int = 128, window: int = 0, capability: int = 90) -> list[Build]:
-    """Both kernels, for heads of `width` numbers in bfloat16."""
+    """Compile both kernels for heads of `width` numbers in bfloat16."""
     from copyspec.targets.static import tree_kernel
 
     rows, tiles = tree_kernel.tiling(group, columns)
@@ -67,7 +67,7 @@ def _built(kernel: Any, constants: dict[str, Any], warps: int, capability: int) 
     from triton.compiler import ASTSource
 
     signature = {name: "constexpr" if name in constants else POINTERS.get(name, "i32") for name in kernel.arg_names}
-    # What a launch finds out: addresses and strides of whole heads are multiples of 16.
+    # As Triton finds at launch: addresses and strides of whole heads are multiples of 16.
     places = [index for index, name in enumerate(kernel.arg_names) if signature[name].startswith("*")]
     places += [index for index, name in enumerate(kernel.arg_names) if name in ("sqb", "sqh", "sqn", "skb", "skh")]
     places += [index for index, name in enumerate(kernel.arg_names) if name in ("sks", "svb", "svh", "svs")]

@@ -1,4 +1,4 @@
-"""Host time between reading the result of one static pass and launching the next, without drafting.
+"""Measures host time between reading the result of one static pass and launching the next, without drafting.
 
     python -m benchmarks.gpu.launch               # on a CPU: thread time, microseconds per step
     python -m benchmarks.gpu.launch --device cuda
@@ -45,7 +45,7 @@ VOCABULARY = 512
 
 
 def small_model(layers: int, device: str) -> PreTrainedModel:
-    """Random weights."""
+    """Build a model with random weights."""
     config = LlamaConfig(
         hidden_size=32,
         intermediate_size=48,
@@ -62,7 +62,7 @@ def small_model(layers: int, device: str) -> PreTrainedModel:
 
 
 class KnownOutput:
-    """Drafts the output that is known: wrong at every eighth position, on a second branch at every other call."""
+    """Drafts the known output: wrong at every eighth position, and on a second branch at every other call."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = list(tokens)
@@ -87,7 +87,7 @@ class KnownOutput:
 
 
 def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[float]:
-    """Seconds of each step but the first ones, from read to launch."""
+    """Return the seconds from read to launch of each step except the first ones."""
     target, settings = wrap(model, static=static), DecodeSettings(DraftOptions(NODES), rows)
     drafters: list[KnownOutput] = []
     passes = 0

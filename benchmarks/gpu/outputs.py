@@ -1,4 +1,4 @@
-"""Whole outputs by several methods in one process: rows G4 and G5 of docs/gpu.md.
+"""Times whole outputs of several methods in one process: rows G4 and G5 of docs/gpu.md.
 
     python -m benchmarks.gpu.outputs --device cuda --model default --rows 1 32
 
@@ -41,7 +41,8 @@ def ways(engine: Engine, rows: int) -> dict[str, Way]:
 
 
 def measure(engine: Engine, rows: int, tokens: int, repeats: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds of each way, the best of `repeats` behind one that warms up, and how many outputs equal `generate`'s."""
+    """Measure each method: seconds as the best of `repeats` after a warm-up, and how many outputs equal
+    `generate`'s."""
     texts = [cases(number) for number in range(rows)]
     found: dict[str, Any] = {}
     truth: list[list[int]] = []

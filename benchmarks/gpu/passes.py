@@ -1,4 +1,4 @@
-"""Single forward passes of one model: rows G0 to G3 and G7 of docs/gpu.md.
+"""Times single forward passes of one model: rows G0 to G3 and G7 of docs/gpu.md.
 
 python -m benchmarks.gpu.passes --device cuda --model shape:llama-7b
 python -m benchmarks.gpu.passes --device cpu --model shape:tiny-llama      # a test
@@ -27,7 +27,7 @@ from copyspec.tree import DraftTree
 
 
 def tree(nodes: int) -> DraftTree:
-    """Half of the nodes a chain, the others a second one; what is accepted is beside the first."""
+    """Make a tree of two chains of `nodes` / 2 each; the accepted tokens are on the second one."""
     first = nodes // 2
     parents = [*range(-1, first - 1), *([-1, *range(first, nodes - 1)] if nodes > first else [])]
     return DraftTree([1 + node for node in range(nodes)], parents, [0.5] * nodes, [None] * nodes)
@@ -44,7 +44,7 @@ class Rows:
         self._path = [nodes // 2] if nodes else []
 
     def step(self) -> float:
-        """Seconds of a pass with its read and commit."""
+        """Seconds of one pass, including the read of its result and the commit."""
         started = perf_counter()
         with torch.inference_mode():
             self.session.score(self._chains, self._trees).argmax(-1).tolist()
@@ -54,7 +54,7 @@ class Rows:
         return perf_counter() - started
 
     def seconds(self, repeats: int) -> float:
-        """Median of passes behind those that read the prompt, warm up and capture."""
+        """Median seconds of the passes after prefill, warm-up and capture."""
         for _ in range(4):
             self.step()
         return median(self.step() for _ in range(repeats))
@@ -69,7 +69,7 @@ def pass_seconds(target: Target, device: torch.device, rows: int, context: int, 
 
 
 def new_lengths(model: Model, device: torch.device, repeats: int) -> dict[str, float]:
-    """G0: passes in today's shapes: the first one at a length never seen before, and those at lengths seen."""
+    """G0: dynamic passes: the first one at each new length, and those at lengths that occurred before."""
     target = wrap(model.model)
     fresh, seen = [], []
     for context in (100, 700, 1300):
@@ -83,7 +83,7 @@ def new_lengths(model: Model, device: torch.device, repeats: int) -> dict[str, f
 
 
 def graph_costs(model: Model, device: torch.device, context: int, attention: Any) -> dict[str, float]:
-    """G7: what the first captures cost."""
+    """G7: cost of the first captures."""
     before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
     target = wrap(model.model, static=StaticOptions(use="always", attention=attention))
     rows = Rows(target, 1, context, 32, device)
@@ -96,7 +96,9 @@ def graph_costs(model: Model, device: torch.device, context: int, attention: Any
 def measure(
     model: Model, context: int, long: int, repeats: int, *, compiled: bool, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """G0 to G3, G7. `context` and `long`: tokens before the passes; where the model holds fewer, as many as it does."""
+    """Measure G0 to G3 and G7.
+
+    `context` and `long`: tokens before the passes, limited to what the model supports."""
     device = model.model.device
     most = getattr(model.model.config, "max_position_embeddings", context) - 300
     context, long = min(context, most), min(long, most)

@@ -1,4 +1,4 @@
-"""Which architectures support static passes (replayed, with tree attention, compiled), compared with `generate`.
+"""Lists which architectures support static passes (replayed, with tree attention, compiled), compared with `generate`.
 
     python -m benchmarks.gpu.types                       # all architectures of the test helpers; takes minutes
     python -m benchmarks.gpu.types --only llama gemma2 t5 --markdown
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-LENGTHS = (14, 30, 9, 20)  # of the outputs
+LENGTHS = (14, 30, 9, 20)  # output tokens per row
 
 
 class _Records(logging.Handler):
@@ -35,7 +35,7 @@ class _Records(logging.Handler):
 
 
 def examine(name: str, *, compiled: bool) -> dict[str, Any]:
-    """What each way of static passes gives: how the last pass was made, or why not."""
+    """Test each kind of static pass; report how the last pass was made, or the reason why it was not."""
     from copyspec.static_options import StaticOptions
     from tests.helpers import models
     from tests.helpers.cpu_graph import CpuGraph
@@ -91,7 +91,7 @@ def _graphs(model: Any) -> str:
 
 
 def markdown(found: Sequence[dict[str, Any]]) -> str:
-    """The table of docs/gpu.md."""
+    """Format the table of docs/gpu.md."""
     lines = ["| | types |", "|---|---|"]
     for way in ("replayed", "tree attention", "compiled"):
         for outcome in sorted({each[way] for each in found if way in each}):
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", metavar="TYPE")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, help="goes on where it ends")
+    parser.add_argument("--json", type=Path, help="results file; an existing one is resumed")
     options = parser.parse_args(arguments)
     from tests.helpers import models
 

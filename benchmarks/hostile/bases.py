@@ -1,4 +1,4 @@
-"""Indexes for `benchmarks.hostile.indexes`: how they are written, and how an untrusted one is used."""
+"""Writes the indexes for `benchmarks.hostile.indexes`, and uses them as an application would use an untrusted index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from copyspec.retrievers import (
     split_passages,
 )
 
-NAME = "index"  # of the folder, or the file
+NAME = "index"  # name of the folder or file
 QUERIES = ("kettle seven", "the heron of lot 3", "")
 NAMESPACE, IDENTITY = "user-1", {"input": "0" * 32, "model": "m"}
 CONTEXTS = ([3, 1, 4], [5], [1, 2, 3, 4, 5, 6, 7], [0, 0, 0, 0])
@@ -33,7 +33,7 @@ _WORDS = ["kettle", "heron", "library", "seven", "boat", "mill", "lot", "bridge"
 
 
 class Tokenizer:
-    """As much of a tokenizer as a datastore is made with."""
+    """The parts of a tokenizer that building a datastore needs."""
 
     def get_vocab(self) -> dict[str, int]:
         return {chr(number): number for number in range(128)}
@@ -43,7 +43,7 @@ class Tokenizer:
 
 
 def encode(texts: list[str]) -> NDArray[np.float32]:
-    """A vector of each text: how often it holds each of some letters."""
+    """Return a vector for each text: the counts of some letters."""
     return np.array([[1 + text.count(letter) for letter in "aeioutrs"] for text in texts], np.float32)
 
 
@@ -53,7 +53,7 @@ def documents(count: int) -> list[Document]:
 
 
 def passages(count: int) -> list[Passage]:
-    """Two passages a document, and a number in each text so that none is skipped."""
+    """Make two passages per document, with a number in each text so that none is skipped as a duplicate."""
     return [
         Passage(piece.document, piece.start, f"{number} {piece.text}")
         for number, document in enumerate(documents(count))
@@ -62,7 +62,7 @@ def passages(count: int) -> list[Passage]:
 
 
 def make(kind: str, folder: Path) -> None:
-    """A whole index of this kind in `folder`."""
+    """Write a complete index of this kind into `folder`."""
     corpora = Corpora(folder)
     if kind == "bm25":
         corpora.add_bm25(NAME, passages(30))
@@ -94,7 +94,7 @@ EXPECTED: Mapping[str, tuple[type[Exception], ...]] = {
     "cache": (ValueError, OSError),
     "journal": (JournalError, OSError),
 }
-"""Errors that name what is wrong, by kind; of indexes IndexFileError alone."""
+"""Errors that may report damage, by kind; for indexes only IndexFileError."""
 
 
 def expected(kind: str) -> tuple[type[Exception], ...]:
@@ -102,7 +102,7 @@ def expected(kind: str) -> tuple[type[Exception], ...]:
 
 
 def uses(kind: str, folder: Path) -> list[Callable[[], None]]:
-    """What somebody does with the index of another: read, search, list, add, write anew, remove."""
+    """Return what an application may do with an untrusted index: read, search, list, extend, rewrite, remove."""
     if kind == "cache":
         return [lambda: _use_cache(folder / NAME), lambda: OutputCache(NAMESPACE).save(folder / NAME)]
     if kind == "journal":

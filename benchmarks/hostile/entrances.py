@@ -1,4 +1,4 @@
-"""All functions, commands and classes that load a model, called with a hostile model folder."""
+"""Calls every function, command and class that loads a model, for a case of `benchmarks.hostile.models`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Entrance = Callable[["Place"], object]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a case has its files."""
+    """The folders of a case."""
 
-    folder: Path  # the hostile model's
-    good: Path  # an honest model's
-    hub: str  # the hostile model as one of the hub's cache
+    folder: Path  # the hostile model
+    good: Path  # an honest model
+    hub: str  # hub id of the hostile model, in the local hub cache
     scratch: Path
 
 
@@ -45,7 +45,7 @@ def _langchain(place: Place) -> object:
 
 
 def _command(*arguments: str) -> Entrance:
-    """A command line; FOLDER, SCRATCH and TEXT stand for the case's own."""
+    """Make an entrance from a command line, in which FOLDER, SCRATCH and TEXT stand for the case's paths."""
 
     def run(place: Place) -> object:
         from copyspec.cli import main
@@ -71,7 +71,7 @@ class Refused(Exception):
 
 
 def _index(place: Place, text: Path) -> None:
-    """A corpus by words, and one by vectors whose index says that the hostile folder is its encoder."""
+    """Index a corpus with BM25, and one with vectors, whose index names the hostile folder as its encoder."""
     from copyspec.retrievers import Corpora, Document, split_passages
 
     class Encoder:

@@ -46,32 +46,32 @@ from copyspec.pipelines import (
 
 SECONDS_A_MB = 5.0
 SECONDS_FREE = 0.5
-"""What a file of any size may take: a busy machine stops a process for as long."""
+"""CPU seconds allowed for a file of any size: a busy machine can delay a process this long."""
 SECONDS_MOST = 120.0
-MEASURED_BYTES = 20_000  # from here on a rate tells something
-REPEATS = 2  # more runs of a file that took too long, of which the quickest counts
-TOLD_EVERY = 100  # files
+MEASURED_BYTES = 20_000  # minimum size for which a rate is meaningful
+REPEATS = 2  # additional runs of a file that took too long; the fastest run counts
+TOLD_EVERY = 100  # number of files between reports
 
 
 class TooSlowError(Exception):
-    """A case took longer than anything may."""
+    """A case exceeded the time limit."""
 
 
 @dataclass(slots=True)
 class Run:
-    """A file through one corrector, once."""
+    """One run of a file through one corrector."""
 
     report: FileReport
     seen: Seen
-    seconds: float  # of CPU
-    written: int  # characters that the model wrote, at each place where they were used
+    seconds: float  # CPU time
+    written: int  # characters output by the model, counted at every place where they were used
     is_in_place: bool
 
 
 def fuzz(
     count: int, seed: int, *, formats: Sequence[str] = FORMATS, told: Callable[[Found], object] | None = None
 ) -> Found:
-    """`count` files, of each format in turn. `told` hears what was found so far now and then."""
+    """Test `count` files, alternating between formats. `told` is called now and then with the results so far."""
     found = Found()
     with tempfile.TemporaryDirectory(prefix="copyspec-fuzz-") as folder:
         for number in range(count):
@@ -82,7 +82,7 @@ def fuzz(
 
 
 def one(name: str, seed: str, folder: Path, found: Found) -> None:
-    """One file through one corrector."""
+    """Test one file with one corrector."""
     label = f"{name} {seed}"
     rng = random.Random(f"{name}-{seed}")
     data, options = case(name, rng)
@@ -92,7 +92,7 @@ def one(name: str, seed: str, folder: Path, found: Found) -> None:
     try:
         run = _run(name, path, data, options, rng)
         size = _size(name, data) + run.written
-        for _ in range(REPEATS):  # a machine that is busy with other things doubles the time of a run
+        for _ in range(REPEATS):  # other load on a machine can double the time of a run
             if not _is_slow(run.seconds, size):
                 break
             rng.setstate(state)
@@ -153,7 +153,7 @@ def _compare(name: str, found: Found, label: str, data: bytes, after: bytes, run
 
 
 def _size(name: str, data: bytes) -> int:
-    """Bytes of the file; of a packed one, as it is unpacked."""
+    """Size of the file in bytes; of an archive, the unpacked size."""
     if name not in ("docx", "odt"):
         return len(data)
     with contextlib.suppress(*BROKEN), zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -186,7 +186,7 @@ def _clear(folder: Path) -> None:
 
 
 class _alarm:
-    """Ends a case that takes longer than anything may, where the system can."""
+    """Ends a case that exceeds the time limit, where the system supports alarms."""
 
     def __enter__(self) -> None:
         self._is_set = hasattr(signal, "setitimer")

@@ -1,4 +1,4 @@
-"""Random hostile files of every format, and correctors that write anything, for `benchmarks.hostile.files`."""
+"""Makes random hostile files of every format, and correctors with arbitrary outputs, for `benchmarks.hostile.files`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPEN = GuardOptions(
     strip_wrappers=False,
     caution=0,
 )
-"""Guards that let everything through."""
+"""Guards that accept everything."""
 
 
 MARK_LINES = [
@@ -57,7 +57,7 @@ DOCX_BITS = [
 
 
 def case(form: str, rng: random.Random) -> tuple[bytes, FormatOptions]:
-    """A file of a format, and how it is read."""
+    """Make a file of a format, and the options for reading it."""
     kind = rng.random()
     data = _FILES[form](rng)
     if kind < 0.35:
@@ -68,7 +68,7 @@ def case(form: str, rng: random.Random) -> tuple[bytes, FormatOptions]:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Some bytes changed, taken out, doubled or put in."""
+    """Change, remove, duplicate or insert some bytes."""
     for _ in range(rng.randint(1, 6)):
         at = rng.randrange(len(data) + 1)
         end = min(len(data), at + rng.randint(0, 9))
@@ -183,7 +183,7 @@ _BROUGHT = [
 
 
 def _scattered(told: str, rng: random.Random) -> str:
-    """Each word may become something else, get something beside it, or go."""
+    """Randomly replace, extend or remove words."""
     words = []
     for word in told.split(" "):
         roll = rng.random()
@@ -201,7 +201,7 @@ def _scattered(told: str, rng: random.Random) -> str:
 
 
 def corrector(rng: random.Random) -> Correct:
-    """A function that stands for a hostile model: what it writes depends on the text alone."""
+    """Make a function that stands in for a hostile model. Its output depends only on the text."""
     seed = rng.randrange(1 << 30)
     kind = rng.choice(list(_HOSTILE))
 

@@ -1,4 +1,4 @@
-"""Checks of a hostile file after its correction, for `benchmarks.hostile.files`."""
+"""Checks a hostile file after its correction, for `benchmarks.hostile.files`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FORMULA = "=+-@\t\r\n＝＋－＠"
 
 @dataclass(slots=True)
 class Seen:
-    """What a run told: the parts of a file, and the edits made."""
+    """What a run reported: the parts of the file, and the edits made."""
 
     parts: list[tuple[Part, Sequence[Edit]]] = field(default_factory=list)
     form: Format | None = None
-    again: list[str] = field(default_factory=list)  # texts whose output was known from an equal one
+    again: list[str] = field(default_factory=list)  # texts whose output was reused from an equal text
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         assert done.part is not None
@@ -40,14 +40,14 @@ class Seen:
 
 @dataclass(slots=True)
 class Found:
-    """What was counted over all files."""
+    """Counts over all files."""
 
     files: Counter[str] = field(default_factory=Counter)
     edits: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
-    slowest: float = 0.0  # seconds a MB, of files that are long enough to tell
+    slowest: float = 0.0  # CPU seconds per MB, over files large enough for a rate
 
     def say(self, what: str, seed: str, detail: str = "") -> None:
         self.wrong[what] += 1
@@ -56,7 +56,7 @@ class Found:
 
 
 def check(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
-    # M2 drops the annotations of others, which say nothing of the new correction.
+    # Writing M2 drops existing annotations, since they do not describe the new correction.
     if seen.form and name != "m2" and b"".join(seen.form.write(part, ()) for part, _ in seen.parts) != data:
         found.say("changed without edits", label)
     for part, edits in seen.parts:
@@ -67,7 +67,7 @@ def check(name: str, found: Found, label: str, data: bytes, written: bytes, seen
             found.say("an edit of what is protected", label)
         if apply(part.text, edits).count("\ufffd") > part.text.count("\ufffd"):
             found.say("U+FFFD", label)
-    # Added fields and annotations repeat what the text holds.
+    # Added fields and annotations repeat parts of the text, including U+FFFD.
     if name not in ("jsonl", "m2") and _marks(name, written) > _marks(name, data):
         found.say("U+FFFD", label)
     try:
@@ -98,7 +98,7 @@ def _cells(name: str, found: Found, label: str, data: bytes, written: bytes, see
     if seen.form is None:
         return
     again = list(seen.form.read(io.BytesIO(written)))
-    # A last row of one cell that is left empty is no row any more.
+    # A last row of one cell is no longer a row once the cell is empty.
     told = [apply(part.text, edits) for part, edits in seen.parts]
     if [part.text for part in again] != (told if len(again) == len(told) or told[-1] else told[:-1]):
         found.say("structure", label, "other cells when read again")
@@ -132,7 +132,7 @@ def _json(name: str, found: Found, label: str, data: bytes, written: bytes, seen
         new = apply(part.text, edits)
         added = [pair for pair in after if pair[0] in ("corrected", "edits")]
         if added and (dict(added)["corrected"] != new or after[: len(before)] != before):
-            if repr(after[: len(before)]) != repr(before):  # NaN is not itself
+            if repr(after[: len(before)]) != repr(before):  # compared as text, since NaN != NaN
                 found.say("bytes outside the edits", label)
         elif not added:
             same = [(a, b) for a, b in zip(before, after, strict=True) if repr(a) != repr(b)]
@@ -152,7 +152,7 @@ def _m2(name: str, found: Found, label: str, data: bytes, written: bytes, seen: 
 
 
 def applied(source: str, notes: Sequence[str]) -> str:
-    """The sentence that annotations make of another one."""
+    """Apply M2 annotations to a sentence."""
     tokens = source.split()
     for note in reversed(notes):
         place, _, new, *_ = note.split("|||")
@@ -204,7 +204,7 @@ def _notebook(name: str, found: Found, label: str, data: bytes, written: bytes, 
 
 
 def _reads_again(found: Found, label: str, written: bytes, seen: Seen) -> None:
-    """What was written says what was told."""
+    """Check that the written file contains the reported texts when it is read again."""
     assert seen.form is not None
     again = "".join(part.text for part in seen.form.read(io.BytesIO(written)))
     if again != "".join(apply(part.text, edits) for part, edits in seen.parts):
@@ -212,7 +212,7 @@ def _reads_again(found: Found, label: str, written: bytes, seen: Seen) -> None:
 
 
 def member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """A file of the archive; where it was damaged, nothing."""
+    """Read a file from an archive; b"" if it is damaged."""
     try:
         return archive.read(name)
     except BROKEN:
@@ -220,14 +220,14 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _words(tree: ElementTree.Element, *tags: str) -> str:
-    """The text as it was: insertions that a correction marked left out."""
+    """Return the original text: without insertions marked by a correction."""
     new = {id(inside) for each in tree.iter(f"{{{W}}}ins") if each.get(f"{{{W}}}author") for inside in each.iter()}
     wanted = {f"{{{W}}}{tag}" for tag in tags}
     return "".join("".join(each.itertext()) for each in tree.iter() if each.tag in wanted and id(each) not in new)
 
 
 def _marks(name: str, data: bytes) -> int:
-    """How often U+FFFD stands there."""
+    """Count the occurrences of U+FFFD."""
     if name in ("docx", "odt"):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return sum(member(archive, each).count("\ufffd".encode()) for each in archive.namelist())

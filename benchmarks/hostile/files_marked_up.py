@@ -1,4 +1,5 @@
-"""Random hostile files with markup: HTML, LaTeX, subtitles, message catalogs, notebooks, source files and others."""
+"""Makes random hostile files with markup: HTML, LaTeX, subtitles, message catalogs, notebooks, source files and
+others."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 from benchmarks.hostile.files_words import LINE_ENDS, text
 
-_BITS = {  # no-break spaces stand for spaces inside one
+_BITS = {  # no-break spaces stand for spaces within one item
     "html": "<p> </p> <b> </b> <br> <!-- --> <script> </script> <code> </code> <pre> </pre> <td> <h1> <? <% %> "
     "<a\xa0href='x'> <![CDATA[ ]]> &amp; &lt; <p\xa0translate=no> <title> <x-y> </div> <a\xa0b=' "
     '<div\xa0class="notranslate">',

@@ -1,4 +1,4 @@
-"""Random text for hostile files: words, markup of every format, and characters that are not text."""
+"""Makes random text for hostile files: words, markup of every format, and characters that are not text."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ BAD_BYTES = [
     b"\xef\xbb\xbf",
 ]
 LINE_ENDS = ["\n", "\r\n", "\r", "\n\n", "\r\n\r\n", "\n \n", "\r\r"]
-REPEATED = 1 << 15  # characters at most of one thing again and again
+REPEATED = 1 << 15  # maximum characters of a repeated item
 
 
 def text(rng: random.Random, most: int = 12) -> str:
-    """A few words, some of them hostile; now and then one thing very often."""
+    """Make a text of a few words, some of them hostile; occasionally, one item is repeated very often."""
     if rng.random() < 0.01:
         unit = rng.choice(ATOMS) + rng.choice(["", " ", " a ", "\n", rng.choice(ATOMS)])
         return f"a {unit * (rng.randrange(REPEATED) // len(unit))} b."

@@ -1,4 +1,4 @@
-"""Forges indexes on disk: changes an attacker would make, mostly with correct checksums."""
+"""Forges indexes on disk with changes that an attacker would make, mostly with correct checksums."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ CHANGES = [change for change, _ in WEIGHTED]
 
 
 def forge(folder: Path, outside: Path, rng: random.Random) -> str:
-    """Changes the index in `folder`; says how."""
+    """Change the index in `folder`; return a description of the change."""
     path = folder / "manifest.json"
-    if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 22:  # by an earlier change
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 22:  # left by an earlier change
         return "twice"
     try:
         manifest = json.loads(path.read_text())
@@ -50,13 +50,13 @@ def forge(folder: Path, outside: Path, rng: random.Random) -> str:
     change = rng.choices(CHANGES, weights=[weight for _, weight in WEIGHTED])[0]
     try:
         said = change(folder, outside, manifest, rng)
-    except (AssertionError, LookupError, OSError, TypeError, ValueError):  # by an earlier change
+    except (AssertionError, LookupError, OSError, TypeError, ValueError):  # caused by an earlier change
         said = "twice"
     return f"{change.__name__.removeprefix('forge_')}: {said}"
 
 
 def forge_json(path: Path, outside: Path, rng: random.Random) -> str:
-    """Changes a file of JSON, or of a line of JSON each."""
+    """Change a JSON or JSON lines file; return a description of the change."""
     how = rng.choice(["value", "value", "value", "lines", "deep", "large", "link", "pipe", "folder", "hard", "zeros"])
     if how in ("link", "pipe", "folder", "hard"):
         put(
@@ -90,7 +90,7 @@ def forge_json(path: Path, outside: Path, rng: random.Random) -> str:
 
 
 def flip(folder: Path, rng: random.Random) -> str:
-    """Damages a file as a disk or a transfer would: bytes, its end, a stretch of zeros."""
+    """Damage a file as a disk or a transfer would: changed bytes, a missing end, or a range of zeros."""
     path = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "notes.txt"))
     content, how = bytearray(path.read_bytes()), rng.choice(["byte", "byte", "bytes", "cut", "more", "zeros"])
     at = rng.randrange(max(1, len(content)))

@@ -1,4 +1,4 @@
-"""Forged files of an index: changed contents, and other things in place of a file."""
+"""Forges files of an index: changed contents, or something else in place of a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def forge_no_file(folder: Path, outside: Path, manifest: Manifest, rng: random.R
     elif how == "part":
         (folder / ".manifest.json.part").symlink_to(victim)
     else:
-        if how == "link" and rng.random() < 0.5:  # of the right content
+        if how == "link" and rng.random() < 0.5:  # a link to the right content
             (outside / path.name).write_bytes(path.read_bytes())
             victim = outside / path.name
         put(path, victim if rng.random() < 0.7 else Path("/dev/zero"), how)
@@ -120,7 +120,7 @@ def forge_strings(folder: Path, outside: Path, manifest: Manifest, rng: random.R
 
 
 class _Trap:
-    """Unpickled, it changes a file."""
+    """An object that changes a file when it is unpickled."""
 
     def __init__(self, victim: Path) -> None:
         self.victim = victim

@@ -1,4 +1,4 @@
-"""Forged manifests of an index, with a correct checksum."""
+"""Forges manifests of an index, with a correct checksum."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VALUES += [["a", 1], {"a": {"b": []}}, [0] * 1000, "x" * 10_000, {"name": 3, "pr
 
 
 def names(outside: Path) -> list[object]:
-    """What an entry may be called to reach another file."""
+    """Return names with which an entry might reach another file."""
     victim = outside / "victim.txt"
     found: list[object] = [str(victim), f"../../{outside.name}/victim.txt", "../victim.txt", "notes.txt", "sub/a.bin"]
     found += [
@@ -54,13 +54,13 @@ def names(outside: Path) -> list[object]:
 
 
 def sealed(folder: Path, manifest: Manifest) -> None:
-    """Writes a manifest with its right checksum."""
+    """Write a manifest with a correct checksum."""
     body = {key: value for key, value in manifest.items() if key != "sha256"}
     (folder / "manifest.json").write_text(json.dumps({**body, "sha256": fingerprint(body)}))
 
 
 def replaced(folder: Path, manifest: Manifest, key: str, content: bytes) -> None:
-    """Another content of a file, under its right name with its right checksum."""
+    """Replace the content of a file, keeping its name and making its checksum correct."""
     entries = manifest["files"]
     assert isinstance(entries, dict)
     old = str(entries[key][0])

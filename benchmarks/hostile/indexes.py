@@ -1,4 +1,4 @@
-"""Malicious and damaged indexes (forged with correct checksums, or flipped bytes): each is read, searched, extended.
+"""Tests malicious and damaged indexes (forged with correct checksums, or flipped bytes): reads, searches, extends them.
 
 python -m benchmarks.hostile.indexes --forged 1000 --flipped 1000 --json OUT
 
@@ -29,14 +29,14 @@ from benchmarks.hostile.forging import flip, forge, forge_json
 from benchmarks.transcripts import machine, write_json
 
 MEMORY, SECONDS, WAITED = 1 << 30, 10, 60
-"""Bytes, seconds of work, and seconds of the clock: what waits for a pipe works not at all."""
+"""Limits of a case: bytes, CPU seconds and wall seconds. Waiting for a pipe uses no CPU time."""
 
 FAILURES = ("outside", "raw error", "memory", "time", "crash")
-PLAIN = ("cache", "journal")  # one file, no folder
+PLAIN = ("cache", "journal")  # single files instead of folders
 
 
 def one(kind: str, folder: Path) -> str:
-    """What became of a case, in this process."""
+    """Use one index in this process; return the outcome."""
     for use in uses(kind, folder):
         try:
             use()
@@ -45,7 +45,7 @@ def one(kind: str, folder: Path) -> str:
         except expected(kind):
             continue
         except ValueError as error:
-            if "there is no corpus" not in str(error):  # what is not there is not removed
+            if "there is no corpus" not in str(error):  # removing a missing corpus is reported in this way
                 return f"raw error {traceback.format_exc(limit=-4)}"
         except Exception:
             return f"raw error {traceback.format_exc(limit=-4)}"
@@ -53,7 +53,7 @@ def one(kind: str, folder: Path) -> str:
 
 
 def in_a_process(kind: str, folder: Path) -> str:
-    """What became of a case, in a process with bounds."""
+    """Use one index in a child process with limits; return the outcome."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -82,7 +82,7 @@ def in_a_process(kind: str, folder: Path) -> str:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Content, time and links of every file."""
+    """Content, modification time and number of links of every file."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink():
@@ -93,7 +93,7 @@ def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
 def case(
     number: int, seed: int, bases: Path, work: Path, kinds: Sequence[str], flipped: bool
 ) -> tuple[str, str, float]:
-    """The change, what became of it, and the seconds it took."""
+    """Run one case; return the change, the outcome and the seconds."""
     rng = random.Random(f"{seed} {number} {flipped}")
     kind = kinds[number % len(kinds)]
     folder, outside = work / "corpora", work / "outside"
@@ -122,7 +122,7 @@ def case(
 
 
 def run(count: int, flipped: bool, seed: int, kinds: Sequence[str] = KINDS) -> dict[str, object]:
-    """Figures of so many cases."""
+    """Run `count` cases and return their figures."""
     became: Counter[str] = Counter()
     changes: Counter[str] = Counter()
     failures: list[dict[str, object]] = []
@@ -159,9 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--flipped", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--json", help="file for the report")
+    parser.add_argument("--json", help="write the report to this file")
     told = parser.parse_args(words)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of the parent would be missing in its children
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of the parent would not exist in its forked children
     report: dict[str, object] = {"command": shlex.join(["python", "-m", "benchmarks.hostile.indexes", *words])}
     report["machine"] = machine()
     for name, count, flipped in (("forged", told.forged, False), ("flipped", told.flipped, True)):

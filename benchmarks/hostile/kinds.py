@@ -1,4 +1,4 @@
-"""Hostile and damaged model folders: each kind modifies a copy of a tiny model's folder."""
+"""Makes hostile and damaged model folders: each kind modifies a copy of a tiny model's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 Change = Callable[[Path, Path], None]
-"""Changes a folder; the second path is the file that any code that runs would write."""
+"""Modifies a folder. The second argument is the file that any code in the folder would write if it ran."""
 
 CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENIZER = (
     "config.json",
@@ -26,7 +26,7 @@ FILES = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENIZER, WEIGHTS)
 
 
 class _Runs:
-    """Writes a file when it is unpickled."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self._canary = str(canary)
@@ -36,7 +36,7 @@ class _Runs:
 
 
 def edit(folder: Path, name: str, **changes: object) -> None:
-    """Sets keys of a file of JSON."""
+    """Set keys of a JSON file."""
     path = folder / name
     held = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(held | changes))
@@ -81,7 +81,7 @@ def _generation(folder: Path, _canary: Path, **changes: object) -> None:
 
 
 def _part(folder: Path, _canary: Path, kind: str) -> None:
-    """A part of the model has code of its own, and no local class for its place."""
+    """Give one part of the model code of its own and no local class in its place."""
     part = {"model_type": kind, "auto_map": _MAP, "vocab_size": 96}
     other = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     (folder / CONFIG).write_text(
@@ -90,7 +90,7 @@ def _part(folder: Path, _canary: Path, kind: str) -> None:
 
 
 def code() -> Iterator[tuple[str, Change]]:
-    """Folders with Python code, and everything that could name it."""
+    """Folders with Python code, and every key that could name it."""
     changes: dict[str, Change] = {
         "lies there": lambda *_: None,
         "auto_map": partial(_config, auto_map=_MAP),
@@ -161,7 +161,7 @@ def _index(names: dict[str, object], folder: Path, canary: Path) -> None:
 
 
 def weights() -> Iterator[tuple[str, Change]]:
-    """Pickles, lies in the header of safetensors, indexes that lead elsewhere."""
+    """Pickles, wrong safetensors headers, and weight indexes that lead elsewhere."""
     for name in (PICKLE, "model.pt", "consolidated.00.pth", "adapter_model.bin", "flax_model.msgpack", "tf_model.h5"):
         yield f"pickle: {name}", partial(_pickle, name)
         yield f"pickle, old: {name}", partial(_pickle, name, zipped=False)
@@ -228,7 +228,7 @@ def _sparse(name: str, size: int, folder: Path, _canary: Path) -> None:
 
 
 def files() -> Iterator[tuple[str, Change]]:
-    """What stands where a regular file should, or is not the JSON that it should be."""
+    """Something other than a regular file, or invalid JSON."""
     for name in (*FILES, INDEX, "chat_template.jinja", "special_tokens_map.json", "added_tokens.json"):
         yield f"pipe: {name}", partial(_fifo, name)
         yield f"device: {name}", partial(_link, name, "/dev/zero")
@@ -253,5 +253,5 @@ def files() -> Iterator[tuple[str, Change]]:
 
 
 def some_of_each(kinds: list[tuple[str, Change]], count: int, seed: int) -> list[tuple[str, Change]]:
-    """A sample, the same for the same seed."""
+    """Draw a sample of `count` kinds, reproducible by `seed`."""
     return random.Random(seed).sample(kinds, min(count, len(kinds)))

@@ -1,14 +1,14 @@
-"""Whether a model folder can run code, prompt the user, hang, exhaust memory, or fail without a clear error.
+"""Tests whether a model folder can run code, prompt the user, hang, exhaust memory, or fail without a clear error.
 
     python -m benchmarks.hostile.models --count 100000 --json benchmarks/results/hostile_models.json
 
 Each case combines a hostile or damaged folder (`kinds`, `numbers`, `texts`) with a function, command or class that
 loads a model (`entrances`). Folders that could run something (code, pickles, files, templates, tokenizers) are tried
-with all of these; folders with wrong numbers and bytes take turns. A case runs in its own process, forked after all
-modules are loaded, with memory and time limits, "y" on stdin, and a hook that sees which files are opened. Allowed
-outcomes: `worked`, or `refused` with one of copyspec's own errors, a one-line ValueError or OSError. Everything else is
-a failure: `executed` (code of the folder ran), `asked` (stdin was read, or a question shown), `outside` (a file outside
-the folder, named by the folder, was opened), `raw` (another error), `hang`, `memory`, `crash`.
+with all of these; folders with wrong numbers and bytes alternate between them. A case runs in its own process, forked
+after all modules are loaded, with memory and time limits, "y" on stdin, and a hook that sees which files are opened.
+Allowed outcomes: `worked`, or `refused` with one of copyspec's own errors, a one-line ValueError or OSError. Everything
+else is a failure: `executed` (code of the folder ran), `asked` (stdin was read, or a question shown), `outside` (a file
+outside the folder, named by the folder, was opened), `raw` (another error), `hang`, `memory`, `crash`.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from benchmarks.hostile.models_report import FAILURES, Ending, keep, table
 from benchmarks.hostile.numbers import flips, numbers
 from benchmarks.hostile.texts import templates, tokenizers
 
-SECONDS, MEMORY = 30.0, 3 << 30  # of a case; memory beyond what the parent has
-FEW = 10  # folders; for so few it takes longer to find out what to import than to import it
+SECONDS, MEMORY = 30.0, 3 << 30  # limits of a case; memory beyond that of the parent
+FEW = 10  # for fewer folders, finding out which modules to import takes longer than importing them
 ASKED = b"y\ny\nHe go home.\n"
 OWN = tuple(str(Path(__file__).parent.parent.parent / name) for name in ("copyspec", "retrievers", "pipelines"))
 FAMILIES = ("code", "weights", "files", "templates", "tokenizers", "numbers", "flips")
 
 
 def honest(folder: Path) -> None:
-    """A tiny model with a tokenizer of bytes and a chat template, as a folder."""
-    tiny: Any = import_module("tests.helpers.tiny")  # which is not type-checked
+    """Write a folder with a tiny model, a byte tokenizer and a chat template."""
+    tiny: Any = import_module("tests.helpers.tiny")  # Any, since the tests are not type-checked
     tiny.tiny_model().save_pretrained(folder)
     tiny.tiny_tokenizer().save_pretrained(folder)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kind of folder, its family, and the ways in that it meets."""
+    """A kind of folder, its family, and the entrances to test it with."""
 
     family: str
     kind: str
@@ -64,8 +64,11 @@ class Case:
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    """What is run. Numbers and bytes that are wrong all fail while a model is built, and take turns at the ways in;
-    every folder of the other families, which could run something, meets every one."""
+    """Return the cases to run.
+
+    Wrong numbers and bytes fail in the same way while a model is built, so these folders alternate between
+    entrances.
+    Folders of the other families, which could run something, are tested with every entrance."""
     families: dict[str, Callable[[], Iterator[tuple[str, Change]]]] = {
         "code": code,
         "weights": weights,
@@ -89,7 +92,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 
 class Bench:
-    """Runs cases in a temporary folder, with a hub's cache of its own."""
+    """Runs cases in a temporary folder with its own hub cache."""
 
     def __init__(self, root: Path, seconds: float = SECONDS, memory: int = MEMORY) -> None:
         self.root, self.seconds, self.memory = root, seconds, memory
@@ -98,7 +101,7 @@ class Bench:
         (root / "outside").mkdir()
 
     def run(self, case: Case, entrance: str) -> Ending:
-        """One case, in a process of its own."""
+        """Run one case in its own process."""
         self.number += 1
         place = self._place(case.change)
         canary, said = self._canary, place.scratch / "said"
@@ -127,7 +130,7 @@ class Bench:
         return Ending(case.family, case.kind, entrance, outcome, why.strip(), round(time.monotonic() - started, 2))
 
     def modules(self, entrance: str) -> list[str]:
-        """What an entrance imports for an honest model."""
+        """Names of the modules that an entrance imports for an honest model."""
         self.number += 1
         place = self._place(lambda *_: None)
         child = os.fork()
@@ -162,7 +165,7 @@ class Bench:
         return Place(folder, self.good, name, scratch)
 
     def _wait(self, child: int) -> int | None:
-        """The child's status or signal; None where it had to be killed."""
+        """Return the child's exit status or signal; None if it had to be killed."""
         until = time.monotonic() + self.seconds
         pid_fd = os.pidfd_open(child)
         try:
@@ -176,7 +179,7 @@ class Bench:
 
 
 def _child(place: Place, entrance: str, stdin: int, said: Path, memory: int) -> None:
-    """Runs an entrance and writes how it ended; never returns."""
+    """Run an entrance and write how it ended. Never returns."""
     opened: list[str] = []
 
     def watch(event: str, details: tuple[object, ...]) -> None:
@@ -223,14 +226,15 @@ def _ending(run: Callable[[], object]) -> tuple[str, str]:
 
 
 def prepare(root: Path) -> None:
-    """The surroundings of the cases; before transformers is imported."""
+    """Set up the environment of the cases; call before transformers is imported."""
     os.environ.update(HF_HOME=str(root / "hf"), HF_HUB_CACHE=str(root / "hf" / "hub"), HF_HUB_OFFLINE="1")
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 
 
 def load_libraries(bench: Bench, entrances: Sequence[str]) -> None:
-    """All modules that an honest model needs, once for all cases, which are forked from here. Nothing of them has run:
-    which they are, a process tells that tried every entrance."""
+    """Import all modules that an honest model needs, once for all cases, which are forked from this process.
+
+    The names come from a child process that tried every entrance, so that nothing has run in this process."""
     import torch
 
     import copyspec.api  # noqa: F401
@@ -238,10 +242,10 @@ def load_libraries(bench: Bench, entrances: Sequence[str]) -> None:
     torch.set_num_threads(1)
     for entrance in entrances:
         for name in bench.modules(entrance):
-            with contextlib.suppress(Exception):  # some can be imported by others only, or not at all
+            with contextlib.suppress(Exception):  # some can only be imported by other modules, or not at all
                 import_module(name)
     gc.collect()
-    gc.freeze()  # pages that no collection touches stay shared with the cases
+    gc.freeze()  # memory pages that the collector does not touch remain shared with the cases
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -271,16 +275,31 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--count", type=int, default=40, help="kinds of folders, drawn from all (default: %(default)s)")
-    add("--flips", type=int, default=100, help="folders with random bytes among them (default: %(default)s)")
-    add("--families", type=lambda value: value.split(","), default=list(FAMILIES), help="default: all")
-    add("--only", default="", help="kinds whose name holds this")
-    add("--entrances", type=lambda value: value.split(","), default=list(ENTRANCES), help="default: all")
-    add("--turns", type=int, default=2, help="ways in of a kind with wrong numbers or bytes (default: %(default)s)")
-    add("--seconds", type=float, default=SECONDS, help="of a case (default: %(default)s)")
+    add("--count", type=int, default=40, help="number of kinds of folders, drawn from all (default: %(default)s)")
+    add("--flips", type=int, default=100, help="number of folders with random bytes among them (default: %(default)s)")
+    add(
+        "--families",
+        type=lambda value: value.split(","),
+        default=list(FAMILIES),
+        help="families to test (default: all)",
+    )
+    add("--only", default="", help="test only kinds whose name contains this")
+    add(
+        "--entrances",
+        type=lambda value: value.split(","),
+        default=list(ENTRANCES),
+        help="entrances to test (default: all)",
+    )
+    add(
+        "--turns",
+        type=int,
+        default=2,
+        help="number of entrances for a kind with wrong numbers or bytes (default: %(default)s)",
+    )
+    add("--seconds", type=float, default=SECONDS, help="time limit of a case (default: %(default)s)")
     add("--seed", type=int, default=0)
-    add("--verbose", action="store_true", help="show every case")
-    add("--json", help="file for the report")
+    add("--verbose", action="store_true", help="print every case")
+    add("--json", help="write the report to this file")
     return parser
 
 

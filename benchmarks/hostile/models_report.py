@@ -13,7 +13,7 @@ FAILURES = ("executed", "asked", "outside", "raw", "hang", "memory", "crash")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a case ended."""
+    """Outcome of a case."""
 
     family: str
     kind: str
@@ -24,7 +24,7 @@ class Ending:
 
 
 def keep(path: str, endings: Sequence[Ending], *, left: int) -> None:
-    """The report so far: a run that is stopped leaves what it found."""
+    """Write the report so far, so that an interrupted run keeps its results."""
 
     def counted(by: str) -> dict[str, dict[str, int]]:
         rows = dict.fromkeys(getattr(each, by) for each in endings)

@@ -36,27 +36,28 @@ from benchmarks.hostile.native_wrong import make_tables, spoil
 from benchmarks.transcripts import machine, write_json
 from copyspec.drafters.copying import compiled
 
-BASES = 400  # calls of real drafts, from which all others are made
-COMPARED = 20  # one of so many right calls: Python takes twenty times as long for it
+BASES = 400  # calls recorded from real drafts; all others are derived from them
+COMPARED = 20  # one valid call in this many is compared, since Python takes twenty times as long
 RAISED = (TypeError, ValueError, IndexError, OverflowError, MemoryError, BufferError, RuntimeError, TrapError)
-"""What a wrong call may raise; a right one raises nothing but MemoryError, where it is short of it. SystemError is none
-of these: it says that C broke a rule of the interpreter."""
+"""Errors that an invalid call may raise. A valid one may raise only MemoryError, when an allocation fails.
+
+SystemError is not allowed: it means that C code broke a rule of the interpreter."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the calls; `faults` says which were no good, and is to be empty."""
+    """Counts of the calls. `faults` describes the failures and must be empty."""
 
     calls: int = 0
     compared: int = 0
-    starved: int = 0  # that met an allocation which failed
+    starved: int = 0  # calls with a failing allocation
     seconds: float = 0.0
     results: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
 
 def load(path: Path) -> Any:
-    """The compiled module in `path`, beside the one that is installed."""
+    """Load the compiled module from `path`, beside the installed one."""
     loader = ExtensionFileLoader("copyspec.drafters.copying._growth", str(path))
     spec = spec_from_loader(loader.name, loader)
     assert spec is not None
@@ -66,13 +67,13 @@ def load(path: Path) -> Any:
 
 
 def fuzz(module: Any, calls: int, seed: int, start: int = 0) -> Outcome:
-    """Makes the calls from number `start` on."""
+    """Make `calls` calls, beginning with number `start`."""
     outcome, started = Outcome(), perf_counter()
     bases = record(Random(seed), module, BASES)
     thresholds, callbacks, hook = gc.get_threshold(), [*gc.callbacks], sys.unraisablehook
-    sys.unraisablehook = lambda _: None  # traps raise where nobody can hear it, too
+    sys.unraisablehook = lambda _: None  # traps may also raise where no caller receives the error
     gc.collect()
-    gc.freeze()  # collections, of which traps make many, look at what the calls left alone
+    gc.freeze()  # traps trigger many collections; this restricts them to objects created by the calls
     try:
         for number in range(start, start + calls):
             _call(module, Random(f"{seed}:{number}"), bases, number, outcome)
@@ -116,10 +117,10 @@ def _call(module: Any, rng: Random, bases: Sequence[dict[str, Any]], number: int
 
 
 def _starved(function: Callable[..., object], arguments: Sequence[object], after: int) -> object:
-    """What a call returns in which the allocation after so many fails, or MemoryError."""
+    """Call `function` with its allocation number `after` failing; return its result or MemoryError."""
     try:
         hooks = import_module("_testcapi")
-    except ImportError:  # not every Python brings it
+    except ImportError:  # not every Python has this module
         return function(*arguments)
     hooks.set_nomemory(after, after + 1)
     try:
@@ -134,8 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.hostile.native", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--start", type=int, default=0, help="the number of the first call")
-    parser.add_argument("--module", type=Path, help="a compiled module; default: the installed one")
+    parser.add_argument("--start", type=int, default=0, help="number of the first call")
+    parser.add_argument("--module", type=Path, help="path of a compiled module (default: the installed one)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     try:
@@ -153,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{outcome.starved:,} short of memory: {len(outcome.faults)} faults"
     )
     if options.json:
-        # `asdict` of a Counter counts its pairs before Python 3.12.
+        # Before Python 3.12, `asdict` of a Counter counts its pairs.
         found = {**asdict(replace(outcome, results=Counter())), "results": dict(outcome.results)}
         write_json(options.json, {"machine": machine(), "seed": options.seed, **found})
     return 1 if outcome.faults else 0

@@ -1,4 +1,4 @@
-"""Valid calls of the compiled module with growth.py's results, for `benchmarks.hostile.native`."""
+"""Makes valid calls of the compiled module, with growth.py's results, for `benchmarks.hostile.native`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Case = dict[str, Any]
 """The arguments of one call of `grow`, by name, in order."""
 
 PROSE = "a cab at a bad cafe fed a bee and a bad cab fed a cafe " * 4
-FORKED = 0.4  # of the rows; theirs are blocks of the prompt
+FORKED = 0.4  # fraction of rows whose sources are blocks of the prompt, with forks
 KINDS: tuple[SourceKind, ...] = ("edit", "reference", "prompt")
 
 
@@ -46,13 +46,15 @@ ARGUMENTS = (
 
 
 class Guesses:
-    """A voice that says the same after the same path, with no sense in it."""
+    """A predictor whose predictions are arbitrary but depend only on the path."""
 
     def __init__(self, seed: int, alphabet: str) -> None:
         self._seed, self._alphabet = seed, alphabet
 
     def words(self, path: tuple[int, ...]) -> Words | None:
-        number = hash((self._seed, path)) & 0xFFFFFFFF  # no Random: seeding one hurts CPython where memory runs out
+        number = (
+            hash((self._seed, path)) & 0xFFFFFFFF
+        )  # not Random, since seeding it breaks CPython when memory runs out
         if number % 5 < 2:
             return None if number % 2 else ()
         tokens = [*dict.fromkeys(ord(self._alphabet[(number >> at) % len(self._alphabet)]) for at in range(number % 8))]
@@ -63,14 +65,14 @@ class Guesses:
 
 
 def guessing(rng: Random) -> tuple[Voice, ...]:
-    """Up to three voices, with models among them or not."""
+    """Make up to three predictors; some may be models."""
     guesses = [Guesses(rng.randrange(1000), rng.choice(["a", "ab", "abcdef "])) for _ in range(rng.randint(0, 3))]
     reads = rng.random() < 0.5
     return tuple(Voice(each.words, each.weight, reads and rng.random() < 0.7) for each in guesses)
 
 
 def record(rng: Random, module: Any, most: int) -> list[Case]:
-    """`most` calls as drafting makes them, along outputs that repeat their sources with changes."""
+    """Record up to `most` calls from drafting along outputs that repeat their sources with changes."""
     cases: list[Case] = []
 
     def grow(*arguments: Any) -> object:
@@ -78,7 +80,7 @@ def record(rng: Random, module: Any, most: int) -> list[Case]:
         return module.grow(*arguments)
 
     ngrams = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [[*map(ord, text)] for text in texts])
-    tables = module.make_tables(*compiled.CONSTANTS)  # for every row, so that a case needs to say no more
+    tables = module.make_tables(*compiled.CONSTANTS)  # once for all rows, so that a case need not contain them
     with (
         mock.patch.object(compiled, "COMPILED", SimpleNamespace(grow=grow, walk=module.walk, columns=module.columns)),
         mock.patch.object(compiled, "_TABLES", tables),
@@ -90,7 +92,7 @@ def record(rng: Random, module: Any, most: int) -> list[Case]:
 
 
 def in_python(case: Case) -> tuple[object, ...]:
-    """What growth.py makes of a call."""
+    """Return growth.py's result for a call."""
     values = SimpleNamespace(**case)
     corpus = SimpleNamespace(
         **{name: case[name] for name in ("kinds", "places", "written", "common")},
@@ -111,7 +113,7 @@ def in_python(case: Case) -> tuple[object, ...]:
 
 
 def random_row(rng: Random) -> tuple[list[Source], list[int]]:
-    """Sources, some with forks, and an output that repeats the last of them with changes."""
+    """Make sources, some with forks, and an output that repeats the last of them with changes."""
     alphabet = rng.choice(["a", "ab", "abcdef "])
     sources = [Source([ord(rng.choice(alphabet)) for _ in range(rng.randint(1, 50))], kind) for kind in KINDS]
     sources = sources[rng.randint(0, 2) :]
@@ -132,7 +134,7 @@ def _draft(rng: Random, ngrams: NGrams | None) -> None:
 
 
 def _forked_block(rng: Random, prompt: Sequence[int]) -> Source:
-    """A stretch of the prompt with forks, of which some stand side by side or last."""
+    """Make a block of the prompt with forks, some of them adjacent or at the end."""
     start = rng.randrange(len(prompt))
     tokens, ends = list(prompt[start : rng.randint(start, len(prompt)) + 1]), []
     for _ in range(rng.randint(0, 4)):
@@ -143,7 +145,7 @@ def _forked_block(rng: Random, prompt: Sequence[int]) -> Source:
 
 
 def copied(case: Case) -> Case:
-    """The same call with lists, dictionaries and arrays of its own."""
+    """Copy a call, including its lists, dictionaries and arrays."""
     new = {name: list(value) if isinstance(value, list) else value for name, value in case.items()}
     for name in ("places", "written"):
         new[name] = {token: list(positions) for token, positions in case[name].items()}
@@ -155,7 +157,7 @@ def copied(case: Case) -> Case:
 
 
 def vary(rng: Random, case: Case) -> None:
-    """Changes a call to another right one."""
+    """Change a call so that it remains valid."""
     for _ in range(rng.randint(0, 3)):
         match rng.randint(0, 10):
             case 10:
@@ -175,13 +177,15 @@ def vary(rng: Random, case: Case) -> None:
                 case[rng.choice(["none_at_root", "none_deeper"])] = rng.choice([1e-9, 0.01, 1, 50.0])
             case 5:
                 case["language"] = rng.choice([0.0, 0.5, 1.0])
-            case 6:  # ids that no key has room for
+            case 6:  # ids too large for the keys
                 token, new = rng.choice(case["text"]), rng.choice([2**21 - 2, 2**21 - 1, 2**21, 2**31, 2**63 - 1])
                 if token >= 0 and new not in case["text"]:
                     _rename(case, token, new)
             case 7:
                 del case["common"][rng.randint(0, len(case["common"])) :]
-            case 8 if len(case["text"]) > 4:  # forks where none was, to anywhere: to forks, to their own start
+            case 8 if (
+                len(case["text"]) > 4
+            ):  # forks at new positions, to any position: other forks, or the fork's own start
                 for at in rng.sample(range(len(case["text"]) - 1), k=rng.randint(1, 3)):
                     case["text"][at] = -rng.randint(-FORK + 1, len(case["text"]) - 1)
             case 9 if case["ngrams"] is not None:

@@ -17,17 +17,17 @@ Value = TypeVar("Value")
 
 
 class TrapError(Exception):
-    """What a trap raises instead of an answer."""
+    """Raised by a trap instead of answering."""
 
 
 class Trap:
-    """An object that is nothing of what is wanted, and says it is everything."""
+    """An object of no valid type that implements every protocol."""
 
     def __init__(self, rng: Random, case: dict[str, Any], grow: Callable[..., object]) -> None:
         self._rng = rng
         self._case = case
         self._grow = grow
-        self._left = 3  # times that it springs: what it starts must come to an end
+        self._left = 3  # maximum number of times that it acts, so that recursion ends
         self.equal_to: object = None
         self.springs_at_end = False
         self.itself: object = None
@@ -47,7 +47,7 @@ class Trap:
         if rng.random() < 0.1:
             with suppress(Exception):
                 self._grow(*self._case.values())
-        if rng.random() < 0.1:  # lists that are not full yet
+        if rng.random() < 0.1:  # lists that are still being filled
             for each in gc.get_objects():
                 if type(each) is list and each:
                     self.itself = each[-1]
@@ -132,7 +132,7 @@ class Trap:
         return self._spring("a trap")
 
     def spring_quietly(self) -> None:
-        """For callers that answer to nobody."""
+        """Act without raising, for callers that ignore errors."""
         with suppress(Exception):
             self._spring(None)
 
@@ -142,28 +142,28 @@ class Trap:
 
 
 class IntegerTrap(Trap, int):
-    """An integer by class, so that whoever asks for its class is content."""
+    """A subclass of int, which passes type checks."""
 
     def __new__(cls, rng: Random, case: dict[str, Any], grow: Callable[..., object]) -> IntegerTrap:
         return int.__new__(cls, rng.choice(INTEGERS))
 
 
 class NumberTrap(Trap, float):
-    """A float by class."""
+    """A subclass of float."""
 
     def __new__(cls, rng: Random, case: dict[str, Any], grow: Callable[..., object]) -> NumberTrap:
         return float.__new__(cls, rng.choice([0.0, 1.0, nan]))
 
 
 class PairTrap(Trap, tuple[Any, ...]):
-    """A pair by class, whose items are traps."""
+    """A subclass of tuple whose two items are traps."""
 
     def __new__(cls, rng: Random, case: dict[str, Any], grow: Callable[..., object]) -> PairTrap:
         return tuple.__new__(cls, (Trap(rng, case, grow), Trap(rng, case, grow)))
 
 
 def make_trap(rng: Random, case: dict[str, Any], grow: Callable[..., object]) -> Trap:
-    """One that springs on the containers of `case`, and calls `grow` in the middle of itself."""
+    """Make a trap that modifies the containers of `case`, and calls `grow` while `grow` is running."""
     trap = rng.choice([Trap, Trap, IntegerTrap, NumberTrap, PairTrap])(rng, case, grow)
     trap.springs_at_end = rng.random() < 0.1
     return trap

@@ -1,4 +1,4 @@
-"""Invalid calls of the compiled module, for `benchmarks.hostile.native`."""
+"""Makes invalid calls of the compiled module, for `benchmarks.hostile.native`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from benchmarks.hostile.native_traps import NUMBERS, Trap, make_trap
 from copyspec.drafters.copying.substitutes import COLUMNS
 
 MOST_NODES = 1000
-"""Of a tree that wrong weights grow: some never let a score fall."""
+"""Maximum nodes of a tree grown with invalid weights, since with some of them scores never fall."""
 
 
 class ManyItems(list[Any]):
-    """A list that says it is longer than it is."""
+    """A list that reports more items than it has."""
 
     def __len__(self) -> int:
         return 10**6
@@ -30,16 +30,16 @@ class ManyItems(list[Any]):
 
 
 class FullTable(dict[Any, Any]):
-    """A dictionary that has everything."""
+    """A dictionary that contains every key."""
 
     def __missing__(self, key: object) -> Any:
         return self
 
 
 def spoil(rng: Random, case: Case, grow: Callable[..., object]) -> None:
-    """Makes a call wrong, in one way or several."""
+    """Make a call invalid, in one way or several."""
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
-        with suppress(Exception):  # of a trap that sprang, or of what an earlier way has replaced
+        with suppress(Exception):  # raised by a trap, or because an earlier change replaced something
             _spoil_once(rng, case, make_trap(rng, case, grow))
 
 
@@ -60,10 +60,10 @@ def _spoil_once(rng: Random, case: Case, trap: Trap) -> None:
             case[name] = rng.choice([trap, rng.choice(NUMBERS), [1.0], [rng.choice(NUMBERS)] * 99])
         case 9:
             _watch_collections(rng, trap)
-        case 10:  # forks that lead behind the text, or stand where it ends
+        case 10:  # forks that lead beyond the text, or start at its end
             for at in rng.choice([[-1], [0], range(0, len(case["text"]), 2)]):
                 case["text"][at] = -rng.choice([3, len(case["text"]), len(case["text"]) + rng.randint(1, 99), 2**62])
-    # Before the trap is dropped, which may call.
+    # Done before the trap is dropped, which may call `grow`.
     if isinstance(case["max_nodes"], int) and MOST_NODES < case["max_nodes"] < 2**63:
         case["max_nodes"] = MOST_NODES
 
@@ -125,7 +125,7 @@ def _spoil_places(rng: Random, index: dict[Any, Any], trap: Trap) -> None:
         case 3:
             trap.equal_to = token
             index[trap] = index.pop(token)
-        case 4:  # in the way of every other token: each is compared with it
+        case 4:  # at every other token, so that each lookup is compared with it
             trap.equal_to = token
             index.clear()
             index[trap] = [trap]
@@ -134,7 +134,7 @@ def _spoil_places(rng: Random, index: dict[Any, Any], trap: Trap) -> None:
 
 
 def _spoil_voices(rng: Random, trap: Trap) -> object:
-    """Voices that answer anything and change what they can, each time that they are asked."""
+    """Make predictors that return arbitrary objects and modify what they can at each call."""
 
     def answer(wanted: object) -> Any:
         def say(_: object) -> object:
@@ -226,13 +226,13 @@ def _other_array(rng: Random, values: Any) -> object:
 
 
 def _watch_collections(rng: Random, trap: Trap) -> None:
-    """Has code run whenever the collector does, which before Python 3.12 is in the middle of C; `fuzz` ends it."""
+    """Run code at every garbage collection, which before Python 3.12 may happen inside C code. `fuzz` ends it."""
     gc.callbacks.append(lambda *_: trap.spring_quietly())
     gc.set_threshold(rng.choice([1, 3, 10, 50, 200]))
 
 
 def make_tables(rng: Random, case: Case, module: Any) -> object:
-    """Tables of another shape, and the weights of `case` to fit; or wrong ones, which raise."""
+    """Make tables of another shape and change the weights of `case` to fit; or make invalid tables, which raise."""
     states = rng.choice([1, 2, 9, 300])
     below = [states, 64, rng.choice([1, 50, 2**24]), rng.choice([1, 50, 2**24]), states, states]
     sizes = [states, states, states, rng.randint(1, 32), states, 4]

@@ -1,4 +1,4 @@
-"""Model folders with absurd numbers in their configurations, and with random byte changes."""
+"""Makes model folders with absurd numbers in their configurations, and with random byte changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _set(file: str, name: str, value: object, folder: Path, _canary: Path) -> No
 
 
 def flips(count: int, seed: int = 0) -> Iterator[tuple[str, Change]]:
-    """Files with bytes changed, cut or doubled at random."""
+    """Files with bytes changed, cut off or duplicated at random."""
     for number in range(count):
         name = FILES[number % len(FILES)]
         yield f"flipped: {name} {number}", partial(_flip, name, seed * 1_000_003 + number)

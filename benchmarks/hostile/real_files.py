@@ -1,12 +1,12 @@
-"""Real files through `copyspec gec`: only prose may change, whatever the model writes.
+"""Tests `copyspec gec` on real files: only prose may change, whatever the model writes.
 
     python -m benchmarks.hostile.real_files FOLDER [FOLDER ...] --json OUT
 
-Every file of a known format is corrected twice. A function that changes nothing must leave it byte for byte. A function
-that changes every third word, prose or not, behind guards that accept changed words, must leave everything that an
-independent reader does not take for prose: links, code, tags, time codes, placeholders, mathematics and keys by regular
-expressions, source files by pygments' tokens, notebooks by their JSON, packed documents by their other members and
-tags.
+Every file of a known format is corrected twice. With a function that changes nothing, the file must remain the same
+byte for byte. With a function that changes every third word, prose or not, behind guards that accept changed words,
+everything must remain that an independent reader does not take for prose: links, code, tags, time codes, placeholders,
+mathematics and keys by regular expressions, source files by pygments' tokens, notebooks by their JSON, packed documents
+by their other members and tags.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.transcripts import machine, write_json
 from copyspec.pipelines import FileOptions, FormatOptions, FunctionCorrector, GECPipeline, GuardOptions, correct_files
 from copyspec.pipelines.formats.suffixes import LANGUAGES, SUFFIXES  # type: ignore[import-not-found]
 
-EVERY = 3  # words, of which the last one is changed
+EVERY = 3  # every so many words, one is changed
 GUARDS = GuardOptions(
     allow_names=True,
     allow_new_words=True,
@@ -42,10 +42,10 @@ GUARDS = GuardOptions(
 )
 _LINK = r"https?://[^\s<>\"'`\])}|\\^]+"
 _UNTOLD = re.compile(r"<w:t\b[^<>]*>|<w:lastRenderedPageBreak ?/>")
-"""Tags that an edited run may have otherwise: whether its spaces count, and where a page happened to end, which Word
-writes anew."""
+"""Tags that may differ in an edited run: whether spaces are preserved, and where a page ended, which Word
+recomputes."""
 _CODE = r"(?s)(?<!`)(`+)(?!`)(?:(?!\n\s*\n).)+?(?<!`)\1(?!`)"
-_LISTING = r"(?ms)(?:(?<=\n\n)|(?<=\n\+\n)|(?<=\]\n))^-{4,}$.*?^-{4,}$"  # and no title's underline
+_LISTING = r"(?ms)(?:(?<=\n\n)|(?<=\n\+\n)|(?<=\]\n))^-{4,}$.*?^-{4,}$"  # not the underline of a title
 PROTECTED: dict[str, tuple[str, ...]] = {
     "md": (_LINK, _CODE, r"(?ms)^```.*?^```", r"\]\([^)\s]*\)", r"<!--.*?-->", r"</?[a-z][^<>\n]*>"),
     "rst": (_LINK, r"(?s)``.+?``", r"(?m)^\s*\.\. [\w-]+::.*$", r":[\w:+-]+:`[^`]+`", r"(?m)^\s*:[\w -]+:",
@@ -68,7 +68,7 @@ PROTECTED: dict[str, tuple[str, ...]] = {
 
 
 def broken(text: str) -> str:
-    """The text with every third word another one."""
+    """Change every third word of the text."""
     count = 0
 
     def changed(word: re.Match[str]) -> str:
@@ -80,7 +80,7 @@ def broken(text: str) -> str:
 
 
 def stretches(name: str, data: bytes, suffix: str) -> Counter[str]:
-    """What must stay in a file of that format."""
+    """Count the pieces of a file of that format that must remain."""
     if name in ("odt", "docx"):
         return _packed(data)
     text = data.decode("utf-8", "surrogateescape")
@@ -98,7 +98,7 @@ def _found(text: str, patterns: Iterable[str]) -> Counter[str]:
 
 
 def _tokens(text: str, suffix: str) -> Counter[str]:
-    """Everything that is neither comment nor documentation, in order."""
+    """Return everything except comments and documentation, in order."""
     from pygments.lexers import get_lexer_for_filename
     from pygments.token import Comment, String, Whitespace
 
@@ -113,7 +113,7 @@ def _tokens(text: str, suffix: str) -> Counter[str]:
 
 
 def _statements(text: str) -> Counter[str]:
-    """A Python module without its comments, and without strings that are statements of their own: documentation."""
+    """Return a Python module without its comments and docstrings."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         for name, body in ast.iter_fields(node):
@@ -141,7 +141,7 @@ def _packed(data: bytes) -> Counter[str]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for member in archive.namelist():
             content = archive.read(member)
-            if member.endswith(".xml"):  # text may change in any of them; no tag is lost, none is added
+            if member.endswith(".xml"):  # text may change in any of them, but tags must not be lost or added
                 tags = re.findall(r"<[^<>]*>", content.decode("utf-8", "replace"))
                 kept.update(f"{member} {tag}" for tag in tags if not _UNTOLD.fullmatch(tag))
             else:
@@ -150,7 +150,7 @@ def _packed(data: bytes) -> Counter[str]:
 
 
 def one(path: Path, found: Found) -> None:
-    """One file, through both functions."""
+    """Test one file with both functions."""
     suffix = path.suffix.lower()
     name, data = SUFFIXES[suffix], path.read_bytes()
     found.files[name] += 1
@@ -166,7 +166,7 @@ def one(path: Path, found: Found) -> None:
         try:
             before = stretches(name, data, suffix)
         except (ValueError, SyntaxError):
-            continue  # no JSON, say: it was refused, too
+            continue  # for example invalid JSON, which was refused too
         lost = before - stretches(name, written, suffix)
         if lost:
             found.say("lost", str(path), f"{sum(lost.values())}: {list(lost)[:3]!r}")
@@ -184,7 +184,7 @@ def _corrected(name: str, path: Path, function: Callable[[str], str], found: Fou
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--most", type=int, default=sys.maxsize, help="files of a format, the first by name")
+    parser.add_argument("--most", type=int, default=sys.maxsize, help="maximum files per format, the first by name")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     started, found, skipped = time.perf_counter(), Found(), 0
@@ -192,7 +192,7 @@ def main() -> int:
     for path in paths:
         name = SUFFIXES.get(path.suffix.lower(), "csv")
         if name in ("csv", "tsv", "jsonl", "m2") or found.files[name] >= args.most:
-            skipped += 1  # records and tables are corrected where a field or a column is named
+            skipped += 1  # records and tables are corrected only if a field or column is named
             continue
         one(path, found)
     for kind, count in sorted(found.files.items()):

@@ -1,4 +1,4 @@
-"""Hostile tokenizers and chat templates, in addition to the model folders of `kinds`."""
+"""Makes hostile tokenizers and chat templates, in addition to the model folders of `kinds`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.hostile.kinds import TOKENIZER, TOKENIZER_CONFIG, Change, edit
 
-# {{}} stands for the file that code would write.
+# {{}} stands for the file that the code would write.
 TEMPLATES = {
     "classes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "globals": "{{ cycler.__init__.__globals__.os.system('touch CANARY') }}",
@@ -51,7 +51,7 @@ TEMPLATES = {
 
 
 def templates() -> Iterator[tuple[str, Change]]:
-    """Chat templates, in the tokenizer's configuration, in a file, in a folder, by name."""
+    """Chat templates in the tokenizer's configuration, in a file, in a folder, and referred to by name."""
     for name, text in TEMPLATES.items():
         yield f"template: {name}", partial(_template, text)
     text = TEMPLATES["globals"]

@@ -1,4 +1,4 @@
-"""Stress test: many threads on a few models; every output is compared with that of the same call in a single thread.
+"""Stress-tests many threads on a few models: every output is compared with that of the same call in a single thread.
 
     python -m benchmarks.hostile.threads --minutes 20 --threads 16
 
@@ -45,7 +45,7 @@ SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 7}
 
 @dataclass(slots=True)
 class Subject:
-    """A model that all threads share, and what one thread alone makes of its prompts."""
+    """A model shared by all threads, and its outputs in a single thread."""
 
     name: str
     model: PreTrainedModel
@@ -54,15 +54,15 @@ class Subject:
     greedy: list[list[int]]
     logits: list[torch.Tensor]
     sampled: list[list[int]] = field(default_factory=list)
-    exact: bool = True  # False: bfloat16, where only the model's own generate is compared
+    exact: bool = True  # False: bfloat16, in which only the model's own `generate` is compared
 
 
 class WrongError(Exception):
-    """An output is not what one thread alone makes."""
+    """An output differs from that of a single thread."""
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A word per token: `w5 w17`."""
+    """Make a tokenizer with one token per word: `w5 w17`."""
     made = Tokenizer(WordLevel({f"w{index}": index for index in range(96)}, unk_token="w0"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="w0", pad_token="w0")  # type: ignore[no-untyped-call]
@@ -86,7 +86,7 @@ def subject(name: str, dtype: torch.dtype = torch.float32) -> Subject:
 
 @torch.no_grad()
 def generated(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[list[int], torch.Tensor]:
-    """The model's own greedy output, and its logits."""
+    """Return the model's own greedy output and its logits."""
     ids = torch.tensor([list(prompt)])
     options = settings(model, new_tokens=TOKENS, output_logits=True, return_dict_in_generate=True)
     generation: Any = model
@@ -95,7 +95,7 @@ def generated(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[list[int],
 
 
 def fingerprint(model: PreTrainedModel) -> list[object]:
-    """Everything that a pass might leave behind."""
+    """Collect everything that a pass might leave changed."""
     parts: list[object] = [model.config.to_dict(), model.config._attn_implementation, model.generation_config.to_dict()]
     for name, module in model.named_modules():
         hooks = [len(value) for key, value in vars(module).items() if key.endswith("hooks") and value is not None]
@@ -104,7 +104,7 @@ def fingerprint(model: PreTrainedModel) -> list[object]:
 
 
 class Caller:
-    """One thread's calls."""
+    """The calls of one thread."""
 
     def __init__(self, subjects: Sequence[Subject], seed: int, counts: Counter[str]) -> None:
         self._subjects, self._draw, self._counts = subjects, random.Random(seed), counts
@@ -190,7 +190,7 @@ class Caller:
             raise WrongError(f"{subject.name}, its own generate: {tokens} for {subject.greedy[index]}")
 
     def _tested(self, subject: Subject, engine: Engine) -> None:
-        """The architecture's self-test again, beside whatever decodes with the model."""
+        """Run the architecture's self-test again, while other threads decode with the model."""
         if self._draw.random() < 0.3:
             selftest._findings.clear()
         made = Engine(subject.model, tokenizer(), name=subject.name, on_unsupported="plain")
@@ -222,9 +222,9 @@ class Caller:
 
 
 def run(minutes: float, threads: int) -> int:
-    """The number of wrong calls and broken models."""
+    """Return the number of wrong calls and broken models."""
     torch.set_num_threads(1)
-    vars(selftest)["KNOWN"] = frozenset()  # nothing is exempt
+    vars(selftest)["KNOWN"] = frozenset()  # so that no architecture is exempt from the self-test
     subjects = [subject(name) for name in TYPES] + [subject("llama", torch.bfloat16)]
     before = [fingerprint(each.model) for each in subjects]
     counts: Counter[str] = Counter()

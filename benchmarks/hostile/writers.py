@@ -1,4 +1,4 @@
-"""Killed writers, and concurrent writers and readers.
+"""Tests killed writers, and concurrent writers and readers.
 
 python -m benchmarks.hostile.writers --kills 200 --seconds 60 --json OUT
 
@@ -33,11 +33,13 @@ from benchmarks.transcripts import machine, write_json
 from copyspec.retrievers import Corpora, IndexFileError, Passage, load_corpus, load_passages, load_retriever
 
 WRITERS, READERS = 3, 4
-LARGEST = 30 * BATCH  # a writer begins anew beyond it, so that a write takes as long as the one before
+LARGEST = 30 * BATCH  # a writer starts over beyond this size, so that writes keep taking about the same time
 
 
 def killed(writer: Writer, before: int, after_seconds: float | None) -> tuple[str, float]:
-    """Starts a write in a process and kills it after so long; "done" where it had ended, and how long it took."""
+    """Start a write in a process and kill it after so many seconds; return the outcome and the time it took.
+
+    The outcome is "done" if the write had ended."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -65,7 +67,7 @@ def killed(writer: Writer, before: int, after_seconds: float | None) -> tuple[st
 
 
 def kills(count: int, seed: int, kinds: Sequence[str] = KINDS) -> dict[str, object]:
-    """Kills so many writers at random moments, and looks at what they leave."""
+    """Kill `count` writers at random moments, and check what they leave."""
     rng, outcomes, broken = random.Random(seed), Counter[str](), list[str]()
     states: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="writers-") as place:
@@ -80,7 +82,7 @@ def kills(count: int, seed: int, kinds: Sequence[str] = KINDS) -> dict[str, obje
                     number, state = number + 1, 0
                     writer = Writer(kind, Path(place, f"{kind}-{number}"))
                     writer.begin()
-                if not times:  # how long a write takes: one is left to end
+                if not times:  # one write is not killed, to measure how long it takes
                     probe = Writer(kind, Path(place, f"{kind}-probe"))
                     probe.begin()
                     times += [killed(probe, 0, None)[1], killed(probe, 0 if kind == "file" else BATCH, None)[1]]
@@ -100,7 +102,7 @@ def kills(count: int, seed: int, kinds: Sequence[str] = KINDS) -> dict[str, obje
                     broken.append(f"{kind}, {outcome}: {error!r}")
                     print(broken[-1], file=sys.stderr, flush=True)
                     state = LARGEST
-            if state < LARGEST and kind != "file":  # the next writer takes away what the killed ones left
+            if state < LARGEST and kind != "file":  # the next writer removes what killed ones left
                 writer.write(state)
                 if left := writer.leftovers():
                     broken.append(f"{kind} leaves {left}")
@@ -108,7 +110,7 @@ def kills(count: int, seed: int, kinds: Sequence[str] = KINDS) -> dict[str, obje
 
 
 def _process(work: Callable[[], dict[str, object]]) -> tuple[int, int]:
-    """Runs `work` in a process: its id, and where its report comes from."""
+    """Run `work` in a process; return its id, and the descriptor from which its report is read."""
     reading, writing = os.pipe()
     child = os.fork()
     if child:
@@ -196,7 +198,7 @@ def _removing(corpora: Corpora, until: float) -> dict[str, object]:
 
 
 def at_once(seconds: float, kind: str, *, removing: bool = False) -> dict[str, object]:
-    """Three writers and four readers of one corpus; with `removing`, one more that removes it again and again."""
+    """Run three writers and four readers on one corpus, and one process that keeps removing it if `removing` is set."""
     with tempfile.TemporaryDirectory(prefix="writers-") as place:
         corpora = Corpora(place)
         _add(corpora, kind, items([0]))
@@ -228,9 +230,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of writers and readers at once")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="duration of the test with concurrent writers and readers"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", help="file for the report")
+    parser.add_argument("--json", help="write the report to this file")
     told = parser.parse_args(words)
     report: dict[str, object] = {"command": shlex.join(["python", "-m", "benchmarks.hostile.writers", *words])}
     report["machine"] = machine()

@@ -15,24 +15,24 @@ from copyspec.retrievers import Corpora, Datastore, Document, FaissOptions, Pass
 
 KINDS = ("bm25", "exact", "flat", "hnsw", "ivf", "tokens", "langchain", "journal", "cache", "file")
 NAME = "index"
-BATCH = 20  # of what is added at once
+BATCH = 20  # number of items added by one write
 WRONG, RIGHT = "He go home. ", "He goes home. "
 
 
 def items(numbers: Sequence[int]) -> list[Passage]:
-    """A passage of each number."""
+    """Make a passage for each number."""
     return [Passage(f"d{number % 7}", 10 * number, f"kettle {number} of heron {number % 5}") for number in numbers]
 
 
 class Writer:
-    """One kind of writer in a folder. The state of what it writes is a number: how much was added."""
+    """One kind of writer in a folder. Its state is the number of items written so far."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder, self.path = kind, folder, folder / NAME
         self.corpora = Corpora(folder)
 
     def write(self, before: int) -> int:
-        """Goes on from a state; gives the new one."""
+        """Continue from state `before`; return the new state."""
         after = before + BATCH
         more = items(range(before, after))
         if self.kind == "bm25":
@@ -59,7 +59,7 @@ class Writer:
         return after
 
     def state(self) -> int:
-        """What is there. Raises AssertionError for anything that no writer has left in peace."""
+        """Read the current state. Raises AssertionError if it is neither the old nor the new state of a write."""
         if self.kind == "file":
             found = self.path.read_text()
             old, right = text(), text().replace(WRONG, RIGHT)
@@ -85,13 +85,13 @@ class Writer:
         return len(passages)
 
     def begin(self) -> None:
-        """What stands there before the first write."""
+        """Prepare what must exist before the first write."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.kind == "file":
             self.path.write_text(text())
 
     def leftovers(self) -> list[str]:
-        """Files beside what is in force."""
+        """List files that are not part of the current state."""
         return sorted(path.name for path in self.folder.rglob("*") if path.name.startswith(".") or "tmp" in path.name)
 
     def _correct(self) -> None:
@@ -135,5 +135,5 @@ class Writer:
 
 
 def text() -> str:
-    """What is to be corrected in place."""
+    """Return the text to correct in place."""
     return "".join(f"{WRONG}Number {number} waits.\n\n" for number in range(BATCH))

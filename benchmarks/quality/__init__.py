@@ -1,1 +1,1 @@
-"""Quality of the bundled model and of the guards."""
+"""Measures the quality of correctors and other answers, and tests the guards."""

@@ -1,4 +1,4 @@
-"""What a corrector does to correct text: ``python -m benchmarks.quality.correct_text --json OUT``.
+"""Measures what a corrector does to correct text: ``python -m benchmarks.quality.correct_text --json OUT``.
 
 Texts: this project's documentation, the documentation of ten installed packages (long descriptions and licences), 300
 correct sentences (``data/correct_sentences.txt``), and 45 wrong ones with good corrections
@@ -42,20 +42,20 @@ PACKAGES = (
     "click", "filelock", "httpx", "hypothesis", "jinja2", "langchain-core", "numpy", "pytest", "rich", "transformers",
     "anyio", "huggingface-hub", "packaging", "pydantic", "typer",
 )  # fmt: skip
-"""The first ten that are installed."""
+"""Candidate packages; the first ten that are installed are used."""
 _SPLIT = splitter("builtin")
-_AROUND = 40  # characters shown on either side of an edit
+_AROUND = 40  # characters of context shown on either side of an edit
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One edit."""
+    """One edit made by the corrector."""
 
     where: str
     was: str
     becomes: str
-    context: str  # the edit in its text, as [was -> becomes]
+    context: str  # the edit in its text, as [before -> after]
 
     @property
     def key(self) -> str:
@@ -63,7 +63,7 @@ class Made:
 
 
 class _Reader:
-    """Hears of every part of every file."""
+    """Collects the parts of every file as the pipeline reports them."""
 
     def __init__(self) -> None:
         self.sentences = 0
@@ -84,7 +84,7 @@ class _Reader:
 
 
 def made_of(where: str, text: str, edits: Iterable[Edit]) -> Iterator[Made]:
-    """The edits of a text, as they are shown."""
+    """Yield the edits of a text with their context."""
     for edit in edits:
         was = text[edit.start : edit.end]
         before, behind = text[max(0, edit.start - _AROUND) : edit.start], text[edit.end : edit.end + _AROUND]
@@ -92,12 +92,12 @@ def made_of(where: str, text: str, edits: Iterable[Edit]) -> Iterator[Made]:
 
 
 def project_files() -> list[Path]:
-    """This project's documentation."""
+    """List the files of this project's documentation."""
     return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 def package_files(folder: Path, count: int = 10) -> list[Path]:
-    """The documentation of installed packages, written into `folder`: fewer packages where fewer are installed."""
+    """Write the documentation of up to `count` installed packages into `folder`, and list the files."""
     files: list[Path] = []
     taken = 0
     for name in PACKAGES:
@@ -124,13 +124,13 @@ def package_files(folder: Path, count: int = 10) -> list[Path]:
 
 
 def correct_sentences() -> list[str]:
-    """The sentences that are right, in their order."""
+    """Read the correct sentences, in order."""
     lines = (DATA / "correct_sentences.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if not line.startswith("== ")]
 
 
 def wrong_sentences() -> list[tuple[str, list[str]]]:
-    """The sentences that are wrong, with their good corrections."""
+    """Read the wrong sentences with their good corrections."""
     found: list[tuple[str, list[str]]] = []
     for line in (DATA / "wrong_sentences.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("-> "):
@@ -141,7 +141,7 @@ def wrong_sentences() -> list[tuple[str, list[str]]]:
 
 
 def judged_wrong(source: str, output: str, accepted: Sequence[str]) -> str:
-    """`right`, `better`, `left`, `other` or `worse`."""
+    """Return `right`, `better`, `left`, `other` or `worse`."""
     if output == source:
         return "left"
     if output in accepted:
@@ -157,7 +157,8 @@ def _away(text: str, other: str) -> int:
 
 
 def measure_files(pipeline: GECPipeline, files: Sequence[Path]) -> tuple[int, list[Made], Counter[str]]:
-    """Sentences in some files, the edits made, and those left out by reason."""
+    """Run the pipeline on files; return the number of sentences, the edits made, and counts of rejected ones by
+    reason."""
     reader = _Reader()
     for _ in correct_files(pipeline.runner, files, FileOptions(), listeners=[reader]):
         pass
@@ -165,7 +166,7 @@ def measure_files(pipeline: GECPipeline, files: Sequence[Path]) -> tuple[int, li
 
 
 def measure(pipeline: GECPipeline, *, limit: int | None, with_files: bool) -> dict[str, object]:
-    """Everything; `limit`: so many sentences of each list."""
+    """Run all measurements. `limit`: maximum sentences of each list."""
     sets: dict[str, tuple[int, list[Made], Counter[str]]] = {}
     if with_files:
         sets["project"] = measure_files(pipeline, project_files())
@@ -197,7 +198,7 @@ def measure(pipeline: GECPipeline, *, limit: int | None, with_files: bool) -> di
 
 
 def show(result: dict[str, object]) -> str:
-    """The result as text."""
+    """Format the result as text."""
     lines: list[str] = []
     sets: dict[str, dict[str, object]] = result["sets"]  # type: ignore[assignment]
     for name, row in sets.items():
@@ -216,12 +217,12 @@ def show(result: dict[str, object]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what a corrector does to text that is right.")
-    parser.add_argument("--model", help="hub id or folder; default: the bundled model")
-    parser.add_argument("--limit", type=int, help="so many sentences of each list")
-    parser.add_argument("--no-files", action="store_true", help="leave the documentation out")
-    parser.add_argument("--no-guards", action="store_true", help="without the guards on words, swaps and margins")
-    parser.add_argument("--json", type=Path, help="write the result here")
+    parser = argparse.ArgumentParser(description="Measure what a corrector does to correct text.")
+    parser.add_argument("--model", help="hub id or folder (default: the bundled model)")
+    parser.add_argument("--limit", type=int, help="maximum sentences of each list")
+    parser.add_argument("--no-files", action="store_true", help="omit the documentation files")
+    parser.add_argument("--no-guards", action="store_true", help="turn off the guards on words, swaps and margins")
+    parser.add_argument("--json", type=Path, help="write the result to this file")
     args = parser.parse_args()
     guards = GuardOptions(
         allow_new_words=args.no_guards, allow_swaps=args.no_guards, caution=0.0 if args.no_guards else 1.0

@@ -1,4 +1,4 @@
-"""Quality of a corrector: ``python -m benchmarks.quality.corrector --data DIR --json OUT [--parts ...] [--rows N]``.
+"""Measures a corrector: ``python -m benchmarks.quality.corrector --data DIR --json OUT [--parts ...] [--rows N]``.
 
 Parts: the GEC sets (GLEU raw, by word similarity and behind the pipeline's guards, edits by type, three confidences),
 `everyday` (150 sentences with one mistake each), `alone` (share of correct text left unchanged) and `quotes`.
@@ -32,7 +32,7 @@ Table = dict[str, Any]
 
 
 def read_everyday(path: Path = EVERYDAY) -> list[tuple[str, str, list[str]]]:
-    """(kind, sentence with one mistake, its right answers) of each line."""
+    """Read lines of (kind of mistake, sentence with one mistake, its accepted corrections)."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [(kind, wrong, right.split("|")) for kind, wrong, right in (line.split("\t") for line in lines)]
 
@@ -42,7 +42,7 @@ def _corrector(engine: Engine, keep: Path | None) -> Remembering:
 
 
 def measure_everyday(engine: Engine, keep: Path | None = None) -> Table:
-    """Repaired, harmed (changed into what is no answer) and left as it was, raw and behind the guards."""
+    """Count sentences repaired, harmed (changed into something wrong) and left unchanged, raw and behind the guards."""
     rows = read_everyday()
     sources = [wrong for _, wrong, _ in rows]
     table: Table = {"n": len(rows)}
@@ -69,7 +69,7 @@ def measure_everyday(engine: Engine, keep: Path | None = None) -> Table:
 
 
 def measure_set(engine: Engine, data: Path, name: str, count: int | None, keep: Path | None = None) -> Table:
-    """One GEC set; the model is asked once for each sentence."""
+    """Measure one GEC set. The model corrects each sentence only once."""
     rows = sample(read_rows(data / "gec" / f"{name}.jsonl.gz"), count, 0)
     sources, references = [row["source"] for row in rows], [row["references"] for row in rows]
     corrector = _corrector(engine, keep)
@@ -103,7 +103,7 @@ def measure_set(engine: Engine, data: Path, name: str, count: int | None, keep: 
 
 
 def measure_alone(engine: Engine, sets: Mapping[str, Sequence[str]], keep: Path | None = None) -> Table:
-    """Of texts that are right, how many come back character for character, raw and behind the guards."""
+    """Fraction of correct texts returned unchanged, character by character, raw and behind the guards."""
     corrector, table = _corrector(engine, keep), {}
     for name, texts in sets.items():
         behind = [done.text for done in GECPipeline(corrector)(texts)]
@@ -116,7 +116,7 @@ def measure_alone(engine: Engine, sets: Mapping[str, Sequence[str]], keep: Path 
 
 
 def measure_usual(engine: Engine, texts: Sequence[str], keep: Path | None = None) -> Table:
-    """Of texts that are right, how many come back from the pipeline as it is used: a sentence at a time."""
+    """Fraction of correct texts that the pipeline with default settings, sentence by sentence, leaves unchanged."""
     corrector = Remembering(ModelCorrector(engine, ModelOptions(by_sentence=True)), keep)
     behind = [done.text for done in GECPipeline(corrector)(texts)]
     exact = sum(a == b for a, b in zip(texts, behind, strict=True))
@@ -124,7 +124,7 @@ def measure_usual(engine: Engine, texts: Sequence[str], keep: Path | None = None
 
 
 def measure(model: QualityModel, part: str, data: Path, count: int | None, keep: Path | None = None) -> Table:
-    """One part of the result."""
+    """Measure one part."""
     if part == "everyday":
         return measure_everyday(model.engine, keep)
     if part in SETS:
@@ -142,11 +142,15 @@ def measure(model: QualityModel, part: str, data: Path, count: int | None, keep:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-correct", help="alias, hub id or folder")
-    parser.add_argument("--data", type=Path, required=True, help="folder with gec/, retrieval/, text/")
-    parser.add_argument("--parts", type=lambda value: value.split(","), default=list(PARTS), help="default: all")
-    parser.add_argument("--rows", type=int, help="rows of each set, drawn with a fixed seed; default: all")
-    parser.add_argument("--keep", type=Path, help="file of what the model answered: a run that stopped goes on from it")
-    parser.add_argument("--json", type=Path, help="write the result here, after every part")
+    parser.add_argument("--data", type=Path, required=True, help="folder with gec/, retrieval/ and text/")
+    parser.add_argument(
+        "--parts", type=lambda value: value.split(","), default=list(PARTS), help="parts to measure (default: all)"
+    )
+    parser.add_argument("--rows", type=int, help="rows per set, drawn with a fixed seed (default: all)")
+    parser.add_argument(
+        "--keep", type=Path, help="file that stores the model's answers, so that an interrupted run can be resumed"
+    )
+    parser.add_argument("--json", type=Path, help="write the result to this file, after every part")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     unknown = [part for part in options.parts if part not in PARTS]

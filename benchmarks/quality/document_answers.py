@@ -1,4 +1,4 @@
-"""A hundred questions about the docs of three installed packages and this project's own: how many are answered right.
+"""Counts right answers to a hundred questions about the docs of three installed packages and of this project.
 
     python -m benchmarks.quality.document_answers [--half tuned|held-out|new|both] [--model NAME] [--quote] --json OUT
 
@@ -7,9 +7,9 @@ two pages of docs. The questions and answers in `document_questions.tsv` were wr
 second one is held out. Thirty more in `document_questions_new.tsv` (`--half new`) are about two other packages and
 other kinds of text (recipes, a lease, questions and answers, a changelog, in `documents/`), searched together and
 without the first texts. An answer is right if a quote of at most MAX_CHARS characters contains an accepted answer,
-punctuation and line breaks aside; for the last ten questions, which no text answers, no answer is right. Wrong answers
-that say that they are not sure are counted separately. Questions whose texts have changed since are left out and named.
-With `--quote` the model quotes from the best passage by itself (`copyspec.pipelines.answer`).
+punctuation and line breaks aside. No text answers the last ten questions; for these, giving no answer is right. Wrong
+answers that are marked as not sure are counted separately. Questions whose texts have changed since are left out and
+named. With `--quote` the model quotes from the best passage by itself (`copyspec.pipelines.answer`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("orjson", "regex", "tqdm")
 NEW_PACKAGES = ("idna", "colorama")
 HANDBOOK = ("README.md", "CONTRIBUTING.md", "docs/concepts.md", "docs/retrieval.md")
-MAX_CHARS = 600  # of an answer: a long paragraph; whoever quotes the whole document answers everything
+MAX_CHARS = 600  # of an answer: a long paragraph; otherwise quoting a whole document would answer every question
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and what an answer must hold: one of `answers`, or nothing at all where there are none."""
+    """A question; a right answer contains one of `answers`. If `answers` is empty, no text answers it."""
 
     half: str
     document: str
@@ -46,22 +46,22 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A question answered."""
+    """A question with the answer given."""
 
     question: str
     document: str
-    verdict: str  # right, wrong, doubted (wrong, and said so), none (no answer to what has one)
+    verdict: str  # right, wrong, doubted (wrong but marked as not sure), none (none given although there is one)
     is_sure: bool
     answer: str
 
 
 def plain(text: str) -> str:
-    """The text without marks of code and emphasis, on one line, in small letters."""
+    """Normalise text for comparison: no backticks or asterisks, single spaces, lower case."""
     return re.sub(r"[`*]", "", re.sub(r"\s+", " ", text)).lower()
 
 
 def read_questions(half: str) -> list[Question]:
-    """The questions of one part, or of both halves of the hundred."""
+    """Read the questions of one part, or of both halves of the hundred."""
     lines = [line for path in QUESTIONS for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     rows = [line.split("\t") for line in lines]
     made = [Question(row[0], row[1], row[2], tuple(filter(None, row[3].split("|")))) for row in rows]
@@ -69,7 +69,7 @@ def read_questions(half: str) -> list[Question]:
 
 
 def write_texts(folder: Path, *, new: bool = False) -> dict[str, str]:
-    """The documents as files in `folder`; gives their texts by the names that questions call them by."""
+    """Write the documents as files into `folder`; return their texts by the names used in the questions."""
     texts = {}
     for name in NEW_PACKAGES if new else PACKAGES:
         about = metadata(name)
@@ -86,7 +86,7 @@ def write_texts(folder: Path, *, new: bool = False) -> dict[str, str]:
 
 
 def verdict(question: Question, answer: str, is_found: bool, is_sure: bool) -> str:
-    """What an answer is worth."""
+    """Judge an answer; see `Row.verdict`."""
     if not is_found:
         return "none" if question.answers else "right"
     held = plain(answer)
@@ -96,7 +96,7 @@ def verdict(question: Question, answer: str, is_found: bool, is_sure: bool) -> s
 
 
 def answered(questions: list[Question], model: str | None, folder: Path, *, quote: bool = False) -> Iterator[Row]:
-    """Each question, answered from an index of the files in `folder`; `quote`: by the model alone."""
+    """Answer each question from an index of the files in `folder`; `quote`: by the model alone."""
     from copyspec.pipelines import DocumentAnswers
     from copyspec.pipelines import answer as quoted
     from copyspec.retrievers import Corpora, read_documents, split_passages
@@ -118,12 +118,12 @@ def answered(questions: list[Question], model: str | None, folder: Path, *, quot
 
 
 def main() -> None:
-    """Prints the counts and every answer that is not right, and writes all."""
+    """Print the counts and every answer that is not right, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("tuned", "held-out", "new", "both"), default="both")
-    parser.add_argument("--model", help="default: none, answers by words alone")
-    parser.add_argument("--quote", action="store_true", help="the model alone quotes, from the best passage")
-    parser.add_argument("--quiet", action="store_true", help="only the counts")
+    parser.add_argument("--model", help="model (default: none, answers are found by words alone)")
+    parser.add_argument("--quote", action="store_true", help="let the model alone quote from the best passage")
+    parser.add_argument("--quiet", action="store_true", help="print only the counts")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.quote and not given.model:

@@ -1,4 +1,4 @@
-"""Passes saved by copying from earlier corrections of a file, counted on recorded corrections. No model runs.
+"""Counts passes saved by copying from earlier corrections of a file, on recorded corrections. No model runs.
 
 python -m benchmarks.quality.earlier_corrections TRANSCRIPT --tokenizer FILE [--places 32] [--nodes 32] [--rows N]
 
@@ -33,7 +33,7 @@ from copyspec.sources import Source
 
 
 def measure(rows: Sequence[Transcript], tokenizer: Tokenizer, most: int, nodes: int) -> tuple[Tally, Tally]:
-    """Counts of the first and of the second half of a file, `most` places being remembered."""
+    """Replay one file remembering `most` places; return the counts of its first and second half."""
     eos = end_token(tokenizer)
 
     def encode(text: str) -> list[int]:
@@ -51,7 +51,7 @@ def measure(rows: Sequence[Transcript], tokenizer: Tokenizer, most: int, nodes: 
 
 
 def files(rows: Sequence[Transcript]) -> dict[tuple[str, str], list[Transcript]]:
-    """The rows of each set and model, in their order."""
+    """Group rows by set and model, in the order of their numbers."""
     found: dict[tuple[str, str], list[Transcript]] = {}
     for row in rows:
         if row.task in EDIT_TASKS and row.references:
@@ -65,11 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcript", help="a .jsonl.gz file whose ids end with the row's number")
+    parser.add_argument("transcript", help=".jsonl.gz file whose ids end with the row's number")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
-    parser.add_argument("--places", type=row_count, default=ModelOptions().earlier, help="kept (default: %(default)s)")
-    parser.add_argument("--nodes", type=node_counts, default=[32], help="draft nodes a call, at most (default: 32)")
-    parser.add_argument("--rows", type=row_count, help="rows of each file, at most")
+    parser.add_argument(
+        "--places",
+        type=row_count,
+        default=ModelOptions().earlier,
+        help="number of places remembered (default: %(default)s)",
+    )
+    parser.add_argument("--nodes", type=node_counts, default=[32], help="maximum draft nodes per call (default: 32)")
+    parser.add_argument("--rows", type=row_count, help="maximum rows per file")
     told = parser.parse_args(arguments)
     try:
         tokenizer = load_tokenizer(told.tokenizer)

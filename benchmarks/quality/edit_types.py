@@ -1,4 +1,4 @@
-"""Precision, recall and F0.5 of corrections by edit type, in the manner of ERRANT (Bryant et al. 2017).
+"""Computes precision, recall and F0.5 of corrections by edit type, in the manner of ERRANT (Bryant et al. 2017).
 
 Edits are word spans of an alignment. An edit is right if an annotator made the same one; each sentence is compared with
 the annotator it fits best. Types are assigned by rules on the words alone: operation (M missing, U unnecessary, R
@@ -24,11 +24,12 @@ _CLASSES = {
 }
 _CLASS_OF = {word: name for name, words in _CLASSES.items() for word in words.split()}
 Edit = tuple[int, int, str]
-"""First word of the source, the one past the last, and the words that replace them."""
+"""Start and end (exclusive) of the replaced words in the source, and the words that replace them."""
 
 
 def edits_of(source: str, output: str) -> list[Edit]:
-    """The edits that make one word-tokenised sentence the other; words that differ one by one are edits each."""
+    """Return the edits from one word-tokenised sentence to another. Adjacent words that both differ are separate
+    edits."""
     was, now = source.split(), output.split()
     found: list[Edit] = []
     for kind, i, j, k, m in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
@@ -42,7 +43,7 @@ def edits_of(source: str, output: str) -> list[Edit]:
 
 
 def type_of(source: Sequence[str], edit: Edit) -> str:
-    """Operation and class: `M:DET`, `R:SPELL`."""
+    """Return operation and class, such as `M:DET` or `R:SPELL`."""
     start, end, new = edit
     was, now = list(source[start:end]), new.split()
     operation = "M" if not was else "U" if not now else "R"
@@ -64,7 +65,7 @@ def type_of(source: Sequence[str], edit: Edit) -> str:
 
 @dataclass(slots=True)
 class Counts:
-    """Edits that are right, too many, and missed."""
+    """Counts of right, wrong and missed edits."""
 
     right: int = 0
     wrong: int = 0
@@ -94,13 +95,13 @@ class Counts:
 
 @dataclass(slots=True)
 class Scores:
-    """All edits of a set, and each type's."""
+    """Counts of a set, in total and by type."""
 
     total: Counts = field(default_factory=Counts)
     by_type: dict[str, Counts] = field(default_factory=dict)
 
     def add(self, source: str, output: str, references: Iterable[str]) -> None:
-        """A sentence, beside the reference that gives it the most right edits and the fewest others."""
+        """Add a sentence, compared with the reference that gives it the most right edits and the fewest others."""
         made = Counter(edits_of(source, output))
         wanted = [Counter(edits_of(source, reference)) for reference in references]
         best = max(wanted, key=lambda edits: 2 * (made & edits).total() - made.total() - edits.total())
@@ -112,7 +113,7 @@ class Scores:
                 self.by_type.setdefault(type_of(words, edit), Counts()).add(counts)
 
     def table(self, least: int = 10) -> dict[str, dict[str, float]]:
-        """All, and the types with so many edits, the most frequent first."""
+        """Return the totals, and the types with at least `least` edits, most frequent first."""
         often = sorted(self.by_type.items(), key=lambda item: -(item[1].right + item[1].wrong + item[1].missed))
         shown = {name: counts.row() for name, counts in often if counts.right + counts.wrong + counts.missed >= least}
         return {"all": self.total.row(), **shown}

@@ -19,10 +19,11 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def statistics(source: str, output: str, reference: str) -> list[int]:
-    """Length of output and reference, then for n = 1..4 the matches (less the penalty) and the n-grams of the output.
+    """Return the lengths of output and reference, then for n = 1..4 the matches less the penalty and the output's
+    n-grams.
 
-    Matches are n-grams that output and reference share; the penalty counts those that the output shares with the
-    source although the reference has none of them.
+        Matches are n-grams that output and reference share. The penalty counts those that the output shares with the
+        source although the reference has none of them.
     """
     hyp, ref, src = output.split(), reference.split(), source.split()
     found = [len(hyp), len(ref)]
@@ -34,7 +35,8 @@ def statistics(source: str, output: str, reference: str) -> list[int]:
 
 
 def score(counts: np.ndarray, *, smooth: bool = False) -> float:
-    """GLEU in [0, 1] of summed :func:`statistics` [10]; ``smooth`` replaces zeros by ones (single sentences)."""
+    """Return GLEU in [0, 1] from summed :func:`statistics` [10]; ``smooth`` replaces zeros by ones (single
+    sentences)."""
     values = np.where((counts == 0) & smooth, 1, counts).astype(float)
     if (values == 0).any():
         return 0.0
@@ -45,7 +47,8 @@ def score(counts: np.ndarray, *, smooth: bool = False) -> float:
 def corpus_gleu(
     sources: Sequence[str], outputs: Sequence[str], references: Sequence[Sequence[str]], seed: int = 0
 ) -> float:
-    """Mean GLEU over 500 random choices of one reference per sentence, in [0, 1]; word-tokenised texts."""
+    """Return the mean GLEU in [0, 1] over 500 random choices of one reference per sentence. Texts are
+    word-tokenised."""
     if not len(sources) == len(outputs) == len(references):
         raise ValueError(f"{len(sources)} sources, {len(outputs)} outputs and {len(references)} reference lists")
     table = [
@@ -59,5 +62,5 @@ def corpus_gleu(
 
 
 def sentence_gleu(source: str, output: str, references: Sequence[str]) -> float:
-    """Smoothed GLEU of one sentence, averaged over its references."""
+    """Return the smoothed GLEU of one sentence, averaged over its references."""
     return float(np.mean([score(np.array(statistics(source, output, r)), smooth=True) for r in references]))

@@ -1,4 +1,4 @@
-"""What guards cost on wrong text: ``python -m benchmarks.quality.guarded --data DIR --json OUT``.
+"""Measures what guards cost on wrong text: ``python -m benchmarks.quality.guarded --data DIR --json OUT``.
 
 The sentences of JFLEG dev, GMEG wiki dev and CoNLL-2014 go through the pipeline. Reported: GLEU over the source with
 the default guards and with some of them off, for all sentences, for those on which the margins were chosen (every other
@@ -19,7 +19,7 @@ from copyspec.engine.results import Change
 from copyspec.pipelines import Corrector, GECPipeline, GuardOptions, Outcome, Refusal
 
 SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
-CORRECT = "correct"  # texts that are right: what is changed there is damage as a rule
+CORRECT = "correct"  # correct texts: what is changed there is usually damage
 GUARDS = {
     "without the guards on words": GuardOptions(allow_new_words=True, allow_swaps=True, caution=0.0),
     "without margins": GuardOptions(caution=0.0),
@@ -27,14 +27,14 @@ GUARDS = {
 }
 
 
-_TOGETHER = 32  # texts that the model is given at once
+_TOGETHER = 32  # number of texts given to the model at once
 
 
 class Remembering:
-    """A corrector that is asked once for each text; with `keep`, a file, once for all runs."""
+    """A corrector that corrects each text only once; with the file `keep`, once for all runs."""
 
     def __init__(self, corrector: Corrector, keep: Path | None = None) -> None:
-        """`keep` belongs to one model: whoever trains it anew names another file."""
+        """`keep` stores the outputs of one model; use another file after retraining it."""
         self._corrector = corrector
         self._known: dict[str, Outcome] = {}
         self._keep = keep
@@ -50,13 +50,13 @@ class Remembering:
         return self._corrector.length(text)
 
     def outcome(self, text: str) -> Outcome | None:
-        """What became of a text; None where it was not asked."""
+        """Return the outcome for a text; None if it was not corrected."""
         return self._known.get(text)
 
     def known(self, text: str) -> str:
-        """What it answered to a text; the text itself where that could not be used."""
+        """Return the corrector's output for a text, or the text itself if the output was unusable."""
         found = self._known[text].text if text in self._known else None
-        return found.removeprefix(" ") if found else text  # the bundled model begins with one
+        return found.removeprefix(" ") if found else text  # the bundled model's outputs begin with a space
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         waiting: dict[int, str] = {}
@@ -90,7 +90,7 @@ class Remembering:
 
 
 def measure(corrector: Corrector, data: Path, name: str, count: int | None, seed: int = 0) -> dict[str, object]:
-    """By guards: sentences that change, and GLEU x 100 over the source, of all sentences and of both halves."""
+    """For each set of guards: sentences changed, and GLEU x 100 over the source, of all sentences and both halves."""
     rows = sample(read_rows(data / "gec" / f"{name}.jsonl.gz"), count, seed)
     sources, references = [row["source"] for row in rows], [row["references"] for row in rows]
     table: dict[str, object] = {"n": len(rows), "source": _gleu(sources, sources, references)}
@@ -105,7 +105,7 @@ def measure(corrector: Corrector, data: Path, name: str, count: int | None, seed
 
 
 def measure_correct(corrector: Corrector, data: Path, count: int | None, seed: int = 0) -> dict[str, object]:
-    """By guards: how many texts that are right change."""
+    """For each set of guards: the number of correct texts that are changed."""
     references = [row["references"][0] for row in sample(read_rows(data / "gec" / "jfleg_dev.jsonl.gz"), count, seed)]
     texts = [text for found in correct_texts(data, references, count or 600, seed).values() for text in found]
     changed = {
@@ -127,11 +127,13 @@ def _gleu(sources: Sequence[str], outputs: Sequence[str], references: Sequence[S
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="hub id or folder; default: the bundled model")
+    parser.add_argument("--model", help="hub id or folder (default: the bundled model)")
     parser.add_argument("--data", type=Path, required=True, help="folder with gec/*.jsonl.gz")
-    parser.add_argument("--rows", type=int, help="sentences of each set, at most")
-    parser.add_argument("--sets", type=lambda value: value.split(","), default=[*SETS, CORRECT], help="default: all")
-    parser.add_argument("--json", type=Path, help="write the result here")
+    parser.add_argument("--rows", type=int, help="maximum sentences per set")
+    parser.add_argument(
+        "--sets", type=lambda value: value.split(","), default=[*SETS, CORRECT], help="sets to measure (default: all)"
+    )
+    parser.add_argument("--json", type=Path, help="write the result to this file")
     told = parser.parse_args()
     corrector = GECPipeline(told.model).corrector
     result = {

@@ -1,4 +1,4 @@
-"""How clearly a model prefers right and wrong changes: ``python -m benchmarks.quality.margins``.
+"""Measures how clearly a model prefers right and wrong changes: ``python -m benchmarks.quality.margins``.
 
 The margins required of a change (`copyspec.pipelines.guards.judging`) are chosen from these figures. The model corrects
 held-out sentences of the training text, unchanged and with mistakes inserted by the rules; every change that it makes
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def draw(data: Path, count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """(text, what is right) of held-out texts: a third with mistakes, the others without."""
+    """Draw held-out texts as (text, correct text): a third with mistakes, the others without."""
     from training.adapt import PRESETS
     from training.data import load_prose
 
@@ -46,7 +46,7 @@ def draw(data: Path, count: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def changes_of(corrector: Remembering, pairs: Sequence[tuple[str, str]]) -> list[Row]:
-    """Every change of the model to these texts."""
+    """Return every change that the model makes to these texts."""
     rows: list[Row] = []
     texts = [text for text, _ in pairs]
     list(GECPipeline(corrector)(texts))
@@ -72,7 +72,7 @@ def _changes(text: str, output: str, changes: Any = None) -> Iterable[tuple[Any,
 
 
 def table(rows: Sequence[Row], texts: int) -> str:
-    """By kind: of changes at or above each margin how many are right, wrong, and made in clean text."""
+    """Count by kind, for changes at or above each margin: right ones, wrong ones, and those made in correct text."""
     lines = [f"{'kind':10} " + " ".join(f"{f'>= {step:g}':>14}" for step in STEPS) + "   (right/wrong/clean)"]
     for kind in sorted({row["kind"] for row in rows}):
         cells = []
@@ -88,8 +88,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-correct", help="alias, hub id or folder")
     parser.add_argument("--data", type=Path, required=True, help="folder of prose")
-    parser.add_argument("--out", type=Path, required=True, help="folder: the texts, drawn once, and every change")
-    parser.add_argument("--rows", type=int, default=300, help="texts with mistakes; twice as many without")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the texts, drawn once, and every change")
+    parser.add_argument("--rows", type=int, default=300, help="number of texts with mistakes; twice as many have none")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     drawn = options.out / "texts.json"

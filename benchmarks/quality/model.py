@@ -18,37 +18,38 @@ CORRECT = "Correct the grammar: "
 QUOTE = "Quote the sentence that answers: "
 GUARD = 0.8  # word similarity below which the source is kept; chosen on JFLEG dev with an earlier model
 _BATCH_SIZE = 8
-_ROOM = 24  # tokens that an answer may be longer than the text that it is made from
+_ROOM = 24  # maximum tokens by which an answer may exceed the text that it is made from
 
 
 class QualityModel:
-    """A causal model whose tokenizer wraps a plain string into its prompt, or an encoder-decoder."""
+    """A causal model whose tokenizer wraps a plain string into its prompt, or an encoder-decoder model."""
 
     def __init__(self, folder: Path | str, dtype: torch.dtype = torch.bfloat16, *, instruction: str = CORRECT) -> None:
         self.folder = Path(folder)
-        self.instruction = instruction  # before a text to be corrected
+        self.instruction = instruction  # put before a text to be corrected
         found = Pretrained(str(folder))
         config = found.config()
         self.is_encoder_decoder = bool(config.is_encoder_decoder)
         kind = AutoModelForSeq2SeqLM if self.is_encoder_decoder else AutoModelForCausalLM
         self.tokenizer = found.tokenizer()
-        # Any: the type of `generate` in transformers fits no loaded model
-        self.model: Any = found.model(kind, config, dtype=dtype)  # it comes in eval mode
+        # Any: the type of `generate` in transformers does not match a loaded model
+        self.model: Any = found.model(kind, config, dtype=dtype)  # loaded in eval mode
         self.engine = Engine(self.model, self.tokenizer, name=str(folder))
 
     def answers(self, inputs: Sequence[Input]) -> list[str]:
-        """Greedy answers, without the space they begin with. Copied where they can be: the texts are the same."""
+        """Return greedy answers without their leading space. Drafts are copied where possible, which changes no
+        answer."""
         results = self.engine.generate_each(inputs, batch_size=_BATCH_SIZE, skip_too_long=True)
         return [result.text.removeprefix(" ") if result is not None else "" for _, result in results]
 
     def corrections(self, texts: Sequence[str]) -> list[str]:
-        """Each text corrected."""
+        """Correct each text."""
         return self.answers(
             [Input(self.instruction + text, edit_source=text, max_new_tokens=self._limit(text)) for text in texts]
         )
 
     def quotes(self, questions: Sequence[str], passages: Sequence[str]) -> list[str]:
-        """A sentence of each passage for its question."""
+        """Quote a sentence of each passage for its question."""
         return self.answers(
             [
                 Input(f"{QUOTE}{question}\n {passage}", references=[passage], max_new_tokens=self._limit(passage))
@@ -60,9 +61,9 @@ class QualityModel:
         return len(self.tokenizer(text)["input_ids"]) + _ROOM
 
     def tokens_per_second(self, texts: Sequence[str]) -> float:
-        """Plain greedy decoding of one text at a time."""
+        """Tokens per second of plain greedy decoding, one text at a time."""
         tokens, seconds = 0, 0.0
-        for number, text in enumerate([texts[0], *texts]):  # the first one warms up
+        for number, text in enumerate([texts[0], *texts]):  # the first one is a warm-up
             batch = self.tokenizer(self.instruction + text, return_tensors="pt")
             started = time.perf_counter()
             with torch.inference_mode():
@@ -74,6 +75,6 @@ class QualityModel:
 
 
 def guarded(source: str, output: str, threshold: float = GUARD) -> str:
-    """The output, or the source where they share too few words to be one sentence corrected."""
+    """Return the output, or the source if they share too few words for the output to be its correction."""
     similarity = SequenceMatcher(None, source.split(), output.split(), autojunk=False).ratio()
     return output if similarity >= threshold else source

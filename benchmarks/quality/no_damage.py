@@ -2,8 +2,8 @@
 
 2,000 segments are made from a seed: sentences in 20 languages and scripts, code, table rows, addresses, emoji, numbers,
 and English with mistakes around all of these. They go through the pipeline with a model, and with a vandal: a corrector
-that makes the errors of failing models (U+FFFD, characters of other scripts, control and special tokens, numbers,
-addresses and names changed or lost, halves of texts missing). Damage in what would be written is counted.
+that makes the errors of failing models (U+FFFD, characters of other scripts, control and special tokens; changed or
+lost numbers, addresses and names; texts cut in half). Damage in the text that would be written is counted.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ _KEPT = {
 
 
 def segments(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """(kind, text), as many of each kind as of every other, all different."""
+    """Make `count` distinct segments (kind, text), equally many of each kind."""
     rng = random.Random(seed)
     kinds = {**SENTENCES, **OTHERS}
-    # prose in other languages, and all other kinds together, half each
+    # half is prose in other languages; all other kinds together are the other half
     order = [*SENTENCES, *(name for name in OTHERS for _ in range(len(SENTENCES) // len(OTHERS)))]
     found: dict[str, str] = {}
     while len(found) < count:
@@ -104,7 +104,7 @@ def _filled(form: str, rng: random.Random) -> str:
 
 
 def vandalised(text: str, rng: random.Random) -> str:
-    """The text as a model that lost its way gives it back."""
+    """Damage a text as a failing model would."""
     words = text.split(" ")
     for _ in range(rng.randrange(1, 4)):
         i = rng.randrange(len(words))
@@ -124,7 +124,7 @@ def vandalised(text: str, rng: random.Random) -> str:
 
 
 def damages(source: str, output: str) -> list[str]:
-    """What of a text would be damaged."""
+    """List the kinds of damage between source and output."""
     found = []
     new = set(output) - set(source)
     if "\ufffd" in new:
@@ -147,7 +147,7 @@ def damages(source: str, output: str) -> list[str]:
 
 
 def measure(pipeline: GECPipeline, drawn: Sequence[tuple[str, str]]) -> dict[str, object]:
-    """Texts changed and damaged, by kind of damage and by kind of text."""
+    """Count texts changed and damaged, by kind of damage and by kind of text."""
     corrections = pipeline([text for _, text in drawn])
     damaged: Counter[str] = Counter()
     changed: Counter[str] = Counter()
@@ -167,10 +167,12 @@ def measure(pipeline: GECPipeline, drawn: Sequence[tuple[str, str]]) -> dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="alias, hub id or folder; default: the best corrector that is here")
-    parser.add_argument("--rows", type=int, default=2000, help="segments for the model; the vandal gets 2,000")
+    parser.add_argument("--model", help="alias, hub id or folder (default: the best corrector installed)")
+    parser.add_argument(
+        "--rows", type=int, default=2000, help="number of segments for the model; the vandal gets 2,000"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the result here")
+    parser.add_argument("--json", type=Path, help="write the result to this file")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     drawn = segments(2000, options.seed)

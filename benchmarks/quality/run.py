@@ -1,4 +1,4 @@
-"""Quality of the bundled model: ``python -m benchmarks.quality --model default --data DIR --json OUT``.
+"""Measures the bundled model: ``python -m benchmarks.quality --model default --data DIR --json OUT``.
 
 Corrections (GLEU with all references, next to that of the unchanged source), correct text left alone, single mistakes
 repaired by kind, sentences quoted, tokens per second. JFLEG dev was used during development; GMEG dev and CoNLL-2014
@@ -32,13 +32,13 @@ Row = dict[str, Any]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a .jsonl.gz file."""
+    """Read the rows of a .jsonl.gz file."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
 
 def sample(rows: Sequence[Any], count: int | None, seed: int) -> list[Any]:
-    """``count`` rows in file order, drawn with a fixed seed; all where ``count`` is None or larger."""
+    """Draw ``count`` rows with a fixed seed, in file order; all rows if ``count`` is None or larger."""
     if count is None or count >= len(rows):
         return list(rows)
     return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), count))]
@@ -50,7 +50,7 @@ def share(hits: Sequence[bool]) -> float:
 
 
 def measure_gec(model: QualityModel, data: Path, name: str, count: int | None, seed: int) -> tuple[Row, list[Row]]:
-    """GLEU x 100 of source, output and guarded output; and one row per sentence."""
+    """Return GLEU x 100 of source, output and guarded output, and one row per sentence."""
     rows = sample(read_rows(data / "gec" / f"{name}.jsonl.gz"), count, seed)
     sources, references = [r["source"] for r in rows], [r["references"] for r in rows]
     outputs = model.corrections(sources)
@@ -69,7 +69,7 @@ def measure_gec(model: QualityModel, data: Path, name: str, count: int | None, s
 
 
 def chosen_outputs(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The first ten changed sentences whose GLEU rises, and the first ten whose GLEU falls, in file order."""
+    """Return the first ten changed sentences whose GLEU rises, and the first ten whose GLEU falls, in file order."""
     found: dict[str, list[Row]] = {"good": [], "bad": []}
     for row in rows:
         if row["output"] == row["source"]:
@@ -84,13 +84,13 @@ def chosen_outputs(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def measure_copies(model: QualityModel, texts: Sequence[str]) -> Row:
-    """Correct text that comes back character for character."""
+    """Fraction of correct texts that are returned unchanged, character by character."""
     outputs = model.corrections(texts)
     return {"n": len(texts), "exact": round(share([o == t for o, t in zip(outputs, texts, strict=True)]), 4)}
 
 
 def measure_repairs(model: QualityModel, folder: Path, count: int, seed: int) -> Row:
-    """Share of held-out sentences with one mistake that come back correct, by the kind of mistake."""
+    """Fraction of held-out sentences with one inserted mistake that are repaired, by kind of mistake."""
     from training.data import load_prose
     from training.noise import NOISES
     from training.text import join_words, split_words
@@ -125,12 +125,12 @@ def _content(text: str) -> set[str]:
 
 
 def best_overlap(question: str, sentences: Sequence[str]) -> str:
-    """The first sentence with the most question words."""
+    """Return the first sentence with the most question words."""
     return max(sentences, key=lambda s: len(_content(question) & _content(s)))
 
 
 def measure_quotes(model: QualityModel, data: Path, count: int | None, seed: int) -> Row:
-    """Quoting from whole SQuAD passages and from the one sentence that word overlap chooses."""
+    """Measure quoting from whole SQuAD passages and from the one sentence that word overlap selects."""
     passages = {
         row["id"]: " ".join(row["text"].split()) for row in read_rows(data / "retrieval" / "passages_squad.jsonl.gz")
     }
@@ -158,12 +158,12 @@ def measure_quotes(model: QualityModel, data: Path, count: int | None, seed: int
 
 
 def _whole(sentence: str) -> bool:
-    """A sentence of usual length; a heading has no full stop, and whether it lacks one cannot be known."""
+    """Whether this is a sentence of usual length that ends in a full stop, so that it is not a heading."""
     return 20 <= len(sentence) <= 320 and well_formed(sentence)
 
 
 def correct_texts(data: Path, references: Sequence[str], rows: int, seed: int) -> dict[str, list[str]]:
-    """Texts that are right: held-out sentences and paragraphs, references of JFLEG, sentences of SQuAD."""
+    """Collect correct texts: held-out sentences and paragraphs, references of JFLEG, sentences of SQuAD."""
     held = [p for p in read_paragraphs(data / "text") if held_out(p)]
     sentences = [straight_quotes(s) for p in held for s in split_sentences(p) if _whole(s)]
     paragraphs = [
@@ -181,7 +181,8 @@ def correct_texts(data: Path, references: Sequence[str], rows: int, seed: int) -
 def evaluate(
     model: QualityModel, data: Path, rows: int | None, repairs: int, seed: int, whole: Sequence[str] = ()
 ) -> Row:
-    """All measurements as one JSON object; the GEC sets in ``whole`` are taken whole whatever ``rows`` says."""
+    """Run all measurements, as one JSON object. Of the GEC sets in ``whole``, all rows are used whatever ``rows``
+    is."""
     result: Row = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, bfloat16",
         "parameters": sum(p.numel() for p in model.model.parameters()),
@@ -196,7 +197,7 @@ def evaluate(
             references = [row["references"][0] for row in outputs]
     right = correct_texts(data, references, rows or 600, seed)
     result["copies"] = {name: measure_copies(model, texts) for name, texts in right.items()}
-    if not model.is_encoder_decoder:  # those correct and nothing else
+    if not model.is_encoder_decoder:  # encoder-decoder models only correct
         result["quotes"] = measure_quotes(model, data, rows or 600, seed)
     if repairs:
         result["repairs"] = measure_repairs(model, data / "text", repairs, seed)
@@ -205,7 +206,7 @@ def evaluate(
 
 
 def show(result: Row) -> str:
-    """The result as text."""
+    """Format the result as text."""
     lines = [
         f"{result['parameters']:,} parameters, {result['megabytes']} MB, {result['tokens_per_second']} tokens/s greedy"
     ]
@@ -230,20 +231,16 @@ def show(result: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the bundled model.")
+    parser = argparse.ArgumentParser(description="Measure the quality of the bundled model.")
     parser.add_argument("--model", default="default", help='"default" or a model folder')
-    parser.add_argument("--data", type=Path, required=True, help="data folder with gec/, retrieval/, text/")
-    parser.add_argument("--json", type=Path, help="write the result here")
-    parser.add_argument(
-        "--rows", type=int, help="rows per set, drawn with the seed (default: whole sets, 600 where large)"
-    )
-    parser.add_argument(
-        "--repairs", type=int, default=60, help="sentences per kind of single mistake; 0 leaves them out"
-    )
-    parser.add_argument("--whole", action="append", default=[], choices=_GEC_SETS, help="take this set whole")
+    parser.add_argument("--data", type=Path, required=True, help="folder with gec/, retrieval/ and text/")
+    parser.add_argument("--json", type=Path, help="write the result to this file")
+    parser.add_argument("--rows", type=int, help="rows per set, drawn with the seed (default: all, 600 of large sets)")
+    parser.add_argument("--repairs", type=int, default=60, help="sentences per kind of single mistake; 0 omits them")
+    parser.add_argument("--whole", action="append", default=[], choices=_GEC_SETS, help="use all rows of this set")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--instruction", default=CORRECT, help="what stands before a text to be corrected")
-    parser.add_argument("--threads", type=int, help="threads of torch")
+    parser.add_argument("--instruction", default=CORRECT, help="put before a text to be corrected")
+    parser.add_argument("--threads", type=int, help="number of torch threads")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -1,4 +1,4 @@
-"""Answers of a LangChain RAG chain to SQuAD's questions with a real model: quality, and copying against plain decoding.
+"""Measures answers of a LangChain RAG chain to SQuAD's questions with a real model: quality, and time against plain.
 
 python -m benchmarks.quality.squad --data shared/data/retrieval --model smollm2 --rows 100 --json FILE
 python -m benchmarks.quality.squad --report FILE
@@ -45,13 +45,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def words(text: str) -> list[str]:
-    """As SQuAD's own script counts them."""
+    """Split into normalised words, as SQuAD's own script does."""
     kept = "".join(" " if char in string.punctuation else char for char in text.lower())
     return re.sub(r"\b(a|an|the)\b", " ", kept).split()
 
 
 def f1(answer: str, accepted: Sequence[str]) -> float:
-    """The best harmonic mean of precision and recall of the answer's words over the accepted answers."""
+    """Best F1 of the answer's words over the accepted answers."""
     best, found = 0.0, words(answer)
     for each in accepted:
         expected = words(each)
@@ -61,7 +61,7 @@ def f1(answer: str, accepted: Sequence[str]) -> float:
 
 
 def contains(text: str, accepted: Sequence[str]) -> bool:
-    """Whether some accepted answer stands in the text, word by word."""
+    """Whether the text contains an accepted answer, word by word."""
     held = f" {' '.join(words(text))} "
     return any(f" {' '.join(words(each))} " in held for each in accepted)
 
@@ -77,7 +77,7 @@ def chain_of(engine: copyspec.Engine, retriever: Runnable[str, Any], drafter: st
 
 
 def answer(chains: Mapping[str, Runnable[str, str]], context: Runnable[str, str], row: Mapping[str, Any]) -> Any:
-    """What is kept of one question."""
+    """Answer one question, and return its entry in the report."""
     found: dict[str, Any] = {"id": row["id"], "found": contains(context.invoke(row["question"]), row["answers"])}
     for name, chain in chains.items():
         start = process_time()
@@ -102,12 +102,14 @@ def line(report: Mapping[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="a folder with queries_squad and passages_squad, .jsonl.gz")
+    parser.add_argument("--data", type=Path, help="folder with queries_squad.jsonl.gz and passages_squad.jsonl.gz")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--rows", type=int, default=100)
-    parser.add_argument("--json", type=Path, help="written after every answer; a run goes on from what it holds")
-    parser.add_argument("--report", type=Path, help="print this file's line, and run nothing")
+    parser.add_argument(
+        "--json", type=Path, help="results file, written after every answer; an existing one is resumed"
+    )
+    parser.add_argument("--report", type=Path, help="print the line of this results file without running anything")
     given = parser.parse_args()
     if given.report is not None:
         print(line(json.loads(given.report.read_text(encoding="utf-8"))))

@@ -73,8 +73,8 @@ def set_table(report: Report) -> str:
             cells += [grid.cell(key, OWN).tokens_per_call for grid in sizes]
             rows.append([first.label(key), str(first.rows(key)), *(f"{cell:.2f}" for cell in cells)])
     lines = [
-        f"{report.rows} rows of each set, or all where there are fewer. Published rules with at most {_most(first)} "
-        "nodes a call, copyspec with as many as its column says.",
+        f"{report.rows} rows of each set, or all if it has fewer. Published rules run with at most {_most(first)} "
+        "nodes per call, copyspec with the number in the column head.",
         "",
         _table(head, rows),
         "",
@@ -109,8 +109,8 @@ def peer_table(report: Report) -> str:
                 if value < bar and name.endswith(f"{report.rows} rows"):
                     behind.append(f"{task}, {many.label(key)}: {value:.2f} against {bar:.2f} ({name})")
     said = (
-        f"On {report.rows} rows behind the better of the two, or with a mean of {_mean(mean):g} nodes "
-        f"behind {PEERS[0]}:"
+        f"Sets where copyspec on {report.rows} rows is behind the better of the two, or with a mean of "
+        f"{_mean(mean):g} nodes behind {PEERS[0]}:"
     )
     head = ["set", *(f"{peer}, 20 rows" for peer in PEERS), *(f"copyspec, {name}" for name in columns)]
     return "\n".join([_table(head, rows), "", *_listed(said, behind)]).rstrip()
@@ -138,8 +138,10 @@ def same_rows_table(report: Report) -> str:
                     behind.append(f"{task}, {most.label(key)}: {said} ({limits[limit].any.limit})")
     names = [(_title(name), limit) for name, limit in [*columns, *((OWN, limit) for limit in limits)]]
     head = ["set", *(f"{name}, {_words(limit, most)}" for name, limit in names)]
-    said = f"The same code on these {report.rows} rows of each set, in brackets nodes per call."
-    return "\n".join([said, "", _table(head, rows), "", *_listed("Behind at the same limit:", behind)]).rstrip()
+    said = f"Tokens per call on the same {report.rows} rows of each set; nodes per call in brackets."
+    return "\n".join(
+        [said, "", _table(head, rows), "", *_listed("Sets where copyspec is behind at the same limit:", behind)]
+    ).rstrip()
 
 
 def _words(limit: float, grid: Grid) -> str:
@@ -205,8 +207,8 @@ def _medians(grid: Grid, methods: Sequence[str]) -> str:
         f"{task} {median(grid.cell(key, OWN).draft_us_p50 for key in keys):.0f}" for task, keys in grid.tasks.items()
     )
     return (
-        f"Nodes per call with at most {_most(grid)}, median over the sets: {nodes}. Microseconds per draft, of these "
-        f"implementations on this machine, median likewise: {times}. Of copyspec by task: {by_task}."
+        f"Nodes per call with at most {_most(grid)}, median over the sets: {nodes}. Microseconds per draft of these "
+        f"implementations on one machine, median over the sets: {times}. copyspec by task: {by_task}."
     )
 
 

@@ -15,16 +15,16 @@ DIMENSION = 768  # of the vectors
 
 
 class Delayed:
-    """A retriever whose calls last at least `fixed + per_query * queries` seconds."""
+    """A retriever whose calls take at least `fixed + per_query * queries` seconds."""
 
     def __init__(self, base: Retriever) -> None:
         self.base = base
         self.fixed = self.per_query = 0.0
-        self.searching = self.real = 0.0  # seconds of all calls, and without the sleep
+        self.searching = self.real = 0.0  # total seconds of all calls, with and without the sleep
         self.calls = 0
 
     def reset(self) -> None:
-        """Counts anew."""
+        """Reset the counters."""
         self.searching = self.real = 0.0
         self.calls = 0
 
@@ -62,7 +62,7 @@ class Delayed:
 
 
 def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
-    """A vector per text: the sum of a random vector for each of its words, normalised."""
+    """Return a vector per text: the normalised sum of a random vector for each of its words."""
     rows = np.zeros((len(texts), DIMENSION), np.float32)
     for row, text in zip(rows, texts, strict=True):
         for word in words(text):
@@ -76,6 +76,6 @@ _VECTORS: dict[str, NDArray[np.float32]] = {}
 def _word_vector(word: str) -> NDArray[np.float32]:
     if word not in _VECTORS:
         random = np.random.default_rng(zlib.crc32(word.encode()))
-        # Short words are mostly function words: they say little about the topic.
+        # Short words are mostly function words, which say little about the topic.
         _VECTORS[word] = random.standard_normal(DIMENSION, np.float32) * min(len(word), 8) ** 2
     return _VECTORS[word]

@@ -1,4 +1,4 @@
-"""Speculative kNN-LM compared with a search for every token: wall time of the same outputs.
+"""Compares speculative kNN-LM with a search for every token: wall time of the same outputs.
 
     python -m benchmarks.retrieval.knn --passages PASSAGES.jsonl.gz --json OUT.json
 
@@ -7,8 +7,8 @@ simulate a larger datastore, each search is extended by sleeping to `ratio` time
 search, whatever the number of its queries.
 
 All methods complete the same prompts in turn, starting with an empty cache, and this is repeated (`--repeat`), so that
-other load on the machine affects all of them. The run of median time counts. The outputs of every run are compared with
-those of the first plain one, token by token.
+other load on the machine affects all of them. The run of median time is reported. The outputs of every run are compared
+with those of the first plain one, token by token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ METHODS: dict[str, Callable[[], Scheduler] | None] = {
 
 
 class DelayedExact(ExactIndex):
-    """Searches last `seconds` at least."""
+    """An exact index whose searches take at least `seconds`."""
 
     seconds = 0.0
 
@@ -52,7 +52,7 @@ class DelayedExact(ExactIndex):
 
 
 class DelayedHNSW(FaissIndex):
-    """The same for an approximate index."""
+    """An approximate index whose searches take at least `seconds`."""
 
     seconds = 0.0
 
@@ -64,7 +64,7 @@ class DelayedHNSW(FaissIndex):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 where an output differs from the plain form's."""
+    """Run the benchmark; exit status 1 if an output differs from the plain form's."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given)
     if options.threads:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compare(answer: Callable[[str], list[KNNAnswer]], repeat: int) -> list[dict[str, object]]:
-    """A row for each method, of `repeat` rounds in which `answer(method)` runs all of them in turn."""
+    """Return a row for each method, from `repeat` rounds in which `answer(method)` runs all of them in turn."""
     runs: dict[str, list[list[KNNAnswer]]] = {method: [] for method in METHODS}
     for _ in range(repeat):
         for method, done in runs.items():
@@ -151,7 +151,7 @@ def _tokens(answers: Sequence[KNNAnswer]) -> list[Sequence[int]]:
 
 
 def _token_seconds(engine: copyspec.Engine, prompt: str, tokens: int) -> float:
-    """Of plain decoding, after a warm-up."""
+    """Seconds per token of plain decoding, after a warm-up."""
     for _ in range(2):
         started = perf_counter()
         result = engine.generate(prompt, max_new_tokens=tokens, drafter="none", ignore_eos=True)
@@ -163,18 +163,24 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passages", required=True, help="JSON lines with `text`, gzipped or not")
     parser.add_argument("--kind", choices=["exact", "hnsw"], default="exact")
-    parser.add_argument("--ratios", nargs="+", type=float, default=[20.0, 2.0], help="b/a")
-    parser.add_argument("--texts", type=int, default=300, help="passages in the datastore")
+    parser.add_argument(
+        "--ratios",
+        nargs="+",
+        type=float,
+        default=[20.0, 2.0],
+        help="ratios b/a: duration of a search divided by that of a token",
+    )
+    parser.add_argument("--texts", type=int, default=300, help="number of passages in the datastore")
     parser.add_argument("--prompts", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
-    parser.add_argument("--ignore-eos", action="store_true", help="all outputs as long as that")
+    parser.add_argument("--tokens", type=int, default=64, help="maximum tokens of an output")
+    parser.add_argument("--ignore-eos", action="store_true", help="continue every output to that length")
     parser.add_argument("--neighbours", type=int, default=8)
-    parser.add_argument("--weight", type=float, default=0.25, help="of the neighbours' distribution")
-    parser.add_argument("--model", default="default", help="hub id, folder or default")
-    parser.add_argument("--dtype", default="float32", help="in which outputs are equal")
-    parser.add_argument("--threads", type=int, help="of torch")
-    parser.add_argument("--repeat", type=int, default=3, help="rounds of all methods; the median of each counts")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--weight", type=float, default=0.25, help="weight of the neighbours' distribution")
+    parser.add_argument("--model", default="default", help="default, a hub id or a folder")
+    parser.add_argument("--dtype", default="float32", help="data type of the model")
+    parser.add_argument("--threads", type=int, help="number of torch threads")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds of all methods; the median of each is reported")
+    parser.add_argument("--json", help="write the figures to this file")
     return parser
 
 

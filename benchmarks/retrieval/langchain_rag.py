@@ -1,4 +1,6 @@
-"""One LangChain chain with two models: ``python -m benchmarks.retrieval.langchain_rag --data DIR --questions 100``.
+"""Compares two models in one LangChain chain.
+
+python -m benchmarks.retrieval.langchain_rag --data DIR --questions 100
 
 BM25 finds a passage, the prompt contains it, and the model quotes from it. The baseline is `HuggingFacePipeline` of
 langchain-huggingface, greedy, with the same weights; then only the chain's model is replaced. Both answer one question
@@ -32,10 +34,10 @@ if TYPE_CHECKING:
     from langchain_core.language_models import LanguageModelLike
 
 PROMPT = "Quote the sentence that answers: {question}\n{context}"
-"""What the bundled model was trained on."""
+"""The prompt that the bundled model was trained on."""
 
 BATCH = 8
-"""Rows of a batch, of both: the package's own default."""
+"""Batch size of both models: copyspec's default."""
 
 INSTALL = (
     "the baseline is HuggingFacePipeline: pip install --no-deps langchain-huggingface==1.2.3\n"
@@ -44,7 +46,7 @@ INSTALL = (
 
 
 def pipeline_model(model: str, dtype: str, max_tokens: int) -> BaseLLM:
-    """`HuggingFacePipeline`, greedy, that leaves the prompt out of its answers. Exits where it is not installed."""
+    """Return a greedy `HuggingFacePipeline` whose answers do not contain the prompt. Exits if it is not installed."""
     try:
         from langchain_huggingface import HuggingFacePipeline
     except ImportError as error:
@@ -61,8 +63,11 @@ def pipeline_model(model: str, dtype: str, max_tokens: int) -> BaseLLM:
 
 
 def copyspec_model(engine: copyspec.Engine, max_tokens: int) -> ChatCopySpec | CopySpecLLM:
-    """`ChatCopySpec` where the tokenizer itself makes a chat of a text, as the bundled model's does: then both models
-    read the same tokens. Else `CopySpecLLM`, which like the pipeline reads the text as it is."""
+    """Return the LangChain model that gives the engine the same tokens as the pipeline.
+
+    This is `ChatCopySpec` if the tokenizer itself makes a chat of a text, as the bundled model's does. Otherwise it
+    is
+    `CopySpecLLM`, which like the pipeline takes the text as it is."""
     text = PROMPT.format(question="Who?", context="Nobody.")
     chat = engine.codec.encode_chat([{"role": "user", "content": text}]).ids
     kind = ChatCopySpec if engine.tokenizer(text)["input_ids"] == chat else CopySpecLLM
@@ -70,23 +75,23 @@ def copyspec_model(engine: copyspec.Engine, max_tokens: int) -> ChatCopySpec | C
 
 
 def chain_over(llm: LanguageModelLike, retriever: BM25Retriever) -> Runnable[str, str]:
-    """The chain, with nothing in it that knows which model it has."""
+    """Build the chain, which does not depend on the model used."""
     context = retriever | (lambda documents: "\n".join(document.page_content for document in documents))
     prompt = PromptTemplate.from_template(PROMPT)
     return {"context": context, "question": RunnablePassthrough()} | prompt | llm | StrOutputParser()
 
 
 def timed(answer: Callable[[], list[str]]) -> tuple[list[str], float]:
-    """The answers, and the seconds they took."""
+    """Return the answers and the seconds they took."""
     started = perf_counter()
     return answer(), perf_counter() - started
 
 
 def compare(plain: Runnable[str, str], copied: Runnable[str, str], asked: Sequence[str]) -> dict[str, object]:
-    """Seconds of each chain, one question at a time and in batches, and how many answers are the same."""
+    """Measure seconds of each chain, one question at a time and in batches, and count equal answers."""
     questions = list(asked)
     for chain in (plain, copied):
-        chain.invoke(questions[0])  # warm
+        chain.invoke(questions[0])  # warm-up
     wanted, baseline = timed(lambda: [plain.invoke(question) for question in questions])
     single, one_by_one = timed(lambda: [copied.invoke(question) for question in questions])
     plain_batched, plain_together = timed(lambda: plain.batch(questions))
@@ -113,11 +118,13 @@ def _equal(wanted: Sequence[str], got: Sequence[str]) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--model", default=str(BUNDLED), help="a hub id or a folder; the bundled model if left out")
-    parser.add_argument("--dtype", default="float32", help="in half precision near-ties may fall otherwise")
+    parser.add_argument("--model", default=str(BUNDLED), help="hub id or folder (default: the bundled model)")
+    parser.add_argument(
+        "--dtype", default="float32", help="data type; in half precision, near-ties may resolve differently"
+    )
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=100)
-    parser.add_argument("--k", type=int, default=1, help="passages in the prompt")
+    parser.add_argument("--k", type=int, default=1, help="number of passages in the prompt")
     parser.add_argument("--json", type=Path, default=None)
     given = parser.parse_args()
     passages = read_rows(given.data / "retrieval" / "passages_squad.jsonl.gz")

@@ -1,4 +1,4 @@
-"""How often the passage that answers a question is among the first five, compared with BM25 of other packages.
+"""Measures how often the passage that answers a question is among the first five, against BM25 of other packages.
 
     python -m benchmarks.retrieval.recall --data DIR [--encoder FOLDER] [--reranker FOLDER] --json OUT
 
@@ -32,12 +32,12 @@ from copyspec.retrievers import (
     words,
 )
 
-DEPTH = 100  # ranks behind it count nothing in the mean reciprocal rank
+DEPTH = 100  # lower ranks count as 0 in the mean reciprocal rank
 Ranking = Callable[[str], Sequence[int]]
 
 
 def figures(rank: Ranking, questions: Sequence[tuple[str, int]]) -> dict[str, float]:
-    """Recall among one, five and twenty, mean reciprocal rank, and milliseconds of a search (median)."""
+    """Recall at one, five and twenty, mean reciprocal rank, and median milliseconds of a search."""
     places, times = [], []
     for question, right in questions:
         began = time.perf_counter()
@@ -51,7 +51,7 @@ def figures(rank: Ranking, questions: Sequence[tuple[str, int]]) -> dict[str, fl
 
 
 def peers(texts: list[str]) -> dict[str, Ranking]:
-    """rank-bm25 and langchain's retriever, with and without this package's stems."""
+    """Return rankings by rank-bm25 and langchain's retriever, with and without this package's stems."""
     made: dict[str, Ranking] = {}
     stems = Stems()
     for name, split, ask in (("rank-bm25", words, words), ("rank-bm25, stems", stems, stems.query)):
@@ -81,7 +81,7 @@ def peers(texts: list[str]) -> dict[str, Ranking]:
 
 
 def ours(texts: list[str], encoder: str | None, reranker: str | None) -> dict[str, Ranking]:
-    """The retrievers of this package."""
+    """Return rankings by the retrievers of this package."""
     made: dict[str, Retriever] = {
         "copyspec, words": BM25Retriever(texts, idf="lucene"),
         "copyspec, stems": BM25Retriever(texts, split=Stems(), idf="lucene"),
@@ -99,12 +99,12 @@ def ours(texts: list[str], encoder: str | None, reranker: str | None) -> dict[st
 
 
 def main() -> None:
-    """Prints a table for each set, and writes the figures."""
+    """Print a table for each set, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", default=["squad", "nq"])
-    parser.add_argument("--questions", type=int, help="of each set: the first ones; default all")
-    parser.add_argument("--encoder", help="folder or hub id: dense and hybrid retrieval too")
+    parser.add_argument("--questions", type=int, help="use only the first questions of each set (default: all)")
+    parser.add_argument("--encoder", help="folder or hub id of an encoder, to include dense and hybrid retrieval")
     parser.add_argument("--reranker", help="folder or hub id of a cross-encoder")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The retrievers: BM25 against rank-bm25, FAISS against NumPy, and how often questions find their passage.
+"""Compares BM25 with rank-bm25 and FAISS with NumPy, and measures how often questions find their passage.
 
     python -m benchmarks.retrieval.retrievers PASSAGES.jsonl.gz... --queries QUERIES.jsonl.gz [--encoder FOLDER]
 
@@ -38,8 +38,8 @@ from copyspec.retrievers import (
     words,
 )
 
-REFERENCE_QUERIES = 5  # rank-bm25 needs most of a second for each at 100,000 texts
-VOCABULARY = 50_000  # of synthetic texts: the n-th word comes in proportion to 1/n, as in language
+REFERENCE_QUERIES = 5  # rank-bm25 takes most of a second for each, at 100,000 texts
+VOCABULARY = 50_000  # words of synthetic texts; the n-th has a frequency proportional to 1/n, as in natural language
 QUERY_WORDS = 10
 
 INDEXES: dict[str, FaissOptions] = {
@@ -55,7 +55,7 @@ INDEXES: dict[str, FaissOptions] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query and the number of the passage that answers it; -1 where that is not among those read."""
+    """A query and the index of the passage that answers it; -1 if that was not read."""
 
     text: str
     passage: int
@@ -63,19 +63,19 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """BM25 on one set of texts."""
+    """Figures of BM25 on one set of texts."""
 
     texts: int
     build_seconds: float
     max_difference: float
-    ms_p50: float  # a search for ten
+    ms_p50: float  # search for the best ten
     ms_p99: float
     rank_bm25_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """One index of vectors."""
+    """Figures of one vector index."""
 
     index: str
     build_seconds: float
@@ -86,7 +86,7 @@ class Dense:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the figures; 0."""
+    """Print the figures and return 0."""
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     passages, questions = _read(options.passages, options.queries, options.num_queries)
     real = passages[: options.max_texts]
@@ -107,14 +107,14 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("passages", nargs="+", help=".jsonl.gz with id and text")
-    parser.add_argument("--queries", required=True, help=".jsonl.gz with question and passage_id")
-    parser.add_argument("--num-queries", type=int, default=200, help="drawn with a fixed seed")
-    parser.add_argument("--max-texts", type=int, default=10_000, help="passages used")
-    parser.add_argument("--synthetic", type=int, default=100_000, help="synthetic texts for BM25; 0: none")
-    parser.add_argument("--encoder", help="hub id or folder; by default vectors of words")
-    parser.add_argument("--k", type=int, default=20, help="neighbours")
-    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("passages", nargs="+", help=".jsonl.gz files with id and text")
+    parser.add_argument("--queries", required=True, help=".jsonl.gz file with question and passage_id")
+    parser.add_argument("--num-queries", type=int, default=200, help="number of queries, drawn with a fixed seed")
+    parser.add_argument("--max-texts", type=int, default=10_000, help="maximum number of passages")
+    parser.add_argument("--synthetic", type=int, default=100_000, help="numbers of synthetic texts for BM25; 0: none")
+    parser.add_argument("--encoder", help="hub id or folder (default: sums of word vectors)")
+    parser.add_argument("--k", type=int, default=20, help="number of neighbours")
+    parser.add_argument("--json", help="write the figures to this file")
     return parser
 
 
@@ -133,7 +133,7 @@ def _read(passage_files: Sequence[str], query_file: str, count: int) -> tuple[li
 
 
 def _synthetic(count: int) -> tuple[list[str], list[str]]:
-    """Texts of 20 to 80 words and queries of ten."""
+    """Make texts of 20 to 80 words and queries of ten."""
     rng = random.Random(0)
     vocabulary = [f"w{number}" for number in range(VOCABULARY)]
     sizes = [rng.randint(20, 80) for _ in range(count)] + [QUERY_WORDS] * 100
@@ -166,7 +166,7 @@ def _sparse(name: str, texts: Sequence[str], queries: Sequence[str]) -> Sparse:
 
 
 class WordVectors:
-    """Vectors of texts without a model: a random direction for every word, summed by its weight (idf)."""
+    """Vectors of texts without a model: the sum of a random vector for each word, weighted by idf."""
 
     DIMENSION = 256
 
@@ -204,13 +204,13 @@ def _dense(texts: Sequence[str], questions: Sequence[Question], encoder: str | N
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What every index is measured on."""
+    """Data shared by the measurements of all indexes."""
 
     vectors: NDArray[np.float32]
     queries: NDArray[np.float32]
     questions: Sequence[Question]
     k: int
-    truth: list[NDArray[np.int64]]  # the nearest of each query
+    truth: list[NDArray[np.int64]]  # the nearest vectors of each query
 
 
 def _index(name: str, index: VectorIndex, trial: Trial) -> Dense:

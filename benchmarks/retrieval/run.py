@@ -1,4 +1,4 @@
-"""Speculative retrieval compared with waiting for every retrieval: wall time of the same outputs.
+"""Compares speculative retrieval with waiting for every retrieval: wall time of the same outputs.
 
     python -m benchmarks.retrieval --passages PASSAGES.jsonl.gz --queries QUERIES.jsonl.gz --json OUT.json
 
@@ -7,12 +7,12 @@ vectors of a text's words. Small indexes answer too fast for speculation to pay,
 until the ratio b/a is reached, as with a larger or remote index. `a` is the time of a stride, measured on a warm-up
 question; `--fixed` is the share of a call that does not grow with its queries. The default ratios are those of
 RaLMSpec's experiments (Zhang et al. 2024), taken from their logs. The report states for each table whether its ratio is
-one of them, and the speedup if all searches but the first of each question took no time: at b/a = 0.12 that is 1.1x, so
-anything beyond it must come from copying.
+one of them, and the speed-up if all searches but the first of each question took no time: at b/a = 0.12 that is 1.1x,
+so anything beyond it must come from copying.
 
 All methods answer the same questions in turn, with caches that start empty and last for all questions; `--repeat`
 repeats this, and each method's fastest run counts. Outputs are compared with those of the plain form, token by token.
-Columns: seconds, speedup over the plain form, E(s), share of right guesses, discarded tokens, and seconds of search
+Columns: seconds, speed-up over the plain form, E(s), share of right guesses, discarded tokens, and seconds of search
 hidden behind other work.
 """
 
@@ -38,16 +38,18 @@ from copyspec.pipelines import IterativeRAG, RAGAnswer, Speculation
 from copyspec.retrievers import BM25Retriever, DenseRetriever, FaissOptions, FaissRetriever, Retriever
 
 RATIOS = {"exact": (19.0, 41.0), "bm25": (0.7, 1.45), "hnsw": (0.12, 0.25)}
-"""b/a in RaLMSpec's experiments, from their logs."""
+"""b/a in RaLMSpec's experiments, taken from their logs."""
 
 PUBLISHED = {"exact": 2.4, "bm25": 1.8, "hnsw": 1.4}
-"""The paper's largest speedups, with prefetch, OS3 and asynchronous verification."""
+"""The paper's largest speed-ups, with prefetch, OS3 and asynchronous verification."""
 
 FIXED = {"exact": 1.0, "bm25": 0.5, "hnsw": 0.5}
-"""Share of a call that does not grow with its queries: an exact search reads all vectors once for a whole batch."""
+"""Fraction of a call's time that does not grow with its queries.
+
+An exact search reads all vectors once for a whole batch."""
 
 INSTRUCTION = "Quote the sentence that answers: {prompt}\n{document}"
-"""What the bundled model was trained on."""
+"""The prompt that the bundled model was trained on."""
 
 ON = Speculation()
 Drafter = Literal["auto", "none"]
@@ -66,7 +68,7 @@ METHODS: dict[str, tuple[Speculation | None, Drafter]] = {
 
 @dataclass(slots=True)
 class Measured:
-    """One method at one ratio."""
+    """Figures of one method at one ratio."""
 
     method: str
     seconds: float
@@ -82,7 +84,7 @@ class Measured:
     hit_rate: float
     wasted_tokens: int
     hidden_seconds: float
-    waited_seconds: float  # for searches, in the questions that count
+    waited_seconds: float  # waiting for searches, in the measured questions
     output_tokens: int
     questions: int
 
@@ -95,7 +97,7 @@ INDEXES: dict[str, Callable[[list[str]], Retriever]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 where an output differs from the plain form's."""
+    """Run the benchmark; exit status 1 if an output differs from the plain form's."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given)
     if options.threads:
@@ -124,8 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _calibrate(engine: copyspec.Engine, base: Delayed, question: str, options: argparse.Namespace) -> float:
-    """Seconds of a stride without its retrieval, in the plain form: the median of three answers, the first one not
-    counted."""
+    """Seconds of a stride of the plain form, without its retrieval: median of three answers after a warm-up."""
     base.fixed = base.per_query = 0.0
     seconds = []
     for _ in range(4):
@@ -140,9 +141,9 @@ def _compare(
 ) -> list[Measured]:
     runs: dict[str, list[Measured]] = {method: [] for method in options.methods or METHODS}
     plain: list[RAGAnswer] = []
-    # All methods in turn, then again: what else the machine does comes and goes, and hits all of them.
+    # Methods alternate, so that other load on the machine affects all of them.
     for method in list(runs) * options.repeat:
-        # The first question warms up, model and cache; it is not counted.
+        # the first question is a warm-up of model and cache
         answers = _answer(engine, base, method, questions, options)[1:]
         plain = plain or answers
         runs[method].append(_measured(method, answers, plain, base))
@@ -203,8 +204,11 @@ def _measured(method: str, answers: Sequence[RAGAnswer], plain: Sequence[RAGAnsw
 
 
 def _head(kind: str, ratio: float, step: float, fixed: float, plain: Measured) -> dict[str, object]:
-    """What a table is about. `all_hidden`: the speedup if no search but each question's first took any time, and the
-    model as long as before. More than that comes from fewer or cheaper calls of the model."""
+    """Return the fields that describe a table.
+
+    `all_hidden`: the speed-up if all searches but each question's first took no time, and the model as long as
+    before.
+    A higher one must come from fewer or cheaper calls of the model."""
     first = plain.questions * ratio * step
     hidden = plain.seconds / max(plain.seconds - max(plain.waited_seconds - first, 0.0), 1e-9)
     return {
@@ -237,7 +241,7 @@ def _table(head: dict[str, object], figures: Sequence[Measured]) -> str:
 
 
 def read_rows(path: str, field: str) -> list[str]:
-    """One field of each line."""
+    """Read one field of each line."""
     opener = gzip.open if path.endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8") as file:
         return [str(json.loads(line)[field]) for line in file]
@@ -248,17 +252,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--passages", nargs="+", required=True, help="JSON lines with `text`, gzipped or not")
     parser.add_argument("--queries", required=True, help="JSON lines with `question`")
     parser.add_argument("--kinds", nargs="+", choices=list(INDEXES), default=list(INDEXES))
-    parser.add_argument("--ratios", nargs="+", type=float, help="b/a; default: the published ones of each kind")
-    parser.add_argument("--fixed", type=float, help="share of a call that does not grow with its queries")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="the first one is compared with")
+    parser.add_argument(
+        "--ratios", nargs="+", type=float, help="ratios b/a (default: the published ones of each index)"
+    )
+    parser.add_argument("--fixed", type=float, help="fraction of a call's time that does not grow with its queries")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="methods; the first one is the baseline")
     parser.add_argument("--questions", type=int, default=20)
-    parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
-    parser.add_argument("--ignore-eos", action="store_true", help="all outputs as long as that")
+    parser.add_argument("--tokens", type=int, default=64, help="maximum tokens of an output")
+    parser.add_argument("--ignore-eos", action="store_true", help="continue every output to that length")
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--instruction", default=INSTRUCTION, help="with {document} and {prompt}")
-    parser.add_argument("--model", default="default", help="hub id, folder or default")
-    parser.add_argument("--dtype", default="float32", help="in which outputs are equal")
-    parser.add_argument("--threads", type=int, help="of torch")
-    parser.add_argument("--repeat", type=int, default=1, help="the fastest run of each method counts")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--instruction", default=INSTRUCTION, help="prompt template with {document} and {prompt}")
+    parser.add_argument("--model", default="default", help="default, a hub id or a folder")
+    parser.add_argument("--dtype", default="float32", help="data type of the model")
+    parser.add_argument("--threads", type=int, help="number of torch threads")
+    parser.add_argument("--repeat", type=int, default=1, help="number of rounds; the fastest run of each method counts")
+    parser.add_argument("--json", help="write the figures to this file")
     return parser

@@ -238,15 +238,24 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     add("--tokenizer", required=True, help="tokenizer.json of the model's architecture, gzip allowed")
-    add("--tasks", type=lambda value: value.split(","), default=TASKS.split(","), help=f"default: {TASKS}")
+    add(
+        "--tasks",
+        type=lambda value: value.split(","),
+        default=TASKS.split(","),
+        help=f"comma-separated tasks (default: {TASKS})",
+    )
     add("--rows", type=int, default=3, help="rows per set (default: %(default)s)")
     add("--max-prompt-tokens", type=int, default=1024, help="skip longer rows (default: %(default)s)")
     add("--max-new-tokens", type=int, default=96, help="default: %(default)s")
     add("--model", default="shape:qwen2.5-0.5b", help="default: %(default)s")
     add("--dtype", choices=list(DTYPES), default="bfloat16")
     add("--device", choices=["cpu", "cuda"], default="cpu")
-    add("--simulate", help=f"no model: {', '.join(DEVICES)} or all")
-    add("--methods", type=lambda value: value.split(","), help="some of copyspec,wrong-1,...,wrong-tree-32")
+    add("--simulate", help=f"simulate a device instead of running a model: {', '.join(DEVICES)} or all")
+    add(
+        "--methods",
+        type=lambda value: value.split(","),
+        help="comma-separated, from copyspec,wrong-1,...,wrong-tree-32 (default: all)",
+    )
     add("--draft-nodes", type=int, default=32)
     add("--batch-size", type=int, default=1)
     add("--repeat", type=int, default=3)

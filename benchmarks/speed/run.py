@@ -219,7 +219,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--template", default=TEMPLATE, help="instruction around each text (default: %(default)r)")
     add("--rows", type=_positive, help="prompts per set (default: all)")
     add("--seed", type=int, default=0, help="seed for choosing the rows")
-    add("--methods", type=_list, help=f"of {','.join(METHODS)} (default: all that the batch size allows)")
+    add(
+        "--methods",
+        type=_list,
+        help=f"comma-separated, from {','.join(METHODS)} (default: all that the batch size allows)",
+    )
     add("--assistant", help="folder of a smaller model for hf-assistant")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--dtype", choices=list(DTYPES), default="float32")

@@ -1,5 +1,6 @@
-"""The page of charts, made from the figures in benchmarks/results: bars as SVG without scripts. Pointing at a bar, or
-reaching it with the Tab key, shows its figures; a table below holds all of them."""
+"""Renders the page of charts from the figures in benchmarks/results: SVG bars without scripts.
+
+Pointing at a bar, or reaching it with the Tab key, shows its figures; a table below each chart contains all of them."""
 
 from __future__ import annotations
 
@@ -13,14 +14,20 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
-WIDTH, LABEL, BAR, GAP, TOLD = 760, 190, 14, 10, 70  # units of the drawing; TOLD: room behind the longest bar
+WIDTH, LABEL, BAR, GAP, TOLD = (
+    760,
+    190,
+    14,
+    10,
+    70,
+)  # user units of the drawing; TOLD: space for text after the longest bar
 
-COLOURS = 6  # of site.css
+COLOURS = 6  # number of colours in site.css
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One value, and what is said of it."""
+    """One value with its tooltip."""
 
     series: str
     value: float
@@ -29,12 +36,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Groups of bars beside each other. `base`: where a line is drawn, that of equal speed."""
+    """Groups of bars side by side. `base`: value at which a line is drawn, for equal speed."""
 
     title: str
     unit: str
     groups: Sequence[tuple[str, Sequence[Bar]]]
-    source: str  # the file in benchmarks/results
+    source: str  # file name in benchmarks/results
     about: str = ""
     base: float | None = 1.0
 
@@ -44,7 +51,7 @@ class Chart:
 
 
 def svg(chart: Chart) -> str:
-    """The chart as an SVG element that stands in a page. Colours are the page's (site.css)."""
+    """Render the chart as an SVG element for a page. The colours are those of site.css."""
     longest = max((bar.value for _, bars in chart.groups for bar in bars), default=1.0) or 1.0
     scale = (WIDTH - LABEL - TOLD) / longest
     pieces, y = [], 4
@@ -66,12 +73,12 @@ def svg(chart: Chart) -> str:
         x = LABEL + chart.base * scale
         pieces.insert(0, f'<line class="line" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{y}"/>')
     name = escape(f"{chart.title}: {chart.unit}")
-    # A figure whose bars can be reached one by one is a group, not a picture.
+    # The role is group and not img, since each bar can be reached by keyboard.
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {y}" role="group" aria-label="{name}">{"".join(pieces)}</svg>'
 
 
 def table(chart: Chart) -> str:
-    """The same figures as Markdown."""
+    """Format the same figures as a Markdown table."""
     lines = [f"| {chart.unit} | {' | '.join(chart.series)} |", f"|---|{'--:|' * len(chart.series)}"]
     for label, bars in chart.groups:
         found = {bar.series: f"{bar.value:.3g}" for bar in bars}
@@ -80,7 +87,7 @@ def table(chart: Chart) -> str:
 
 
 def section(chart: Chart) -> str:
-    """A chart with its keys, its table and where it comes from."""
+    """Format a chart with its legend, its table and its source."""
     keys = "".join(
         f'<span><i class="s{index % COLOURS}"></i>{escape(name)}</span>' for index, name in enumerate(chart.series)
     )
@@ -94,7 +101,7 @@ def section(chart: Chart) -> str:
 
 
 def charts() -> Iterator[Chart]:
-    """What the committed results give; nothing of files that are not there."""
+    """Yield the charts of the committed results; missing files are skipped."""
     for pattern, make in MAKERS:
         for path in sorted(RESULTS.glob(pattern)):
             chart = make(json.loads(path.read_text(encoding="utf-8")), path.name)
@@ -103,7 +110,7 @@ def charts() -> Iterator[Chart]:
 
 
 def markdown() -> str:
-    """The page."""
+    """Format the page."""
     head = (
         "# Charts\n\nMade from the committed results of the benchmarks when this site was built. Point at a bar to\n"
         "see its figures. [Benchmarks](benchmarks.md) says what each one runs, and what the words mean.\n"

@@ -1,6 +1,6 @@
-"""The figures of docs/concepts.md: a draft tree, the mask of its pass, and the cache behind it. All show one tree.
+"""Draws the figures of docs/concepts.md: a draft tree, the attention mask of its pass, and the cache after it.
 
-`python -m docs.update` writes them.
+All show the same tree. `python -m docs.update` writes them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from html import escape
 
 from copyspec.tree import ROOT, DraftTree
 
-# The output so far ends in "have"; the edited text goes on with "already drawn a map".
+# The output so far ends in "have"; the edited text continues with "already drawn a map".
 WORDS = ("already", "drawn", "a", "map", "drawn", "the")
 TREE = DraftTree(
     tokens=(0, 1, 2, 3, 4, 5),
@@ -18,7 +18,7 @@ TREE = DraftTree(
     scores=(0.86, 0.80, 0.72, 0.65, 0.07, 0.05),
 )
 PREFIX = ("The", "children", "have")
-ACCEPTED = (0, 1, 2)  # then the model writes its own token
+ACCEPTED = (0, 1, 2)  # after them, the model writes its own token
 OWN = "chart"
 
 _STYLE = """<style>
@@ -39,7 +39,7 @@ text { font: 13px system-ui, sans-serif; } .small { font-size: 11px; }
 
 
 def drawing(width: int, height: int, about: str, parts: Iterator[str]) -> str:
-    """An SVG file that needs nothing else, on paper of its own, light or dark as the reader has it."""
+    """Return a self-contained SVG file with its own background, light or dark as the reader prefers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{escape(about)}">\n<title>{escape(about)}</title>\n{_STYLE}\n'
@@ -66,7 +66,7 @@ def _kind(node: int) -> str:
 
 
 def tree() -> str:
-    """The draft tree: what is proposed, what was accepted, and the model's own token behind it."""
+    """Draw the draft tree: the proposed and the accepted tokens, and the model's own token after them."""
     step, wide, high, top = 118, 84, 30, 46
     lanes = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}
     depths = TREE.depths()
@@ -96,7 +96,7 @@ def tree() -> str:
 
 
 def mask() -> str:
-    """Which columns each node of the tree sees: the text before it and its own ancestors."""
+    """Draw the columns that each node of the tree attends to: the text before it and its own ancestors."""
     side, left, top = 30, 120, 110
     columns = [*PREFIX, *WORDS]
     rows = [ROOT, *range(len(WORDS))]
@@ -129,7 +129,7 @@ def mask() -> str:
 
 
 def cache() -> str:
-    """The key-value cache before a pass, behind it, and when the accepted path was kept."""
+    """Draw the KV cache before a pass, after it, and after the accepted path has been committed."""
     wide, high, left = 62, 30, 130
     before = [(word, "base") for word in PREFIX[:-1]]
     read = [*before, (PREFIX[-1], "base"), *((word, _kind(node)) for node, word in enumerate(WORDS))]
@@ -150,7 +150,7 @@ def cache() -> str:
 
 
 def mark() -> str:
-    """The project's mark: a line, and its copy."""
+    """Draw the project's logo: a line and its copy."""
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" role="img" aria-label="copyspec">'
         '<rect x="3" y="3" width="12" height="4" rx="2" fill="#7ab0f5"/><rect x="9" y="10" width="12" '

@@ -1,6 +1,6 @@
-"""What mkdocs builds beside the pages in docs/: the reference, the charts, the examples, and what code blocks print.
+"""Generates what mkdocs adds to the pages in docs/: reference, charts, examples, and the output of code blocks.
 
-mkdocs calls the functions that are named `on_...`; see its documentation of hooks.
+mkdocs calls the functions named `on_...`; see its documentation of hooks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ROOT = Path(__file__).parents[2]
 LOG = logging.getLogger("mkdocs.hooks.copyspec")
 
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
-MAX_SHOWN = 30  # lines of what a block printed
+MAX_SHOWN = 30  # maximum lines shown of a block's output
 NOT_RUN = "Not executed when this page was built: it needs a server, a GPU or another package."
 
-# Files beside docs/ that become pages of the site; the README is its start page, in other words.
+# Files outside docs/ that become pages of the site. The README becomes its start page, in other words.
 BESIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
@@ -37,7 +37,7 @@ BESIDE = {
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds the pages that are made."""
+    """Add the generated pages."""
     from mkdocs.structure.files import File
 
     for name, text in made():
@@ -46,7 +46,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Adds the made pages to the navigation."""
+    """Add the generated pages to the navigation."""
     for section in config["nav"]:
         if "Reference" in section:
             section["Reference"] += [{each.title: each.page} for each in reference.PARTS]
@@ -61,7 +61,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def made() -> Iterator[tuple[str, str]]:
-    """Names and Markdown of the pages that have no file in docs/."""
+    """Yield names and Markdown of the pages that have no file in docs/."""
     for part in reference.PARTS:
         yield part.page, reference.markdown(part)
     yield "charts.md", charts.markdown()
@@ -77,19 +77,19 @@ def made() -> Iterator[tuple[str, str]]:
 
 
 def notebook(path: Path) -> str:
-    """A notebook as Markdown, with what its cells print and show."""
+    """Convert a notebook to Markdown, with the output of its cells."""
     pieces = []
     for cell in execution.run_notebook(path):
         pieces.append(f"```py\n{cell.source}\n```" if cell.is_code else cell.source)
         if cell.printed.strip():
             pieces.append(f'<p class="printed-title">prints</p>\n\n```text\n{_cut(cell.printed.rstrip())}\n```')
         if cell.html:
-            pieces.append(cell.html.replace("\n", "&#10;"))  # one line: a blank one would end it
+            pieces.append(cell.html.replace("\n", "&#10;"))  # on one line, since a blank line would end the HTML block
     return "\n\n".join(pieces) + "\n"
 
 
 def _guarantees() -> str:
-    """The README says it; the site has a page of it."""
+    """Extract the section on guarantees from the README, as a page of its own."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     section = re.search(r"^## (What is guaranteed.*?)(?=^## )", text, re.DOTALL | re.MULTILINE)
     assert section is not None, "README.md has no section 'What is guaranteed'"
@@ -97,17 +97,17 @@ def _guarantees() -> str:
 
 
 def example_names() -> list[str]:
-    """The programs of examples/."""
+    """List the programs of examples/."""
     return [path.stem for path in sorted((ROOT / "examples").glob("*.py"))]
 
 
 def _moved(text: str) -> str:
-    """A page from above docs/: its links into docs/ lose that folder."""
+    """Adapt a page from outside docs/: remove that folder from its links."""
     return re.sub(r"\]\(docs/", "](", text)
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Runs the page's code and shows what it printed; leads links that leave docs/ to their pages here."""
+    """Run the page's code, insert what it printed, and adapt links that lead out of docs/."""
     markdown = led(markdown)
     if page.file.generated_by or not page.file.src_uri.endswith(".md"):
         return markdown
@@ -119,7 +119,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Code and tables can be reached, and scrolled, with the keyboard; a table's corner is no heading."""
+    """Make code and tables scrollable by keyboard, and the empty corner of a table no heading."""
     html = html.replace("<pre><span></span>", '<pre tabindex="0"><span></span>')
     html = html.replace("<table>", '<div class="scrolls" tabindex="0" role="group" aria-label="Table"><table>')
     html = html.replace("</table>", "</table></div>")
@@ -127,12 +127,12 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
-    """What the theme leaves without a name for screen readers."""
+    """Name the elements that the theme leaves unnamed for screen readers."""
     return _named(output)
 
 
 def on_post_template(output: str, *, template_name: str, config: MkDocsConfig) -> str:
-    """The page of wrong addresses has the theme's parts too."""
+    """Do the same for the page of invalid addresses, which contains the theme's elements too."""
     return _named(output)
 
 
@@ -142,7 +142,7 @@ def _named(html: str) -> str:
 
 
 def led(markdown: str) -> str:
-    """Links to files beside docs/ lead to the pages that these have become."""
+    """Adapt links to files outside docs/ to the pages that these have become."""
 
     def target(found: re.Match[str]) -> str:
         up, name, rest = found[1], found[2], found[3] or ""
@@ -159,7 +159,7 @@ def led(markdown: str) -> str:
 
 
 def executed(markdown: str, name: str) -> str:
-    """The page with what its blocks printed below each of them. Raises what they raise."""
+    """Insert below each block what it printed. Raises the exceptions of the blocks."""
     printed: dict[int, str] = {block.end: out for block, out in execution.run_python(markdown, name)}
     with tempfile.TemporaryDirectory() as scratch:
         for block in execution.blocks(markdown, "sh"):

@@ -1,7 +1,6 @@
-"""Checks a built site: every link and every picture leads to a file of it, every anchor exists, nothing is loaded from
-elsewhere.
+"""Checks a built site: links and pictures lead to its own files, anchors exist, and nothing is loaded from elsewhere.
 
-    python -m docs.site.links build/site
+python -m docs.site.links build/site
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class _Page(HTMLParser):
-    """Where a page leads, what it loads, and its anchors."""
+    """The links, loaded files and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -36,7 +35,7 @@ class _Page(HTMLParser):
 
 
 def problems(folder: Path) -> Iterator[str]:
-    """What is wrong, a line for each."""
+    """Yield one line per problem."""
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))}
     for path, page in pages.items():
         for target in [*page.links, *page.loads]:
@@ -46,7 +45,7 @@ def problems(folder: Path) -> Iterator[str]:
                 if target in page.loads:
                     yield f"{told} is loaded from elsewhere"
                 continue
-            if parts.scheme or path.name == "404.html":  # its links begin at the site's root, wherever that is
+            if parts.scheme or path.name == "404.html":  # its links are relative to the site's root, wherever that is
                 continue
             file = (path.parent / unquote(parts.path)).resolve() if parts.path else path.resolve()
             if file.is_dir():

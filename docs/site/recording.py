@@ -1,8 +1,8 @@
-"""The picture of the README and of the site's first page: one recorded run of `copyspec compare`.
+"""Records a run of `copyspec compare`, and draws the picture of the README and of the site's first page from it.
 
     python -m docs.site.recording    runs the model and writes docs/figures/run.json
 
-`python -m docs.update` draws docs/figures/run.svg from it: the bars grow for as long as the runs took, once.
+`python -m docs.update` draws docs/figures/run.svg from that file: each bar grows once, for as long as its run took.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ TEXT = (
     "autumn we gives a jar to everyone who have helped us."
 )
 
-WIDTH, LEFT, CELL, LINE = 800, 24, 8.0, 22  # units of the drawing; a character; a line
+WIDTH, LEFT, CELL, LINE = (
+    800,
+    24,
+    8.0,
+    22,
+)  # user units of the drawing; CELL: width of a character; LINE: height of a line
 COLUMNS = int((WIDTH - 2 * LEFT) / CELL)
 _STYLE = """<style>
 .p { fill: #fff; stroke: #d3d6da; } text { font: 13.3px ui-monospace, Menlo, Consolas, monospace; fill: #1b1c1e; }
@@ -40,7 +45,7 @@ _STYLE = """<style>
 
 
 def record(model: str, repeats: int) -> dict[str, Any]:
-    """The run whose speed-up is the median of `repeats`."""
+    """Return the run with the median speed-up of `repeats` runs."""
     import torch
     import transformers
 
@@ -66,7 +71,7 @@ def record(model: str, repeats: int) -> dict[str, Any]:
         "lanes": [
             {
                 "name": run.name,
-                "seconds": round(run.cpu_seconds, 3),  # other programs share the machine
+                "seconds": round(run.cpu_seconds, 3),  # CPU time, since other programs share the machine
                 "tokens": len(run.result.token_ids),
                 "passes": run.result.stats.num_calls,
                 "equal": run.result.token_ids == found.plain.token_ids,
@@ -85,7 +90,7 @@ def _cut(text: str) -> int:
 
 
 def picture() -> str:
-    """The recorded run as SVG."""
+    """Draw the recorded run as SVG."""
     found = json.loads(RECORD.read_text(encoding="utf-8"))
     parts: list[str] = []
     y = 30.0
@@ -135,7 +140,7 @@ def _box(x: float, y: float, width: float, kind: str, seconds: float = 0.0) -> s
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each line as wide as the drawing."""
+    """Yield start and end of each line that fits the width of the drawing."""
     start = 0
     while len(text) - start > COLUMNS:
         end = text.rfind(" ", start, start + COLUMNS + 1)
@@ -146,7 +151,8 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _text(text: str, copied: list[list[int]], y: float) -> Iterator[str]:
-    """The output, line by line, what was copied on its colour. A character has its cell, whatever the font."""
+    """Draw the output line by line, with copied text highlighted. Each character has a cell of fixed width in any
+    font."""
     for start, end in _lines(text):
         for from_, to in copied:
             first, last = max(start, from_), min(end, to)

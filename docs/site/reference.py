@@ -1,4 +1,5 @@
-"""The reference of the public names, read from their docstrings: nothing is imported, so optional packages may miss."""
+"""Generates the reference of the public names from docstrings, without imports, so that optional packages may be
+missing."""
 
 from __future__ import annotations
 
@@ -41,11 +42,11 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """A public name and where it is defined."""
+    """A public name and its definition."""
 
     name: str
     file: Path
-    nodes: tuple[ast.stmt, ...]  # several where it is overloaded; the implementation is the last
+    nodes: tuple[ast.stmt, ...]  # several for overloads; the implementation is the last one
 
     @property
     def node(self) -> ast.stmt:
@@ -53,7 +54,7 @@ class Public:
 
 
 def public_names(part: Part) -> list[str]:
-    """What the package says is public: its `__all__`, or all it defines without an underscore."""
+    """Return the public names of the package: `__all__`, or all names without a leading underscore."""
     tree = _parsed(_file(part.package))
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(ast.unparse(each) == "__all__" for each in node.targets):
@@ -62,9 +63,9 @@ def public_names(part: Part) -> list[str]:
 
 
 def definition(package: str, name: str) -> Public:
-    """Where a public name is defined, through the imports of its package. Raises LookupError where it is not found."""
+    """Find the definition of a public name through the imports of its package. Raises LookupError if there is none."""
     file = _file(package)
-    for _ in range(6):  # packages that hand a name on
+    for _ in range(6):  # follows packages that re-export a name
         tree = _parsed(file)
         found = tuple(node for node in tree.body if _defines(node, name))
         if found:
@@ -81,7 +82,7 @@ def definition(package: str, name: str) -> Public:
 
 
 def markdown(part: Part) -> str:
-    """The page of one package."""
+    """Format the page of one package."""
     tree = _parsed(_file(part.package))
     pieces = [f"# {part.title}\n", _prose(ast.get_docstring(tree) or "")]
     for name in public_names(part):
@@ -137,7 +138,7 @@ def _fields(found: Public, node: ast.ClassDef) -> Iterator[tuple[str, str, str]]
 
 
 def _below(body: list[ast.stmt], node: ast.stmt) -> str:
-    """The string below an assignment, which documents it."""
+    """Return the string after an assignment, which documents it."""
     at = body.index(node) + 1
     if at < len(body):
         following = body[at]
@@ -162,7 +163,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str = "") -> 
 
 
 def _split(arguments: str) -> list[str]:
-    """Arguments at their commas, not those inside brackets."""
+    """Split arguments at commas that are not inside brackets."""
     parts, depth = [""], 0
     for character in arguments:
         depth += (character in "([{") - (character in ")]}")
@@ -177,7 +178,7 @@ _PARAMETER = re.compile(r"^(\*{0,2}\w+(?:, \w+)*): (.*)$")
 
 
 def _prose(doc: str) -> str:
-    """A docstring as Markdown: paragraphs, what is said of each parameter as a list, examples as code."""
+    """Convert a docstring to Markdown: paragraphs, a list of parameters, and examples as code."""
     out: list[str] = []
     lines = doc.splitlines()
     fenced = False
@@ -200,7 +201,7 @@ def _prose(doc: str) -> str:
 
 
 def _linked(text: str) -> str:
-    """Without links that are written for docs/api.md; and what looks like HTML stays text."""
+    """Remove links written for docs/api.md, and escape what looks like HTML."""
     text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text)
     return re.sub(r"<(?=[A-Za-z/!])", "&lt;", text) if "`" not in text else text
 
@@ -229,7 +230,7 @@ def _absolute(file: Path, node: ast.ImportFrom) -> str:
 
 
 def _file(module: str) -> Path:
-    """Of a module of the package; retrievers/ and pipelines/ stand beside copyspec/."""
+    """Return the file of a module of the package; retrievers/ and pipelines/ are beside copyspec/."""
     path = Path(*module.split("."))
     outside = Path(*module.split(".")[1:])
     for each in (path, outside):
@@ -246,7 +247,7 @@ def _parsed(file: Path) -> ast.Module:
 
 @cache
 def _comments(file: Path) -> dict[int, str]:
-    """The comment of each line that has one."""
+    """Return the trailing comment of each line that has one."""
     source = io.StringIO(file.read_text(encoding="utf-8"))
     return {
         token.start[0]: token.string.lstrip("# ")
