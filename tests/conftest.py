@@ -1,4 +1,5 @@
-"""What every test runs under: one thread, no network, no model of the user's, hypothesis without deadlines."""
+"""Settings shared by all tests: one thread, no network, no model from the user's settings, hypothesis without
+deadlines."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ["COPYSPEC_MODEL"] = "default"  # the bundled model, whatever else this machine has
+os.environ["COPYSPEC_MODEL"] = "default"  # use the bundled model, whatever else is installed on this machine
 
 import pytest
 import torch
@@ -32,18 +33,18 @@ if not torch.cuda.is_available():
 # Tiny models are slower on several threads, and the suite runs one worker per core.
 torch.set_num_threads(1)
 
-# A shell's background jobs ignore Ctrl-C, and so would every process that they start.
+# A shell's background jobs ignore Ctrl-C, and processes that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A machine that is busy with something else must not fail a property.
+# A busy machine must not fail a property test.
 settings.register_profile("copyspec", deadline=None, derandomize=True)
 settings.load_profile("copyspec")
 
 
 @pytest.fixture(scope="module")
 def steady_drafts() -> Iterator[None]:
-    """Drafts whatever they cost: on tiny models and a busy machine, timings would decide what a test sees."""
+    """Draft whatever it costs. With tiny models on a busy machine, measured times would decide what a test sees."""
 
     def budget(self: CostModel, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
         return Budget(max_nodes)
@@ -56,7 +57,7 @@ def steady_drafts() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    """A tiny model with random weights. A test module may have one of its own in its place."""
+    """A tiny model with random weights. A test module may override it with a fixture of its own."""
     from copyspec import Engine
     from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
@@ -65,7 +66,7 @@ def engine() -> Engine:
 
 @pytest.fixture
 def llm(engine: Engine) -> ChatCopySpec:
-    """The engine as LangChain's chat model, of short answers."""
+    """The engine as LangChain's chat model, limited to short answers."""
     from copyspec.pipelines.langchain import ChatCopySpec
 
     return ChatCopySpec(model=engine, max_tokens=3)
@@ -73,7 +74,7 @@ def llm(engine: Engine) -> ChatCopySpec:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """The prompts of LangChain's models and the references of each."""
+    """Records the prompts of LangChain's models and the references of each."""
     from tests.helpers.chains import watch
 
     return watch(monkeypatch)
@@ -92,13 +93,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def named_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers where a call names no model."""
+    """Make this folder the default model, for calls that name none."""
     monkeypatch.setenv("COPYSPEC_MODEL", str(folder))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Coroutines run in a loop of their own: no plugin, and none of its settings, is needed for it."""
+    """Run coroutine tests in an event loop of their own, so that no plugin is needed."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = inspect.signature(pyfuncitem.obj).parameters

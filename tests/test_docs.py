@@ -1,4 +1,4 @@
-"""What the documentation says: its code runs, its commands exist, its generated parts are current, its links lead."""
+"""Documentation: its code runs, its commands exist, its generated parts are current, and its links work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needs_default_model = pytest.mark.skipif(
 
 
 def _commands(prefix: str) -> list[tuple[str, str]]:
-    """Lines of shell blocks that hold `prefix`, with the page of each."""
+    """Return the lines of shell blocks that contain `prefix`, with the page of each."""
     found = [
         (page.name, line.partition(" #")[0].strip())
         for page in PAGES
@@ -76,7 +76,7 @@ def test_make_targets_exist(page: str, command: str) -> None:
 
 
 def _modules() -> dict[str, list[str]]:
-    """Commands by the module that they run."""
+    """Group the commands by the module that they run."""
     found: dict[str, list[str]] = {}
     for _, command in _commands("python -m "):
         found.setdefault(command.split()[2], []).append(command)
@@ -155,7 +155,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_takes_three_minutes() -> None:
     prose = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    prose = re.sub(r"^\|.*$", "", prose, flags=re.MULTILINE)  # tables are looked up, not read
-    prose = re.sub(r"\]\([^)]*\)", "]", prose)  # nor is where a link leads
+    prose = re.sub(
+        r"^\|.*$", "", prose, flags=re.MULTILINE
+    )  # tables are for looking things up and are not counted as prose
+    prose = re.sub(r"\]\([^)]*\)", "]", prose)  # link targets are not prose either
     words = len(re.findall(r"\w+", prose))
     assert words <= 775, f"{words} words beside tables: more than three minutes"

@@ -1,4 +1,4 @@
-"""Every example runs as its docstring says, stays short, and the demo finds its outputs equal."""
+"""Examples: each runs as its docstring says and stays short, and the demo's outputs are equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUNNABLE = [path for path in EXAMPLES if "def main(" in path.read_text(encoding="utf-8")]
 MAX_LINES = 40
-NEEDS = {"langgraph_node": "langgraph", "langchain_agent": "langchain"}  # beside the package's own requirements
+NEEDS = {"langgraph_node": "langgraph", "langchain_agent": "langchain"}  # in addition to the package's own requirements
 
 needs_default_model = pytest.mark.skipif(
     not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"
@@ -43,7 +43,7 @@ def test_examples_are_short_and_say_what_they_show(path: Path) -> None:
 @needs_default_model
 @pytest.mark.parametrize("name", [path.stem for path in RUNNABLE if path.stem not in ("own_model", "demo")])
 def test_examples_run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this process, so that they share its imports and the model; those below have one of their own."""
+    """Runs in this process, so that examples share imports and the model; those below use their own model."""
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     monkeypatch.setenv("COPYSPEC_MODEL", "default")

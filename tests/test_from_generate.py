@@ -1,4 +1,4 @@
-"""docs/from_generate.md: both sides of each line give the same tokens, and every other call runs."""
+"""docs/from_generate.md: both sides of each table row give the same tokens, and every other call runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_page_has_rows() -> None:
     assert len(CALLS) >= 10
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch.compile's own import
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # raised by torch.compile's own import
 def test_every_other_call_runs(tmp_path: Path) -> None:
     model, tok = llama(len(byte_level()), seed=5), byte_level()
     model.save_pretrained(tmp_path)

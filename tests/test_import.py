@@ -1,4 +1,4 @@
-"""Importing copyspec is cheap: heavy packages come with the first use."""
+"""Importing copyspec is cheap: heavy packages are imported on first use."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_import_loads_nothing_heavy(module: str) -> None:
 
 def test_import_takes_less_than_a_third_of_a_second() -> None:
     code = "import time; t = time.perf_counter(); import copyspec; print(time.perf_counter() - t)"
-    # The fastest of a few: another process may be busy on this core.
+    # The fastest of several runs, since another process may be busy on this core.
     assert min(float(run(code)) for _ in range(3)) < 0.3
 
 
 OF_MODELS = {"torch", "transformers", "tokenizers", "huggingface_hub", "safetensors", "langchain_core", "fastapi"}
-LATE = {"numpy", "asyncio", "multiprocessing", "sqlite3"}  # of what the command line begins with
+LATE = {"numpy", "asyncio", "multiprocessing", "sqlite3"}  # imported late by the command line
 
 UNCHANGED = "```\nthere is no prose here\n```\n"
 
@@ -58,7 +58,7 @@ UNCHANGED = "```\nthere is no prose here\n```\n"
 def test_the_command_line_loads_models_where_they_are_needed(
     command: str, code: int, allowed: set[str], tmp_path: Path
 ) -> None:
-    """By the modules that it imports, which decide how long it takes: help, errors, files without prose."""
+    """The number of imported modules decides how long help, errors and files without prose take."""
     file = tmp_path / "code.md"
     file.write_text(UNCHANGED)
     arguments = command.format(file=file, folder=tmp_path).split()

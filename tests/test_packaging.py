@@ -1,4 +1,5 @@
-"""The wheel holds what it should, the pins fit the requirements, and no platform is asked for another's packages."""
+"""The wheel contains what it should, pins fit the requirements, and no platform installs another platform's
+packages."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ PLATFORMS = {
 
 
 def _requirements(extra: str | None = None, python: str = PYTHONS[-1]) -> list[Requirement]:
-    """What is asked for under Python `python`, on any platform."""
+    """Return what is required under Python `python`, on any platform."""
     project = PROJECT["project"]
     lines = [
         Requirement(line) for line in (project["optional-dependencies"][extra] if extra else project["dependencies"])
@@ -55,7 +56,7 @@ def _applies(requirement: Requirement, platform: str) -> bool:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that nothing is left in the checkout."""
+    """Built from a copy, so that the checkout stays clean."""
     scratch = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns(
         ".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "training"
@@ -159,7 +160,9 @@ def test_every_requirement_is_pinned_once_and_within_its_range(python: str) -> N
 def test_set_up_takes_the_pins_in_the_same_command() -> None:
     commands = [line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if " install " in line]
     assert "-c constraints.txt -e '.[dev]'" in commands[0]
-    assert all("--no-deps" in each or "-c constraints.txt" in each for each in commands[1:])  # no other versions
+    assert all(
+        "--no-deps" in each or "-c constraints.txt" in each for each in commands[1:]
+    )  # so that no other versions are installed
 
 
 def test_ci_runs_the_command_of_the_readme() -> None:

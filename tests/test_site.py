@@ -1,4 +1,5 @@
-"""The site: its made pages hold every public name, option and figure, its links are led, dead ones are found."""
+"""The site: generated pages contain every public name, option and figure; links are adapted, and dead ones are
+found."""
 
 from __future__ import annotations
 

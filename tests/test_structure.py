@@ -1,4 +1,4 @@
-"""The structure: imports point down, from floor to floor, and never in a circle. Those for type checkers count too."""
+"""The structure: imports go from higher to lower layers and never form a cycle. Type-checking imports count too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# From the lowest floor to the highest; a room may import from floors below its own. "" is the package's face.
+# From the lowest layer to the highest; a module may import from lower layers. "" is the package's `__init__`.
 FLOORS = (
     {"budget", "checks", "filesystem", "fingerprints", "forks", "json_strings", "sources", "static_options", "tree"},
     {"models", "options", "targets", "text"},
@@ -31,7 +31,7 @@ FLOORS = (
 
 
 def module_name(path: Path) -> str:
-    """As it is imported: retrievers/ and pipelines/ stand beside copyspec/, and belong to it."""
+    """Return the module's import name: retrievers/ and pipelines/ are beside copyspec/ but belong to it."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     parts = parts if parts[0] == "copyspec" else ("copyspec", *parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -45,7 +45,7 @@ FILES = {
 
 
 def imports(name: str, source: str) -> Iterator[str]:
-    """The package's modules that `source` imports anywhere: at its top, in functions, for type checkers."""
+    """Yield the package's modules that `source` imports at any level, including those for type checkers only."""
     package = name if FILES[name].stem == "__init__" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -54,7 +54,7 @@ def imports(name: str, source: str) -> Iterator[str]:
             base = ".".join(package.split(".")[: 1 - node.level or None]) if node.level else ""
             base = ".".join(filter(None, (base, node.module)))
             for each in node.names:
-                # `from .formats import text` means the module: a package's face is meant where it has the name.
+                # `from .formats import text` means the module, unless the package itself defines that name.
                 yield from [found for found in (f"{base}.{each.name}", base) if found in FILES][:1]
 
 
@@ -84,7 +84,7 @@ def test_imports_point_down() -> None:
     assert up == []
 
 
-FORBIDDEN = {"copyspec.pipelines": "copyspec.decoding"}  # what steps over a floor that keeps a secret
+FORBIDDEN = {"copyspec.pipelines": "copyspec.decoding"}  # imports that bypass a layer which hides another
 
 
 def test_pipelines_reach_decoding_through_the_engine_alone() -> None:
@@ -112,7 +112,11 @@ def test_every_way_to_import_counts(name: str, source: str, found: str) -> None:
     assert list(imports(name, source)) == [found]
 
 
-OWN_NAMES = {"BM25Retriever", "Citation", "DraftModel"}  # forms of LangChain and llama.cpp for what the package has too
+OWN_NAMES = {
+    "BM25Retriever",
+    "Citation",
+    "DraftModel",
+}  # LangChain's and llama.cpp's versions of classes that the package has as well
 
 
 def test_no_class_has_the_name_of_another() -> None:
@@ -125,7 +129,8 @@ def test_no_class_has_the_name_of_another() -> None:
 
 
 def test_private_names_of_transformers_stand_in_hooks_alone() -> None:
-    """What begins with an underscore may change in any version. Names of our own classes are known by the modules."""
+    """Names that begin with an underscore may change in any version. Names of copyspec's own classes come from its
+    modules."""
     modules = {
         name: ast.parse(path.read_text()) for name, path in FILES.items() if name.startswith("copyspec.targets.")
     }
@@ -153,11 +158,11 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
-ROW_VALUES = {"Chunk", "Input", "Job", "Output", "Result"}  # hold what an option came to, for one row
+ROW_VALUES = {"Chunk", "Input", "Job", "Output", "Result"}  # these store the resulting value of an option for one row
 
 
 def test_an_option_is_written_once() -> None:
-    """Besides the dataclass: what decoding is told of sampling, what a generator writes, and the command line."""
+    """Besides the dataclass, only sampling options, generator options and the command line may repeat an option."""
     known = {"call_options", "keywords", "options"}
     options = next(
         node

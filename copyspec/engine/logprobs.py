@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,9 @@ class TokenLogprob:
 
 
 class LogprobRecorder:
-    """A logits processor that leaves the scores unchanged and records them for one row, position by position."""
+    """A logits processor that leaves the scores unchanged and records them for one row, position by position.
+
+    It is called in the thread that decodes, and `take` in that of the caller, who reads outputs meanwhile."""
 
     def __init__(
         self, start: int, count: int, warpers: Sequence[LogitsProcessor], decode: Callable[[Sequence[int]], str]
@@ -36,15 +39,18 @@ class LogprobRecorder:
         self._start, self._count, self._warpers, self._decode = start, count, warpers, decode
         self._rows: dict[int, torch.Tensor] = {}  # position -> [V], until the token is known
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         position = input_ids.shape[1] - self._start
-        if (row := self._rows.pop(position - 1, None)) is not None:
-            self._know(position - 1, row, int(input_ids[0, -1]))
         warped: Any = scores
         for warper in self._warpers:
             warped = warper(input_ids, warped)
-        self._rows[position] = warped[0].float().log_softmax(-1)
+        row = warped[0].float().log_softmax(-1)
+        with self._lock:
+            if (before := self._rows.pop(position - 1, None)) is not None:
+                self._know(position - 1, before, int(input_ids[0, -1]))
+            self._rows[position] = row
         return scores
 
     def take(self, first: int, tokens: Sequence[int]) -> list[TokenLogprob]:
@@ -62,9 +68,10 @@ class LogprobRecorder:
         self._known[position] = row[token], values, ids
 
     def _token(self, position: int, token: int) -> TokenLogprob:
-        if (row := self._rows.pop(position, None)) is not None:
-            self._know(position, row, token)
-        chosen, values, ids = self._known.pop(position)
+        with self._lock:
+            if (row := self._rows.pop(position, None)) is not None:
+                self._know(position, row, token)
+            chosen, values, ids = self._known.pop(position)
         pairs = zip(values.tolist(), ids.tolist(), strict=True)
         top = [TokenLogprob(i, self._decode([i]), value) for value, i in pairs if value > float("-inf")]
         return TokenLogprob(token, self._decode([token]), float(chosen), tuple(top))

@@ -1,4 +1,4 @@
-"""The benchmark of correct text: its data, how a wrong sentence is judged, and a run without a model."""
+"""The benchmark of correct text: its data, the judgement of wrong sentences, and a run without a model."""
 
 from __future__ import annotations
 

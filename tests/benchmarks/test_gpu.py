@@ -1,4 +1,4 @@
-"""What waits for a GPU runs on a CPU, in sizes that tests can do."""
+"""The GPU benchmarks, run on a CPU in small sizes."""
 
 from __future__ import annotations
 

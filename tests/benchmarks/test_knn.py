@@ -1,4 +1,4 @@
-"""The benchmark of speculative kNN-LM takes its methods in turn, takes medians, and compares every output."""
+"""The benchmark of speculative kNN-LM alternates its methods, takes medians, and compares every output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement of the bundled model: GLEU against values worked out by hand, the guard, samples."""
+"""Quality measurements of the bundled model: GLEU against values computed by hand, the guard, samples."""
 
 from __future__ import annotations
 

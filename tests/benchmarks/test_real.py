@@ -1,4 +1,4 @@
-"""Benchmarks of a real model: what they count, without the model."""
+"""Benchmarks of a real model: their counting, without the model."""
 
 from __future__ import annotations
 

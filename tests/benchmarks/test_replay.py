@@ -1,4 +1,4 @@
-"""The replay benchmark: how it counts, what the published rules draft, what it prints and writes."""
+"""The replay benchmark: its counting, the published drafting rules, and its reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RECORDED = Path(__file__).parents[3] / "shared" / "data"
 
 
 class Always:
-    """Drafts the right tokens, `length` a call."""
+    """Drafts the right tokens, `length` per call."""
 
     def __init__(self, output: Sequence[int], length: int) -> None:
         self.rest, self.length = list(output), length
@@ -78,7 +78,8 @@ def test_prompt_lookup_takes_the_leftmost_match_of_two_then_one() -> None:
 
 
 def assert_equal_drafts(prompt: Sequence[int], output: Sequence[int], eos: int, rng: random.Random) -> None:
-    """Hugging Face's class and the dictionary draft the same before every token, told in pieces of any length."""
+    """Hugging Face's class and the dictionary draft the same before every token, with outputs extended in random
+    pieces."""
     drafters = HfPromptLookup(prompt, [], eos), PromptLookup(prompt, [], eos)
     at = 0
     while True:
@@ -93,7 +94,7 @@ def assert_equal_drafts(prompt: Sequence[int], output: Sequence[int], eos: int, 
 
 
 def test_prompt_lookup_drafts_as_the_class_of_transformers() -> None:
-    """On random tokens of few kinds, so that matches abound, ends of sequence within the prompt among them."""
+    """Random tokens from a small vocabulary give many matches; prompts may contain end-of-sequence tokens."""
     rng = random.Random(0)
     for _ in range(60):
         kinds = rng.randint(1, 12)
@@ -126,7 +127,10 @@ def test_llma_takes_the_first_occurrence_of_the_longest_ngram_of_the_output() ->
 def test_llma_copies_nineteen_tokens_after_at_most_five() -> None:
     reference = list(range(100, 160))
     assert drafted(Llma([], [[103, 7], reference], EOS), [101, 102, 103]) == reference[4:23]
-    five = [[1, 102, 103, 104, 105, 106, 7], reference]  # the sixth token before does not count: the first occurrence
+    five = [
+        [1, 102, 103, 104, 105, 106, 7],
+        reference,
+    ]  # the sixth token back does not count, so this is the first occurrence
     assert drafted(Llma([], five, EOS), [101, 102, 103, 104, 105, 106]) == [7]
 
 
@@ -142,7 +146,7 @@ def test_shallow_aggressive_decoding_resumes_on_a_unique_ngram() -> None:
 
 
 def published_sad(source: Sequence[int], output: Sequence[int]) -> int:
-    """Calls of the published algorithm, after its description: `output` ends with EOS, which `source` lacks."""
+    """Count the calls of the published algorithm. `output` ends with EOS, which `source` does not contain."""
     ends: dict[tuple[int, ...], list[int]] = {}
     for end in range(1, len(source) + 1):
         for n in range(1, min(3, end) + 1):
@@ -182,7 +186,7 @@ def test_a_budget_keeps_what_promises_enough() -> None:
 
 
 def counts_of(trees: Sequence[Sequence[float]], budget: Budget) -> replay.Tally:
-    """Counts of calls whose trees have these scores."""
+    """Count calls whose trees have these scores."""
     return replay.Tally(calls=len(trees), nodes=sum(budget.cut(scores) for scores in trees))
 
 
@@ -213,7 +217,7 @@ def test_drafts_that_are_all_certain_are_made_shorter() -> None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """A tokenizer of words and transcripts of an editing task and another."""
+    """A tokenizer of words, and transcripts of an editing task and of another task."""
     words = ["[UNK]", "</s>", "the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "away", "from", "it"]
     tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
@@ -265,7 +269,7 @@ def test_several_limits_and_a_mean_of_nodes(
 def test_methods_of_peers_say_what_they_need(
     files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "arctic_inference", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "arctic_inference", None)  # makes the import fail, as if it were not installed
     with pytest.raises(SystemExit):
         replay.main([str(files[0]), "--tokenizer", str(files[1]), "--methods", "copyspec,arctic"])
     assert "arctic runs the compiled code of arctic-inference, which is not installed" in capsys.readouterr().err
@@ -287,7 +291,7 @@ def test_peers_are_compared_at_the_same_limit() -> None:
 
 
 class Page(HTMLParser):
-    """The tags of a page, in order, those without an end left out of the count of open ones."""
+    """Collects the tags of a page in order, and the number of open ones; void elements are not counted."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The table of docs/survey.md: times per token beside the right base, and which outputs must be equal."""
+"""The table of docs/survey.md: times per token relative to the right baseline, and which outputs must be equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speed benchmark on tiny shapes: replay says what was recorded, counting is the same for every method."""
+"""The speed benchmark on tiny shapes: replayed outputs are the recorded ones, and all methods are counted alike."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_transcripts_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_an_end_past_the_models_vocabulary_is_refused(tmp_path: Path) -> None:
     model = Model("tiny", tiny_model(), None, frozenset())
-    words = {f"w{i}": i for i in range(model.model.config.vocab_size)}  # none of them an end of sequence
+    words = {f"w{i}": i for i in range(model.model.config.vocab_size)}  # no end of sequence among them
     Tokenizer(WordLevel(words, unk_token="w0")).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="needs 260 tokens with its end of sequence, 'tiny' has only 259"):
         transcript_sets(model, TranscriptOptions([], str(tmp_path / "tokenizer.json")))

@@ -1,4 +1,4 @@
-"""`copyspec chat`: what was said stays said, files are read and copied from, Ctrl-C ends an answer and nothing else."""
+"""`copyspec chat`: the history is kept, files are read and copied from, and Ctrl-C ends only the current answer."""
 
 from __future__ import annotations
 

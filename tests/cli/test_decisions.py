@@ -1,4 +1,4 @@
-"""Corrections that are looked at on a page, and made later out of what it saved."""
+"""Corrections reviewed on an HTML page, and applied later from the decisions that it saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT = "# A note\r\n\r\nThe childrens <b>came</b> to see the boat.\r\n\r\nThe ch
 
 @pytest.fixture
 def decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
-    """What the page of two files saves, with every change taken."""
+    """The decisions that the page of two files saves when every change is accepted."""
     monkeypatch.setenv("COPYSPEC_MODEL", "default")
     monkeypatch.chdir(tmp_path)
     Path("a.md").write_bytes(TEXT.encode())
@@ -42,7 +42,7 @@ def test_what_was_taken_is_made_and_nothing_else(decisions: Any, capfdbinary: py
     code, out, _ = apply(capfdbinary, decisions, "a.md", "c.txt", "-i")
     assert (code, out) == (0, b"")
     assert Path("a.md").read_bytes() == TEXT.replace("The childrens `", "The children `").encode()
-    assert "childrens" in Path("b.txt").read_text()  # it was not named
+    assert "childrens" in Path("b.txt").read_text()  # not named on the command line
     code, out, err = apply(capfdbinary, decisions, "a.md", "b.txt", "-i")
     assert code == 3 and "a.md: the file has changed since" in err
     assert Path("b.txt").read_text() == "</script> The children came to see the boat.\n"

@@ -1,4 +1,4 @@
-"""The command line's options of drafting: smaller models, rules, and the mark of lossy ones."""
+"""The drafting options of the command line: smaller models, rules, and the mark of lossy ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`copyspec gec` with the bundled model, format by format: its corrections are made, and every other byte stays."""
+"""`copyspec gec` with the bundled model, format by format: corrections are made, and every other byte stays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def both(marked: str) -> tuple[bytes, bytes]:
-    """What `[wrong|right]` says, before and after; bad bytes are written as lone surrogates."""
+    """Return the file before and after correction, from text with `[wrong|right]`; lone surrogates become bad bytes."""
     sides = (re.sub(r"\[(\w[\w ]*)\|([\w ]+)\]", rf"\{side}", marked) for side in (1, 2))
     before, after = (side.encode("utf-8", "surrogateescape") for side in sides)
     return before, after
@@ -96,7 +96,7 @@ def test_edits_of_a_file_applied_to_its_bytes_give_the_output(
 
 
 def test_headings_cells_and_lone_words_stay(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """What the bundled model makes sentences of ("Task. Task.") stays what it is, in plain text too."""
+    """The bundled model turns these into sentences ("Task. Task."), which must not be applied, in plain text either."""
     pages = {
         "a.md": b"# Task\n\nOwner\n\n| Task | Owner | Due date |\n|---|---|---|\n| Total | Anna | Monday |\n",
         "a.txt": b"Task\n\nDue date\n\nIt is late.\n\nDear Anna,\n",
@@ -157,7 +157,7 @@ def test_an_open_document_is_compared_by_its_text(tmp_path: Path, capfdbinary: p
 
 
 def test_a_corpus_keeps_its_lines(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """JFLEG dev, a part of it: as many lines as before, and each one as it is alone."""
+    """Part of JFLEG dev: the number of lines stays, and each line is corrected as if it were alone."""
     if not (DATA / "jfleg_dev.jsonl.gz").exists():
         pytest.skip("no JFLEG here")
     with gzip.open(DATA / "jfleg_dev.jsonl.gz", "rt", encoding="utf-8") as file:

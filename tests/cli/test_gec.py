@@ -32,7 +32,7 @@ def fix(text: str) -> str:
 
 @pytest.fixture(autouse=True)
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known words are corrected; no model is loaded."""
+    """Correct known words without loading a model."""
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="known words"))
 
 
@@ -109,7 +109,7 @@ def test_only_mistakes_change(
 def test_every_line_of_a_corpus_stays(
     options: list[str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of JFLEG dev, blank lines between, and a corrector whose context half of the lines exceed."""
+    """All of JFLEG dev, with blank lines between, and a corrector whose context is shorter than half of the lines."""
     if not CORPUS.exists():
         pytest.skip(f"{CORPUS.name} is not there")
     with gzip.open(CORPUS, "rt", encoding="utf-8") as rows:
@@ -163,14 +163,18 @@ def test_no_backup_is_overwritten_and_shells_name_our_own_files(
         assert ("an older backup exists and is kept" in err) == bool(number)
     kept = [Path(name).read_bytes() for name in ("a.txt.bak", "a.txt.bak.1", "a.txt.bak.2")]
     assert kept == texts
-    Path("a.txt").write_bytes(texts[-1])  # undone, and corrected again: that backup is there already
+    Path("a.txt").write_bytes(texts[-1])  # undone and corrected again: this backup exists already
     assert run_binary(capfdbinary, "gec", "-i", "--backup", "a.txt")[0] == 0
     assert not Path("a.txt.bak.3").exists() and Path("a.txt.bak.2").read_bytes() == texts[-1]
-    Path("a.txt.bak").replace("a.txt")  # the first run undone: a gap is not filled, since numbers say which is later
+    Path("a.txt.bak").replace(
+        "a.txt"
+    )  # undo the first run: the gap is not reused, since higher numbers mean later backups
     assert "or the backup named above instead" in run_binary(capfdbinary, "gec", "-i", "--backup", "a.txt")[2]
     assert not Path("a.txt.bak").exists() and Path("a.txt.bak.3").read_bytes() == texts[0]
     Path("a.txt.bak.3").rename("a.txt.bak")
-    assert b"He went" in run_binary(capfdbinary, "gec", "a.txt.bak", "--format", "txt")[1]  # named alone it is meant
+    assert (
+        b"He went" in run_binary(capfdbinary, "gec", "a.txt.bak", "--format", "txt")[1]
+    )  # a backup named explicitly is corrected
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

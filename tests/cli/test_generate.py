@@ -1,4 +1,4 @@
-"""The command line: results on stdout and nothing else, one line per error, exit codes."""
+"""The command line: stdout has only results, an error is one line, and exit codes are as documented."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     stop = expected()[4:6]
     assert run(capsys, "generate", "the cat", "--stop", stop, *LENGTH)[1] == expected(stop=stop) + "\n"
     for options, same in ((["--system", "Hi."], {"system": "Hi."}), (["--chat"], {"chat": True})):
-        answer = expected(**same).removeprefix(" ")  # some models begin every answer with one
+        answer = expected(**same).removeprefix(" ")  # some models begin every answer with a space
         assert run(capsys, "generate", "the cat", *options, *LENGTH)[1] == answer + "\n"
     for same in (["--max-draft-nodes", "0"], ["--stream"], ["--no-stream"], ["--dtype", "float32", "--device", "cpu"]):
         assert run(capsys, "generate", "the cat", *same, *LENGTH)[1] == expected() + "\n"

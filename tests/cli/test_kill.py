@@ -1,4 +1,4 @@
-"""`kill -9` at ten random moments, then `--resume`: the command with the bundled model, in processes of its own."""
+"""`kill -9` at ten random moments, then `--resume`: the command with the bundled model, in separate processes."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ for line in sys.stdin:
 
 
 class Commands:
-    """Runs of the command, each a process forked from one that has imported everything."""
+    """Runs the command in processes forked from one that has imported everything."""
 
     def __init__(self, to: IO[bytes], back: IO[bytes]) -> None:
         self._to, self._back = to, back
 
     def start(self, log: Path, *arguments: object) -> int:
-        """The id of the process."""
+        """Start the command and return the process id."""
         self._to.write(json.dumps([str(log), list(map(str, arguments))]).encode() + b"\n")
         self._to.flush()
         return int(self._back.readline())
 
     def wait(self) -> int:
-        """The exit code, negative for a signal."""
+        """Return the exit code, negative for a signal."""
         return int(self._back.readline())
 
 
@@ -100,7 +100,7 @@ def sentences(rng: random.Random) -> list[str]:
 
 
 def journalled(path: Path) -> list[str]:
-    """Keys of the outcomes whose lines are whole."""
+    """Return the keys of the outcomes whose lines are complete."""
     lines = path.read_bytes().splitlines(keepends=True)[1:] if path.exists() else []
     return [json.loads(line)["key"] for line in lines if line.endswith(b"\n")]
 
@@ -119,7 +119,7 @@ def test_ten_kills_lose_nothing_and_nothing_is_decoded_twice(tmp_path: Path, com
     whole, killed = tmp_path / "whole.txt", tmp_path / "killed.txt"
     for file in (whole, killed):
         file.write_bytes(data)
-    # Float32: in half precision near-ties may depend on the other texts of a batch.
+    # Float32, because in half precision near-ties may depend on the other texts of a batch.
     options = ["gec", "-i", "-q", "--dtype", "float32", "--batch-size", ROWS]
     commands.start(tmp_path / "log", *options, whole)
     assert commands.wait() == 0
@@ -130,7 +130,7 @@ def test_ten_kills_lose_nothing_and_nothing_is_decoded_twice(tmp_path: Path, com
         log = tmp_path / f"log{number}"
         process = commands.start(log, *options, "--resume", killed)
         room = SENTENCES - len(known) - 4 * ROWS
-        if number:  # the first one is killed wherever it is, while it loads perhaps
+        if number:  # the first run is killed at any time, possibly while loading
             wait_for(journal, len(known) + rng.randint(0, max(0, min(7, room))))
         time.sleep(rng.random() * (0.05 if number else 1))
         os.kill(process, signal.SIGKILL)
@@ -152,7 +152,7 @@ def test_ten_kills_lose_nothing_and_nothing_is_decoded_twice(tmp_path: Path, com
 
 
 def wait_for(journal: Path, count: int) -> None:
-    """Until the journal is there and holds so many outcomes."""
+    """Wait until the journal exists and contains `count` outcomes."""
     end = time.monotonic() + 60
     while time.monotonic() < end and not (journal.exists() and journal.read_bytes().count(b"\n") > count):
         time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""`copyspec gec` as a linter: edits by line, annotations, names of files, and what a project says once."""
+"""`copyspec gec` as a linter: edits by line, annotations, file names, and a project's settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_the_hook_of_pre_commit_lists_and_changes_nothing(
     program, *arguments = shlex.split(hook["entry"])
     assert (program, hook["language"]) == ("copyspec", "python") and hook["require_serial"]
     for files, passes in ((["c.txt"], True), (["c.txt", "a.txt"], False)):
-        code, out, _ = run_binary(capfdbinary, *arguments, *files)  # a hook fails where its exit status is not 0
+        code, out, _ = run_binary(
+            capfdbinary, *arguments, *files
+        )  # a pre-commit hook fails if its exit status is not 0
         assert (code == 0, out == b"") == (passes, passes)
     assert Path("a.txt").read_text() == WRONG and len(list(project.iterdir())) == 3
     assert set(hook["types_or"]) == {"markdown", "plain-text", "rst", "asciidoc", "tex"}, "what folders give, too"
@@ -108,7 +110,7 @@ def test_lists_stand_alone(options: list[str], says: str, capfdbinary: pytest.Ca
 
 
 def test_a_project_says_what_stays(project: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """From folders inside it too; the command line has the last word."""
+    """Settings also apply in subfolders; the command line overrides them."""
     (project / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.copyspec]\nprotect = ["childrens"]\n')
     assert run_binary(capfdbinary, "gec", "a.txt", "--check", "-q")[:2] == (0, b"")
     assert run_binary(capfdbinary, "gec", "a.txt", "--check", "-q", "--protect", "boat")[0] == 1
@@ -136,7 +138,7 @@ def test_what_a_project_may_not_say(project: Path, table: str, says: str) -> Non
 
 
 def test_a_file_that_is_no_toml(project: Path) -> None:
-    """Somebody else's broken file is not ours to tell; our own is."""
+    """An invalid pyproject.toml is not copyspec's to report; an invalid settings file of its own is."""
     (project / "pyproject.toml").write_text("x = [")
     assert defaults(project) == {}
     (project / ".copyspec.toml").write_text("x = [")

@@ -1,4 +1,4 @@
-"""The language server, asked by pygls's client over stdin and stdout as an editor asks it."""
+"""The language server, tested through pygls's client over stdin and stdout, as an editor uses it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def editor(uri: str) -> None:
     published = await told.get()
     (diagnostic,) = published.diagnostics
     assert (published.uri, published.version, diagnostic.message) == (uri, 1, "'childrens' -> 'children'")
-    # Columns are counted in UTF-16: the sign before is two units.
+    # Columns are counted in UTF-16: the emoji before takes two units.
     assert diagnostic.range == lsp.Range(lsp.Position(2, 19), lsp.Position(2, 28))
 
     async def actions(place: Any, *only: str) -> Any:
@@ -60,7 +60,7 @@ async def editor(uri: str) -> None:
     change = lsp.TextDocumentContentChangePartial(range=edit.range, text=edit.new_text)
     versioned = lsp.VersionedTextDocumentIdentifier(2, uri)
     client.text_document_did_change(lsp.DidChangeTextDocumentParams(versioned, [change]))
-    assert await actions(start) == []  # what was found belongs to the version before
+    assert await actions(start) == []  # the findings belong to the previous version
     published = await told.get()
     assert published.version == 2 and not published.diagnostics
     client.text_document_did_close(lsp.DidCloseTextDocumentParams(lsp.TextDocumentIdentifier(uri)))

@@ -1,4 +1,4 @@
-"""`--adapter` and its neighbours: every command that loads a model hands the same options over."""
+"""`--adapter` and related options: every command that loads a model passes them on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are narrowed down: changed lines, kinds of change, marks in files, what is said yes to."""
+"""Restricted runs: changed lines only, certain kinds of change, marks in files, changes confirmed one by one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def corrected(path: Path, *selections: Selection) -> str:
-    """The file with every "teh" corrected that may be."""
+    """Return the file with every "teh" corrected that the run may change."""
     runner = Runner(FunctionCorrector(lambda text: text.replace("teh", "the")), LOOSE)
     (report,) = correct_files(runner, [path], FileOptions(in_place=True), selections=selections)
     assert report.error is None

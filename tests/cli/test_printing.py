@@ -1,4 +1,4 @@
-"""What a terminal gets: somebody else's text cannot move the cursor, colour, rename or overwrite."""
+"""Terminal output: untrusted text cannot move the cursor, change colours, set the title or overwrite lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress bar: on a terminal only, and only there."""
+"""The progress bar appears on a terminal, and nowhere else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def shown(arguments: list[str], columns: int = 80) -> tuple[int, bytes, str]:
-    """Exit code, stdout and what a terminal on stderr gets."""
+    """Return the exit code, stdout, and what a terminal at stderr receives."""
     terminal, inner = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
     command = [sys.executable, "-c", PROGRAM, *arguments]
@@ -36,7 +36,7 @@ def shown(arguments: list[str], columns: int = 80) -> tuple[int, bytes, str]:
         while True:
             try:
                 piece = os.read(terminal, 65536)
-            except OSError:  # Linux: nobody holds the other end
+            except OSError:  # on Linux: the other end is closed
                 break
             if not piece:
                 break

@@ -1,4 +1,4 @@
-"""`copyspec rag`: an answer from an index, and for each quoted part the document and the characters it stands in."""
+"""`copyspec rag` answers from an index, and gives document and character range of each quoted part."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_every_line_is_a_question_where_none_is_given(
     asked = "\n".join(["When does the office open?", "", "What is the zebra's name?", "Which month do bees visit?"])
     monkeypatch.setattr("sys.stdin", io.StringIO(asked))
     capsys.readouterr()
-    assert main(["rag", "--index", "town", "--dir", str(corpora)]) == 1  # one has no answer
+    assert main(["rag", "--index", "town", "--dir", str(corpora)]) == 1  # one question has no answer
     out, err = capsys.readouterr()
     shown = [block.splitlines() for block in out.rstrip().split("\n\n")]
     assert [lines[0] for lines in shown] == asked.replace("\n\n", "\n").split("\n") and err == ""

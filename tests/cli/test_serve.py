@@ -1,4 +1,4 @@
-"""`copyspec serve`: what it says, what it refuses, and how it ends."""
+"""`copyspec serve`: its messages, what it refuses, and how it shuts down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--html`, `--spans` and `--watch`: the same text, with where it came from."""
+"""`--html`, `--spans` and `--watch`: the same text, with the sources of its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node budget: what is kept of a tree, what calls are found to cost."""
+"""The node budget: which nodes of a tree are kept, and how the cost of a call is estimated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_without_costs_only_the_number_of_nodes_is_limited() -> None:
 
 
 def test_a_line_and_a_step_are_found() -> None:
-    """Calls of 5 ms without nodes, 7 ms + 0.1 ms a node with them, in any order and with disturbed ones."""
+    """Calls take 5 ms without nodes and 7 ms + 0.1 ms per node with them, in any order and with disturbances."""
     model = CostModel()
     for i in range(280):
         nodes = (0, 4, 12, 30, 0, 8, 1)[i % 7]
@@ -50,7 +50,7 @@ def test_a_line_and_a_step_are_found() -> None:
 
 
 def test_a_curve_that_rises_and_falls_is_found_whatever_the_load() -> None:
-    """Twelve nodes cost more than sixteen, as float32 products of few rows do; the machine's speed changes."""
+    """Twelve nodes cost more than sixteen, as with float32 products of few rows, while the machine's speed changes."""
     model, rng = CostModel(), random.Random(0)
     true = {0: 1.0, 1: 1.1, 2: 1.16, 4: 2.0, 8: 2.85, 12: 4.0, 16: 2.75, 32: 3.6}
     for i in range(600):
@@ -70,7 +70,7 @@ def test_nodes_of_a_first_call_cost_what_its_tokens_do_but_no_more_than_nodes_of
     assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.2)
     assert model.budget(1, 32).costs[20] == pytest.approx(1.3), "not yet measured, half as much again"
     for _ in range(30):
-        model.observe_first(1, 100, 0.5)  # mostly what any call costs, however many tokens it reads
+        model.observe_first(1, 100, 0.5)  # mostly the fixed cost of a call, whatever the number of tokens
         model.observe(1, 32, 0.164)
         model.observe(1, 0, 0.1)
     assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.4)
@@ -84,7 +84,7 @@ def test_a_device_that_prompts_keep_busy_takes_as_long_for_a_node() -> None:
     assert model.budget(2, 32, is_first=True).costs[10] == pytest.approx(1 + 10 * 2 * 0.004 / 0.1, rel=0.1)
     assert model.budget(2, 32).costs[10] == pytest.approx(1 + 10 * 2 * 0.004 / 0.1, rel=0.1), "not 0.02 a row"
     for _ in range(30):
-        model.observe_first(2, 50, 0.1)  # an idle device, which a plain pass does not fill either
+        model.observe_first(2, 50, 0.1)  # an idle device, which a plain pass does not use fully either
     assert model.budget(2, 32, is_first=True).costs[10] <= 1.2
 
 
@@ -112,7 +112,7 @@ def test_beyond_what_was_measured_nodes_cost_what_they_did_so_far() -> None:
 def test_prompts_are_read_in_as_many_calls_as_take_least_time() -> None:
     model = CostModel()
     assert model.split_first([1, 1000]) == [2], "nothing was measured"
-    model.observe_first(4, 250, 1.1)  # 1 ms a token, beside what a call takes
+    model.observe_first(4, 250, 1.1)  # 1 ms per token, beyond the fixed cost of a call
     assert model.split_first([1, 1000]) == [2], "nor what a call costs"
     model.observe(4, 0, 0.1)
     assert model.split_first([10, 10, 10, 100, 100]) == [3, 2]
@@ -134,7 +134,7 @@ def test_costs_lag_behind_by_one_pass() -> None:
         for model in (late, early):
             model.observe(1, nodes, seconds)
         early.learn()
-        early.learn()  # of no effect
+        early.learn()  # has no effect
         assert late.budget(1, 8) == before != early.budget(1, 8)
         assert late.take_ratio() == early.take_ratio() and late.budget(1, 8) == early.budget(1, 8)
     assert late.measured(1) == early.measured(1)

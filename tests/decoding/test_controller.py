@@ -1,4 +1,4 @@
-"""The controller in simulated time: what wrong drafts may cost at most, and that right ones are found again."""
+"""The controller in simulated time: the cost of wrong drafts is bounded, and right drafts are used again."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 
 
 def case(tokens: int = 100, seed: int = 0) -> Case:
-    """A text of its own tokens: nothing in it can be copied."""
+    """A text of distinct tokens: nothing in it can be copied."""
     rng = random.Random(seed)
     prompt = [rng.randrange(1, 1000) for _ in range(60)]
     return Case(prompt, (Source(prompt, "prompt"),), [*rng.sample(range(1000, 2000), tokens - 1), 0])
 
 
 def run(cases: Sequence[Case], device: Device, make: object, nodes: int = 32, batch_size: int = 1) -> Outcome:
-    """All cases with one cost model, as an engine has it."""
+    """Run all cases with one cost model, as an engine does."""
     costs, whole = CostModel(), Outcome([], 0.0)
     for start in range(0, len(cases), batch_size):
         part = cases[start : start + batch_size]
@@ -59,7 +59,7 @@ def test_a_drafter_that_is_always_wrong_costs_little(name: str, nodes: int, widt
 
 
 def test_rows_of_a_simulated_batch_open_in_any_order() -> None:
-    lengths = [320, 18, 15, 36, 12]  # once a token's cost is known, a batch reads short prompts before long ones
+    lengths = [320, 18, 15, 36, 12]  # once the cost of a token is known, a batch reads short prompts before long ones
     cases = [replace(case(seed=seed), prompt=list(range(1, length))) for seed, length in enumerate(lengths)]
     costs = CostModel()
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_rows_of_a_simulated_batch_open_in_any_order() -> None:
 
 
 def test_the_first_batch_drafts_what_pays_for_all_its_rows() -> None:
-    """Passes of 16 rows were never measured before. What one token takes is known from reading the prompts."""
+    """Passes with 16 rows have not been measured before. The cost of a token is known from reading the prompts."""
 
     def copied(case: Case, eos: frozenset[int]) -> Drafter:
         return create(list(case.sources), sorted(eos))
@@ -83,7 +83,8 @@ def test_the_first_batch_drafts_what_pays_for_all_its_rows() -> None:
 
 
 def test_wrong_drafts_become_few_and_small() -> None:
-    """Counts in simulated time are the same in every run: after a few tries a pass in sixteen or so is a probe."""
+    """In simulated time the counts are the same in every run: after a few trials, about a pass in sixteen is a
+    probe."""
     (stats,) = run([case(400)], DEVICES["cpu-bfloat16"], partial(wrong, 1)).stats
     assert stats.num_accepted_tokens == 0 and stats.num_calls == 400
     assert stats.num_draft_tokens < 120 and stats.num_drafts < 40
@@ -94,7 +95,7 @@ def test_wrong_drafts_become_few_and_small() -> None:
 
 def test_a_drafter_that_becomes_right_is_believed_again() -> None:
     class Late(AlwaysWrong):
-        """Wrong for 150 tokens, then right."""
+        """A drafter that is wrong for 150 tokens, then right."""
 
         def __init__(self, case: Case, eos: frozenset[int]) -> None:
             super().__init__(case)
@@ -128,7 +129,7 @@ def test_uncopyable_text_is_as_fast_as_plain_decoding() -> None:
             plain = run(cases, noisy, None, nodes=0)
             copied = run(cases, noisy, lambda case, eos: create(case.sources, eos))
             ratio = plain.seconds / copied.seconds
-            assert ratio >= (0.975 if noise == 0.0 else 0.94)  # two runs of noisy passes differ by themselves
+            assert ratio >= (0.975 if noise == 0.0 else 0.94)  # two runs with noisy pass times differ anyway
 
 
 @given(
@@ -136,7 +137,7 @@ def test_uncopyable_text_is_as_fast_as_plain_decoding() -> None:
     st.floats(0.0, 4.0),
 )
 def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, float]], start: float) -> None:
-    """At any moment at most `start` and SHARE per call are lost, beyond one look and one draft within the allowance."""
+    """The loss never exceeds `start` plus SHARE per call, plus one look and one draft within the allowance."""
     controller = DraftController(start)
     for count, (drafted, accepted, cost, look) in enumerate(calls, start=1):
         if not controller.wants_draft():
@@ -149,7 +150,7 @@ def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, f
 
 
 def test_the_widest_tree_is_paid_by_all_rows() -> None:
-    """A draft of one row holds up seven others: worth it alone, not for eight."""
+    """A draft of one row delays seven others: it pays for that row alone, but not for all eight."""
     tree = DraftTree([5, 6], [-1, 0], [0.5, 0.3], [None, None])
     costs = Budget(2, [1.0, 1.1, 1.15])
     alone, _ = fit([DraftController()], [tree], costs)
@@ -218,7 +219,7 @@ def test_stats_of_two_rows_add_up_to_what_was_last_measured() -> None:
 
 @st.composite
 def drafts(draw: st.DrawFn) -> tuple[list[int], list[float]]:
-    """Parents and scores, some of them equal, rising along a path, or beyond what a probability may be."""
+    """Parents and scores; some scores are equal, rise along a path, or exceed what a probability may be."""
     size = draw(st.integers(0, 24))
     parents = [draw(st.integers(ROOT, node - 1)) for node in range(size)]
     scores = st.sampled_from([0.0, 0.1, 0.5, 0.5000001, 0.9, 1.0, 1.5, -0.5, 1e-300, math.inf, -math.inf, math.nan])
@@ -264,7 +265,7 @@ def test_c_refuses_what_does_not_fit() -> None:
     assert COMPILED is not None
     chain, costs = ([-1, 0], [0.9, 0.8], 1.0, 2), [1.0] * 5
     for drafts_, costs_, widest, limit in [
-        ([([0, 1], [0.9, 0.8], 1.0, 2)], costs, 2, 4),  # a parent that comes later
+        ([([0, 1], [0.9, 0.8], 1.0, 2)], costs, 2, 4),  # a parent after its child
         ([([-1, 0], [0.9], 1.0, 2)], costs, 2, 4),
         ([([-1, 0], [0.9, 0.8], 1.0, 3)], costs, 2, 4),
         ([chain], costs, 1, 4),

@@ -1,4 +1,4 @@
-"""The benchmark of what drafting may cost: both clocks on a tiny shape, simulated time on the same rows."""
+"""The benchmark of what drafting may cost: wall and CPU time on a tiny shape, simulated time on the same rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def given(tmp_path: Path) -> list[str]:
 def test_a_model_is_run_and_its_figures_are_reported(given: list[str], tmp_path: Path) -> None:
     out = tmp_path / "report.json"
     chosen = ["--model", "shape:tiny-llama", "--dtype", "float32", "--repeat", "1", "--methods", "copyspec,wrong-8"]
-    code = never_slower.main([*given, *chosen, "--json", str(out)])  # outputs are compared inside
+    code = never_slower.main([*given, *chosen, "--json", str(out)])  # the benchmark compares the outputs itself
     report = json.loads(out.read_text())
     assert report["command"].startswith("python -m benchmarks.speed.never_slower") and not report["simulated"]
     (lines,) = report["results"].values()

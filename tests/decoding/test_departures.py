@@ -1,4 +1,4 @@
-"""Where outputs leave their edit source, and by what margin: the same with drafts and without, alone and in batches."""
+"""Where outputs depart from their edit source, and by which margin: independent of drafts and batches."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def followed(source: list[int], output: list[int], scores: torch.Tensor) -> tupl
     [
         ([1, 2, 3, 4, 5, EOS], []),
         ([1, 2, 8, 4, 5, EOS], [(2, 3, 5.0)]),  # 3 became 8
-        ([1, 2, 4, 5, EOS], [(2, 4, 1.0)]),  # 3 is gone: known when 5 follows 4
-        ([1, 2, 8, 3, 4, 5, EOS], [(2, 2, 5.0)]),  # 8 came in
-        ([1, 2, 3, 4, 5, 8, EOS], [(5, 5, -1.0)]),  # 8 at the end, where the source would have ended
-        ([1, 2, 3, EOS], [(3, 5, 5.0)]),  # the rest is gone
+        ([1, 2, 4, 5, EOS], [(2, 4, 1.0)]),  # 3 was deleted, which is known when 5 follows 4
+        ([1, 2, 8, 3, 4, 5, EOS], [(2, 2, 5.0)]),  # 8 was inserted
+        ([1, 2, 3, 4, 5, 8, EOS], [(5, 5, -1.0)]),  # 8 was appended, where the source would have ended
+        ([1, 2, 3, EOS], [(3, 5, 5.0)]),  # the rest was deleted
         ([8, 2, 3, 4, 7, EOS], [(0, 1, 7.0), (4, 5, 2.0)]),
     ],
 )

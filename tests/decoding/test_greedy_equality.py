@@ -38,7 +38,7 @@ def model_of(name: str) -> PreTrainedModel:
 
 
 def generated(model: PreTrainedModel, prompt: Sequence[int], length: int, eos: list[int]) -> list[int]:
-    """New tokens of transformers' own greedy search."""
+    """Return the new tokens of transformers' greedy search."""
     ids = torch.tensor([list(prompt)])
     output = model.generate(
         ids,
@@ -71,7 +71,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tuple[Request, list[int]]:
-    """A request and its expected output: a prompt that repeats itself, references that hold parts of the truth."""
+    """Make a request and its expected output: a repetitive prompt, and references that contain parts of the output."""
     rng = random.Random(case["seed"] + 1000 * row)
     phrase = [rng.randrange(3, VOCAB_SIZE) for _ in range(max(1, case["phrase"] - row))]
     prompt = phrase * case["repeats"]
@@ -95,7 +95,7 @@ def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tupl
 
 
 def check(name: str, case: dict[str, Any]) -> list[list[int]]:
-    """Decodes the case's rows and compares them; returns the outputs."""
+    """Decode the case's rows and compare them; return the outputs."""
     model = model_of(name)
     pairs = [make_request(model, case, row) for row in range(case["rows"])]
     requests = [request for request, _ in pairs]
@@ -116,7 +116,8 @@ def test_against_generate(name: str, case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "t5", "bart"])
 def test_long_rows_against_generate(name: str, rows: int, drafter: str) -> None:
-    """Far past the cache's first buffer and past the drafters' bounds on match lengths, in rows that drift apart."""
+    """Outputs exceed the cache's initial buffer and the drafters' limits on match lengths, in rows of diverging
+    lengths."""
     case = {
         "seed": 7 * rows,
         "rows": rows,

@@ -26,7 +26,7 @@ VOCAB = 12
 
 
 class StopAtSum:
-    """Stops where the output's sum reaches a bound: depends on every token, in order."""
+    """Stops when the sum of the output reaches a bound; depends on every token, in order."""
 
     def __init__(self, bound: int) -> None:
         self.bound, self.sum = bound, 0
@@ -37,7 +37,7 @@ class StopAtSum:
 
 
 class CountingProcessor(LogitsProcessor):
-    """Bans the last token, and notes the prefixes it was called with: each once, in order, as in plain decoding."""
+    """Bans the last token, and checks that it sees each prefix once and in order, as in plain decoding."""
 
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
@@ -70,7 +70,7 @@ def run(target: FakeTarget, requests: Sequence[Request], **options: Any) -> list
 
 
 def plain(target: FakeTarget, request: Request) -> Outcome:
-    """The same request without a drafter, alone in its batch."""
+    """Decode the same request without a drafter, alone in its batch."""
     return run(target, [Request(**{**fields(request), "drafter": None})])[0]
 
 
@@ -102,7 +102,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def make_requests(target: FakeTarget, case: dict[str, Any], build: Callable[[random.Random], dict[str, Any]]) -> Any:
-    """Requests with drafters that know the plain output, and the plain outcomes."""
+    """Make requests with drafters that know the plain output, and the plain outcomes."""
     rng = random.Random(case["seed"])
     requests, expected = [], []
     for row in range(case["rows"]):
@@ -114,7 +114,7 @@ def make_requests(target: FakeTarget, case: dict[str, Any], build: Callable[[ran
         outcome = plain(target, request)
         expected.append(outcome)
         request.stops = stops()
-        # The script goes on past the end, so that the end falls inside a run that would be accepted.
+        # The script continues past the end, so that the end falls inside a run that would be accepted.
         script = outcome.tokens + [rng.randrange(VOCAB) for _ in range(8)]
         with_script(request, script, case["accuracy"], seed=case["seed"] + row)
         requests.append(request)
@@ -212,7 +212,7 @@ def test_the_context_is_never_exceeded() -> None:
     request = Request([1, 2, 3], 30, SamplingOptions())
     with_script(request, script)
     (outcome,) = run(target, [request], max_nodes=32)
-    assert outcome.tokens == script[:8]  # the eighth needs no position
+    assert outcome.tokens == script[:8]  # the eighth token needs no position
     assert outcome.finish == Finish("length")
     with pytest.raises(ValueError, match="11 tokens does not fit into the model's context of 10"):
         run(target, [Request([1] * 11, 5, SamplingOptions())])
@@ -244,7 +244,7 @@ def test_accepted_tokens_save_calls_and_are_counted() -> None:
     assert stats.num_output_tokens == 40 and stats.num_accepted_tokens == 35
     assert stats.num_accepted_tokens_per_pos == (5,) * 7
     assert stats.num_accepted_tokens_per_source == {"edit": 35} == stats.num_draft_tokens_per_source
-    # The target's own token continues the copy: it has its origin too.
+    # The target's own token continues the copy, and therefore has an origin too.
     assert [origin.offset for origin in outcome.origins] == list(range(40))
 
 
@@ -299,8 +299,8 @@ def test_rows_are_taken_as_others_finish() -> None:
     for step in decode(target, coming(), DecodeSettings(batch_size=2)):
         steps += 1
         finished += sum(output.finish is not None for output in step)
-        assert len(taken) <= finished + 2  # no request is taken before there is room for it
-    # The long row runs beside all the others, which take their first step by themselves.
+        assert len(taken) <= finished + 2  # a request is taken only when there is room for it
+    # The long row runs beside all others, whose first step is separate.
     assert steps <= sum(lengths) - 30 + len(lengths)
 
 

@@ -1,4 +1,4 @@
-"""Sequences that are taken back: whatever was decoded or drafted before, the tokens are those of decoding afresh."""
+"""Sequences that are rewound: whatever was decoded or drafted before, the tokens are those of decoding from scratch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT = 24
 
 
 def afresh(target: FakeTarget, prompt: list[int], output: list[int], sampling: SamplingOptions) -> list[int]:
-    """The whole output behind `output`, one token after the other. Noise is keyed by the output's positions."""
+    """Decode the whole output after `output`, token by token. The noise is keyed by the output's positions."""
     tokens = list(output)
     while len(tokens) < LIMIT and (not tokens or tokens[-1] != EOS or len(tokens) <= len(output)):
         scores = target.logits([*prompt, *tokens])
@@ -48,10 +48,10 @@ def sequence_of(target: FakeTarget, prompt: list[int], sampling: SamplingOptions
     prompt=st.lists(st.integers(4, VOCABULARY - 1), min_size=1, max_size=5),
     moves=st.lists(
         st.tuples(
-            st.integers(0, LIMIT - 1),  # how much of the last output is kept
-            st.lists(st.integers(4, VOCABULARY - 1), max_size=3),  # and what comes behind it
-            st.integers(1, 9),  # tokens that are decoded then
-            st.booleans(),  # whether what was there is expected again
+            st.integers(0, LIMIT - 1),  # tokens of the last output that are kept
+            st.lists(st.integers(4, VOCABULARY - 1), max_size=3),  # tokens appended to them
+            st.integers(1, 9),  # tokens decoded then
+            st.booleans(),  # whether the earlier output is expected again
         ),
         max_size=6,
     ),
@@ -94,7 +94,7 @@ def test_what_stays_is_not_computed_again() -> None:
     assert list(text.output) == known and text.stats.num_calls == calls
     text.go_to([*known[:2], 9])
     assert target.sessions[0].lengths == [3 + 2]
-    text.go_to(known[:2])  # what was given behind it is not what follows
+    text.go_to(known[:2])  # the tokens appended before are no longer what follows
     assert list(text.output) == known[:2]
 
 

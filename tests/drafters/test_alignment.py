@@ -19,7 +19,7 @@ tokens_of_four = st.lists(st.integers(0, 3), max_size=40)
 
 
 def edit_costs(source: Sequence[int], output: Sequence[int], costs: Sequence[int] | None = None) -> list[int]:
-    """D[j] of every prefix source[:j], by the textbook table; `costs`: its first row."""
+    """Return the edit distance D[j] to every prefix source[:j], by the textbook table; `costs`: its first row."""
     costs = list(range(len(source) + 1)) if costs is None else list(costs)
     for token in output:
         row = [costs[0] + 1]
@@ -103,7 +103,7 @@ def test_what_is_near_a_place_where_the_output_stood(
 def test_alignments_are_the_same_compiled_and_in_python(
     source: list[int], band: int, free: int, steps: list[tuple[int, int, int]]
 ) -> None:
-    """Along a copy that breaks off, or stands somewhere else, by as many positions as a step says."""
+    """Along a copy that breaks off, or moves by as many positions as a step gives."""
     assert COMPILED is not None
     compiled, place = COMPILED.align(source, band, free, MOVE_EVERY, SOON, NEAR), 0
     in_python = Alignment(source, band, free)
@@ -147,7 +147,7 @@ def test_wrong_arguments_of_compiled_alignments_raise() -> None:
 
 
 def slow_matches(text: list[int]) -> dict[int, int]:
-    """Match length at every place of `text`, by comparing backwards."""
+    """Return the match length at every position of `text`, by comparing backwards."""
     found = {}
     for place in range(1, len(text)):
         length = 0
@@ -165,7 +165,7 @@ def slow_matches(text: list[int]) -> dict[int, int]:
     output=st.lists(st.integers(0, 2), max_size=25),
 )
 def test_matches_against_comparing_backwards(reference: list[int], prompt: list[int], output: list[int]) -> None:
-    # A prompt that quotes the reference is indexed but once: keep such cases for their own test.
+    # A prompt that quotes the reference is indexed only once; such cases have a test of their own.
     corpus = CopyContext([Source(reference[:7], "reference"), Source(prompt, "prompt")], None)
     corpus.extend(output)
     assert dict(matches(corpus)) == slow_matches(corpus.tokens)

@@ -1,4 +1,4 @@
-"""Copies and models in one tree: shares of probability, origins, reading while it pays, learning who is right."""
+"""Copies and models in one tree: shares of probability, origins, models read while it pays, learned accuracy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from copyspec.tree import ROOT, DraftTree, check_tree
 
 
 class Table:
-    """Says what it was given, after it has read the node."""
+    """A predictor that returns given predictions once it has read the node."""
 
     kind = "model"
     can_read = True
@@ -77,7 +77,7 @@ def test_several_models_share_one_tree() -> None:
 def test_without_a_word_the_tree_is_that_of_the_copies() -> None:
     sources = [Source([1, 2, 3, 4, 5, 6, 2, 3, 9], "edit"), Source([7, 1, 2], "prompt")]
     table = Table({})
-    table.can_read = False  # as a datastore: nodes are not hurried for a model to read them
+    table.can_read = False  # like a datastore, for which nodes need not be read
     silent = BlendDrafter(sources, [table], eos=0)
     copies = create(sources, [0])
     for joined in ([1], [2, 3, 4], [8], [5]):
@@ -90,7 +90,7 @@ def test_without_a_word_the_tree_is_that_of_the_copies() -> None:
 
 
 def test_growth_ends_where_no_node_can_pay() -> None:
-    """What is kept of the tree is the same, but what costs more than it promises is not even looked at."""
+    """The tree is the same, but nodes whose cost exceeds their expected gain are not even examined."""
     sources = [Source([*range(1, 60), 3, 5], "reference"), Source([7, 1, 2, 3], "prompt")]
     trees, asked = [], []
     for costs in ([1 + 0.05 * nodes for nodes in range(65)], []):
@@ -105,7 +105,7 @@ def test_growth_ends_where_no_node_can_pay() -> None:
 
 
 def test_copies_go_on_behind_what_a_model_says() -> None:
-    """20 is no copy's choice: the model says it, and what follows it in the reference is drafted behind it."""
+    """No copy predicts 20. The model does, and what follows 20 in the reference is drafted after it."""
     sources = [Source([20, 21, 22, 23], "reference"), Source([1, 2, 3], "prompt")]
     drafter = BlendDrafter(sources, [Table({(): [(30, 0.5), (20, 0.4)]})], eos=0)
     drafter.propose(Budget(16))

@@ -1,4 +1,4 @@
-"""What happens between two passes, compiled and in Python: the same drafts, and the same is learned from them."""
+"""The steps between two passes, compiled and in Python: they draft the same and learn the same."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def in_python() -> Iterator[None]:
 
 
 def state(drafter: CopyDrafter) -> list[object]:
-    """All that a drafter has learned, and what it knows of its output."""
+    """Return all that a drafter has learned, and what it knows of its output."""
     corpus, estimates, tracker = drafter._corpus, drafter._estimates, drafter._tracker
     learned = [getattr(estimates, name) for name in vars(estimates)]
     known = [corpus.tokens, [*corpus.written.items()], corpus._counts, corpus.common, corpus.substitutes.places]
@@ -51,7 +51,7 @@ def state(drafter: CopyDrafter) -> list[object]:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), chain=st.booleans(), tokens=st.sampled_from([1, 3, 12]))
 def test_drafters_learn_the_same(seed: int, chain: bool, tokens: int) -> None:
-    """To the last bit, along outputs that follow the drafts for a while, and leave them."""
+    """Bit by bit, along outputs that follow the drafts for a while and then leave them."""
     rng = Random(seed)
     sources, output = random_row(rng)
     ngrams, eos = rng.choice([None, LETTERS]), rng.choice([None, ord(".")])
@@ -91,7 +91,7 @@ def test_columns_of_resumptions_are_the_same(seed: int) -> None:
 
 
 def _calls() -> dict[str, list[Any]]:
-    """Right arguments of each function."""
+    """Return valid arguments of each function."""
     tree: list[Any] = [[5, 6, 5], [-1, 0, 0], [0.5, 0.4, 0.1], [1, 2, 3], [[(2, 65)], [(3, 66)], []]]
     text, weights = [-1, 5, 6, 5, -4, 7, 8, 6, 5], [0.5] * 400
     return {
@@ -110,7 +110,7 @@ def _calls() -> dict[str, list[Any]]:
 
 
 class Trap:
-    """A number that empties what it stands in when it is read, or changes it, and is equal to some."""
+    """A number that empties or changes its container when it is read, and is equal to some numbers."""
 
     def __init__(self, rng: Random, arguments: list[Any]) -> None:
         self._rng, self._arguments = rng, arguments
@@ -219,7 +219,7 @@ def test_calls_keep_no_memory(name: str) -> None:
     tracemalloc.start()
     try:
         used = [use() for _ in range(4)]
-        # What is lost is lost in every round.
+        # A leak would grow the memory in every round.
         assert min(after - before for before, after in pairwise(used)) < 1000
     finally:
         tracemalloc.stop()

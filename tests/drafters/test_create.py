@@ -1,4 +1,4 @@
-"""The copy drafter: its trees keep the contract, and copying and editing are drafted as they should be."""
+"""The copy drafter: its trees satisfy the contract, and copied and edited texts are drafted as they should be."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EOS = 99
 
 @dataclass
 class Run:
-    """What a drafter proposed along an output, and how many calls the output took."""
+    """The trees proposed along an output, and the number of calls that it took."""
 
     trees: list[DraftTree]
     accepted: list[int]
@@ -62,7 +62,7 @@ def check_contract(tree: DraftTree, sources: Sequence[Source], output: Sequence[
         assert node == chain, "the most likely chain is stored first"
         chain += 1
     for token, origin in zip(tree.tokens, tree.origins, strict=True):
-        if origin is None:  # the end, or a common token of the text
+        if origin is None:  # the end of sequence, or a common token of the text
             assert token == EOS or token in output or any(token in source.tokens for source in sources)
         else:
             tokens = output if origin.source == OUTPUT else sources[origin.source].tokens

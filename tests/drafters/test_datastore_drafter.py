@@ -1,4 +1,4 @@
-"""The datastore drafter: trees hold what followed in the store, best first, and keep the contract of trees."""
+"""The datastore drafter: trees contain the continuations in the store, best first, and satisfy the contract."""
 
 from __future__ import annotations
 

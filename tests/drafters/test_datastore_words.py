@@ -1,4 +1,4 @@
-"""The datastore's words beside copies: what they say, how likely it is, and that a store that is wrong is outvoted."""
+"""The datastore beside copies: its predictions and their probabilities, and that a wrong store loses weight."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_store_helps_where_it_is_right_and_costs_nothing_where_it_is_wrong(tmp
     prompt, output = [rng.randrange(200) for _ in range(300)], known[100:300]
     quoted = prompt[50:250]
     right = Datastore.create(tmp_path / "right", [known])
-    # A store that knows the prompt's tokens in another order: it says something after each, and never the right one.
+    # A store with the prompt's tokens in another order: it predicts something after each of them, and is never right.
     pairs = [[token, (token + 1) % 200] * 3 for token in range(200)]
     wrong = Datastore.create(tmp_path / "wrong", pairs)
 
@@ -75,7 +75,7 @@ def test_a_store_helps_where_it_is_right_and_costs_nothing_where_it_is_wrong(tmp
 
 
 def test_a_store_of_unrelated_text_costs_an_edited_text_next_to_nothing(tmp_path: Path) -> None:
-    """A changed token now and then, and a store that says something of every token."""
+    """The edited text has few changed tokens, and the store predicts something after every token."""
     rng = random.Random(1)
     text = [rng.randrange(150) for _ in range(600)]
     output = [rng.randrange(150) if rng.random() < 0.06 else token for token in text]

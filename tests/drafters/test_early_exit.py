@@ -13,7 +13,7 @@ from tests.helpers.models import random_ids, tiny
 
 
 def without_later_layers(model: PreTrainedModel, layers: int, ids: list[int]) -> torch.Tensor:
-    """Logits where the later layers do nothing, [L, V]: their outputs are what came into them."""
+    """Logits if the later layers do nothing, [L, V]: their outputs are replaced by their inputs."""
 
     def skip(module: object, args: tuple[torch.Tensor, ...], kwargs: object, output: object) -> object:
         return (args[0], *output[1:]) if isinstance(output, tuple) else args[0]
@@ -65,7 +65,7 @@ def test_architectures_without_a_list_of_layers_are_refused(name: str) -> None:
 
 
 def _per_layer(name: str, layers: int) -> dict[str, object]:
-    """Settings of the test's models that hold one entry per layer."""
+    """Settings of the test models that have one entry per layer."""
     if name in ("gemma2", "exaone4"):
         return {"layer_types": ["sliding_attention", "full_attention"] * (layers // 2)}
     return {"no_rope_layers": [1, 0] * (layers // 2)} if name == "smollm3" else {}

@@ -1,4 +1,4 @@
-"""The edited text is found in the prompt: hardly more passes than where it is told, and spans of the prompt."""
+"""The edited text is found in the prompt: hardly more passes than when it is given, and spans point into the prompt."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_a_found_text_is_followed_like_one_that_is_told() -> None:
 
 
 def test_a_short_question_weighs_as_the_prompt_that_it_is() -> None:
-    """An answer takes words from it, an edit follows it: found with higher odds, or longer, it is a text."""
+    """An answer takes words from the block, an edit follows it. With higher odds, or longer, the block counts as a
+    text."""
 
     def block(odds: int, asks: bool, times: int = 1) -> Source:
         return Source(TEXT * times, "block", [(0, odds)], (3, 63), asks=asks)
@@ -80,7 +81,7 @@ def test_one_text_may_end_in_two_places() -> None:
 
 
 def test_a_copy_may_end_with_its_paragraph() -> None:
-    """Token 150 joins a sentence's end with the line break behind it; 151 is that end alone."""
+    """Token 150 is the end of a sentence with the line break after it; 151 is that end alone."""
     prompt = Source([1, *TEXT[:30], 150, *TEXT[30:], 4], "prompt")
     block = Source([*TEXT[:30], FORK, 150, *TEXT[30:]], "block", [(0, 14)], (0, 9), [[151]])
     assert _calls([prompt, block], [*TEXT[:30], 151, EOS]) <= 4
@@ -89,7 +90,7 @@ def test_a_copy_may_end_with_its_paragraph() -> None:
 
 def test_the_text_begins_behind_what_is_said_first() -> None:
     prompt, label = Source(PROMPT, "prompt"), [700, 701, 702]
-    # A text that nobody named is one of several guesses there: its first token is offered.
+    # An unnamed text is one of several guesses here; its first token must be drafted.
     for source, least in ((Source(TEXT, "edit"), 3), (Source(TEXT, "block", [(0, 14)], (3, 63)), 1)):
         drafter = create([prompt, source], frozenset({EOS}), breaks=frozenset({702}))
         drafter.propose(Budget(16))
@@ -98,7 +99,7 @@ def test_the_text_begins_behind_what_is_said_first() -> None:
 
 
 def test_a_text_that_is_told_begins_as_the_prompt_has_it_behind_a_label() -> None:
-    """Behind a space, as after the label's colon, its first token is 800."""
+    """After a space, as after the label's colon, its first token is 800."""
     prompt = Source([1, 2, 703, 800, *TEXT[1:], 4], "prompt")
     drafter = create([prompt, Source(TEXT, "edit")], frozenset({EOS}))
     drafter.accept([700, 701])
@@ -134,7 +135,7 @@ def test_spans_lead_to_the_prompt() -> None:
 
 
 def test_the_edits_of_another_version_are_drafted_where_they_belong() -> None:
-    """Also behind an edit of the output's own, behind one that it did not take, and where an insertion is refused."""
+    """Also after an edit of the output's own, after a skipped edit, and at a rejected insertion."""
     prompt, source = Source(PROMPT, "prompt"), Source(TEXT, "edit")
     tokens = [*TEXT[:10], 900, *TEXT[11:25], *TEXT[26:40], 901, 902, *TEXT[40:50], 903, *TEXT[51:]]
     version = Source(tokens, "reference")

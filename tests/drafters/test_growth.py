@@ -1,4 +1,4 @@
-"""Growing a tree, compiled and in Python."""
+"""Growing a draft tree: the compiled and the Python version."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def texts(alphabet: str, most: int) -> st.SearchStrategy[list[int]]:
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), alphabet=st.sampled_from(["a", "ab", "abcdef "]), nodes=st.sampled_from([1, 8, 40, 80]))
 def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, alphabet: str, nodes: int) -> None:
-    """To the last bit, along whole outputs that repeat, edit and leave their sources."""
+    """Bit by bit, along whole outputs that repeat, edit and leave their sources."""
     edited = data.draw(texts(alphabet, 60))
-    # Without an edited text, copies that break off soon are grown by other constants.
+    # Without an edited text, copies that soon break off are grown with other constants.
     kind = data.draw(st.sampled_from(["edit", "reference"]))
     sources = [Source(edited, kind), Source(data.draw(texts(alphabet, 60)), "reference")]  # type: ignore[arg-type]
     sources.append(Source(data.draw(texts(alphabet, 60)), "prompt"))
@@ -248,7 +248,7 @@ def test_tables_that_do_not_fit_raise(place: int, wrong: object, message: str) -
 @needs_compiler
 @pytest.mark.parametrize("where", ["text", "places", "common", "deeper", "cursors", "costs", "keys"])
 def test_a_number_may_empty_what_it_stands_in(where: str) -> None:
-    """A list is looked at anew with every number, for reading one may run code that changes it."""
+    """A list is checked again at every number, because reading one may run code that changes the list."""
     case = _case() | {"costs": [1.0 + 0.01 * n for n in range(65)], "at_root": [1.0] * situations.COUNT}
 
     class Emptying:
@@ -293,7 +293,7 @@ def test_ids_that_no_key_has_room_for_cut_off_what_comes_before() -> None:
 
 
 def test_numbers_below_0_in_a_source_are_borders() -> None:
-    """Whatever they are: -2 and -3 stand for other things than tokens in the heap that trees grow from."""
+    """Even -2 and -3, which have other meanings in the heap that trees grow from."""
     tokens = [5, -2, -3, 6, -(2**40)] * 4
     corpus = CopyContext([Source(tokens, "reference"), Source([6, 5], "prompt")], eos=7)
     assert min(corpus.common) > 0
@@ -311,7 +311,7 @@ def test_a_tree_takes_the_room_that_it_needs_whatever_it_is_allowed() -> None:
 @needs_compiler
 @given(texts("ab ", 40), texts("ab ", 40), st.sampled_from(["edit", "reference"]))
 def test_the_index_is_the_same_compiled_and_in_python(text: list[int], other: list[int], kind: Any) -> None:
-    """Also where a prompt quotes another source, and where a reference is a version of the edited text."""
+    """Also if a prompt quotes another source, and if a reference is a version of the edited text."""
     sources = [Source(text, kind), Source([*text, -1, *other], "reference"), Source([*other, *text, 1], "prompt")]
     whole, parts = CopyContext(sources, 7), CopyContext(sources, 7, at_once=False)
     while not parts.prepare(7):
@@ -329,7 +329,7 @@ def test_trees_are_arranged_the_same_compiled_and_in_python(nodes: list[tuple[in
     corpus = CopyContext([Source([1, 2, 3], "reference"), Source([4] * 9, "reference"), Source([5, 6], "prompt")], 7)
     corpus.extend([8] * 6)
     parents = [ROOT, *(min(parent, node) for node, (parent, _) in enumerate(nodes[1:]))]
-    positions = [min(position, len(corpus.tokens) - 1) or -1 for _, position in nodes]  # a border is at 0
+    positions = [min(position, len(corpus.tokens) - 1) or -1 for _, position in nodes]  # position 0 is a border
     tokens, scores = list(range(len(nodes))), [0.5**node for node in range(len(nodes))]
     count = data.draw(st.integers(1, len(nodes)))
     arranged = corpus.arranged(tokens, parents, scores, positions, count)
@@ -367,7 +367,7 @@ def test_wrong_texts_raise_in_the_index(text: Any, places: Any, stop: int) -> No
 
 @needs_compiler
 def test_hostile_calls_leave_the_interpreter_whole() -> None:
-    """`benchmarks.hostile.native` makes a million of them, with sanitizers."""
+    """`benchmarks.hostile.native` makes a million such calls, with sanitizers."""
     outcome = fuzz(COMPILED, 4000, seed=17)
     assert not outcome.faults
     assert outcome.compared > 20

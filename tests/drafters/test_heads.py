@@ -1,4 +1,4 @@
-"""Draft heads: outputs stay those of plain decoding, right heads are accepted, and wrong files are told apart."""
+"""Draft heads: outputs equal plain decoding, right heads are accepted, and invalid files are reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEPTH, SIZE = 3, 32
 
 
 def memoryless() -> PreTrainedModel:
-    """A target whose next token depends on the last one alone: a head can learn what comes after it."""
+    """A target whose next token depends on the last one alone, so that a head can learn its successors."""
     model = tiny("llama")
     with torch.no_grad():
         for layer in model.model.layers:
@@ -79,7 +79,7 @@ def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFi
 
 
 def trained(model: PreTrainedModel, kind: str = "recurrent") -> HeadFile:
-    """A recurrent head or a feature layer that has seen every token's successor."""
+    """A recurrent head or a feature layer trained on every token's successor."""
     output, embeddings = weights_of(model)
     plan = HeadPlan(kind=kind, depth=DEPTH, inner=64, vocabulary=0, batch=VOCAB_SIZE, rate=1e-2, steps=150, span=DEPTH)
     plan = replace(plan, steps=70) if kind == "feature" else plan
@@ -89,7 +89,7 @@ def trained(model: PreTrainedModel, kind: str = "recurrent") -> HeadFile:
         for _ in range(DEPTH):
             tokens.append(model(tokens[-1][:, None]).logits[:, -1].argmax(-1))
         states = [model.base_model(each[:, None]).last_hidden_state[:, -1] for each in tokens]
-    # The state before the first token is of no use: what comes after it is told by the token itself.
+    # The state before the first token is random, since the token alone determines what follows.
     windows = torch.stack(tokens, 1), torch.stack([torch.randn_like(states[0]), *states[:-1]], 1)
     for _ in range(plan.steps):
         trainer.optimizer.zero_grad()
@@ -202,14 +202,14 @@ def test_an_output_that_left_the_tree_has_no_state() -> None:
     voice.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
     voice.follow([6, 9])
     assert voice.words(()) is None and voice.read(DraftTree()) and voice.words(())
-    assert not voice.read(DraftTree())  # nothing more to be known
+    assert not voice.read(DraftTree())  # nothing more can be predicted
     voice.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
     voice.follow([8, 9])
     assert voice.words(()) == ()
 
 
 def write(folder: Path, model: PreTrainedModel, **changes: object) -> Path:
-    """A folder of random recurrent heads; `changes` of its configuration, or of its tensors."""
+    """Write a folder of random recurrent heads; `changes` apply to its configuration or tensors."""
     file, weight = random_heads("recurrent"), weights_of(model)[0]
     assert isinstance(file.heads, RecurrentHead)
     size = weight.shape[1]
@@ -313,8 +313,9 @@ def test_medusas_published_format(prefix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [1, 3])
 def test_eagles_published_format(version: int, tmp_path: Path) -> None:
-    """Names, shapes and results of EAGLE's checkpoints, against a layer that is put together of transformers' parts: a
-    draft of two tokens behind five pairs of states and tokens."""
+    """Names, shapes and results of EAGLE's checkpoints, against a layer built from transformers' modules: a draft of
+    two
+        tokens after five pairs of states and tokens."""
     model = tiny("llama", num_hidden_layers=6)
     config = model.config
     layer, fused = LlamaDecoderLayer(config, 0), version == 3
@@ -346,7 +347,7 @@ def test_eagles_published_format(version: int, tmp_path: Path) -> None:
     rotary, embeddings = LlamaRotaryEmbedding(config), torch.randn(7, SIZE)
 
     def expected(features: torch.Tensor) -> torch.Tensor:
-        """What the layer says of pairs, all of which see those before. [n, D]"""
+        """Return the layer's outputs for pairs that attend to all earlier ones, [n, D]."""
         count = len(features)
         turned = rotary(features, torch.arange(count)[None])
         mask = torch.full((1, 1, count, count), float("-inf")).triu(1)
@@ -418,7 +419,8 @@ def test_wrong_published_layers_are_told(changes: dict[str, object], message: st
 
 
 def test_a_feature_layer_drafts_as_it_was_trained() -> None:
-    """Features of a draft behind each place of a window, by the trainer at once and by the reader token by token."""
+    """Features of a draft after each position of a window: from the trainer at once and from the reader token by
+    token."""
     model, count = tiny("llama"), 6
     output, table = weights_of(model)
     plan = HeadPlan(kind="feature", depth=DEPTH, inner=16, vocabulary=0, span=count, mixed=False)
@@ -444,14 +446,14 @@ def test_a_feature_layer_drafts_as_it_was_trained() -> None:
 def test_heads_learn_while_they_draft(
     kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Random heads come to know a simple target; outputs stay as they are; a loss that grows is noticed."""
+    """Random heads learn a simple target, outputs stay the same, and a growing loss is noticed."""
     monkeypatch.setattr(online, "RATE", 1e-2)
     monkeypatch.setattr(online, "BATCH", 8)
     model = memoryless()
     request = Request([7], 60, SamplingOptions())
     ((expected, _),) = run(wrap(model), [request])
     heads = LearningHeads(random_heads(kind), model)
-    monkeypatch.setattr(heads, "_worker", threading.current_thread())  # the steps are made here
+    monkeypatch.setattr(heads, "_worker", threading.current_thread())  # so that the training steps run in this thread
     context = RowContext(request.prompt, request.sampling, 1, VOCAB_SIZE)
     request.drafter = lambda: PredictorDrafter([LearningPredictor(heads, context)])
     ((tokens, _),) = run(wrap(model), [request])
@@ -462,13 +464,16 @@ def test_heads_learn_while_they_draft(
         learner.step(learner.choose(heads._windows))
         losses.append(learner._loss)
     assert losses[-1] < losses[0] and heads.steps == 60 and heads.resets == 0
-    assert run(wrap(model), [request])[0][0] == expected  # with the weights that were learned
+    assert run(wrap(model), [request])[0][0] == expected  # with the learned weights
     with caplog.at_level(logging.WARNING):
         learner.step([(each, states * float("nan")) for each, states in heads._windows])
     assert heads.resets == 1 and "diverged while learning" in caplog.text
     assert heads._file is heads._first
     learner.step(learner.choose(heads._windows))
-    learner._steps, learner._first_loss = 10, learner._loss / (2 * online.DIVERGED)  # it has more than doubled since
+    learner._steps, learner._first_loss = (
+        10,
+        learner._loss / (2 * online.DIVERGED),
+    )  # it has more than doubled since the beginning
     learner.step(learner.choose(heads._windows))
     assert heads.resets == 2 and heads._file is heads._first
     with pytest.raises(ValueError, match="cannot learn while they draft"):

@@ -1,4 +1,4 @@
-"""An encoder's input is followed as a text that may be edited, and let go of where it is not."""
+"""An encoder's input is followed as a text that may be edited, and dropped if it is not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODES = 32
 
 
 def edited(source: Sequence[int], edits: int, rng: random.Random) -> list[int]:
-    """`source` with so many substitutions, insertions and deletions by new tokens."""
+    """Edit `source` by `edits` substitutions, insertions and deletions with new tokens."""
     output = list(source)
     for at in sorted(rng.sample(range(5, len(source) - 5), edits), reverse=True):
         kind = rng.choice("sid")

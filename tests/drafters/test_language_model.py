@@ -1,4 +1,4 @@
-"""A small language model as drafter: its cache, its words, chains, and output that equals plain decoding."""
+"""A small language model as drafter: its cache, predictions, chains, and outputs equal to plain decoding."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def target_model() -> PreTrainedModel:
 
 
 def other_model() -> PreTrainedModel:
-    """Another model of the same vocabulary, one layer: nearly always wrong."""
+    """Another model with the same vocabulary and one layer: nearly always wrong."""
     return TARGETS.setdefault("other", tiny("llama", seed=7, num_hidden_layers=1))
 
 
 def near_model() -> PreTrainedModel:
-    """The target, its weights disturbed: right now and then."""
+    """The target with perturbed weights: sometimes right."""
     if "near" not in TARGETS:
         model = tiny("llama")
         generator = torch.Generator().manual_seed(1)
@@ -103,7 +103,7 @@ def test_reader_words_equal_those_of_passes_without_a_cache() -> None:
                 expected = model(torch.tensor([prefix])).logits[0, -1].softmax(-1).topk(8)
             assert [token for token, _ in found[node + 1]] == expected.indices.tolist()
             assert [p for _, p in found[node + 1]] == pytest.approx(expected.values.tolist(), abs=1e-5)
-        # What joins the output follows the drafts for a while, and then leaves them.
+        # The output follows the drafts for a while, and then leaves them.
         draft = [*path, *([tokens[0], tokens[3]] if step % 2 else [tokens[4]])]
         joined = [*draft[: rng.randint(0, len(draft))], rng.randrange(VOCAB_SIZE)]
         reader.follow(joined)
@@ -181,7 +181,7 @@ def test_output_equals_plain_decoding(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("shape", ["chain", "tree", "blend"])
 def test_the_target_as_its_own_drafter_is_always_right(shape: str, temperature: float) -> None:
-    """Coupled drafting: with the same scores and the same noise the first choice is the target's own token."""
+    """Coupled drafting: with the same scores and the same noise, the first choice is the target's own token."""
     model = target_model()
     request = Request(
         random_ids(8), 24, SamplingOptions(temperature, seed=3), sources=[Source(random_ids(8), "prompt")]
@@ -217,7 +217,8 @@ def test_chain_keeps_the_token_it_is_not_sure_of_and_stops() -> None:
 
 
 def test_coupled_draws_agree_more_often_than_independent_ones() -> None:
-    """Match probability of coupled drafting, at least (1 - TV) / (1 + TV), against drafting with other noise."""
+    """Coupled drafting matches with probability at least (1 - TV) / (1 + TV), compared with drafting with other
+    noise."""
     target, near = target_model(), near_model()
     agreed = {True: 0, False: 0}
     total = 0

@@ -1,4 +1,4 @@
-"""Parallel guesses: outputs stay those of plain decoding, and n-grams of the target's own guesses are accepted."""
+"""Parallel guesses (Jacobi, lookahead): outputs equal plain decoding, and n-grams of the guesses are accepted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_output_equals_plain_decoding(options: Jacobi | Lookahead, temperature: 
 
 @pytest.mark.parametrize("options", [Jacobi(6), Lookahead()])
 def test_a_target_that_looks_at_one_token_is_guessed_in_parallel(options: Jacobi | Lookahead) -> None:
-    """Each wrong guess is followed by what is right after it: the columns are true n-grams of such a target."""
+    """Each wrong guess is followed by the right successor, so that the columns are true n-grams of such a target."""
     model = tiny("llama")
     with torch.no_grad():
         for layer in model.model.layers:

@@ -1,4 +1,4 @@
-"""N-grams of the language: counted right, the same in any tokenizer, and drafted only where nothing is copied."""
+"""N-grams of the language: correct counts, the same in any tokenizer, and drafted only where nothing is copied."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ EOS = 999
 
 
 def letters(texts: Sequence[str]) -> list[list[int]]:
-    """A tokenizer of characters."""
+    """Tokenise by characters."""
     return [[ord(letter) for letter in text] for text in texts]
 
 
 def whole(words: Sequence[str]) -> tuple[dict[str, int], NGrams]:
-    """A tokenizer whose tokens are the words, and the n-grams of TEXTS in its tokens."""
+    """Return a tokenizer with one token per word, and the n-grams of TEXTS in its tokens."""
     numbers = {word: number for number, word in enumerate(words)}
     found = count(TEXTS, 100, (1, 1, 1))
 
@@ -111,7 +111,7 @@ def test_the_longest_context_speaks_first_and_shorter_ones_share_what_it_leaves(
     def after(*given: str) -> dict[str, float]:
         return {words[token]: share for token, share in ngrams.after(context([numbers[word] for word in given]))}
 
-    the = after(" the")  # five times: three houses, a barn and a north
+    the = after(" the")  # five occurrences: three houses, a barn and a north
     assert the == pytest.approx(
         {" house": (3 - DISCOUNT) / 5, " barn": (1 - DISCOUNT) / 5, " north": (1 - DISCOUNT) / 5}
     )
@@ -126,7 +126,7 @@ def test_the_longest_context_speaks_first_and_shorter_ones_share_what_it_leaves(
 
 
 def test_words_of_several_tokens_have_the_shares_of_their_letters() -> None:
-    """A token for each letter, counted by hand: ` the` ten times, ` to` six times, ` a` between them."""
+    """One token per letter, counted by hand: ` the` ten times, ` to` six times, ` a` between them."""
     text = "x" + " a the" * 10 + " a to" * 6 + " a"
     ngrams = NGrams(count([text], 100, (1, 1, 1)), letters)
 
@@ -187,7 +187,7 @@ def test_tokens_that_the_target_lacks_are_left_out() -> None:
     st.floats(0.001, 1.0),
 )
 def test_a_weight_is_shared_out_as_a_back_off_says(words: list[str], start: int, weight: float, least: float) -> None:
-    """Against the sum over contexts, longest first: the share there, of what the longer ones left."""
+    """Against the sum over contexts, longest first: each takes its share of what the longer ones left."""
     text = "".join(" " + word for word in words)
     ngrams = NGrams(count([text], 1000, (1, 1, 1)), letters)
     before = [ord(letter) for letter in text][start % len(text) :][:3]
@@ -225,7 +225,7 @@ def test_what_is_bundled_speaks_the_default_models_tokens(default_codec: Codec) 
         before = default_codec.encode(text).ids
         assert ids[: len(before)] == before
         assert ngrams.after(context(before))[0][0] == ids[len(before)], text
-    for key in list(ngrams._places)[::7]:  # of counts that were rounded
+    for key in list(ngrams._places)[::7]:  # probabilities of rounded counts
         assert sum(share for _, share in ngrams.after(key)) <= 1.0 + 1e-9
     few = Language(default_codec, 1000).ngrams
     assert few is not None and max(few._tokens) < 1000
@@ -254,7 +254,7 @@ def test_tokenizers_that_cannot_encode_english_have_none() -> None:
         tokenizer = Slow()
 
     assert Language(Holder(), 100).ngrams is None, "written in Python"  # type: ignore[arg-type]
-    proteins = models.Unigram([("M", -1.0), ("K", -1.0), ("V", -1.0)])  # raises for any other letter
+    proteins = models.Unigram([("M", -1.0), ("K", -1.0), ("V", -1.0)])  # raises an error for any other letter
     assert Language(Codec(wrapped(proteins)), 100).ngrams is None
     letters_alone = models.WordLevel({"a": 0, "the": 1, "[UNK]": 2, "</s>": 3}, unk_token="[UNK]")
     assert Language(Codec(wrapped(letters_alone)), 100).ngrams is None
@@ -276,7 +276,7 @@ def test_generate_drafts_them(default_codec: Codec) -> None:
 
 
 def pair_ngrams(pairs: dict[int, int]) -> NGrams:
-    """Each token is followed by another one, nearly always."""
+    """Make n-grams in which each token is nearly always followed by one other token."""
     words = [f" {token}" for token in sorted({*pairs, *pairs.values()})]
     number = {word: index for index, word in enumerate(words)}
     contexts = np.array([[number[f" {token}"]] for token in pairs])
@@ -317,7 +317,7 @@ def test_a_nodes_context_is_its_path_behind_the_text(path: list[int], text: int)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.booleans())
 def test_scores_are_probabilities(output: list[int], beside_a_model: bool) -> None:
-    """Whatever the words were worth so far: children share what their parent has."""
+    """However useful the n-grams have been so far: the children of a node share its probability."""
     ngrams = pair_ngrams({token: (token * 7 + 3) % 10 for token in range(10)})
     makers: list[Callable[[], Predictor]] = [lambda: PoolPredictor([1, 2])] if beside_a_model else []
     drafter = create([Source([1, 2, 1], "prompt")], [EOS], ngrams=ngrams, predictors=makers)

@@ -1,4 +1,4 @@
-"""Drafters of users: they never change the output, share the tree, and what is wrong with one is said to its caller."""
+"""Custom drafters: they never change the output, share the tree with copies, and their errors reach the caller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def engine() -> Engine:
 
 
 class Knowing:
-    """Drafts a known output, wrong from some token on."""
+    """Drafts a known output, and is wrong from some token on."""
 
     def __init__(self, output: Sequence[int], right: int = 100) -> None:
         self._output = [token if place < right else token ^ 1 for place, token in enumerate(output)]

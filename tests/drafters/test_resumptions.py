@@ -1,4 +1,4 @@
-"""Behind a difference an edited text is drafted from where its words let it go on."""
+"""After a difference, drafts resume in the edited text where its words make that likely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT = list(range(100, 140))
 
 
 class Known(NGrams):
-    """N-grams that expect one token, whatever comes before it."""
+    """N-grams that predict one token, whatever the context."""
 
     def __init__(self) -> None:
         self.small_words, self.word_pieces, self.arrays = frozenset({SMALL, SMALL - 1}), frozenset({PIECE}), None
@@ -44,7 +44,7 @@ def test_what_is_written_says_where_an_edit_goes_on(text: list[int], written: in
 
 @pytest.mark.parametrize("ngrams", [None, Known()])
 def test_columns_are_those_of_the_table(ngrams: NGrams | None) -> None:
-    """Also at odds beyond it, and long after the break."""
+    """Also for odds beyond the table's range, and long after the difference."""
     for since in (1, 2, 3, 4, 40):
         shifts = (0, 1, 2, 3) if since < 4 else (0, since, since - 1)
         for written in (SMALL, OTHER):

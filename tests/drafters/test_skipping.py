@@ -1,4 +1,4 @@
-"""Skipped blocks: against hooks that undo them, outputs equal, wrong files told; the search improves what it counts."""
+"""Skipped blocks: compared with hooks that undo them; equal outputs, wrong files reported, and the search improves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from training.skips import Judge, best_draft, middle, search
 
 
 def with_zeros(model: PreTrainedModel, skips: SkipSet, ids: list[int]) -> torch.Tensor:
-    """Logits where the outputs of the skipped blocks are zeros. [L, V]"""
+    """Logits if the outputs of the skipped blocks are zeros, [L, V]."""
     handles = [
         part.register_forward_hook(lambda _, __, out: (out[0] * 0, *out[1:]) if isinstance(out, tuple) else out * 0)
         for number, layer in enumerate(model.base_model.layers)
@@ -89,7 +89,7 @@ def test_models_without_such_blocks_are_told(tmp_path: Path) -> None:
 def test_the_search_improves_and_goes_on(tmp_path: Path) -> None:
     model = tiny("llama", num_hidden_layers=4)
     with torch.no_grad():
-        model.model.layers[2].self_attn.o_proj.weight.zero_()  # a block that nobody would miss
+        model.model.layers[2].self_attn.o_proj.weight.zero_()  # a block without effect
         model.model.layers[2].mlp.down_proj.weight.zero_()
     judge = Judge(model, [(random_ids(20, seed=seed), 4) for seed in range(2)])
     out = tmp_path / "skips.json"

@@ -1,4 +1,5 @@
-"""What an output replaced once is drafted replaced, and a prompt's own beginning before the text that is edited."""
+"""A token that the output replaced once is drafted replaced, and a prompt's opening is drafted before the edited
+text."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ TEXT = [*range(1, 9), OLD, *range(11, 19), OLD, *range(21, 29), OLD, *range(31, 
 
 
 def paths(drafter: CopyDrafter) -> set[tuple[int, ...]]:
-    """Every path of the next tree from its root."""
+    """Return every path of the next tree from its root."""
     tree = drafter.propose(Budget(48))
     found: list[tuple[int, ...]] = []
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
@@ -21,7 +22,7 @@ def paths(drafter: CopyDrafter) -> set[tuple[int, ...]]:
 
 
 def write(drafter: CopyDrafter, output: list[int]) -> None:
-    """The output grows as if the target had rejected all but what equals it."""
+    """Extend the output as if the target had rejected all drafts except those equal to it."""
     at = 0
     while at < len(output):
         known = paths(drafter)
@@ -35,7 +36,7 @@ def test_a_token_that_was_replaced_is_drafted_replaced_and_the_copy_goes_on() ->
     edited = [NEW if token == OLD else token for token in TEXT]
     write(drafter, edited[:12])
     assert tuple(edited[12:20]) in paths(drafter), "past the second place"
-    write(drafter, [*TEXT[12:18], *edited[18:20]])  # it was kept there
+    write(drafter, [*TEXT[12:18], *edited[18:20]])  # here the original was kept
     assert drafter._corpus.substitutes.places[OLD] % COLUMNS == 2
 
 

@@ -1,4 +1,4 @@
-"""Draft models with a tokenizer of their own: texts agree, tokens do not."""
+"""Draft models with another tokenizer: texts agree, tokens do not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = "the cat sat on the mat, and the dog sat on the log; naïve café owners 
 
 
 def words_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE that was trained on the text: most words are one token."""
+    """Train a byte-level BPE on the text, so that most words are one token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,7 +49,7 @@ WORDS, BYTES = side(words_tokenizer()), side(tiny_tokenizer())
 
 
 class Reciting(FakeTarget):
-    """Knows the text by heart, in its own tokens."""
+    """A model that knows the text, in its own tokens."""
 
     is_encoder_decoder = False
 

@@ -1,4 +1,4 @@
-"""Harvest: the target's runners-up are drafted later, and nothing is read back for drafters that do not ask."""
+"""The token pool: the target's runners-up are drafted later; without it, no logits are read back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_output_equals_plain_decoding(shape: str, temperature: float) -> None:
 
 
 def test_a_target_that_looks_at_one_token_is_always_known_the_second_time() -> None:
-    """Without attention the next token depends on the last one alone: the pool is then always right."""
+    """Without attention, the next token depends only on the last one, so that the pool is always right."""
     model = tiny("llama")
     with torch.no_grad():
         for layer in model.model.layers:
@@ -88,4 +88,4 @@ def test_nothing_is_read_back_for_drafters_that_do_not_ask() -> None:
     for drafter in (create(source, []), silent):
         row = Row(0, Request([7, 8], 4, SamplingOptions(), drafter=lambda made=drafter: made), target)  # type: ignore[misc]
         logits = torch.full((1, VOCAB_SIZE), float("nan"), device="meta")
-        row.show(DraftTree(), logits)  # a read of a meta tensor would raise
+        row.show(DraftTree(), logits)  # reading a meta tensor would raise an error

@@ -1,4 +1,4 @@
-"""generate: shapes, equality with `model.generate`, stops, streams, sampling, compare."""
+"""`generate`: shapes, equality with `model.generate`, stop conditions, streams, sampling, compare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFERENCES = [*CORPUS, "", "</s><|user|>", "ünïcödé 🙂" * 5]
 
 
 class Document:
-    """A document as LangChain and others have it."""
+    """A document as LangChain and others define it."""
 
     def __init__(self, page_content: str) -> None:
         self.page_content = page_content
@@ -32,14 +32,14 @@ class Document:
 
 
 def plain_ids(model: PreTrainedModel, ids: list[int], **options: Any) -> list[int]:
-    """New tokens of transformers' greedy search."""
+    """Return the new tokens of transformers' greedy search."""
     inputs = torch.tensor([ids])
     output = model.generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False, **options)[0].tolist()
     return list(output[1:] if model.config.is_encoder_decoder else output[len(ids) :])
 
 
 def with_config(tiny: Engine, **changes: Any) -> Engine:
-    """An engine with another generation_config, one of whose ends of sequence comes as second token."""
+    """An engine with another generation_config, one of whose end-of-sequence tokens comes second in the output."""
     model = llama(len(tiny.tokenizer), seed=7)
     ids = tiny.tokenizer(PROMPT)["input_ids"]
     model.generation_config = GenerationConfig(bos_token_id=0, pad_token_id=1)
@@ -138,7 +138,7 @@ def test_a_batch_gives_what_its_prompts_give_alone(data: st.DataObject, batch_si
 def test_the_models_generation_config_is_honoured(changes: dict[str, Any]) -> None:
     configured = with_config(engine(), **changes)
     ids = configured.tokenizer(PROMPT)["input_ids"]
-    sampling = {"temperature": None, "top_p": None}  # transformers warns of them in greedy search
+    sampling = {"temperature": None, "top_p": None}  # transformers warns about them in greedy search
     for length in (3, 25):
         expected = plain_ids(configured.model, ids, max_new_tokens=length, **sampling)
         assert list(configured.generate(PROMPT, CORPUS, max_new_tokens=length).token_ids) == expected
@@ -257,7 +257,7 @@ def test_a_stop_string_at_every_place_ends_the_output_as_plain_decoding_does() -
 
 
 class AfterTokens(StoppingCriteria):
-    """Ends an output when it and its prompt have so many tokens."""
+    """Ends an output when it has so many tokens together with its prompt."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -371,7 +371,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
 
     tiny = engine()
     jobs, _ = tiny.jobs("a", None, check_options({}))
-    assert jobs[0].request.max_new_tokens == 256  # the context's end
+    assert jobs[0].request.max_new_tokens == 256  # the end of the context
     tokenizer = sentencepiece_like()
     from copyspec.engine.jobs import JobMaker
     from copyspec.text.codec import Codec

@@ -1,4 +1,4 @@
-"""What belongs to the model's owner is read with each call: its generation_config, tokens, sizes and adapters."""
+"""The model's current state is used in every call: its generation_config, tokens, sizes and adapters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPT = "some text that the model goes on with"
 
 @pytest.fixture(autouse=True)
 def _no_ngrams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of a second for each engine; test_drafters_ngrams.py has them."""
+    """They would take a third of a second per engine; test_drafters_ngrams.py tests them."""
     monkeypatch.setattr(Language, "ngrams", None)
 
 
@@ -30,7 +30,7 @@ def tiny() -> Engine:
 
 
 def plain(engine: Engine, **options: Any) -> list[int]:
-    """What the model itself writes, with the config that it has now."""
+    """Return the model's own output with its current config."""
     ids = torch.tensor([engine.tokenizer(PROMPT)["input_ids"]])
     with torch.inference_mode():
         output = engine.model.generate(ids, do_sample=False, max_new_tokens=16, **options)  # type: ignore[operator]
@@ -82,7 +82,7 @@ def test_an_end_of_sequence_and_stop_strings_that_are_set_later(tiny: Engine) ->
     assert tiny.generate(PROMPT, max_new_tokens=16).token_ids == ended.token_ids
     config.eos_token_id = None
     assert tiny.generate(PROMPT, max_new_tokens=16).token_ids == free.token_ids
-    config.eos_token_id = -1  # "none", in some checkpoints
+    config.eos_token_id = -1  # means "none" in some checkpoints
     assert tiny.generate(PROMPT, max_new_tokens=16).token_ids == free.token_ids
     stop = free.text.strip("\ufffd")[-2:]
     config.stop_strings = stop

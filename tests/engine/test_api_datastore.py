@@ -1,4 +1,4 @@
-"""generate(datastore=...): outputs stay those of plain decoding, and what cannot be meant is said."""
+"""generate(datastore=...): outputs equal plain decoding, and invalid arguments are reported."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ LENGTH = 40
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Datastore:
-    """Of what a model much like the engine's own writes, so that drafts are right now and then, and of other text."""
+    """A datastore of altered outputs of a similar model, so that drafts are sometimes right, and of other text."""
     writer = Engine(tiny_model(), tiny_tokenizer())
     outputs = writer.generate(PROMPTS, drafter="none", max_new_tokens=LENGTH)
     spoilt = [token if index % 9 else 70 for index, token in enumerate(outputs[0].token_ids)]
-    documents = [spoilt, outputs[1].token_ids, [1000, *outputs[2].token_ids[:8], 1000]]  # 1000: no token of the model
+    documents = [
+        spoilt,
+        outputs[1].token_ids,
+        [1000, *outputs[2].token_ids[:8], 1000],
+    ]  # 1000 is not in the model's vocabulary
     fingerprint = tokenizer_fingerprint(tiny_tokenizer())
     return Datastore.create(tmp_path_factory.mktemp("store"), documents, fingerprint=fingerprint)
 

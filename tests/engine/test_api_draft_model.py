@@ -1,4 +1,4 @@
-"""generate(draft_model=...): which models draft, what the stats say of them, and what cannot be meant."""
+"""generate(draft_model=...): which models can draft, their counters in the stats, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPT = "some text that the model goes on with"
 
 @pytest.fixture(scope="module")
 def near() -> LlamaForCausalLM:
-    """The engine's model, a little disturbed."""
+    """The engine's model with slightly perturbed weights."""
     model = tiny_model()
     for index, parameter in enumerate(model.parameters()):
         parameter.data += 0.02 * parameter.std() * (-1) ** index
@@ -62,7 +62,8 @@ def test_ways_to_name_a_draft_model(engine: Engine, near: LlamaForCausalLM, tmp_
 
 
 def test_a_pool_is_one_outputs_own(engine: Engine) -> None:
-    """What was likely in one output is not offered to another: not in the next call, nor in the same batch."""
+    """Tokens that were likely in one output are not drafted in another: neither in the next call nor in the same
+    batch."""
 
     def drafted(*prompts: str, on: Engine) -> list[tuple[object, ...]]:
         results = on.generate(list(prompts), draft_model="pool", drafter="model", max_new_tokens=30, ignore_eos=True)
@@ -92,7 +93,7 @@ def test_another_tokenizer_goes_through_the_text(engine: Engine) -> None:
 
 
 def _reversed(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """The same tokens with other ids."""
+    """Return a tokenizer with the same tokens but other ids."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
 

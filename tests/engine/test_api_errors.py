@@ -1,4 +1,4 @@
-"""Wrong calls: each error names what was given and says what to write instead."""
+"""Invalid calls: each error names the value and says what to write instead."""
 
 from __future__ import annotations
 

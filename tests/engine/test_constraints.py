@@ -1,4 +1,4 @@
-"""Constrained output: valid, equal to plain constrained decoding, and sooner where the grammar forces tokens."""
+"""Constrained output: valid, equal to plain constrained decoding, and faster where the grammar forces tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tiny() -> copyspec.Engine:
 
 
 def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
-    """A schema whose outputs come to an end."""
+    """Make a schema whose outputs are finite."""
     kind = rng.choice(["string", "integer", "boolean", "enum", *(["object", "array"] * 2 if depth else [])])
     if kind == "string":
         return {"type": "string", "maxLength": rng.randint(1, 8)}
@@ -40,7 +40,7 @@ def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
 
 
 def fits(value: Any, schema: dict[str, Any]) -> bool:
-    """An independent check of what `random_schema` makes."""
+    """Check independently whether a value matches a schema of `random_schema`."""
     if "enum" in schema:
         return any(value == each and type(value) is type(each) for each in schema["enum"])
     if schema["type"] == "object":

@@ -1,4 +1,4 @@
-"""The length of the context: one number of the engine, by which prompts are refused and texts split."""
+"""The context length: one number of the engine, used to refuse prompts and to split texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int | None]] = {
     "longrope": ("llama", LONGROPE, BORDER),
     "mpt": ("mpt", {"max_seq_len": BORDER}, BORDER),
     "bart": ("bart", {"max_position_embeddings": BORDER}, BORDER),
-    "t5": ("t5", {"n_positions": BORDER}, None),  # relative positions have no end
+    "t5": ("t5", {"n_positions": BORDER}, None),  # relative positions have no limit
 }
 
 

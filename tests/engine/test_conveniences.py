@@ -1,4 +1,4 @@
-"""What is written by habit, and works: streams without await, clear errors of processors."""
+"""Common mistakes that work, or give a clear error: streams without await, wrong processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of inputs: any number of prompts through one batch."""
+"""Streams of inputs: any number of prompts are decoded through one batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks: a child decodes, searches and waits for nobody, whatever the parent's threads were at."""
+"""Forks: a child process decodes and searches without waiting, whatever the parent's threads were doing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 
-# Each child says what came of it; one that hangs is ended by its alarm, with exit code -14.
+# Each child reports its result; one that hangs is ended by its alarm, with exit code -14.
 SCRIPT = """
 import os, signal, sys, threading, time
 import torch

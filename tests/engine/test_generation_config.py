@@ -1,4 +1,4 @@
-"""A generation_config, the model's or the call's, is followed as `generate` follows it; options go before it."""
+"""The model's or the call's generation_config is applied as `generate` applies it; explicit options take precedence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tiny() -> Iterator[copyspec.Engine]:
 
 
 def generated(tiny: copyspec.Engine, config: GenerationConfig) -> list[int]:
-    """What transformers writes."""
+    """Return the output of transformers."""
     ids = torch.tensor([tiny.tokenizer(PROMPT)["input_ids"]])
     output = tiny.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     tokens: list[int] = output[0, ids.shape[1] :].tolist()
@@ -118,6 +118,6 @@ def test_wrong_settings(tiny: copyspec.Engine, settings: object, error: type[Exc
 
 
 def test_no_setting_that_makes_a_processor_is_overlooked() -> None:
-    """Where no setting of `_PROCESSED` is on, `_processors` is not entered."""
+    """If no setting in `_PROCESSED` is on, `_processors` is not called."""
     read = re.findall(r"config\.(\w+)", inspect.getsource(generation_config._processors))
     assert set(read) == set(generation_config._PROCESSED)

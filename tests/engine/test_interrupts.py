@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C at any moment leaves the locks free, the model as it came, and the next output right."""
+"""Interrupts: after Ctrl-C at any moment, locks are free, the model is restored, and the next output is right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 ROOT = Path(__file__).parent.parent.parent
 
-# The interrupts come at random moments of the main thread, between any two instructions; another one decodes meanwhile.
+# The main thread is interrupted at random moments, between any two instructions, while another thread decodes.
 SCRIPT = """
 import random, signal, sys, threading, time
 sys.path.insert(0, "tests")
@@ -92,7 +92,7 @@ def test_interrupts_at_any_moment() -> None:
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt as the n-th call of an `__enter__` or `__exit__` begins, as a signal would."""
+    """Raises KeyboardInterrupt at the start of the n-th call of an `__enter__` or `__exit__`, as a signal would."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -106,14 +106,14 @@ class Interrupt:
 def test_an_interrupt_between_entering_and_leaving() -> None:
     engine = Engine(tiny_model(), tiny_tokenizer())
     held: list[BaseException] = []
-    # A notebook keeps the last error; its frames, and the contexts in them, may be freed in the middle of a later pass.
+    # A notebook keeps the last error. Its frames and their contexts may be freed in the middle of a later pass.
     engine.model.register_forward_pre_hook(lambda *_: held.clear())
 
     def ids() -> tuple[int, ...]:
         return tuple(engine.generate("a b a b", max_new_tokens=3, ignore_eos=True).token_ids)
 
     expected, number, before = ids(), 0, sys.gettrace()
-    ids()  # everything that is made once has been made
+    ids()  # everything that is created once exists now
     try:
         while True:
             interrupt = Interrupt(number := number + 1)

@@ -1,4 +1,4 @@
-"""A space that a chat template leaves to the answer is no part of its text; nothing else is taken away."""
+"""A space that a chat template leaves for the answer to write is removed from its text; nothing else is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def engine() -> Any:
 
 
 class Says:
-    """Makes the model write a text, token by token."""
+    """Forces the model to output a text, token by token."""
 
     def __init__(self, engine: Any, text: str) -> None:
         self.tokens = [*engine.codec.encode(text).ids, engine.tokenizer.eos_token_id]
@@ -38,7 +38,7 @@ class Says:
 
 
 def texts(engine: Any, prompt: object, text: str = TEXT, **options: Any) -> set[str]:
-    """The text of the answer, whole and streamed."""
+    """Return the text of the answer, as a whole and joined from a stream."""
     whole = engine.generate(prompt, logits_processor=Says(engine, text), **options)
     assert "stop" in options or whole.token_ids[:-1] == tuple(engine.codec.encode(text).ids)
     streamed = list(engine.generate(prompt, stream=True, logits_processor=Says(engine, text), **options))

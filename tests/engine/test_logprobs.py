@@ -1,14 +1,16 @@
-"""Log-probabilities: those of plain decoding and of transformers' output_scores."""
+"""Log-probabilities equal those of plain decoding and transformers' output_scores."""
 
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 import torch
 
 import copyspec
+from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
 from tests.helpers.texts import byte_level, llama
 
 PROMPT = "the cat sat on the mat and the cat sat"
@@ -65,3 +67,24 @@ def test_wrong_numbers(tiny: copyspec.Engine) -> None:
         tiny.generate(PROMPT, logprobs=-1)
     with pytest.raises(ValueError, match="logprobs=1 works with the default rule only"):
         tiny.generate(PROMPT, logprobs=1, rule="multi-step", temperature=1.0)
+
+
+def test_a_caller_reads_while_the_next_token_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler's thread reduces the scores of a position while the caller takes the same position."""
+    recorder = LogprobRecorder(1, 1, [], lambda tokens: str(tokens))
+    known, taken = LogprobRecorder._know, list[TokenLogprob]()
+    reader = threading.Thread(target=lambda: taken.extend(recorder.take(0, [2])))
+
+    def interrupted(self: LogprobRecorder, position: int, row: torch.Tensor, token: int) -> None:
+        if threading.current_thread() is not reader:
+            reader.start()
+            reader.join(timeout=0.1)
+        known(self, position, row, token)
+
+    monkeypatch.setattr(LogprobRecorder, "_know", interrupted)
+    scores = torch.arange(4.0)[None]
+    recorder(torch.tensor([[0]]), scores)
+    recorder(torch.tensor([[0, 2]]), scores)
+    reader.join()
+    assert [each.token_id for each in taken] == [2]
+    assert taken[0].logprob == pytest.approx(float(scores[0].log_softmax(-1)[2]))

@@ -1,4 +1,4 @@
-"""The output cache: bounded, one namespace each, found again by what prompts share."""
+"""The output cache: bounded, one per namespace, and searched by shared prompt prefixes."""
 
 from __future__ import annotations
 

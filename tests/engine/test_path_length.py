@@ -1,10 +1,10 @@
-"""How many functions a newcomer follows from `copyspec.generate` to the model's first pass, and between two passes.
+"""Counts the functions that a reader follows from `copyspec.generate` to the first forward pass, and between two
+passes.
 
-The bar of the house plan is 90 functions in 20 files before the first forward and 60 between two passes. Reached is the
-second, without drafts. The numbers below are those reached; they may only shrink. Time is simulated, since what a pass
-decides depends on measured times.
-Counted are named functions of copyspec (no lambdas, no comprehensions), each once, in a second call: what the first one
-sets up belongs to the model and is not met again.
+The goal is at most 90 functions in 20 files before the first forward pass and 60 between two passes. Only the latter is
+reached, without drafts. The numbers below are the present ones and may only decrease. Time is simulated, because
+decisions depend on measured times. Counted are named functions of copyspec (no lambdas or comprehensions), each once,
+in a second call, since the first call also sets up the model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Function = tuple[str, str]  # file, name
 
 
 class Clock:
-    """Simulated seconds: a forward takes a hundred times as long as what lies between two readings."""
+    """Simulated seconds: a forward pass takes a hundred times as long as the time between two readings."""
 
     FORWARD, READING = 0.01, 0.0001
 
@@ -46,7 +46,7 @@ class Clock:
 
 
 class Passes:
-    """The functions entered before each forward of the model, and behind the last one."""
+    """The functions entered before each forward pass of the model, and after the last one."""
 
     def __init__(self, clock: Clock) -> None:
         self.segments: list[set[Function]] = [set()]
@@ -82,7 +82,7 @@ class Passes:
         if event == "call" and not self._is_inside and not code.co_name.startswith("<"):
             path = Path(code.co_filename)
             if path.is_relative_to(ROOT):
-                # With its first line: two methods may have one name.
+                # The first line distinguishes methods of the same name.
                 self.segments[-1].add((str(path.relative_to(ROOT)), f"{code.co_name}:{code.co_firstlineno}"))
 
 
@@ -103,8 +103,8 @@ def drafter(functions: set[Function]) -> set[Function]:
 def test_functions_on_the_way(
     edits: bool, first: tuple[int, int], between: int, outside: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`first`: functions and files before the first forward; `between`: functions between two, and those `outside`
-    the drafter among them."""
+    """`first`: functions and files before the first forward pass. `between`: functions between two passes; `outside`:
+    those of them outside the drafter."""
 
     def generate(text: str) -> None:
         source = text if edits else None
@@ -115,7 +115,7 @@ def test_functions_on_the_way(
             max_new_tokens=24,
         )
 
-    # An engine of its own: which functions are called depends on what an engine has measured and cached before.
+    # A new engine, because the functions called depend on what an engine has measured and cached.
     monkeypatch.setattr(api._STATE, "registry", Registry())
     engine, clock = copyspec.load(), Clock()
     engine._costs.clock = clock

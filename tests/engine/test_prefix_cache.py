@@ -1,4 +1,4 @@
-"""The prefix cache: outputs of plain decoding and of transformers, whatever was kept before, by whomever."""
+"""The prefix cache: outputs equal plain decoding and transformers, whatever earlier calls have stored."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def test_callers_at_the_same_time_and_those_that_leave(engine: copyspec.Engine) 
     begins = [random_ids(64, seed=seed) for seed in range(2)]
     prompts = [begins[i % 2] + random_ids(5 + 3 * i, seed=10 + i) for i in range(8)]
     plain = [engine.generate(prompt, **OPTIONS).token_ids for prompt in prompts]
-    engine.prefix_cache.max_bytes = 100 * 1024  # some of it makes room all the time
+    engine.prefix_cache.max_bytes = 100 * 1024  # so small that entries are evicted all the time
 
     def ask(i: int) -> tuple[int, ...]:
-        if i % 3 == 0:  # goes away after the first piece
+        if i % 3 == 0:  # the caller leaves after the first chunk
             stream = engine.stream(prompts[i], prefix_cache=True, **OPTIONS)
             next(stream)
             stream.close()
@@ -114,7 +114,7 @@ def test_other_weights_are_another_model() -> None:
     plain = engine.generate(prompt, **OPTIONS)
     kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
     assert kept.token_ids == plain.token_ids and kept.stats.num_cached_tokens == 0
-    assert len(engine.prefix_cache) == 64  # what the old weights computed is gone
+    assert len(engine.prefix_cache) == 64  # states computed with the old weights are gone
     layer, rotary = engine.model.model.layers[0].mlp, engine.model.model.rotary_emb
     forward, frequencies = layer.forward, rotary.inv_freq
     for change in (
@@ -127,7 +127,7 @@ def test_other_weights_are_another_model() -> None:
 
 
 class Adapted(nn.Module):
-    """A layer with an adapter that can be turned off, with the names that peft has for it."""
+    """A layer with an adapter that can be disabled, under the names that peft uses."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def test_adapters_that_are_switched_in_the_middle() -> None:
         assert kept.stats.num_cached_tokens == (64 if off in outputs else 0)
         outputs[off] = kept.token_ids
     assert outputs[False] != outputs[True]
-    # A row that saw two models leaves nothing: its output goes on from keys of both.
+    # A row decoded with both models is not stored, since its cache contains keys of both.
     longer = random_ids(61, seed=7)
     stream = engine.stream(longer, prefix_cache=True, **{**OPTIONS, "max_new_tokens": 20})
     next(stream)
@@ -194,8 +194,8 @@ def test_comparisons_and_text() -> None:
 
 
 def test_a_bounded_cache_finds_what_it_was_given() -> None:
-    """Against a list of all that was added; keys are numbers that say which tokens they belong to."""
-    model = nn.Linear(1, 1)  # alive: the state of a model that is gone is no state of any
+    """Compared with a list of all entries; keys are numbers that identify their tokens."""
+    model = nn.Linear(1, 1)  # kept alive: entries of a deleted model are dropped
     draw, state = random.Random(0), ModelState(model)  # type: ignore[arg-type]
     size = 2 * BLOCK_TOKENS * 4
     cache = PrefixCache(7 * size)

@@ -1,4 +1,4 @@
-"""Prompts that went through a chat template or a tokenizer already."""
+"""Prompts that have already been through a chat template or a tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler: callers share batches, and each gets its own output, its own errors and its rows back."""
+"""The scheduler: callers share batches, and each receives its own output, its own errors, and its rows back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def engine() -> Engine:
 
 
 class Callers:
-    """Calls of one engine, all with the same options."""
+    """Concurrent calls of one engine, all with the same options."""
 
     def __init__(self, engine: Engine, **options: object) -> None:
         self.engine = engine
@@ -65,7 +65,7 @@ class Callers:
 
     @property
     def waiting(self) -> int:
-        """Callers with requests that wait for a row."""
+        """Number of callers with requests waiting for a row."""
         return sum(bool(ticket.waiting) for lane in self.engine.scheduler._lanes.values() for ticket in lane.tickets)
 
 
@@ -86,7 +86,7 @@ def test_many_threads_share_passes_and_get_what_plain_decoding_gives(callers: Ca
         wanted = callers.plain(*PROMPTS)
         alone = serial()
     with counted(callers.engine) as together, ThreadPoolExecutor(len(PROMPTS)) as pool:
-        with callers.engine._lock:  # nobody starts before all have come
+        with callers.engine._lock:  # so that decoding starts when all have been submitted
             futures = [pool.submit(callers.texts, prompt) for prompt in PROMPTS]
             until(lambda: callers.waiting + callers.running >= len(PROMPTS) - 1)
         assert [future.result()[0] for future in futures] == wanted
@@ -163,7 +163,7 @@ def test_a_request_that_waits_is_never_started_after_it_was_given_up(callers: Ca
 def test_an_interrupt_before_a_step_waits_for_the_model_without_the_queue(
     callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch that it drops is closed under the model's lock, whose holder may need the scheduler's."""
+    """The dropped batch is closed under the model's lock, whose holder may need the scheduler's lock."""
     stream, failing, held = callers.stream(PROMPTS[0]), threading.Event(), threading.Event()
     next(stream)
 
@@ -252,7 +252,9 @@ def six_tasks(callers: Callers) -> list[str]:
 
 def six_threads(callers: Callers) -> list[str]:
     with ThreadPoolExecutor(6) as pool:
-        with callers.engine._lock:  # until all have asked: on a busy machine threads begin long after each other
+        with (
+            callers.engine._lock
+        ):  # until all have been submitted, since on a busy machine threads start long after each other
             asked = [pool.submit(callers.texts, prompt) for prompt in PROMPTS[:6]]
             until(lambda: callers.waiting + callers.running == 6)
         return [each.result()[0] for each in asked]
@@ -402,7 +404,7 @@ def test_an_engine_that_was_unloaded_meanwhile_says_so(callers: Callers) -> None
 
 
 def together(callers: Callers) -> None:
-    """Work for a worker: two callers at once."""
+    """Run two callers at once, which needs a worker thread."""
     with ThreadPoolExecutor(2) as pool:
         assert [texts[0] for texts in pool.map(callers.texts, PROMPTS[:2])] == callers.plain(*PROMPTS[:2])
 

@@ -1,4 +1,4 @@
-"""Spans: consecutive tokens of one origin, their characters, and the other places that hold them."""
+"""Spans: consecutive tokens of one origin, their characters, and the other places with the same tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of torch: the number that is measured to be best, never more than the program has, and set back behind it."""
+"""Number of torch threads: the fastest by measurement, never more than the program may use, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.helpers.tiny import tiny_model, tiny_tokenizer
 PROMPT = "some text that the model goes on with"
 
 Machine = Callable[[int], tuple[float, float]]
-"""Seconds of a pass on so many threads, and its first thread's processor time."""
+"""Maps the number of threads to (seconds of a pass, CPU time of its first thread)."""
 
 
 def scaling(gain: float, seconds: float = 0.01) -> Machine:
-    """Free cores: each doubling of the threads divides a pass's time by `gain`."""
+    """Free cores: each doubling of the threads divides the time of a pass by `gain`."""
 
     def run(count: int) -> tuple[float, float]:
         took = seconds / gain ** (count.bit_length() - 1)
@@ -38,20 +38,20 @@ def scaling(gain: float, seconds: float = 0.01) -> Machine:
 
 
 def beside_busy(seconds: float = 0.01) -> Machine:
-    """Every core is held by somebody else: one thread gets half of one, several wait for each other."""
+    """Every core is busy: one thread gets half of a core, and several wait for each other."""
     noise = random.Random(0)
 
     def run(count: int) -> tuple[float, float]:
         if count == 1:
             return 2.0 * seconds, seconds
         took = seconds * noise.choice([2, 3, 10, 30, 60])
-        return took, 0.5 * took  # its first thread spins while it has a core
+        return took, 0.5 * took  # the first thread spins while it has a core
 
     return run
 
 
 def spend(choice: ThreadChoice, machine: Machine, passes: int, bound: int = 8, *, expected: float = 0.0) -> float:
-    """Seconds of so many passes; what is expected of one follows what they take, as the cost model does."""
+    """Return the seconds of `passes` passes; the expected time follows the measured one, as in the cost model."""
     total = 0.0
     for _ in range(passes):
         count = choice.next(bound)
@@ -140,7 +140,7 @@ def test_no_pass_takes_more_than_it_may() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_ngrams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of a second for each engine, and nothing to do with threads."""
+    """They would take a third of a second per engine, and do not matter here."""
     monkeypatch.setattr(Language, "ngrams", None)
 
 
@@ -154,7 +154,7 @@ def four_threads() -> Iterator[None]:
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch, four_threads: None) -> Iterator[tuple[Engine, list[int]]]:
-    """An engine that may take four threads, and how many each of its passes had."""
+    """An engine that may use four threads, and the number of threads of each of its passes."""
     monkeypatch.setattr(engine_threads, "allowed", lambda: 4)
     model = tiny_model()
     counts: list[int] = []
@@ -205,7 +205,7 @@ def test_what_the_program_leaves_is_the_most_that_is_taken(watched: tuple[Engine
 def test_both_sides_of_a_comparison_take_one_number(watched: tuple[Engine, list[int]]) -> None:
     engine, counts = watched
     engine._threads._choice = choice = ThreadChoice(4)
-    choice._tried = 2  # a trial is going on
+    choice._tried = 2  # a trial is in progress
     assert copyspec.compare(PROMPT, model=engine, max_new_tokens=6).equal  # type: ignore[union-attr]
     assert len(set(counts)) == 1
     counts.clear()
@@ -287,7 +287,7 @@ def test_the_load_of_others_is_some_number_of_cores() -> None:
 
 def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--rounds", "1", "--calls", "1", "--tokens", "4", "--threads", "1"]
-    assert busy.main([*small, "--json", str(tmp_path / "busy.json")]) in (0, 1)  # how busy is this machine anyway?
+    assert busy.main([*small, "--json", str(tmp_path / "busy.json")]) in (0, 1)  # depends on how busy this machine is
     assert "| measured (1) |" in capsys.readouterr().out
     assert (tmp_path / "busy.json").read_text().startswith("{")
 

@@ -66,7 +66,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 
 def lcel(llm: ChatCopySpec | CopySpecLLM) -> Runnable[str, str]:
-    """A chain that tells its model the number of documents but shows it none."""
+    """Build a chain that passes the number of documents to its model, but not the documents."""
     count = RunnableLambda(lambda documents: str(len(documents)))
     return {"context": Echo() | count, "question": RunnablePassthrough()} | PROMPT | llm | StrOutputParser()
 
@@ -79,9 +79,9 @@ def retrieval_chain(llm: ChatCopySpec) -> Runnable[str, object]:
 
 
 def compiled_graph(llm: ChatCopySpec, *, passes_config: bool = False) -> Runnable[dict[str, object], object]:
-    """A graph with a node that retrieves and a node that asks the model, without showing it a document.
+    """Build a graph with a node that retrieves and a node that calls the model without passing it a document.
 
-    `passes_config`: the nodes hand their config on, as LangGraph asks for under asyncio on Python 3.10.
+    `passes_config`: the nodes pass on their config, as LangGraph requires under asyncio on Python 3.10.
     """
     langgraph = pytest.importorskip("langgraph.graph")
 

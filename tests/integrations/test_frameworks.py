@@ -1,4 +1,4 @@
-"""LlamaIndex and Haystack: their documents as references, a model and a retriever for each."""
+"""LlamaIndex and Haystack: their documents as references, with a model and a retriever for each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def corpus(tmp_path: Path) -> Path:
 
 @dataclass
 class Node:
-    """As much of a LlamaIndex node as a reference is made from."""
+    """The parts of a LlamaIndex node that references use."""
 
     metadata: dict[str, object] = field(default_factory=lambda: {"file_path": "a.md"})
 
@@ -38,7 +38,7 @@ class Node:
 
 @dataclass
 class HaystackDocument:
-    """As much of a Haystack document."""
+    """The parts of a Haystack document that references use."""
 
     content: str | None = "Herons wait."
     meta: dict[str, object] = field(default_factory=dict)

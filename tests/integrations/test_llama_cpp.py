@@ -1,4 +1,4 @@
-"""The draft model against llama-cpp-python's loop in miniature: drafts are verified, wrong ones cut, turns go on."""
+"""The draft model in a copy of llama-cpp-python's loop: drafts are verified, wrong ones cut, chats continue."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TEXT = "a wall of stone stands by the sea where lizards and wrens live in its ga
 
 
 class FakeLlama:
-    """It writes what it is told to, a character a token, with the loop of llama_cpp.Llama.generate and the state that
-    it keeps. A token's logits are its position in a row of one number."""
+    """A model that outputs a given text, one character per token, with llama_cpp.Llama.generate's loop and its state. A
+    token's logits are its position, in a row of one number."""
 
     def __init__(self, draft_model: Any, n_batch: int = 512) -> None:
         self.draft_model = draft_model
@@ -27,8 +27,8 @@ class FakeLlama:
         self.evaluations = self.n_tokens = 0
         self._logits_all = True
         self._ctx = self._batch = self.batch = self
-        self.logits: list[bool] = []  # of the evaluation: which tokens have them
-        self.computed: list[int] = []  # how many, of each evaluation
+        self.logits: list[bool] = []  # for each token of the evaluation, whether it gets logits
+        self.computed: list[int] = []  # number of tokens of each evaluation
         self.script: list[int] = []
         self.begin = 0
 
@@ -105,7 +105,7 @@ class FakeLlama:
 
 @pytest.fixture(autouse=True)
 def no_times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "cheap" not in request.node.name:  # what a fake evaluation takes means nothing
+    if "cheap" not in request.node.name:  # the duration of a fake evaluation means nothing
         monkeypatch.setattr(EvaluationCosts, "observe", lambda *given: None)
 
 
@@ -114,7 +114,7 @@ def test_a_told_text_is_written_in_few_evaluations() -> None:
     with copying(llm, edit_source=TEXT):
         assert llm.write("Correct it:", " " + TEXT) == " " + TEXT
     told = llm.evaluations
-    assert llm.write("Write:", " " + TEXT) == " " + TEXT  # what was told is forgotten
+    assert llm.write("Write:", " " + TEXT) == " " + TEXT  # the edit source of the first call is forgotten
     assert told <= len(TEXT) / 8 and llm.evaluations > 3 * told
     with copying(llm, references=["of no use", TEXT]):
         llm.write("Write:", " " + TEXT)
@@ -136,16 +136,16 @@ def test_the_evaluation_of_a_prompt_carries_the_first_draft() -> None:
     assert llm.computed[0] == len("Before:")
     for told, extra in [({}, 0), ({"prompt_logits": True}, len("Correct it:") - 1)]:
         with copying(llm, edit_source=TEXT, **told):
-            for _ in range(2):  # prompts of one block
+            for _ in range(2):  # two prompts within one `with` block
                 assert llm.write("Correct it:", " " + TEXT) == " " + TEXT
                 assert llm.computed[0] == 17 + extra
         assert llm._logits_all and not {"eval", "generate", "set_batch"} & set(vars(llm))
     with copying(llm, edit_source="x" * 600):
-        assert llm.write("a" * 500, "b" * 11) == "b" * 11  # to the end of the context
+        assert llm.write("a" * 500, "b" * 11) == "b" * 11  # up to the end of the context
         assert llm.computed[0] == 13
         assert llm.write("a" * 512, "") == ""
         llm.n_tokens, llm._batch = 0, llm
-        llm.eval([1, 2, 3])  # no generation
+        llm.eval([1, 2, 3])  # an evaluation outside of generation
         assert llm.n_tokens == 3 and llm.computed[-1] == 3
     with copying(llm, edit_source=TEXT), pytest.raises(RuntimeError, match="llama_decode"):
         llm.write("a" * 513, "b")

@@ -1,4 +1,4 @@
-"""Columns and parts without a cluster: rows keep their places, broken ones stand aside, runs go on where they ended."""
+"""Columns and parts without a cluster: rows keep their places, broken ones are set aside, interrupted runs continue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Upper:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is done in this process."""
+    """Run the work in this process."""
     for module in (runs, files):
         monkeypatch.setattr(module, "mapped", lambda work, items, *_: (work(item) for item in items))
 
@@ -144,7 +144,7 @@ def test_files_are_corrected_in_place_as_without_a_cluster(
     (tmp_path / "ray" / "bad.txt").write_bytes(b"\xff\xfe\x00no text")
     monkeypatch.setattr(files, "FILES_PER_GROUP", 1)
     on_ray = ["gec", str(tmp_path / "ray"), "-i", "--ray", "local"]
-    with monkeypatch.context() as patched:  # killed when one file is done: it is not corrected twice
+    with monkeypatch.context() as patched:  # the run is killed after one file, which is not corrected again
         done, tell = iter(range(9)), files.report_to_json
 
         def killed_at_the_second(report: FileReport) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`custom_generate=copyspec.hf` gives what `model.generate` gives: tokens, shapes, scores, streams."""
+"""`custom_generate=copyspec.hf` returns what `model.generate` returns: tokens, shapes, scores, streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAD, EOS = 0, 7
 
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A word per token: "12" is token 12."""
+    """A tokenizer with one token per word: "12" is token 12."""
     backend = Tokenizer(WordLevel({str(token): token for token in range(VOCAB_SIZE)}, unk_token="3"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="0", eos_token=str(EOS))
@@ -61,13 +61,13 @@ def padded(rows: list[list[int]], *, left: bool = True) -> dict[str, torch.Tenso
 
 
 def prompts(rows: int, seed: int = 0) -> list[list[int]]:
-    """Prompts of different lengths that repeat themselves."""
+    """Make repetitive prompts of different lengths."""
     rng = random.Random(seed)
     return [[rng.randrange(8, VOCAB_SIZE) for _ in range(3 + row)] * 3 for row in range(rows)]
 
 
 def both(model: PreTrainedModel, inputs: dict[str, Any], own: dict[str, Any] | None = None, **options: Any) -> Any:
-    """What transformers gives, and what it gives with copyspec."""
+    """Return the results of transformers and of transformers with copyspec."""
     options = {"do_sample": False, "max_new_tokens": 16, "pad_token_id": PAD} | options
     generator: Any = model
     plain = generator.generate(**inputs, **options)
@@ -78,13 +78,13 @@ def both(model: PreTrainedModel, inputs: dict[str, Any], own: dict[str, Any] | N
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_equals_generate(name: str) -> None:
     model = model_of(name)
-    # transformers counts chunks of attention from the padding: its own rows differ with and without it.
+    # transformers counts attention chunks from the padding, so that its own rows differ with and without padding.
     rows = prompts(1 if name == "llama4_text" else 3)
     inputs = padded(rows, left=not model.config.is_encoder_decoder)
     truth, _ = both(model, inputs, max_new_tokens=12)
     ended = int(truth[0, -5])  # some rows end early
     start = truth.shape[1] - 12
-    references = [row[start:].tolist() for row in truth]  # what helps most
+    references = [row[start:].tolist() for row in truth]  # the most helpful references
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {"references": references}),
         ({"eos_token_id": ended, "repetition_penalty": 1.3}, {"edit_source": references}),
@@ -95,7 +95,7 @@ def test_every_architecture_equals_generate(name: str) -> None:
 
 
 class Even(LogitsProcessor):  # type: ignore[no-untyped-call]
-    """After an even length only even tokens."""
+    """Allows only even tokens after an even length."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         banned = scores.clone()
@@ -104,7 +104,7 @@ class Even(LogitsProcessor):  # type: ignore[no-untyped-call]
 
 
 class After(StoppingCriteria):
-    """Ends a row behind a token below 30 that follows one above 60."""
+    """Ends a row after a token below 30 that follows one above 60."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.BoolTensor:
         return (input_ids[:, -1] < 30) & (input_ids[:, -2] > 60)  # type: ignore[return-value]
@@ -174,7 +174,7 @@ def test_encoder_decoder_dictionary() -> None:
 
 
 class Heard:
-    """A streamer that keeps what it is told."""
+    """A streamer that records what it receives."""
 
     def __init__(self) -> None:
         self.told: list[list[int] | list[list[int]] | str] = []
@@ -240,7 +240,9 @@ def test_pipelines() -> None:
     pipe: Any = pipeline("text-generation", model=model_of("llama"), tokenizer=tokenizer())
     text = " ".join(map(str, prompts(1)[0]))
     options = {"do_sample": False, "max_new_tokens": 12, "return_full_text": False}
-    own = {"copyspec_tokenizer": tokenizer()}  # a pipeline keeps its own to itself, and this model has no name
+    own = {
+        "copyspec_tokenizer": tokenizer()
+    }  # a pipeline does not pass on its tokenizer, and this model has no name to load one by
     expected = pipe([text, "9 10 11 " + text], **options)
     assert pipe([text, "9 10 11 " + text], **options, custom_generate=copyspec.hf, references=[text], **own) == expected
     both_at_once = pipe([text, text], **options, custom_generate=copyspec.hf, batch_size=2, **own)

@@ -1,4 +1,4 @@
-"""The plug-in against vLLM's interface in miniature: drafts, requests that come and go, what cannot be relied on."""
+"""The plug-in in a copy of vLLM's interface: drafts, requests that come and go, unreliable parts of vLLM."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WORDS = [
 
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(Language, "ngrams", None)  # of English, which take longer to make than all else here
+    monkeypatch.setattr(Language, "ngrams", None)  # English n-grams would take longer than all other tests here
     with fake_vllm(TOKENIZER):
         yield
 
@@ -62,7 +62,7 @@ def text(seed: int, words: int = 12) -> str:
 
 
 def request(seed: int, parameters: Parameters | None = None, *, prompt: str | None = None) -> Request:
-    """It writes a text, and ends."""
+    """A request that generates a text and ends."""
     script = [*ids(" " + text(seed)), 0]
     return Request(ids(prompt or f"write {seed}:"), script, parameters or Parameters(max_tokens=None))
 
@@ -168,7 +168,7 @@ def test_a_drafter_never_sees_more_than_the_limits_of_its_row() -> None:
 def test_requests_come_go_and_move_and_none_is_kept() -> None:
     rng, runner, done = random.Random(0), Runner(engine_config()), []
     for number in range(300):
-        key = f"id {rng.randrange(40)}"  # ids come again
+        key = f"id {rng.randrange(40)}"  # ids are reused
         if key not in runner.requests:
             new = request(number, told(number) if number % 2 else None)
             new.unread = rng.choice([0, 0, 1, 3])
@@ -179,7 +179,7 @@ def test_requests_come_go_and_move_and_none_is_kept() -> None:
             runner.remove(aborted)
         if runner.requests:
             runner.step()
-        assert runner.drafter.num_rows <= len(runner.requests) + 9  # those that ended with the last step
+        assert runner.drafter.num_rows <= len(runner.requests) + 9  # plus those that ended in the last step
     run(runner)
     assert all(each.output == each.script for each in done)
     helped = [each.steps / len(each.script) for each in done if each.sampling_params.extra_args]
@@ -282,7 +282,7 @@ def test_unknown_settings_are_refused(own: dict[str, Any]) -> None:
 
 
 def slope(costs: StepCosts) -> float:
-    """Cost of a draft token relative to a step of ten rows without drafts."""
+    """Return the cost of a draft token relative to a step of ten rows without drafts."""
     empty, token = costs.seconds(10)
     return token / empty
 
@@ -292,9 +292,9 @@ def test_costs_are_those_of_the_tokens_of_a_step() -> None:
     for _ in range(200):
         rows, drafted = rng.randint(1, 32), rng.randint(0, 200)
         costs.observe(rows + drafted, 5e-3 + 3e-4 * (rows + drafted))
-    costs.observe(18, 9.0)  # disturbed
+    costs.observe(18, 9.0)  # a disturbance
     assert slope(costs) == pytest.approx(3e-4 / 8e-3, rel=0.1)
-    for _ in range(300):  # and on a machine that something else keeps busy
+    for _ in range(300):  # the same on a machine kept busy by other work
         tokens = rng.randint(1, 200)
         costs.observe(tokens, (5e-3 + 3e-4 * tokens) * rng.choice([1, 1, 1.3, 2, 8]))
     assert slope(costs) == pytest.approx(3e-4 / 8e-3, rel=0.5)
@@ -304,7 +304,7 @@ def test_costs_are_those_of_the_tokens_of_a_step() -> None:
 
 
 def test_rows_that_are_sampled_with_a_seed_draft_whatever_it_costs() -> None:
-    """vLLM's random stream depends on what was drafted."""
+    """vLLM's random stream depends on the drafts."""
     runner = Runner(engine_config(adaptive=True))
     for _ in range(50):
         for tokens in (2, 34):
@@ -328,7 +328,7 @@ def test_probabilities_are_corrected_by_what_was_accepted() -> None:
 
 
 def test_drafts_that_did_not_pay_are_tried_again() -> None:
-    """A busy machine made them dear for a while."""
+    """A busy machine made them expensive for a while."""
     costs, sure = StepCosts(), ([1, 2, 3], [0.95, 0.9, 0.85])
     for step in range(100):
         tokens = 16 + 48 * (step % 2)
@@ -393,7 +393,7 @@ def test_neither_vllm_nor_torch_is_needed_to_prepare_requests() -> None:
 
 
 class Server:
-    """An ASGI application that keeps the bodies that it reads."""
+    """An ASGI application that keeps the bodies it receives."""
 
     def __init__(self, tokenizer: Any = None) -> None:
         self.bodies: list[Any] = []
@@ -411,7 +411,7 @@ class Server:
 
 
 def post(server: Server, body: Any, path: str = "/v1/chat/completions", *, gone: bool = False) -> tuple[int, Any]:
-    """What the middleware answers, or the server behind it: the status, and the body that reached one of them."""
+    """Return the status and the body: of the middleware's own answer, or of the request that reached the server."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     half = len(raw) // 2
     messages: list[Any] = [
@@ -464,7 +464,7 @@ def test_the_middleware_encodes_with_the_servers_tokenizer() -> None:
         {"references": {"name": "no text"}},
         {"references": [[1, "a"]]},
         {"references": [["a"], ["b"]]},
-        {"references": [[1, 2]]},  # no tokenizer to say what they are
+        {"references": [[1, 2]]},  # there is no tokenizer to tell their meaning
         {"edit_source": [1, 10**40]},
     ],
 )

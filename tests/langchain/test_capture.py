@@ -1,4 +1,4 @@
-"""What a run's retrievers find reaches the models of that run, by every way there is to call one, and no others."""
+"""Documents found by a run's retrievers reach the models of that run, however they are called, and no other run's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.helpers.chains import (
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 NODES_KEEP_THEIR_RUN = sys.version_info >= (3, 11)
-"""Whether LangGraph's nodes know their run under asyncio without passing their config on; docs/langchain.md."""
+"""Whether LangGraph's nodes know their run under asyncio without passing on their config; see docs/langchain.md."""
 
 PROGRAMS = [lcel, retrieval_chain, graph, agent]
 Program = Callable[[ChatCopySpec], Runnable[str, object]]
@@ -48,7 +48,7 @@ def nothing_is_kept() -> Iterator[None]:
 
 
 def check(seen: Seen, questions: list[str]) -> None:
-    """Each question's call was given the document of that question, and no other."""
+    """Check that each question's call received the document of that question and no other."""
     assert len(seen) == len(questions)
     for question in questions:
         (found,) = [references for prompt, references in seen if question in prompt]
@@ -93,7 +93,8 @@ def test_sixteen_questions_at_once_are_kept_apart(llm: ChatCopySpec, seen: Seen,
 
 @pytest.mark.parametrize("way", ["stream", "astream"])
 def test_documents_reach_a_model_whose_tokens_a_graph_streams(llm: ChatCopySpec, seen: Seen, way: str) -> None:
-    """The nodes call `invoke`, which streams inside: core calls `_stream` then, and does not tell it its run."""
+    """The nodes call `invoke`, which streams internally: langchain-core then calls `_stream` without telling it its
+    run."""
     inputs = {"question": QUESTIONS[0]}, {"messages": [HumanMessage(QUESTIONS[1])]}
     passes_config = way == "astream" and not NODES_KEEP_THEIR_RUN
     programs = compiled_graph(llm, passes_config=passes_config), compiled_agent(llm)

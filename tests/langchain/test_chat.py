@@ -1,4 +1,5 @@
-"""ChatCopySpec: what users of ChatHuggingFace and HuggingFacePipeline missed, and what a chat model owes LangChain."""
+"""ChatCopySpec: problems of ChatHuggingFace and HuggingFacePipeline solved, and LangChain's requirements of chat
+models."""
 
 from __future__ import annotations
 
@@ -49,13 +50,13 @@ def llm() -> ChatCopySpec:
 
 
 def shown(engine: Engine, messages: list[object]) -> str:
-    """The prompt as the model reads it, control tokens too."""
+    """Return the prompt as the model reads it, with control tokens."""
     return str(engine.tokenizer.decode(encoded_prompt(engine, messages).ids))  # type: ignore[arg-type]
 
 
 @contextmanager
 def counted(engine: Engine, slowly: float = 0.0) -> Iterator[Callable[[], int]]:
-    """How many passes the model has made; each takes `slowly` seconds longer."""
+    """Count the model's forward passes, each extended by `slowly` seconds."""
     passes: list[None] = []
 
     def count(*_: object) -> None:
@@ -74,7 +75,7 @@ def plain(prompt: str, **options: object) -> copyspec.Result:
     return engine_with().generate(chat, drafter="none", **{"max_new_tokens": 16, **options})  # type: ignore[call-overload, no-any-return]
 
 
-# What users of the local Hugging Face integration meet, one test each.
+# Problems of the local Hugging Face integration, one test each.
 
 
 def test_an_answer_holds_no_prompt(llm: ChatCopySpec) -> None:
@@ -220,7 +221,7 @@ def test_batches_share_passes(llm: ChatCopySpec, together: Callable[[ChatCopySpe
         alone = serial()
     queue = engine.scheduler
     with counted(engine) as shared, ThreadPoolExecutor(1) as pool:
-        with engine._lock:  # nobody starts before most have come
+        with engine._lock:  # so that decoding starts when most have been submitted
             answers = pool.submit(together, llm)
             deadline = time.monotonic() + 30
             while queue.waiting + queue.running < len(PROMPTS) - 2:
@@ -230,7 +231,7 @@ def test_batches_share_passes(llm: ChatCopySpec, together: Callable[[ChatCopySpe
         assert shared() < alone / 2
 
 
-# What a chat model owes LangChain besides.
+# Other requirements of LangChain's chat models.
 
 
 def test_sixteen_threads_get_their_own_answers(llm: ChatCopySpec) -> None:
@@ -305,7 +306,7 @@ def test_who_leaves_frees_the_engine_within_one_step(
     llm = ChatCopySpec(model=engine, max_tokens=150, model_kwargs={"drafter": "none", "ignore_eos": True})
 
     async def main() -> tuple[int, int]:
-        with counted(engine, slowly=0.02) as passes:  # 150 passes take three seconds: nobody is done before
+        with counted(engine, slowly=0.02) as passes:  # 150 passes take three seconds, so that no call ends before
             await leave(program(llm), passes)
             before = passes()
             await asyncio.to_thread(_until_idle)

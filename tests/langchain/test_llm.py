@@ -1,4 +1,4 @@
-"""CopySpecLLM: continuations in batches, encoder-decoder models too; cited answers: where words were copied from."""
+"""CopySpecLLM: continuations in batches, also by encoder-decoder models; citations: where words were copied from."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_encoder_decoder_models_answer_too(kind: str) -> None:
 
 
 class Quoting:
-    """A chain whose model writes a sentence of its document: random weights, but a bias for these tokens in order."""
+    """A chain whose model writes a sentence of its document: random weights with a bias for these tokens in order."""
 
     def __init__(self, quote: str, document: Document) -> None:
         from tests.langchain.test_tools import Script
@@ -126,7 +126,7 @@ def test_answers_name_the_documents_that_were_copied_from() -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_citations_come_while_the_answer_is_streamed(is_async: bool) -> None:
-    """Pieces join to what `invoke` gives, and a quote's citation does not wait for the end of a longer answer."""
+    """Chunks join to the output of `invoke`, and a quote's citation comes before the end of a longer answer."""
     quoting = Quoting("The library is open from nine to six. Ring the bell twice. On Sundays it is closed.", DOCUMENT)
     for chain in (quoting.message, quoting.message | StrOutputParser(), quoting.text):
         cited = with_citations(chain)
@@ -139,7 +139,7 @@ def test_citations_come_while_the_answer_is_streamed(is_async: bool) -> None:
             assert all(so_far[each.start : each.end] == each.text for each in piece.citations)
             joined += piece
         assert joined == cited.invoke("When?") and len(joined.citations) == 2
-        if chain is not quoting.text:  # its last step takes the answer whole
+        if chain is not quoting.text:  # its last step needs the whole answer
             first = next(place for place, piece in enumerate(pieces) if piece.citations)
             assert len("".join(piece.text for piece in pieces[: first + 1])) < joined.citations[1].start
 
@@ -168,7 +168,7 @@ HARBOUR = Document("The harbour was built later. The end.", id="d3")
 
 
 def spans_at(answer: str, *copies: tuple[int, int, int, int]) -> list[Span]:
-    """Spans of an answer: where it was copied to (start and end), the reference, and where there."""
+    """Make the spans of an answer from (start and end in the answer, reference, offset in the reference)."""
     return [
         Span(Place(str(index), "reference", index, 0, 1, there, there + end - start), 0, 1, start, end)
         for start, end, index, there in copies
@@ -178,18 +178,18 @@ def spans_at(answer: str, *copies: tuple[int, int, int, int]) -> list[Span]:
 @pytest.mark.parametrize(
     ("answer", "copies", "cited"),
     [
-        # The first word was drafted from another document, or is the model's own.
+        # The first word was drafted from another document, or written by the model.
         ("The brewery closed in 1954.", [(0, 3, 1, 0), (3, 27, 0, 31)], [("The brewery closed in 1954.", "d2", 28)]),
         ("The brewery closed in 1954.", [(3, 27, 0, 31)], [("The brewery closed in 1954.", "d2", 28)]),
-        # A word of which the document holds a part stays out.
+        # A word that the document contains only in part is excluded.
         ("Breathe brewery closed.", [(8, 22, 0, 32)], [("brewery closed", "d2", 32)]),
-        # A copy of some length keeps what it has.
+        # A long copy keeps all its words.
         (
             "The harbour was built later. The brewery closed.",
             [(0, 32, 1, 0), (32, 47, 0, 31)],
             [("The harbour was built later. The", "d3", 0), ("brewery closed", "d2", 32)],
         ),
-        # Words before the copy that the document holds, too.
+        # Words before the copy are included if the document contains them there.
         ("1954. Its yard is gone.", [(6, 17, 0, 56)], [("1954. Its yard is", "d2", 50)]),
     ],
 )

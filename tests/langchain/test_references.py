@@ -1,4 +1,5 @@
-"""References reach the model without wiring, its own run's alone, and never change what is said or shown elsewhere."""
+"""References reach the models of their own run without wiring, and never change what is generated or shown
+elsewhere."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def test_what_is_no_reference_is_named(llm: ChatCopySpec, engine: Engine, given:
 
 
 def jobs_of(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The names of the sources of every job."""
+    """Records the names of the sources of every job."""
     named: list[list[str]] = []
     begin = Answers.__init__
 
@@ -138,7 +139,7 @@ def test_with_references_binds_by_key_and_streams(llm: ChatCopySpec, seen: Seen)
 
 
 class Tracer(BaseTracer):
-    """Keeps all that a tracer is told about models."""
+    """A tracer that keeps what it is told about models."""
 
     def __init__(self) -> None:
         super().__init__()

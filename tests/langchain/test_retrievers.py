@@ -1,4 +1,4 @@
-"""LangChain's retrievers over those of the package: standard suites, scores, ids, files."""
+"""LangChain's retrievers around those of the package: standard test suites, scores, ids, files."""
 
 from __future__ import annotations
 

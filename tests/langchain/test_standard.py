@@ -67,7 +67,7 @@ class TestIntegration(ChatModelIntegrationTests):
 
     @property
     def has_structured_output(self) -> bool:
-        return False  # it is made of tool calls
+        return False  # needs tool calls
 
     @property
     def supported_usage_metadata_details(self) -> dict[str, list[str]]:

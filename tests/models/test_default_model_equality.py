@@ -1,4 +1,4 @@
-"""The bundled model on 200 sentences: copied, plain and transformers' own greedy output are the same tokens."""
+"""The bundled model on 200 sentences: copied, plain and transformers' greedy outputs are the same tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models' folders that would run code, ask, lead elsewhere or take for ever: a part of `benchmarks.hostile.models`."""
+"""Model folders that would run code, ask questions, lead elsewhere or hang: part of `benchmarks.hostile.models`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def folder(honest: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """Says yes to everything, and must not be asked."""
+    """A stdin that answers yes to everything and must not be read."""
     says = io.StringIO("y\n" * 9)
     monkeypatch.setattr(sys, "stdin", says)
     yield says
@@ -54,13 +54,13 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 
 @pytest.fixture
 def coded(folder: Path, tmp_path: Path) -> Path:
-    """A folder that needs code of its own."""
+    """A folder that requires code of its own."""
     dict(code())["code: auto_map, unknown type"](folder, tmp_path / "ran")
     return folder
 
 
 def tried(kinds: list[tuple[str, Change]], honest: Path, tmp_path: Path) -> dict[str, str]:
-    """What loading each of the folders ends in; fails where code ran, or for an error that is no LoadError."""
+    """Load each folder and return the outcome; fail if code ran, or for an error other than LoadError."""
     ends = {}
     for kind, change in kinds:
         folder = Path(shutil.copytree(honest, tmp_path / "model"))
@@ -84,7 +84,7 @@ def test_there_is_one_door() -> None:
         for path in (root / room).rglob("*.py")
         if ".from_pretrained(" in path.read_text(encoding="utf-8")
     ]
-    # Beside the door only what reads a GGUF file, in an empty folder; what it makes of it goes through the door.
+    # Only GGUF reading may bypass the loader, in an empty folder; its result goes through the loader.
     assert sorted(places) == ["copyspec/models/gguf.py", "copyspec/models/pretrained.py"]
 
 
@@ -144,7 +144,7 @@ def test_a_model_is_no_larger_than_its_weights() -> None:
     with pytest.raises(ValueError, match="more weights than its 100 bytes can hold"), _bounded(100):
         torch.nn.Linear(1 << 15, 1 << 15, device="meta")
     torch.nn.Linear(1 << 15, 1 << 15, device="meta")
-    with _bounded(1 << 27):  # a bit for each weight, which is registered when it is created and when it is read
+    with _bounded(1 << 27):  # a bit per weight, for weights registered when created and when read
         layer = torch.nn.Linear(1 << 15, 1 << 15, bias=False, device="meta")
         layer.weight = torch.nn.Parameter(layer.weight.detach())
 
@@ -301,7 +301,7 @@ def test_plain_names(name: str, fits: bool) -> None:
 
 
 def test_the_bench_counts(tmp_path: Path) -> None:
-    """In processes of their own, from a cache of the hub too; with code that is trusted it says so."""
+    """In separate processes, also from a hub cache; with trusted code, running that code is reported."""
     report = tmp_path / "report.json"
     command = ["-m", "benchmarks.hostile.models", "--only", "auto_map, unknown", "--entrances", "hub,gec"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Models: loaded once, the least recently used one leaving; threads, tasks and streams that go away."""
+"""Models are loaded once and evicted least recently used first; threads, tasks and abandoned streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test begins with no model loaded, configured or named."""
+    """Start each test without a loaded, configured or named model."""
     monkeypatch.setattr(_STATE, "registry", registry.Registry())
     monkeypatch.setattr(_STATE, "configured", None)
     monkeypatch.setattr(_STATE, "named_default", False)
@@ -50,7 +50,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Models that were loaded from folders, in order."""
+    """Records the models that were loaded from folders, in order."""
     seen: list[object] = []
     load = registry.load_engine
 
@@ -86,7 +86,7 @@ def test_two_ways_to_write_a_path_load_one_model(
     assert len(loads) == 2
     monkeypatch.chdir(tmp_path)
     with pytest.raises(copyspec.LoadError, match="there is no such folder"):
-        copyspec.load(short)  # what the same words named elsewhere
+        copyspec.load(short)  # the name that stood for another model in the other directory
 
 
 def test_the_model_in_the_package_has_a_name(

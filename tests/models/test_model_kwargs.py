@@ -1,4 +1,4 @@
-"""Options of `from_pretrained`: those that change how a model is held change no output; others are refused by name."""
+"""Options of `from_pretrained`: those that only change how a model is stored change no output; others are refused."""
 
 from __future__ import annotations
 

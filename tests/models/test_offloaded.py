@@ -1,4 +1,4 @@
-"""Models whose layers lie on several devices, or on disk, as `device_map` spreads them with accelerate."""
+"""Models whose layers are on several devices or on disk, as placed by `device_map` and accelerate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_layers_on_cpu_and_disk(tmp_path: Path) -> None:
 
 
 def test_heads_draft_for_a_model_on_disk(tmp_path: Path) -> None:
-    """LLMCad: what drafts is in memory, the model's weights are read for each pass."""
+    """LLMCad: the drafter is in memory, and the model's weights are read for each pass."""
     tokenizer = byte_level()
     plain = copyspec.Engine(llama(len(tokenizer)), tokenizer)
     folder = write(tmp_path / "heads", plain.model)

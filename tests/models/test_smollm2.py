@@ -1,4 +1,4 @@
-"""What the real model answers, and that drafts leave it as it is."""
+"""The real model's answers, which drafts do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corrector of the package: its base with the adapter merged, chosen where corrections are asked for."""
+"""The correction model: its base with the adapter merged, and the default for corrections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tokenizer.json may do with a text."""
+"""Limits on what a tokenizer.json may do to a text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_expressions_that_run_away_are_refused(pattern: str) -> None:
     "steps",
     [
         [{"type": "Prepend", "prepend": "▁"}, replaced(" ", "▁")],
-        [replaced(char, "xy") for char in "æœßĳŋþ"],  # side by side, not one upon the other
+        [replaced(char, "xy") for char in "æœßĳŋþ"],  # beside each other, not applied to each other's output
         [{"type": "NFKC"}, replaced(" {2,}", "▁", "Regex"), replaced(r"\s+", " ", "Regex"), replaced("``", '"')],
     ],
 )

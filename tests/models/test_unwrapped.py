@@ -1,4 +1,4 @@
-"""Models inside what torch.compile and PEFT make of them, and names of dtypes."""
+"""Models wrapped by torch.compile and PEFT, and names of dtypes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.texts import byte_level, llama
 
 
 class Adapted:
-    """What PEFT's models offer."""
+    """The interface of PEFT's models."""
 
     def __init__(self, base: object, *, is_prompt: bool = False) -> None:
         self._base = base

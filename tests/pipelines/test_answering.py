@@ -1,4 +1,4 @@
-"""Answers from documents: which sentence the words choose, what a model's quote is worth, and doubt."""
+"""Answers from documents: which sentence is chosen by its words, how a model's quote is judged, and doubt."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_any_retriever_is_asked_and_wrong_options_are_named(answers: DocumentAns
 
 
 class Writing(copyspec.Engine):
-    """An engine that writes what it is told, and notes how it was asked."""
+    """An engine that outputs given texts and records its calls."""
 
     def __init__(self, text: str) -> None:
         super().__init__(tiny_model(), tiny_tokenizer())

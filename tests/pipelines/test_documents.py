@@ -1,4 +1,4 @@
-"""What a file is to a pipeline: the small values."""
+"""The value classes that represent a file in a pipeline."""
 
 from __future__ import annotations
 
@@ -40,4 +40,4 @@ def test_long_runs_of_spaces_take_little_time() -> None:
     text = f"a{' ' * 200_000}b\nc"
     start = time.process_time()
     assert shown(text, Segment(0, len(text))) == text.replace("\n", " ")
-    assert time.process_time() - start < 5.0  # milliseconds; with the square of the length it took minutes
+    assert time.process_time() - start < 5.0  # takes milliseconds; with quadratic time it took minutes

@@ -1,4 +1,4 @@
-"""Word documents: tracked changes whose original and accepted texts are both right, formatting kept."""
+"""Word documents: tracked changes whose original and accepted texts are right, with formatting kept."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def docx(*blocks: str, **others: str) -> bytes:
 
 
 def texts(data: bytes, story: str = "document") -> tuple[list[str], list[str]]:
-    """The paragraphs of a document with its tracked changes rejected, and with them accepted."""
+    """Return the paragraphs of a document with its tracked changes rejected, and with them accepted."""
     root = ElementTree.fromstring(zipfile.ZipFile(io.BytesIO(data)).read(f"word/{story}.xml"))
     original, accepted = [], []
     for paragraph in root.iter(f"{{{W}}}p"):
@@ -99,7 +99,7 @@ def test_changes_are_tracked_and_formatting_stays() -> None:
     new = corrected(data)
     assert texts(new) == (["Teh cat go home & has <b teh"], ["The cat goes home & have <b the"])
     xml = xml_of(new)
-    assert xml.startswith(HEAD)  # all else as it was
+    assert xml.startswith(HEAD)  # everything else is unchanged
     assert '<w:ins w:id="2" w:author="copyspec"><w:r><w:t xml:space="preserve">The</w:t></w:r></w:ins>' in xml
     assert f'<w:r><w:rPr>{bold}</w:rPr><w:t xml:space="preserve">goes</w:t></w:r></w:ins>' in xml
     ids = re.findall(r'w:id="(\d+)"', xml)

@@ -1,4 +1,4 @@
-"""Earlier corrections of a run: the places that drafts are copied from too, and that they change no output."""
+"""Earlier corrections of a run: drafts are copied from them, and they change no output."""
 
 from __future__ import annotations
 

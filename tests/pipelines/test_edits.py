@@ -1,4 +1,4 @@
-"""Edits: only real differences, applied to the characters that were there."""
+"""Edits: only real differences, applied to the original characters."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_applied_edits_give_the_corrected_characters_of_any_text(source: str, co
 
 @given(any_text, any_text)
 def test_edits_ascend_whatever_the_text(source: str, corrected: str) -> None:
-    merge(diff(source, corrected))  # raises where they overlap
+    merge(diff(source, corrected))  # raises if edits overlap
     apply(source, diff(source, corrected))
 
 

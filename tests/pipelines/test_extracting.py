@@ -1,4 +1,4 @@
-"""Documents of other kinds: what they say, where headings and pages begin, and hostile ones that are left out."""
+"""Extracted documents: their text, where headings and pages begin, and hostile documents that are skipped."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PACKAGE = (
 
 
 def pdf_bytes(*pages: str) -> bytes:
-    """A PDF with a line of text on each page."""
+    """Make a PDF with a line of text on each page."""
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_left_out_and_named(
 
 @pytest.mark.parametrize("piece", ["<a ", "<!-- -- ", "<![", "<a x='", "<td> ", "<td>x"])
 def test_pages_that_nothing_ends_are_read_in_linear_time(piece: str, tmp_path: Path) -> None:
-    """Ten times longer than what took the parser 40 seconds."""
+    """Ten times as long as an input that took the parser 40 seconds."""
     (tmp_path / "x.html").write_text("<p>Herons wait.</p>" + piece * (360_000 // len(piece)))
     started = process_time()
     assert DOCUMENT_READERS[".html"](tmp_path / "x.html").text.startswith("Herons wait.")

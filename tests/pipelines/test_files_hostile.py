@@ -1,4 +1,4 @@
-"""Files that others write at the same time, disks that are full, names that are long: no file is lost."""
+"""Files that others write at the same time, full disks, long names: no file is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OLD, NEW, MINE = b"one\n\ntwo\n", b"ONE\n\nTWO\n", b"what I saved\n"
 
 
 def correct(path: Path, while_it_runs: Callable[[], object] = lambda: None, **options: object) -> FileReport:
-    """The report of a run in which something else happens after the first text."""
+    """Run a correction during which `while_it_runs` is called, after the first text; return its report."""
     calls = iter([while_it_runs])
 
     def upper(text: str) -> str:
@@ -269,7 +269,9 @@ def test_files_of_another_format_are_text_only_by_force(name: str, what: str, tm
 
 
 def test_random_hostile_files_and_models() -> None:
-    found = fuzz(90, 5, formats=[form for form in FORMATS if form not in MARKED_UP])  # those: test_marked_up
+    found = fuzz(
+        90, 5, formats=[form for form in FORMATS if form not in MARKED_UP]
+    )  # test_marked_up.py tests the others
     assert not found.wrong, found.examples
     assert found.edits > 200 and sum(found.files.values()) == 90
 

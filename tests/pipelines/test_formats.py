@@ -47,7 +47,8 @@ TEXTS = {
 
 
 def joined(form: Format, data: bytes) -> bytes:
-    """What a corrector without corrections writes: its output has other white space, forms and quotes."""
+    """Return what a corrector without corrections writes. Its output differs in white space, Unicode form and
+    quotes."""
     written = []
     for part in form.read(io.BytesIO(data)):
         edits = []
@@ -118,7 +119,7 @@ def test_a_format_is_chosen_by_suffix_or_name() -> None:
 
 
 class Endless(io.RawIOBase):
-    """A file of `size` bytes that is nowhere in memory."""
+    """A file of `size` bytes that is never in memory as a whole."""
 
     def __init__(self, block: bytes, size: int) -> None:
         self.block, self.left = block, size

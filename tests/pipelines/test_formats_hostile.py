@@ -1,4 +1,4 @@
-"""Hostile files of every format: read in linear time or refused, and nothing that a model writes breaks them."""
+"""Hostile files of every format: read in linear time or refused, and no output of a model breaks them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.pipelines.test_docx import docx, p, r, texts
 
 
 def corrected(form: str, data: bytes, correct: Callable[[str], str], **options: object) -> tuple[bytes, list[str]]:
-    """The file behind open guards, and why edits were left out or segments stayed."""
+    """Return the file corrected with open guards, and the reasons for rejected edits and skipped segments."""
     told = format_of("-", form, options=FormatOptions(**options))  # type: ignore[arg-type]
     runner = Runner(FunctionCorrector(correct), RunOptions(OPEN))
     out, reasons = [], []
@@ -41,7 +41,7 @@ def replacing(*pairs: tuple[str, str]) -> Callable[[str], str]:
 
 
 def seconds(form: str, data: bytes, **options: object) -> float:
-    """CPU seconds that reading and writing take."""
+    """CPU seconds for reading and writing."""
     told = format_of("-", form, options=FormatOptions(**options))  # type: ignore[arg-type]
     started = time.process_time()
     assert b"".join(told.write(part, ()) for part in told.read(io.BytesIO(data))) == data
@@ -107,7 +107,7 @@ def test_word_documents_take_linear_time(body: str) -> None:
 
 
 def understated(data: bytes, name: bytes, size: int) -> bytes:
-    """The archive, with a smaller size of a file in both of its headers."""
+    """Return the archive with a smaller size of a file in both of its headers."""
     for mark, place in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):
         at = data.index(mark)
         while name not in data[at : at + 100]:

@@ -1,4 +1,4 @@
-"""Pipelines on a tiny random model: what they ask of the engine, and what they make of its answer."""
+"""Pipelines on a tiny random model: their requests to the engine, and how they use its output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def engine() -> copyspec.Engine:
 
 @pytest.fixture
 def calls(engine: copyspec.Engine, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
-    """The engine answers each prompt with its text in upper case, last ones first, and notes how it was asked."""
+    """Make the engine answer each prompt with its text in upper case, in reverse order, and record the calls."""
     seen: list[dict[str, object]] = []
 
     def generate(prompt: object, references: object = None, **options: object) -> Result:

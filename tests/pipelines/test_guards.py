@@ -1,4 +1,4 @@
-"""Guards: what a model may not change stays, and what it says around a text never reaches the file."""
+"""Guards: what a model may not change stays, and its comments around a text never reach the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from copyspec.pipelines.edits.diff import apply
 from copyspec.pipelines.guards import bounded
 from copyspec.pipelines.guards.guards import Checked, GuardOptions, check
 
-_SOON = 15.0  # seconds of a processor: a fifth of one as a rule, 4 on a machine that is very busy, once minutes
+_SOON = 15.0  # CPU seconds; usually a fifth of one, 4 on a very busy machine, minutes if something is quadratic
 
 SOURCE = "He go to school every day, and he like it."
 RIGHT = "He goes to school every day, and he likes it."
@@ -227,7 +227,7 @@ def test_protected_spans_stay() -> None:
 
 @pytest.mark.parametrize("unit", ["x", "A", "a_", "a.b", "a-", "a@", "aé", "你", "你a"])
 def test_long_words_take_little_time(unit: str) -> None:
-    """Data in a text is no reason to wait: with the square of the length these took minutes."""
+    """A text may contain data. With quadratic time, these took minutes."""
 
     word = unit * (20_000 // len(unit))
     start = time.process_time()
@@ -238,7 +238,7 @@ def test_long_words_take_little_time(unit: str) -> None:
 
 @pytest.mark.parametrize("unit", ["\n", "\n-", "<a> ", "<a>x</a>", "<a>x</b>", "```\n", "Sure! ", " : ", "\nNote: "])
 def test_long_answers_take_little_time(unit: str) -> None:
-    """An answer that has lost its way: with the square of its length, or every ending compared, this took minutes."""
+    """A model's output may be very long. With quadratic time, or every ending compared, this took minutes."""
     start = time.process_time()
     assert unwrapped(f"Sure: {unit * (120_000 // len(unit))}He goes.", "He go.")
     assert time.process_time() - start < _SOON
@@ -279,7 +279,7 @@ def test_wrappers_may_stay() -> None:
 
 @pytest.mark.parametrize("unit", ["a,B,", "你a,", "a b_c ", "http://a.b/c;x,"])
 def test_many_edits_of_a_long_word_take_little_time(unit: str) -> None:
-    """What an edit sticks to was the whole of a text without white space, for each of its edits."""
+    """Without white space, the whole text was scanned for each edit."""
     source = unit * (18_000 // len(unit))
     output = "".join("" if number % 13 == 0 else char for number, char in enumerate(source))
     start = time.process_time()

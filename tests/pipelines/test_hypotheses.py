@@ -1,4 +1,4 @@
-"""Another corrector's corrections as drafts: the same output in fewer passes, asked for only while they pay."""
+"""Another corrector's outputs as drafts: the same output in fewer passes, requested only while they pay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def engine() -> Engine:
 
 
 class Knowing:
-    """Answers what it was told to, and counts."""
+    """A corrector that gives known answers and counts its calls."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
         self.known, self.asked = known, 0

@@ -1,4 +1,4 @@
-"""Editing under an instruction: what the model is told, what becomes of its answer, what is refused."""
+"""Editing by instruction: the model's prompt, how its answer is used, and what is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CODE = "def f(x):\n    return x + 1\n\n\nprint(f(2))\n"
 
 
 class Answer:
-    """An engine's answers, one after the other, and what it was asked."""
+    """An engine that gives the answers in order and records its prompts."""
 
     def __init__(self, engine: copyspec.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.asked, self.texts = engine, list[copyspec.Input](), list[Result | None]()

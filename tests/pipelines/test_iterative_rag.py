@@ -1,5 +1,5 @@
-"""Iterative RAG: the speculative form writes the plain form's tokens, whatever is guessed, drafted, sampled or ended,
-and the plain form writes what a loop over `generate` writes."""
+"""Iterative RAG: the speculative form outputs the plain form's tokens, whatever is guessed, drafted, sampled or ended,
+and the plain form outputs what a loop over `generate` does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORDS = ["lamp", "ship", "was", "lit", "at", "dusk", "and", "burned", "until", "
 
 
 class HashRetriever:
-    """Scores are pseudo-random in the end of the query: the best document changes often."""
+    """Scores are pseudo-random functions of the end of the query, so that the best document changes often."""
 
     def __init__(self, texts: Sequence[str], *, delay: float = 0.0) -> None:
         self.texts, self.delay = list(texts), delay
@@ -313,7 +313,7 @@ def test_wrong_types_are_named(engine: Engine) -> None:
 
 
 def longest_runs(text: str, documents: dict[int, str]) -> list[tuple[int, int]]:
-    """Characters of the citations, by trying every run of words."""
+    """Return the character ranges of the citations, by trying every run of words."""
     words = [(match.start(), match.end()) for match in __import__("re").finditer(r"\w+", text)]
     spoken = {name: " " + " ".join(document.split()) + " " for name, document in documents.items()}
     found, at = [], 0

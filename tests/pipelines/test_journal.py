@@ -1,4 +1,4 @@
-"""Crash safety: journals, outputs that are whole or not there, runs that are killed and go on."""
+"""Crash safety: journals, outputs that are complete or absent, and killed runs that are resumed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_an_interrupted_run_left_is_not_lost_unasked(tmp_path: Path) -> Non
             JournalError, match=r"left by an interrupted run: resume=True continues it, resume=False starts over"
         ):
             journal(path, resume=None, **identity)
-    path.write_bytes(data[:-1])  # its one outcome was cut: nothing that a run could use
+    path.write_bytes(data[:-1])  # its only outcome is cut off, so that nothing in it is usable
     with journal(path, resume=None) as empty:
         assert len(empty) == 0
     for resume in (None, False, True):
@@ -238,13 +238,13 @@ for line in sys.stdin:
 """
 
 Moment = int | tuple[str, int]
-"""A process dies when it corrects text number so many, or before a system call; 0: it lives."""
+"""When the process dies: while correcting the text of this number, or before a system call; 0: never."""
 Run = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs the command in a process of its own, forked from one that has imported everything."""
+    """Runs the command in a separate process, forked from one that has imported everything."""
     if not hasattr(os, "fork"):
         pytest.skip("no fork")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,5 @@
-"""What a correction may do to words: known ones, forms and spellings, clearly preferred, in English."""
+"""Which changes of words a correction may make: known words, word forms and spellings, clear preference, English
+only."""
 
 from __future__ import annotations
 
@@ -236,7 +237,7 @@ def test_the_lists_are_small_and_quick() -> None:
     english.cache_clear()
     start = time.process_time()
     words = english()
-    assert time.process_time() - start < 1.0  # 15 ms where nothing else runs
+    assert time.process_time() - start < 1.0  # 15 ms on an idle machine
     assert 70_000 < len(words) < 90_000 and not words & rare()
     for word in ("colour", "color", "don't", "won't", "dog's", "dogs'", "o'clock", "3rd", "London", "LONDON"):
         assert is_english(word), word
@@ -257,7 +258,7 @@ def test_lists_are_made_from_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("language", sorted(SENTENCES))
 def test_languages_are_told_apart(language: str) -> None:
     texts = [text.replace("{n}", "7") for text in SENTENCES[language]]
-    assert language_of(" ".join(texts)) == (None if language == "da" else language)  # it may be Norwegian
+    assert language_of(" ".join(texts)) == (None if language == "da" else language)  # it may be taken for Norwegian
     assert not any(is_in(text, "en") for text in texts)
     assert checked(texts[0], texts[0] + " x").refusal.reason == "language"  # type: ignore[union-attr]
 
@@ -279,7 +280,7 @@ def test_a_name_with_a_capital_inside_stays() -> None:
 def test_a_negation_written_out_is_one_change() -> None:
     assert apply("I dont know.", checked("I dont know.", "I do not know.").edits) == "I do not know."
     assert apply("I dont know.", checked("I dont know.", "I do n't know.").edits) == "I don't know."
-    spaced = "I dont know , he 's out ."  # written as corpora are
+    spaced = "I dont know , he 's out ."  # in the tokenised style of corpora
     assert apply(spaced, checked(spaced, "I do n't know , he 's out .").edits) == "I do n't know , he 's out ."
     assert reasons(checked("I dont know.", "I do know.")) == {"swap"}
     assert reasons(checked("I do know.", "I do not know.")) == {"swap"}
@@ -296,11 +297,16 @@ def test_a_sentence_keeps_the_article_it_begins_with(calibration: str, margin: f
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "refused", "kept"),  # the margins between which the least one stands; None: at none
+    ("source", "output", "refused", "kept"),  # margins just below and at the minimum; None: refused at any margin
     [
         ("For example we went home.", "For example, we went home.", 4.9, 5.0),
         ("For example we went home .", "For example , we went home .", 4.9, 5.0),
-        ("He is here and, he stays.", "He is here and he stays.", 0.9, 1.0),  # a comma that goes is a mark as others
+        (
+            "He is here and, he stays.",
+            "He is here and he stays.",
+            0.9,
+            1.0,
+        ),  # deleting a comma counts like deleting any punctuation mark
         ("Last year she move house.", "Last year she moved house.", 1.9, 2.0),
         ("The neighbours dont like it.", "The neighbours don't like it.", -0.1, 0.0),
         ("It need more care.", "It needs more care.", 0.9, 1.0),
@@ -333,7 +339,7 @@ def test_margins_are_those_of_the_model() -> None:
 
 
 class _Sure(FunctionCorrector):
-    """Prefers what it writes by one nat."""
+    """A model that prefers its output by one nat."""
 
     calibration: str | None = "smollm2-correct"
 

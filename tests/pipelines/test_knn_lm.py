@@ -1,4 +1,4 @@
-"""kNN-LM: the plain form is the published formula, and the speculative form writes its tokens."""
+"""kNN-LM: the plain form is the published formula, and the speculative form outputs its tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def datastore(engine: Engine) -> KNNDatastore:
 
 
 def by_the_formula(engine: Engine, datastore: KNNDatastore, options: KNNOptions, prompt: str, count: int) -> list[int]:
-    """The whole prefix through the model for each token, all distances, a loop over the neighbours."""
+    """Decode slowly: the whole prefix through the model for each token, all distances, a loop over the neighbours."""
     ids = engine.codec.encode(prompt, wrap=True).ids
     keys = datastore.keys.vectors(range(len(datastore)))
     tokens: list[int] = []
@@ -85,7 +85,7 @@ def test_the_speculative_form_writes_the_plain_forms_tokens(
     plain = KNNLM(datastore, model=engine, options=options, speculates=False)(prompt, max_new_tokens=limit)
     scheduler = Scheduler(overlaps=overlaps, stride=stride)
     with KNNLM(datastore, model=engine, options=options, scheduler=scheduler) as pipeline:
-        for _ in range(2):  # the second time the cache is full
+        for _ in range(2):  # the second time, the cache is full
             other = pipeline(prompt, max_new_tokens=limit)
             assert (other.token_ids, other.text, other.finish_reason) == (
                 plain.token_ids,

@@ -1,4 +1,4 @@
-"""Markdown: prose is found, markup never changes."""
+"""Markdown: prose is found, and markup never changes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ EXPECTED = {
 
 
 def corrected(data: bytes, fixes: dict[str, str]) -> bytes:
-    """Corrected by a model that knows some words, and knows nothing of Markdown."""
+    """Correct with a function that replaces some words and knows nothing of Markdown."""
     form = format_of("x.md")
     written = b""
     for part in form.read(io.BytesIO(data)):

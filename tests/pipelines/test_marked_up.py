@@ -182,7 +182,7 @@ FILES = {
 
 
 def segments(form: str, text: str) -> list[str]:
-    """What a model is shown."""
+    """Return the texts that a model is given."""
     parts = format_of("-", form).read(io.BytesIO(text.encode()))
     return [shown(part.text, segment) for part in parts for segment in part.segments]
 
@@ -205,7 +205,7 @@ def test_prose_is_found_and_nothing_else(form: str) -> None:
 @pytest.mark.parametrize("form", FILES)
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_every_correction_lands_in_prose(form: str, end: str) -> None:
-    """`go` stands in code, names, links and comments for tools too: there it stays."""
+    """`go` also occurs in code, names, links and comments for tools, where it must stay."""
     text = FILES[form][0].replace("\n", end)
     assert corrected(form, text.encode(), lambda told: " ".join(told.split())) == text.encode()
     out = corrected(form, text.encode(), lambda told: told.replace(" go", " goes").replace("have", "has")).decode()
@@ -217,7 +217,7 @@ def test_every_correction_lands_in_prose(form: str, end: str) -> None:
 
 
 def test_a_sentence_goes_on_past_inline_markup() -> None:
-    """Tags are not shown where that joins no words; what replaces a word stays inside them."""
+    """Tags are hidden from the model unless that would join words. A replacement of a word stays inside its tags."""
     out = corrected("html", b"<p>She <b>have</b> two <i>cat</i>.</p>", lambda told: told.replace("cat", "cats"))
     assert out == b"<p>She <b>have</b> two <i>cats</i>.</p>"
     assert segments("html", "<p>She <b>have</b> un<i>do</i>ne it.</p>") == ["She have un<i>do</i>ne it."]
@@ -273,12 +273,12 @@ def test_opendocument_texts_keep_their_elements() -> None:
     )
     data = odt(body)
     assert corrected("odt", data, lambda told: told) == data
-    # Text goes in behind an element that ends with its start tag, not behind the next tag.
+    # Text is inserted after an element that ends with its start tag, not after the next tag.
     form = format_of("-", "odt")
     (part,) = form.read(io.BytesIO(odt('<text:h>A<text:s text:c="1>0"/>&amp; B</text:h>')))
     place = part.text.index("&")
     assert '"1>0"/>a &amp; B</text:h>' in content(form.write(part, [Edit(place, place, "a ")]))
-    # In a CDATA section references are text: what is inserted stands outside of it.
+    # In a CDATA section, entities are plain text; insertions are placed outside of it.
     (part,) = form.read(io.BytesIO(odt("<text:p>A <![CDATA[b\n&c]]> d.</text:p>")))
     for place in map(part.text.index, ("b", "&", " d")):
         written = form.write(part, [Edit(place, place, "<x>")])

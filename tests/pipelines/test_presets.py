@@ -1,4 +1,4 @@
-"""Recipes by name: how each kind of corrector is asked, and what is said where a model is of another kind."""
+"""Presets: how each kind of corrector is prompted, and the error for a model of another kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON lines, CSV, TSV and M2: records come back as they were, corrections where they belong."""
+"""JSON lines, CSV, TSV and M2: records are kept as they were, and corrections are put in the right place."""
 
 from __future__ import annotations
 

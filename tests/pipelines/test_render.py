@@ -1,4 +1,4 @@
-"""Diffs that patch applies, rows that point at the right bytes, a redline that is plain HTML."""
+"""Diffs that patch can apply, rows that point at the right bytes, and a redline in plain HTML."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_unified_diff_against_difflib(pairs: list[tuple[str, str]], context: int
 
 
 def _patched(before: str, diff: list[str]) -> str:
-    """What a patch program does, with its checks."""
+    """Apply a diff as a patch program does, with its checks."""
     old = before.split("\n")
     old = [line + "\n" for line in old[:-1]] + ([old[-1]] if old[-1] else [])
     out: list[str] = []
@@ -118,7 +118,7 @@ def test_rows_point_into_the_file() -> None:
 
 
 class _Texts(HTMLParser):
-    """The text of a page's main element before and after the changes."""
+    """Collects the text of a page's main element before and after the changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def test_redline_holds_both_texts(pieces: list[str], show_copied: bool) -> None:
 def test_redline_is_one_page() -> None:
     parts = [Redline("He go home.\n", [Edit(3, 5, "goes")], [(0, 3), (6, 11)]), Redline("ok \udce9\x1b\n")]
     page = "".join(html(parts, title="a & b.txt", show_copied=True))
-    page.encode()  # holds no surrogates
+    page.encode()  # raises if it contains surrogates
     assert "<title>a &amp; b.txt</title>" in page and "prefers-color-scheme: dark" in page
     assert '<span class="copied">He </span><del id="e1">' in page and "1 change." in page
     assert "http://" not in page and "https://" not in page

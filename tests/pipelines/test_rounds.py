@@ -1,4 +1,4 @@
-"""Rounds of speculation: whatever is guessed, however long searches take, the text is that of waiting for each."""
+"""Rounds of speculation: whatever is guessed and however long searches take, the text is that of waiting for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def truth(query: Query) -> int:
 
 
 class Text:
-    """Each token follows from the answer and the tokens before it. Guesses are right with `accuracy`."""
+    """A text in which each token follows from the answer and the tokens before it. Guesses are right with
+    `accuracy`."""
 
     def __init__(self, seed: int, accuracy: float, fails: frozenset[int] = frozenset(), ending: int = 40) -> None:
         self.tokens: list[int] = []
@@ -73,7 +74,7 @@ class Text:
 
 
 class Searches:
-    """Searches that are done after they were asked for `patience` times, or when they are waited for."""
+    """Searches that complete after `patience` queries of their state, or when they are waited for."""
 
     def __init__(self, patience: Callable[[], int], failing: frozenset[int] = frozenset()) -> None:
         self.patience, self.failing, self.count = patience, failing, 0
@@ -107,7 +108,7 @@ class LateSearch:
 
 
 def plain_text(fails: frozenset[int] = frozenset(), ending: int = 40) -> tuple[list[int], bool]:
-    """The text, and whether it ends with an error."""
+    """Return the text, and whether it ends with an error."""
     text = Text(0, 1.0, fails, ending)
     try:
         list(plainly(text, Searches(lambda: 0).submit))
@@ -226,7 +227,7 @@ def test_a_search_in_the_callers_own_thread_hides_nothing() -> None:
 
 
 class Clock:
-    """Seconds that pass only when something is done."""
+    """A clock, in seconds, that advances only through the simulated work."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -235,11 +236,12 @@ class Clock:
         return self.now
 
 
-CALL, READING, STEPS = 0.003, 0.03, 12  # seconds of a token and of a new document; steps of a text
+CALL, READING, STEPS = 0.003, 0.03, 12  # seconds per token and per new document; steps of a text
 
 
 class TimedText:
-    """A text whose tokens and documents take time. Documents change from step to step with `changes`."""
+    """A text whose tokens and documents take time. The document changes from step to step with probability
+    `changes`."""
 
     def __init__(self, clock: Clock, seed: int, accuracy: float, changes: float, kept: int) -> None:
         self.clock, self.random, self.accuracy, self.kept = clock, random.Random(seed), accuracy, kept
@@ -305,7 +307,7 @@ class TimedSearch:
 def test_speculation_costs_no_time_however_dear_searches_and_however_good_guesses_are(
     cost: float, accuracy: float, changes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any help by caches of the model: both forms keep one document open."""
+    """Even without prefix caches of the model: both forms keep one document open."""
     search, clock = cost * 4 * CALL, Clock()
     for module in (rounds, flights):
         monkeypatch.setattr(module, "perf_counter", clock)

@@ -1,4 +1,4 @@
-"""The runner: everything in order, once, in bounded memory, whatever order a corrector finishes in."""
+"""The runner: everything once, in order and in bounded memory, whatever order a corrector finishes in."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 
 class Shuffled:
-    """Finishes texts in a random order, holding some back while it can take more; counts what it was asked."""
+    """A corrector that finishes texts in random order, holds some back while it can take more, and counts its texts."""
 
     by_sentence = False
     limit: int | None = None
@@ -252,7 +252,7 @@ def test_t5_corrections_equal_generate(batch_size: int) -> None:
 
 
 def check_against_generate(corrector: ModelCorrector, texts: list[str]) -> None:
-    """Copied corrections hold the tokens of `model.generate`, text by text."""
+    """Check that copied corrections have the tokens of `model.generate`, text by text."""
     engine = corrector.engine
     asked: list[str] = []
 
@@ -278,7 +278,7 @@ PLAIN: dict[tuple[str, tuple[int, ...], int], list[int]] = {}
 
 
 def plain(engine: copyspec.Engine, ids: list[int], limit: int) -> list[int]:
-    """The tokens of `model.generate`, kept for the other batch sizes."""
+    """Return the tokens of `model.generate`, cached for the other batch sizes."""
     key = engine.name, tuple(ids), limit
     if key not in PLAIN:
         PLAIN[key] = generated(engine, ids, limit)

@@ -1,4 +1,4 @@
-"""Sentences with exact offsets, and pieces that fit a model without cutting a word."""
+"""Sentences with exact offsets, and pieces that fit a model's context without cutting words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_sentences(marked: str) -> None:
     wanted = [piece.strip() for piece in marked.split("|") if piece.strip()]
     text = marked.replace("|", " ")
     found = [text[start:end] for start, end in sentences(text)]
-    if "U.S. The" in text:  # both are found: names and starts of sentences
+    if "U.S. The" in text:  # ambiguous: a name or the start of a sentence
         wanted = ["The U.S. Army came.", "He left the U.S.", "The end came at 5 p.m. on Monday."]
     assert found == wanted
 

@@ -72,7 +72,7 @@ def test_a_search_sorts_all_scores_and_ignores_the_batch(
 
 
 def synthetic(count: int) -> list[list[str]]:
-    """Texts of 5 to 30 words, drawn as words are in language: the n-th one in proportion to 1/n."""
+    """Make texts of 5 to 30 words; the n-th word has a frequency proportional to 1/n, as in natural language."""
     rng = random.Random(0)
     vocabulary = [f"w{n}" for n in range(5000)]
     weights = [1 / (n + 1) for n in range(5000)]
@@ -121,7 +121,7 @@ def test_an_index_on_disk_is_the_same_index(tmp_path: Path) -> None:
     for one in (retriever, loaded):
         one.add(["a heron boils water"])
     assert loaded.search("water waits", 9) == retriever.search("water waits", 9)
-    loaded.save(tmp_path / "a" / "index")  # over itself: the files of the old one go
+    loaded.save(tmp_path / "a" / "index")  # saving over itself removes the files of the old index
     assert BM25Retriever.load(tmp_path / "a" / "index").search("heron") == retriever.search("heron")
     assert len(list((tmp_path / "a" / "index").iterdir())) == 7
 
@@ -158,7 +158,7 @@ def test_wrong_numbers_are_errors() -> None:
 
 
 def lucene(query: str, texts: list[str]) -> list[float]:
-    """BM25 with Lucene's idf, word by word."""
+    """Compute BM25 with Lucene's idf, word by word."""
     spoken = [words(text) for text in texts]
     mean = sum(map(len, spoken)) / len(spoken)
     scores = []

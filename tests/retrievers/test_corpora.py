@@ -1,4 +1,4 @@
-"""Corpora by name: documents read, passages cut with their places, added to, listed, removed; the command for it."""
+"""Named corpora: documents are read, split into passages with their positions, added, listed, removed; the command."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_the_command_builds_lists_and_removes(
 
 
 def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a dense corpus only the passages of a file that changed are embedded again, and old ones are gone."""
+    """In a dense corpus, only passages of the changed file are embedded again, and its old passages are gone."""
     changed = corpus / "b" / "one.md"
     before = changed.read_text(encoding="utf-8")
     changed.write_text("Otters sleep on their backs.", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The datastore against brute force: longest matches, counts, continuations, borders, damage."""
+"""The datastore against brute force: longest matches, counts, continuations, document borders, damage."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def sorting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def made(patch: pytest.MonkeyPatch, keys: str) -> None:
-    """Indexes are made as they are; with so many keys that few tokens have several blocks of them; without any, as an
-    earlier version made them; or read where a system cannot read at a place."""
+    """Vary how indexes are made: as usual; with so many keys that few tokens have several blocks of them; without keys,
+    as
+        an earlier version made them; or read as on a system without positioned reads."""
     if keys == "many":
         for name, value in {"STRIDE": 2, "BLOCK": 2, "_AT_ONCE": 4}.items():
             patch.setattr(sampled_keys, name, value)
@@ -52,7 +53,7 @@ KEYS = ("few", "many", "none", "mapped")
 
 
 def occurrences(documents: Sequence[Sequence[int]], end: Sequence[int]) -> list[tuple[int, int]]:
-    """Where `end` ends in the documents: (document, offset of what follows)."""
+    """Find where `end` ends in the documents: (document, offset of the next token)."""
     size = len(end)
     return [
         (number, start + size)
@@ -243,7 +244,7 @@ def test_threads_search_while_one_appends(tmp_path: Path, monkeypatch: pytest.Mo
     store = Datastore.create(tmp_path, documents)
     contexts = [rng.integers(0, 4, 12).tolist() for _ in range(40)]
     expected = [store.find(context, 4, 5) for context in contexts]
-    extra = [[9, 9, number + 10] for number in range(30)]  # of other tokens: no match of the contexts changes
+    extra = [[9, 9, number + 10] for number in range(30)]  # of other tokens, so that no match of the contexts changes
 
     def search(_: int) -> list[object]:
         return [store.find(context, 4, 5) for context in contexts]
@@ -262,7 +263,7 @@ def test_a_forked_process_searches_the_same_files(tmp_path: Path) -> None:
     store = Datastore.create(tmp_path, documents)
     expected = [store.find(document[:7], 4, 5) for document in documents]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads run: the child starts none
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forking while threads run: the child starts none
         child = os.fork()
     if not child:
         os._exit(0 if [store.find(document[:7], 4, 5) for document in documents] == expected else 1)

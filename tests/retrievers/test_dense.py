@@ -33,7 +33,7 @@ TEXTS = ["a kettle on a stove", "a heron in the water", "water boils in a kettle
 
 
 def encode(texts: list[str]) -> NDArray[np.float32]:
-    """Counts of words by hash, normalised, and a little of the batch's size: rounding as encoders have it."""
+    """Encode texts as normalised counts of hashed words, plus noise by batch size, like an encoder's rounding."""
     vectors = np.zeros((len(texts), 16))
     for row, text in zip(vectors, texts, strict=True):
         for word in text.split():
@@ -56,7 +56,7 @@ def pairs(found: module.Found) -> list[tuple[int, float]]:
 @given(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 5), st.integers(1, 12), st.sampled_from(METRICS))
 def test_exact_search_against_sorting(seed: int, count: int, queries: int, k: int, metric: module.Metric) -> None:
     rng = np.random.default_rng(seed)
-    matrix = rng.integers(-2, 3, (count, 3)).astype(np.float32) / 3  # few different values: many ties
+    matrix = rng.integers(-2, 3, (count, 3)).astype(np.float32) / 3  # few different values give many ties
     index = ExactIndex(3, metric=metric)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_BLOCK", 7)

@@ -1,4 +1,4 @@
-"""Index files: what is damaged is refused and named, and a save that fails leaves the old index."""
+"""Index files: damaged ones are refused and named, and a failed save leaves the old index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexes of somebody else: nothing outside the folder is touched, and all that is wrong is an IndexFileError."""
+"""Untrusted indexes: no file outside the folder is touched, and everything wrong raises IndexFileError."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_name_that_leads_elsewhere_deletes_nothing(index: Path, how: str) -> N
     manifest = said(index)
     manifest["files"]["texts"] = [names[how], 4, hashlib.sha256(b"kept").hexdigest()]
     sealed(index, manifest)
-    for use in uses("bm25", index.parent)[:-2]:  # all but writing it anew and removing it
+    for use in uses("bm25", index.parent)[:-2]:  # all uses except rewriting and removing it
         with pytest.raises(IndexFileError, match="is not what copyspec writes: the file 'texts'"):
             use()
     BM25Retriever(["one word"]).save(index)
@@ -169,7 +169,7 @@ def test_what_copyspec_writes_is_used_without_an_error(tmp_path: Path, kind: str
             continue
         try:
             use()
-        except IndexFileError as error:  # the last index is none of the documents'
+        except IndexFileError as error:  # the last index does not belong to the documents
             assert "kind 'dense'" in str(error)
         except ValueError as error:
             assert kind == "journal" and "resume=True continues it" in str(error)

@@ -1,5 +1,5 @@
-"""Speculative retrieval: guesses are the base's best where the cache holds it, verification corrects the others, the
-scheduler finds the best round, and threads neither lose exceptions nor stay behind."""
+"""Speculative retrieval: guesses are the index's best if the cache holds it, and verification corrects the others. The
+scheduler finds the best round, and threads neither lose exceptions nor outlive it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ QUERIES = ["lightship lamp", "who baked bread", "winter harbour", "swifts fly", 
 
 
 class SlowRetriever(BM25Retriever):
-    """Searches wait until they are let go on; some queries fail."""
+    """A retriever whose searches wait until they are released; some queries fail."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         super().__init__(texts)
@@ -84,7 +84,7 @@ def test_a_guess_is_right_exactly_where_the_cache_holds_the_best_text(
 
 
 class Unknown:
-    """A retriever without a shortlist of its own."""
+    """A retriever without its own shortlist."""
 
     def __init__(self, base: Retriever) -> None:
         self.score = base.score
@@ -95,7 +95,7 @@ def letters(texts: list[str]) -> list[list[float]]:
 
 
 def far(texts: list[str]) -> list[list[float]]:
-    """Vectors that float32 hardly tells apart."""
+    """Return vectors that are almost equal in float32."""
     return [[1e3 + row[0] * 1e-4, row[1] * 1e-4] for row in letters(texts)]
 
 
@@ -172,7 +172,7 @@ def test_the_cache_forgets_what_was_found_longest_ago() -> None:
     assert list(retriever.cached) == [1, 2]
     assert retriever.guess("swifts fly") == BM25Retriever(TEXTS).search("swifts fly", 1)[0]
     retriever.search("bread")
-    assert list(retriever.cached) == [1, 4]  # a guess counts as use
+    assert list(retriever.cached) == [1, 4]  # a guess counts as a use
 
 
 def test_searches_run_in_the_worker_and_their_exceptions_reach_the_caller() -> None:
@@ -288,7 +288,7 @@ def test_a_string_is_no_list_of_queries() -> None:
 
 
 def simulated_round(gamma: float, s: int, costs: Costs, ahead: int) -> tuple[float, float]:
-    """Expected steps and seconds, summed over how many guesses are right: 0, 1, ..., s."""
+    """Return expected steps and seconds, summed over the possible numbers of right guesses, 0 to s."""
     steps = seconds = 0.0
     for right in range(s + 1):
         chance = gamma**right * ((1 - gamma) if right < s else 1.0)
@@ -331,7 +331,7 @@ def test_the_plan_is_the_best_of_all_rounds(gamma: float, a: float, b0: float, b
 
 
 def test_published_figures() -> None:
-    """At 0.95 and b/a = 40 the published bound of gamma at 0.6 gives 4.7x, none gives 9.2x."""
+    """At 0.95 and b/a = 40, the published bound of 0.6 on gamma gives 4.7x, and no bound gives 9.2x."""
     costs = Costs(1.0, 40.0, 0.0)
 
     def speedup(s: int) -> float:
@@ -449,7 +449,7 @@ def test_a_small_promise_is_measured_before_it_is_believed() -> None:
         scheduler.observe_pace(0.0115, 1, speculates=False)
     assert scheduler.plan().speculates
     for _ in range(MIN_ROUNDS):
-        scheduler.observe_pace(0.0125, 1, speculates=True)  # the searches beside slow the steps down
+        scheduler.observe_pace(0.0125, 1, speculates=True)  # concurrent searches slow the steps down
     assert not any(scheduler.plan().speculates for _ in range(RETRY)), "it was slower"
     assert scheduler.plan().speculates, "after a while it is tried again"
     for _ in range(MIN_ROUNDS):

@@ -1,4 +1,4 @@
-"""What texts are matched by: stems, names in code, the headings above; rankings fused; pairs read again."""
+"""What texts are matched by: stems, names in code, headings above; fused rankings; rerankers."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ MODES = ("cls", "mean", "max", "mean_sqrt_len_tokens", "lasttoken")
 
 
 def sentence_folder(transformer: Path, folder: Path, mode: str, modules: tuple[str, ...]) -> None:
-    """A sentence-transformers folder around the model."""
+    """Write a sentence-transformers folder around the model."""
     import shutil
 
     import torch
@@ -277,7 +277,7 @@ def test_sentence_transformers_folders_are_pooled_as_they_say(mode: str, transfo
             "cls": states[0],
             "mean": states.mean(0),
             "max": states.amax(0),
-            "mean_sqrt_len_tokens": states.mean(0),  # the same direction
+            "mean_sqrt_len_tokens": states.mean(0),  # has the same direction
             "lasttoken": states[-1],
         }[mode]
         np.testing.assert_allclose(vector, (wanted / wanted.norm()).numpy(), atol=1e-4)

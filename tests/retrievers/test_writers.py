@@ -1,4 +1,4 @@
-"""Writers of indexes: one at a time, killed at any moment, beside readers; and what they leave."""
+"""Writers of indexes: one at a time, killed at any moment, beside readers, and what they leave."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_lock_of_a_process_that_was_killed_holds_nobody_back(tmp_path: Path)
 @posix
 def test_the_lock_of_another_writer_stays(tmp_path: Path) -> None:
     with locked(tmp_path / LOCK, "it"):
-        (tmp_path / LOCK).unlink()  # as a removal of the folder does
+        (tmp_path / LOCK).unlink()  # as removing the folder does
         (tmp_path / LOCK).write_text("another's")
     assert (tmp_path / LOCK).read_text() == "another's"
 

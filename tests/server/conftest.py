@@ -1,4 +1,4 @@
-"""Tests of the server want what the extras `serve` and `dev` install."""
+"""Skips the tests of the server unless the extras `serve` and `dev` are installed."""
 
 import importlib.util
 

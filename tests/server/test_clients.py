@@ -1,4 +1,4 @@
-"""A real port, and the clients that people have: openai, LangChain, a socket."""
+"""The server on a real port, with the clients that people use: openai, LangChain, a socket."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = "secret"
 
 @contextlib.contextmanager
 def serving(engine: Engine, **settings: Any) -> Iterator[str]:
-    """Its address."""
+    """Yield the address of a running server."""
     bound = listen("127.0.0.1", 0, 5.0)
     assert is_local(bound)
     server = Server(engine, ServerSettings(names=("tiny",), api_key=KEY, **settings))
@@ -102,7 +102,7 @@ def test_langchain_whole_and_in_pieces(engine: Engine, address: str) -> None:
     expected = engine.generate(MESSAGES, max_new_tokens=16).text
     assert llm.invoke("The cat sat on the mat.").content == expected
     assert "".join(each.content for each in llm.stream("The cat sat on the mat.")) == expected
-    start = pytest.importorskip("langchain.chat_models").init_chat_model  # as docs/langchain.md has it
+    start = pytest.importorskip("langchain.chat_models").init_chat_model  # as in docs/langchain.md
     with pytest.raises(ValueError, match="Unsupported provider='copyspec'"):
         start("tiny", model_provider="copyspec")
     made = start("tiny", model_provider="openai", base_url=f"{address}/v1", api_key=KEY, max_tokens=16, max_retries=0)

@@ -1,4 +1,4 @@
-"""The server in this process: OpenAI's replies, copyspec's fields, and what is refused with which words."""
+"""The server in this process: OpenAI's replies, copyspec's fields, and the errors for refused requests."""
 
 from __future__ import annotations
 
@@ -92,7 +92,11 @@ async def test_completions_of_several_prompts_whole_and_in_pieces(engine: Engine
 @pytest.mark.usefixtures("steady_drafts")
 async def test_what_is_told_changes_the_passes_and_not_the_output(engine: Engine, field: str) -> None:
     letters = {str(token): 20.0 for token in engine.codec.encode("abcdefghijklmnopqrstuvwxyz ").ids}
-    asked = {**ASKED, "max_tokens": 40, "logit_bias": letters}  # random weights write bytes that are no text
+    asked = {
+        **ASKED,
+        "max_tokens": 40,
+        "logit_bias": letters,
+    }  # random weights would otherwise output bytes that are not text
     plain = (await post(engine, CHAT, asked)).json()
     text = plain["choices"][0]["message"]["content"]
     told = {"prediction": {"type": "content", "content": text}, "references": [text], "edit_source": text}[field]
@@ -276,7 +280,7 @@ async def test_an_error_while_decoding_is_told_and_logged(
         raise OSError("the device is gone")
 
     monkeypatch.setattr(type(engine), "steps", fails)
-    answer = await post(engine, CHAT, ASKED, batch_size=3)  # no batch of another test
+    answer = await post(engine, CHAT, ASKED, batch_size=3)  # so that no batch of another test is used
     assert answer.status_code == 500 and "the device is gone" in answer.json()["error"]["message"]
     answer = await post(engine, CHAT, {**ASKED, "stream": True}, batch_size=3)
     assert "server_error" in answer.text

@@ -1,4 +1,4 @@
-"""Columns and masks of a pass against a slow reference that follows every path by hand."""
+"""Columns and masks of a pass, against a slow reference that follows every path."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ rows = st.lists(
 
 
 def reference(start: int, chain: list[int], tree: DraftTree) -> list[tuple[int, int, set[int]]]:
-    """(token, position, visible slots) of each column of a row, pads left out."""
+    """Return (token, position, visible slots) of each column of a row, without padding."""
     columns = []
     for index, token in enumerate(chain):
         columns.append((token, start + index, set(range(start + index + 1))))

@@ -1,5 +1,6 @@
-"""Sessions where kernels are planned for each shape of attention, as on CUDA: passes in sizes of a short list, and no
-copies of grouped keys. Tried on a CPU as if it were such a device."""
+"""Sessions on devices that plan kernels per attention shape, such as CUDA: few shapes, and no copies of grouped keys.
+
+They run on a CPU that is treated as such a device."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Operators(TorchDispatchMode):
-    """The (queries, keys) of attention, and the bytes of new tensors with `keys` keys or values."""
+    """Records the (queries, keys) of attention, and the bytes of new tensors with `keys` keys or values."""
 
     def __init__(self, keys: int = 0) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ def test_nodes_equal_paths_alone() -> None:
 @pytest.mark.parametrize("options", [EAGER, StaticOptions(use="always")], ids=["eager", "static"])
 @pytest.mark.usefixtures("few_shapes")
 def test_six_shapes_of_attention_in_500_tokens(options: StaticOptions) -> None:
-    """Trees of any size up to 32 nodes, prompts of two hundred tokens, a row alone: a new shape is a new plan."""
+    """Trees of any size up to 32 nodes, prompts of two hundred tokens, a single row: each new shape is a new plan."""
     model = models.tiny("llama", max_position_embeddings=1024, num_hidden_layers=1)
     target = wrap(model, static=options)
     prompt = models.random_ids(200, seed=1)
@@ -98,7 +99,7 @@ LLAMA3_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_hea
 
 @pytest.fixture(scope="module")
 def large() -> PreTrainedModel:
-    """Two layers of Llama-3-8B's shape, without memory."""
+    """Two layers of Llama-3-8B's shape, on the meta device."""
     config = LlamaConfig(**LLAMA3_8B, num_hidden_layers=2, vocab_size=1024, max_position_embeddings=8192)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
@@ -108,7 +109,7 @@ def large() -> PreTrainedModel:
 def test_keys_of_grouped_heads_are_not_copied(
     options: StaticOptions, group: int, large: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if group == 1:  # the control: as transformers does it
+    if group == 1:  # control group: as transformers does it
         monkeypatch.setattr(facts, "group_size", lambda *_: 1)
     prompt = list(range(700))
     session = wrap(large, static=options).open([prompt], 100)
@@ -140,7 +141,7 @@ def test_states_of_the_scored_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_the_packed_pass_comes_from_the_host_at_7b() -> None:
-    """No memory is needed: copies are counted by device. The model is afterwards as it was."""
+    """Uses the meta device: copies are counted by device. The model must be unchanged afterwards."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(LlamaConfig(max_position_embeddings=2048), dtype=torch.bfloat16).eval()
     before = anatomy(model)
@@ -166,7 +167,7 @@ def test_only_the_packed_pass_comes_from_the_host_at_7b() -> None:
 
 
 def anatomy(model: PreTrainedModel) -> list[object]:
-    """Configuration, modules, their attributes and hooks."""
+    """Collect configuration, modules, their attributes and hooks."""
     parts: list[object] = [model.config.to_dict(), model.config._attn_implementation]
     for name, module in model.named_modules():
         parts.append((name, type(module), sorted(vars(module)), len(module._forward_hooks), module.training))

@@ -1,4 +1,4 @@
-"""Which configurations need no self-test: those that the other tests check, and no others."""
+"""Which configurations need no self-test: exactly those that the other tests check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose pass depends on how far its positions reach: output equals plain decoding up to the limit."""
+"""Models whose passes depend on the largest position: output equals plain decoding up to the limit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def generated(model: PreTrainedModel, prompt: Sequence[int], length: int) -> lis
 
 
 def drafted(model: PreTrainedModel, prompts: Sequence[Sequence[int]], scripts: Sequence[list[int]]) -> list[list[int]]:
-    """Output as long as the model takes, with drafts that are right most of the time and branch otherwise."""
+    """Decode up to the model's limit, with drafts that are mostly right and otherwise branch."""
     requests = []
     for row, (prompt, script) in enumerate(zip(prompts, scripts, strict=True)):
         sources = [Source(script, "reference"), Source(prompt, "prompt")]
@@ -70,7 +70,7 @@ def test_equal_to_generate_up_to_the_border(
     assert target.max_length == BORDER
     assert caplog.text.count(f"beyond {BORDER} positions") == 1
     prompts = [models.random_ids(length, seed=length) for length in (4, 13, BORDER)]
-    # One more: the last token is the output of the last position and needs none of its own.
+    # One more, since the last token is the output of the last position and needs no position itself.
     truths = [generated(model, prompt, BORDER - len(prompt) + 1) for prompt in prompts]
     scripts = [truth + models.random_ids(8, seed=9) for truth in truths]
     assert drafted(model, prompts, scripts) == truths
@@ -80,7 +80,7 @@ def test_equal_to_generate_up_to_the_border(
 
 @torch.inference_mode()
 def test_beyond_the_border_the_first_tokens_would_differ() -> None:
-    """The factors of these tests are far enough apart to show a wrong choice."""
+    """The rope factors in these tests differ enough to reveal a wrong choice."""
     model, prompt = limited("llama-longrope"), models.random_ids(BORDER + 1)
     logits = [model(input_ids=torch.tensor([prompt[:end]])).logits[0, BORDER - 1] for end in (BORDER, BORDER + 1)]
     assert float((logits[0] - logits[1]).abs().max()) > 0.1

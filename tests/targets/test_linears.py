@@ -1,4 +1,4 @@
-"""Linear layers of few rows: the products of PyTorch, the model left as it came, and nothing taken on trust."""
+"""Linear layers for few rows: PyTorch's products, the model restored, and every assumption tested."""
 
 from __future__ import annotations
 

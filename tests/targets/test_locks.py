@@ -1,4 +1,4 @@
-"""Several threads at one model: what one of them changes for its pass no other sees, and nothing is left behind."""
+"""Several threads on one model: changes made for a pass are invisible to other threads and are undone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 
 
 def in_thread(work: Callable[[], object]) -> None:
-    """Runs `work` in a thread of its own to its end; raises what it raises."""
+    """Run `work` in a new thread, wait for it, and raise its exceptions."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -61,7 +61,7 @@ def test_detours_of_two_threads_may_cross() -> None:
     def mine_is_seen_by_nobody() -> None:
         assert torch.equal(module(ids), forward(ids))
 
-    # A thread's end does not end its detour: here it is left after the first one.
+    # The replacement survives the end of its thread; here it is left after the first one.
     holder = threading.Event()
     entered = threading.Event()
 
@@ -117,7 +117,7 @@ def test_an_early_exit_takes_turns_with_its_model() -> None:
 
 @pytest.mark.parametrize("name", ["bart", "t5", "bloom", "llama4_text"])
 def test_wrapped_again_while_another_thread_decodes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The brief self-test on the model itself, its own `generate`, and a session, all at once, five times over."""
+    """The brief self-test, the model's own `generate` and a session run on the model at once, five times."""
     monkeypatch.setattr(selftest, "KNOWN", frozenset())
     model = models.tiny(name)
     before, prompt = fingerprint(model), models.random_ids(9, seed=1)
@@ -151,7 +151,7 @@ def test_wrapped_again_while_another_thread_decodes(name: str, monkeypatch: pyte
 
 
 def test_draft_models_are_loaded_before_the_first_turn() -> None:
-    """Inputs of a stream are taken while its thread has the model: nobody who loads may wait for that model then."""
+    """A stream's inputs are taken while its thread holds the model, so that loading must not wait for that model."""
     engine = Engine(models.tiny("llama"), threads.tokenizer(), name="tiny")
     results = engine.generate_each([], draft_model="layers:1")
     assert engine._drafting.locks
@@ -160,7 +160,7 @@ def test_draft_models_are_loaded_before_the_first_turn() -> None:
 
 def test_mixed_calls_of_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds of `benchmarks.hostile.threads`."""
-    monkeypatch.setattr(selftest, "KNOWN", selftest.KNOWN)  # which the benchmark changes
+    monkeypatch.setattr(selftest, "KNOWN", selftest.KNOWN)  # restored afterwards, since the benchmark changes it
     monkeypatch.setattr(threads, "TYPES", ("gemma3_text", "gpt_neo", "umt5", "blenderbot", "mamba"))
     logging.getLogger("copyspec").setLevel(logging.ERROR)
     try:

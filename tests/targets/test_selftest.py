@@ -1,4 +1,4 @@
-"""The self-test finds what is wrong with an architecture: masks, positions, windows, caches broken on purpose."""
+"""The self-test detects broken architectures: masks, positions, windows and caches broken on purpose."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def long_chunks(patch: pytest.MonkeyPatch) -> None:
 
 
 def windows_by_column(patch: pytest.MonkeyPatch) -> None:
-    """As GPT-Neo counts: a key's place in the cache for its position."""
+    """Use a key's index in the cache as its position, as GPT-Neo does."""
     patch.setattr(
         Columns,
         "key_positions",
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_found(name: str, damage: Break, monkeypatch: pytest.Mo
 
 
 def test_no_weak_scale_hides_a_wrong_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest damage, a window of one token more, shows as a hundred times the tolerance."""
+    """The smallest damage, a window longer by one token, exceeds the tolerance a hundred times."""
     model = models.tiny("mistral")
     long_windows(monkeypatch)
     found = selftest.attempt(lambda each: CausalTarget(each, read_facts(each)), model, kind="trees")
@@ -192,7 +192,7 @@ def test_siblings_that_do_not_work_are_no_reason_to_refuse(monkeypatch: pytest.M
 
 
 def test_gpt_neo_is_not_verified_by_tree(caplog: pytest.LogCaptureFixture) -> None:
-    """It cuts its own masks by column: 9 of 30 ragged batches were wrong when its self-test was short."""
+    """It builds its own masks by column: 9 of 30 ragged batches were wrong when its self-test was too short."""
     from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
     config = GPTNeoConfig(

@@ -1,4 +1,4 @@
-"""Which models are decoded how, and that a model leaves as it came."""
+"""Which models are decoded in which way, and that a model is restored afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 
 
 def broken(model: PreTrainedModel, attribute: str) -> PreTrainedModel:
-    """The model with one decoder module that fails in the middle of a pass."""
+    """Make one decoder module of the model fail in the middle of a pass."""
 
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("device lost")
@@ -211,14 +211,14 @@ def test_training_mode_after_wrapping_is_refused(name: str) -> None:
 
 
 class Passing(transformers.LlamaForCausalLM):
-    """As users write a subclass."""
+    """A subclass as users write it."""
 
     def forward(self, *args: object, **kwargs: object) -> object:
         return super().forward(*args, **kwargs)  # type: ignore[arg-type]
 
 
 def passed_on(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with a forward as wrappers write it."""
+    """Give the model a forward as wrappers write it."""
     forward = model.forward
     vars(model)["forward"] = lambda *args, **kwargs: forward(*args, **kwargs)
     return model

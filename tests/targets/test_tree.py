@@ -18,12 +18,12 @@ torch.set_num_threads(1)
 
 TOLERANCE = 1e-5
 PROMPT_LENGTHS = (11, 4, 17)
-JOINING = (20, 3)  # rows that join: one prompt is longer than those before it, one shorter
+JOINING = (20, 3)  # prompt lengths of rows that join: one longer than those before it, one shorter
 STEPS = 4
 
 
 def random_tree(rng: random.Random, nodes: int) -> DraftTree:
-    """A branched tree with distinct siblings; chains are likelier than branches, as drafters make them."""
+    """Make a branched tree with distinct siblings; as in drafters' trees, chains are more likely than branches."""
     tokens: list[int] = []
     parents: list[int] = []
     while len(tokens) < nodes:
@@ -45,7 +45,7 @@ def path_to(tree: DraftTree, node: int) -> list[int]:
 
 @torch.inference_mode()
 def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]) -> torch.Tensor:
-    """Logits after `sequence` in a pass of its own, without a cache. [V]"""
+    """Logits after `sequence` in a separate pass without a cache, [V]."""
     ids = torch.tensor([list(sequence)])
     if model.config.is_encoder_decoder:
         return model(input_ids=torch.tensor([list(prompt)]), decoder_input_ids=ids, use_cache=False).logits[0, -1]
@@ -53,7 +53,7 @@ def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]
 
 
 class Rows:
-    """A session driven with random trees and random accepted paths, beside the sequences it stands for."""
+    """A session driven with random trees and random accepted paths, and the sequences that it should represent."""
 
     def __init__(self, model: PreTrainedModel, target: Target, lengths: Sequence[int], seed: int = 0) -> None:
         self.model, self.target, self.rng = model, target, random.Random(seed)
@@ -63,7 +63,7 @@ class Rows:
         self.cached = [0] * len(lengths)
 
     def step(self, sizes: Sequence[int] = (0, 3, 6, 9)) -> float:
-        """Scores, compares every node with its path alone, keeps a random path; returns the largest error."""
+        """Score a tree, compare every node with its path alone, commit a random path; return the largest error."""
         trees = [random_tree(self.rng, self.rng.choice(sizes)) for _ in self.sequences]
         if not self.target.supports_trees:
             trees = [tree.first_chain() for tree in trees]
@@ -99,7 +99,7 @@ class Rows:
 
 
 def fingerprint(model: PreTrainedModel) -> list[object]:
-    """Everything that a session might change: configuration, modules, their attributes and hooks."""
+    """Collect everything that a session might change: configuration, modules, their attributes and hooks."""
     parts: list[object] = [model.config.to_dict(), model.config._attn_implementation, model.generation_config.to_dict()]
     for name, module in model.named_modules():
         hooks = [len(value) for key, value in vars(module).items() if key.endswith("hooks") and value is not None]

@@ -1,4 +1,4 @@
-"""`benchmarks.architectures` on a few types, one of each outcome, and its table."""
+"""`benchmarks.architectures` on a few types, one per outcome, and its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of a prompt: the text that is edited is one of them, however it is set apart."""
+"""Blocks of a prompt: the edited text is one of them, in whatever way it is set apart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = (
 
 
 def _is_set_apart(form: Form) -> bool:
-    """Not in the middle of a line, behind a sentence: nothing says where the text starts then."""
+    """Whether the text is not inside a line after a sentence, where nothing marks its start."""
     prompt, _ = form.make([(text, text) for text in TEXTS[: form.texts]])
     return not prompt[: prompt.index(TEXTS[0])].endswith(("! ", "? ", ". ", "else "))
 
@@ -129,7 +129,7 @@ def _texts(text: str) -> list[str]:
 
 @pytest.mark.parametrize("piece", [":“", "\r\n", ': a:"'])
 def test_no_prompt_takes_long(piece: str) -> None:
-    """Quotes that nothing closes took seconds."""
+    """Unclosed quotes used to take seconds."""
     started = time.process_time()
     find_blocks((piece * 20_000)[:20_000])
     assert time.process_time() - started < 2.5

@@ -1,4 +1,4 @@
-"""Text and token ids: special strings stay text, chats match the template, outputs decode in pieces."""
+"""Text and token ids: special strings remain text, chats match the template, outputs decode in chunks."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_added_tokens_of_the_template_are_text_in_what_users_write() -> None:
         assert "a<think>b" in tokenizer.decode(ids)
         return ids.count(think)
 
-    assert count("user") == 2  # the template's own
-    assert count("assistant") == 3  # templates cut an assistant's thoughts out by these strings
+    assert count("user") == 2  # those of the template
+    assert count("assistant") == 3  # templates remove an assistant's thoughts by these strings
 
 
 CHAT = [

@@ -1,4 +1,4 @@
-"""Adapters: the loss is the model's own, a run repeats itself and resumes, what is saved merges."""
+"""Adapters: the loss is that of the model, runs are reproducible and resume, and saved adapters can be merged."""
 
 from __future__ import annotations
 

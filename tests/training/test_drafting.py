@@ -1,4 +1,4 @@
-"""Training of what drafts: the commands run from a fresh clone, go on where they stopped, and get better."""
+"""Training of drafters: the commands run from a fresh clone, resume, and improve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = byte_level(template=None)
     made = copy.deepcopy(llama(len(tokenizer)))
     with torch.no_grad():
-        made.get_output_embeddings().weight.mul_(4.0)  # surer: likely drafts
+        made.get_output_embeddings().weight.mul_(4.0)  # more certain, so that drafts are likely to be right
     made.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -118,7 +118,8 @@ def test_a_student_comes_closer_and_drafts(model: Path, data: Path, tmp_path: Pa
 
 
 def test_lookahead_embeddings_are_trained_and_draft(model: Path, data: Path, tmp_path: Path) -> None:
-    """PaSS: what the frozen model says at trained embeddings, drafted in the engine, equal to plain decoding."""
+    """PaSS: the frozen model's outputs at trained embeddings are drafted in the engine; outputs equal plain
+    decoding."""
     run = f"--model {model} --data {data} --out {tmp_path} --rows 4 --tokens 12 --shards 1 --dtype float32"
     heads.main([*run.split(), "--steps", "1", "--inner", "4", "--depth", "1"])
     command = f"--model {model} --data {data} --states {tmp_path / 'states'} --out {tmp_path / 'ahead'} --dtype float32"
@@ -138,14 +139,14 @@ def test_lookahead_embeddings_are_trained_and_draft(model: Path, data: Path, tmp
     ids = [*prompt, *plain.token_ids]
     places = torch.tensor([len(prompt), len(prompt) + 3])
     together, own = lookahead.said_at(engine.model, ids, places, embeddings)
-    for row, place in enumerate(places.tolist()):  # each group sees its own past alone
+    for row, place in enumerate(places.tolist()):  # each group attends only to its own prefix
         alone = lookahead.said_at(engine.model, ids[: place + 1], torch.tensor([place]), embeddings)[0][0]
         torch.testing.assert_close(together[row], alone, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(own, engine.model(torch.tensor([ids])).logits[0], atol=1e-4, rtol=1e-4)
 
 
 def test_a_block_drafter_is_trained_and_drafts(data: Path, tmp_path: Path) -> None:
-    """SpecDec's drafter for the bundled corrector: it learns what comes, and sees nothing behind its place."""
+    """SpecDec's drafter for the bundled corrector: it learns the next tokens, and sees nothing after its position."""
     command = f"--data {data} --out {tmp_path} --texts 6 --count 3 --layers 1"
     block_drafter.main([*command.split(), "--steps", "4"])
     engine, drafter = copyspec.load("default", dtype="float32"), block_drafter.load_block(tmp_path)

@@ -1,4 +1,4 @@
-"""Every mistake can be undone from the wrong text alone, and depends on nothing but its seed."""
+"""Every mistake can be undone from the wrong text alone, and depends only on the seed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_sentence_is_looked_for_after_its_mistake(lexicon) -> None:
     found = [example for example in drawn if example is not None]
     assert {kind for example in found for kind in example.kinds[:1]} <= set(AIMED) <= set(BY_NAME)
     assert len({example.kinds[:1] for example in found}) > 8
-    for example in found:  # as it is, or with a mistake
+    for example in found:  # unchanged, or with a mistake
         assert (example.prompt == CORRECT + example.answer[1:]) == (not example.kinds)
 
 

@@ -1,4 +1,4 @@
-"""The training script end to end on a few made-up paragraphs: trains, repeats itself, resumes, exports."""
+"""The training script end to end on a few made-up paragraphs: it trains reproducibly, resumes, and exports."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_schedule_reaches_its_end_and_ignores_a_standstill(tmp_path: Path, monke
         now[0] += 1.0
         schedule.advance(step)
     assert schedule.progress == pytest.approx(0.25, abs=0.01)
-    now[0] += 200.0  # stopped
+    now[0] += 200.0  # the process was stopped
     schedule.advance(101)
     assert schedule.progress < 0.32
     for step in range(102, 202):
@@ -167,7 +167,9 @@ def test_a_smaller_model_begins_with_some_layers_of_a_larger_one(prose: Path, tm
     train(prose, tmp_path / "run", _TINY, 0.0)
     export(tmp_path / "run", tmp_path / "model")
     small = replace(_TINY, shape=replace(_TINY.shape, layers=1), weights=tmp_path / "model", layers=(1,), steps=0)
-    train(prose, tmp_path / "small", small, 0.0)  # its schedule is over at once: one step, at a rate near zero
+    train(
+        prose, tmp_path / "small", small, 0.0
+    )  # the schedule ends at once, after one step at a learning rate near zero
     export(tmp_path / "small", tmp_path / "exported")
     whole, part = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("model", "exported"))
     for (name, old), new in zip(

@@ -1,4 +1,4 @@
-"""The encoder-decoder: its plain forward is T5's, its examples are what it should read and write, runs export."""
+"""The encoder-decoder: its forward pass equals T5's, its examples are well-formed, and runs are exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of all rows at once: bit by bit those of each row alone, by as many operators for any number of rows."""
+"""Scores of all rows at once equal those of each row alone, bit by bit, with a constant number of operators."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def grown(size: int, seed: int) -> DraftTree:
 
 
 def pickers() -> list[Picker]:
-    """With tokens before the output, and behind it."""
+    """Make pickers with tokens before the output, and after it."""
     found = []
     for row, sampling in enumerate(KINDS):
         picker = Picker(sampling, [], [row, 2, 3], 20, CPU)
@@ -59,7 +59,7 @@ def pickers() -> list[Picker]:
 def test_scores_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     trees = [grown(size, size) for size in (4, 0, 9, 6, 3, 8)]
     logits = 3 * torch.randn(8, 12, V, generator=torch.Generator().manual_seed(0))
-    rows = [7, 0, 3, 1, 6, 2]  # of a batch whose others are picked otherwise
+    rows = [7, 0, 3, 1, 6, 2]  # the other rows of the batch are picked in another way
     alone = pickers()
     monkeypatch.setattr(picking, "penalises_at_once", lambda device: True)
     together = pickers()
@@ -107,7 +107,7 @@ def test_operators_do_not_depend_on_rows(sampling: SamplingOptions, monkeypatch:
         of_rows = [Picker(sampling, [], [1, 2, 3], 20, CPU) for _ in range(rows)]
         logits = torch.randn(rows, 9, V)
         trees = [grown(8, row) for row in range(rows)]
-        picks_at_once(of_rows, trees, logits, range(rows))  # the prompt's tokens are marked once
+        picks_at_once(of_rows, trees, logits, range(rows))  # marks the prompt's tokens, which happens only once
         reads.clear()
         with Operators() as seen:
             picks_at_once(of_rows, trees, logits, range(rows))

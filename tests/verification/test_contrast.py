@@ -1,4 +1,4 @@
-"""Contrastive decoding: against the plain loop of the papers, drafted and not, greedy and at a seed."""
+"""Contrastive decoding against the plain loop of the papers: with and without drafts, greedy and sampled at a seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reference(
     expert: PreTrainedModel, amateur: PreTrainedModel, prompt: Sequence[int], count: int, beta: float, alpha: float,
     temperature: float, seed: int,
 ) -> list[int]:  # fmt: skip
-    """Token by token, without caches: Yuan et al. 2024, section 3; the noise is that of copyspec's own sampling."""
+    """Decode token by token without caches: Yuan et al. 2024, section 3, with the noise of copyspec's own sampling."""
     ids = list(prompt)
     for _ in range(count):
         strong, weak = (model(torch.tensor([ids])).logits[0, -1] for model in (expert, amateur))

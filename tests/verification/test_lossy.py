@@ -1,4 +1,4 @@
-"""The lossy rules: what bounds them, what they accept, and that none runs unasked."""
+"""The lossy rules: their bounds, what they accept, and that none runs unless requested."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ distributions = (
 def test_lenience_emits_at_most_p_over_lenience(
     p: torch.Tensor, q: torch.Tensor, count: int, copied: list[int], replacement: bool, lenience: float
 ) -> None:
-    """On trees too: by induction over the turns, the bound of a turn is that of its residual."""
+    """On trees too, by induction over the turns: the bound of a turn is that of its residual."""
 
     def run(chance: Randomness) -> int:
         turns = candidates_of(draw(q, count, chance, replacement=replacement), p)
@@ -52,7 +52,7 @@ def test_lenience_emits_at_most_p_over_lenience(
 
 
 def test_lenience_of_one_token_is_its_formula() -> None:
-    """min(Q, P/l) on acceptance; the rest of the mass follows max(0, P - Q)."""
+    """The output has min(Q, P/l) from acceptance; the rest of the probability follows max(0, P - Q)."""
     lenience = 0.4
     out = emitted(lambda chance: first(rule("lenience", lenience=lenience), {(): draw(Q, 1, chance)}, chance))
     taken = Q.minimum(P / lenience)
@@ -67,10 +67,10 @@ def first(chosen: Rule, drawn: dict[tuple[int, ...], Sampled], chance: Randomnes
 
 
 def passed(chosen: Rule, p: list[float], tokens: list[int] | None = None, sampled: bool = False) -> set[int]:
-    """The children of the root that the rule accepts, asked for one at a time. Greedy."""
+    """Return the root's children that the rule accepts, tested one at a time. Greedy."""
     row = torch.tensor(p)
     best = int(row.argmax())
-    accepted = {best}  # the argmax is emitted either way
+    accepted = {best}  # the argmax is emitted in any case
     for token in range(len(p)) if tokens is None else tokens:
         tree = tree_of({} if sampled else {(): [token]}, {(): Sampled([token], row)} if sampled else {})
         nodes = TableNodes(row[None].repeat(len(p) + 1, 1), tree, Branching([]), greedy=True)
@@ -106,7 +106,7 @@ def test_bild_falls_back_where_the_drafter_is_unsure() -> None:
     p = [0.5, 0.3, 0.1, 0.06, 0.04]
     assert passed(rule("bild"), p, sampled=True) == {0}, "max Q is 0.5"
     assert passed(rule("bild", fallback=0.5), p, sampled=True) == {0, 1, 2, 3, 4}
-    # A copied child beside an unsure drafter is judged by P alone.
+    # Even if the drafter is uncertain, a copied child is judged by P alone.
     tree = tree_of({(): [1]}, {(): Sampled([2], torch.tensor(p))})
     nodes = TableNodes(torch.tensor([p] * 6), tree, Branching([]), greedy=True)
     assert walked(rule("bild"), tree, nodes, 1) == (1,)
@@ -144,7 +144,7 @@ def test_the_longest_path_wins_then_the_likeliest() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000))
 def test_strict_settings_decode_as_plain(seed: int) -> None:
-    """Where they accept the argmax alone, the lossy rules emit what plain greedy decoding would."""
+    """With settings that accept only the argmax, the lossy rules emit what plain greedy decoding would."""
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(VOCAB + 1, VOCAB, generator=generator).softmax(-1)
     tree = tree_of({(): [0, 1, 2], (0,): [3, 4], (1,): [0, 2], (2,): [1]}, {})
@@ -163,7 +163,8 @@ def test_lossy_rules_run_on_request_only(name: str) -> None:
 
 
 def test_unlikely_argmax_among_refused_children_is_still_the_targets_own() -> None:
-    """A child that the rule refuses but the target writes is walked on from: no call is lost."""
+    """If the rule refuses a child but the target emits its token, the walk continues from it, so that no call is
+    lost."""
     flat = torch.full((VOCAB + 1, VOCAB), 1 / VOCAB)
     tree = DraftTree([0, 0], [ROOT, 0], [0.5] * 2, [None] * 2)
     nodes = TableNodes(flat, tree, Branching([]), greedy=True)

@@ -1,4 +1,4 @@
-"""The rule, its noise and its processors: exactness shown by equality and by counting."""
+"""Picking tokens, its noise and its processors: exactness is tested by equality and by counting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chain(tokens: Sequence[int]) -> DraftTree:
 
 
 def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
-    """Pearson's statistic over the outcomes with an expected count of five or more; others must be rare."""
+    """Return Pearson's statistic over the outcomes with an expected count of five or more; others must be rare."""
     expected = probabilities * counts.sum()
     usual = expected >= 5
     assert counts[~usual].sum() <= 25 + 3 * expected[~usual].sum()
@@ -39,7 +39,7 @@ def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
 
 
 def bound(outcomes: int) -> float:
-    """A bound that a chi-square variable exceeds with probability below 1e-5 (Wilson and Hilferty 1931)."""
+    """Return a bound that a chi-square variable exceeds with probability below 1e-5 (Wilson and Hilferty 1931)."""
     freedom = max(outcomes - 1, 1)
     return freedom * (1 - 2 / (9 * freedom) + 4.3 * math.sqrt(2 / (9 * freedom))) ** 3
 
@@ -66,13 +66,13 @@ def test_noise_is_gumbel_and_independent() -> None:
 
 
 def test_noise_has_known_values() -> None:
-    """Pinned: a seed must mean the same on every machine and in every version."""
+    """These values are fixed: a seed must mean the same on every machine and in every version."""
     assert gumbel(1234, 2, [0, 99], 3, CPU).tolist() == [pytest.approx(row, abs=1e-5) for row in PINNED]
 
 
 PINNED = [[-0.532917, -0.33113, 0.283169], [0.216841, 0.709191, 0.050793]]
 
-# The joint distribution over many seeds is slow to draw: in full for the usual settings, smaller for the rest.
+# Drawing the joint distribution over many seeds is slow: many draws for the usual settings, fewer for the others.
 SAMPLED = [
     ("chain", 20_000, SamplingOptions(temperature=1.0)),
     ("tree", 20_000, SamplingOptions(temperature=0.9, top_k=6, top_p=0.9)),
@@ -89,7 +89,7 @@ def test_samples_follow_softmax(shape: str, draws: int, sampling: SamplingOption
     """The joint distribution of two tokens over seeds, against softmax; the second depends on the first."""
     vocab = 8
     generator = torch.Generator().manual_seed(3)
-    table = 1.5 * torch.randn(vocab + 1, vocab, generator=generator)  # row: last token, the last row is the prompt's
+    table = 1.5 * torch.randn(vocab + 1, vocab, generator=generator)  # row: last token; the last row follows the prompt
     trees = {
         "none": DraftTree(),
         "chain": chain([int(table[-1].argmax())]),
@@ -131,7 +131,7 @@ def picks(picker: Picker, logits: torch.Tensor, tree: DraftTree) -> Picks:
 
 
 def processed(logits: torch.Tensor, ids: Sequence[int], sampling: SamplingOptions) -> torch.Tensor:
-    """Scores [V] as transformers' own processor list makes them."""
+    """Return scores [V] as transformers' own list of processors computes them."""
     scores = logits[None].clone()
     for token, value in sampling.logit_bias.items():
         scores[0, token] += value

@@ -1,4 +1,4 @@
-"""The exact rules by enumeration on five tokens: every draft, every decision, summed."""
+"""The exact rules, by enumeration on five tokens: a sum over every draft and every decision."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.helpers.enumeration import (
     walked,
 )
 
-# Integers over their sum: zeros, ties and equal P and Q are all likely.
+# Integers divided by their sum, so that zeros, ties and equal P and Q are all likely.
 distributions = (
     st.lists(st.integers(0, 8), min_size=VOCAB, max_size=VOCAB)
     .filter(any)
@@ -46,7 +46,7 @@ copied_sets = st.lists(st.integers(0, VOCAB - 1), max_size=3, unique=True)
 
 
 def tables(seed: int, *, support: int = VOCAB) -> torch.Tensor:
-    """A distribution after each token and one at the root, over `support` tokens each. [VOCAB + 1, VOCAB]"""
+    """Return a distribution after each token and one at the root, over `support` tokens each, [VOCAB + 1, VOCAB]."""
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(VOCAB + 1, VOCAB, generator=generator)
     for row in table[:-1]:
@@ -63,7 +63,7 @@ def settle(token: int | None, rest: torch.Tensor, chance: Randomness) -> int:
 def test_multi_step_emits_p(
     p: torch.Tensor, q: torch.Tensor, count: int, copied: list[int], replacement: bool, drawn_first: bool
 ) -> None:
-    """Any number of draws, with and without replacement, copied children before or after them."""
+    """Any number of draws, with and without replacement, with copied children before or after them."""
 
     def run(chance: Randomness) -> int:
         candidates = candidates_of(draw(q, count, chance, replacement=replacement), p)
@@ -134,7 +134,7 @@ def test_every_exact_rule_is_enumerated() -> None:
 
 
 def test_draws_without_a_node_keep_their_turns() -> None:
-    """Trees cut to fewer nodes or levels stay exact: the draws are listed at the parent."""
+    """Trees cut to fewer nodes or levels remain exact, since the draws are listed at the parent."""
     target, drafter = tables(1), tables(2, support=3)
 
     def draft(chance: Randomness) -> DraftTree:
@@ -156,7 +156,7 @@ def test_greedy_decoding_takes_the_argmax_under_every_exact_rule(name: str) -> N
 
 
 def accepted(p: torch.Tensor, run_turns: list[DraftCandidate]) -> float:
-    """The probability that a turn is accepted."""
+    """Return the probability that a turn is accepted."""
     return sum(
         w for w, token in outcomes(lambda chance: verify_candidates(p, run_turns, chance)[0]) if token is not None
     )
@@ -165,7 +165,8 @@ def accepted(p: torch.Tensor, run_turns: list[DraftCandidate]) -> float:
 @settings(max_examples=40, deadline=None)
 @given(distributions, distributions, copied_sets)
 def test_drawn_children_first_is_never_worse(p: torch.Tensor, q: torch.Tensor, copied: list[int]) -> None:
-    """One draw beside copied children: sum min(P, Q) off them, and P on them, is what that order accepts."""
+    """With one draw before copied children, the order accepts min(P, Q) summed over other tokens, plus P of the
+    copied."""
     certain = [DraftCandidate(token, None) for token in copied]
     first = last = 0.0
     for weight, drawn in outcomes(lambda chance: draw(q, 1, chance)):
@@ -201,7 +202,7 @@ def test_residuals_without_mass_keep_r_without_the_child() -> None:
     one = torch.tensor([0.0, 1.0, 0.0])
     assert residual(one, one, 1).tolist() == [0, 1, 0], "nothing else is left to emit"
     assert r.tolist() == [0.25, 0.5, 0.25], "what was handed in stays as it is"
-    # Rejections that only rounding could bring about: all of Q is covered.
+    # Rejections that only rounding could cause: all of Q is covered.
     script = Branching([0, 0, 2])
     assert settle(*k_sequential(r, r, [0, 1], script), script) == 2
     assert k_sequential(r, r, [], script) == (None, r)

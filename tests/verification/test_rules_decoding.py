@@ -1,4 +1,5 @@
-"""Rules chosen by a caller, through decoding and engine: what they keep, that runs repeat, what results say."""
+"""Rules chosen by a caller, through decoding and engine: what they preserve, reproducibility, and what results
+report."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ LOSSY = [name for name, kind in RULES.items() if kind.preserves is None]
 
 
 class SamplingDrafter:
-    """Draws two tokens and one more after each from a blurred copy of the target, beside a copied child."""
+    """Draws two tokens and one more after each from a blurred copy of the target, next to a copied child."""
 
     def __init__(self, target: FakeTarget, sampling: SamplingOptions, prompt: Sequence[int], blur: float) -> None:
         self.target, self.sampling, self.ids, self.blur = target, sampling, list(prompt), blur
@@ -48,7 +49,7 @@ class SamplingDrafter:
 
 
 def request(target: FakeTarget, name: str | None, sampling: SamplingOptions, blur: float | None) -> Request:
-    """`name` None: the default; `blur` None: without drafts."""
+    """Make a request. `name` None: the default rule; `blur` None: no drafts."""
     drafter = None if blur is None else lambda: SamplingDrafter(target, sampling, PROMPT, blur)
     chosen = None if name is None else rule(name)
     return Request(PROMPT, 40, sampling, drafter=drafter, rule=chosen)  # type: ignore[arg-type, return-value]
@@ -75,7 +76,7 @@ def test_exact_rules_keep_greedy_output_and_accept_drafts() -> None:
 
 @pytest.mark.parametrize("name", ["rejection", "multi-step", "k-sequential", "lenience", "typical"])
 def test_rows_of_a_batch_decide_as_alone(name: str) -> None:
-    """Rules, seeds and the default side by side; what a row writes does not depend on its neighbours."""
+    """Rules, seeds and the default in one batch: the output of a row does not depend on its neighbours."""
     target = FakeTarget()
     requests = [request(target, name, SamplingOptions(temperature=1.0, seed=seed), 1.3) for seed in range(3)]
     requests.insert(1, request(target, None, SamplingOptions(temperature=1.0, seed=9), 1.3))
@@ -86,13 +87,13 @@ def test_rows_of_a_batch_decide_as_alone(name: str) -> None:
 
 
 def test_a_drafter_that_draws_is_accepted_more_often_by_the_rules_made_for_it() -> None:
-    """Draws from P itself: the classical rules accept every first draw, the default what it would have drawn."""
+    """Draws from P itself: the classical rules accept every first draw, the default only what it would have drawn."""
     target = FakeTarget()
     calls = {}
     for name in ("coupled", "rejection", "multi-step", "k-sequential"):
         requests = [request(target, name, SamplingOptions(temperature=1.0, seed=seed), 1.0) for seed in range(12)]
         calls[name] = sum(stats.num_calls for stats in run(target, requests)[1])
-    least = 12 * 14  # 40 tokens, three a call
+    least = 12 * 14  # 40 tokens, three per call
     assert calls["rejection"] == calls["multi-step"] == calls["k-sequential"] == least < calls["coupled"]
 
 
@@ -115,7 +116,7 @@ def test_results_name_their_rule(engine: Engine) -> None:
 
 
 def test_lenient_rules_need_fewer_calls_and_write_other_text(engine: Engine) -> None:
-    """A model of random weights follows nothing; a rule that accepts everything follows the copied text."""
+    """A model with random weights does not follow the text; a rule that accepts everything does."""
     exact = engine.generate(TEXT, edit_source=TEXT, max_new_tokens=30)
     asked = {"rule": "bild", "lossy": True, "rule_settings": {"rollback": 1000}}
     lossy = engine.generate(TEXT, edit_source=TEXT, max_new_tokens=30, **asked)  # type: ignore[call-overload]

@@ -35,7 +35,7 @@ SETTINGS = [
 
 
 def tables(seed: int) -> torch.Tensor:
-    """Logits after each token; the last row is the prompt's. [VOCAB + 1, VOCAB]"""
+    """Logits after each token; the last row follows the prompt, [VOCAB + 1, VOCAB]."""
     return 1.5 * torch.randn(VOCAB + 1, VOCAB, generator=torch.Generator().manual_seed(seed))
 
 
@@ -47,7 +47,7 @@ def at_nodes(tree: DraftTree, root: int = -1) -> torch.Tensor:
 
 
 def step(chosen: Rule | None, picker: Picker, tree: DraftTree, root: int, room: int) -> list[int]:
-    """The tokens of one step; without a rule by the picks that decoding makes."""
+    """Return the tokens of one step; without a rule, those that decoding would pick."""
     logits = at_nodes(tree, root)
     picks: Picks
     if chosen is not None:
@@ -70,7 +70,8 @@ def step(chosen: Rule | None, picker: Picker, tree: DraftTree, root: int, room: 
 
 
 def drafted(sampling: SamplingOptions, at: int, root: int, replacement: bool = True) -> DraftTree:
-    """Two draws and a copied child at the root, a draw after each: the drafter's numbers, not the rule's."""
+    """Two draws and a copied child at the root, and a draw after each: with the drafter's random numbers, not the
+    rule's."""
     q = (DRAFTER / 1.3).softmax(-1)
     top = draw(q[root], 2, KeyedChance(sampling, at, drafting=True), replacement=replacement)
     children = dict.fromkeys([1, *top.tokens])
@@ -128,19 +129,19 @@ def test_numbers_are_keyed_by_position_and_never_shared() -> None:
     others += [KeyedChance(replace(sampling, seed=8), 9), KeyedChance(replace(sampling, sample=1), 9)]
     for other in others:
         assert sum(a == b for a, b in zip(numbers(other), first, strict=True)) < 5
-    # A draw that the drafter made says nothing about whether it is accepted.
+    # A draw by the drafter is independent of whether it is accepted.
     taken = [KeyedChance(sampling, at).accepts(0.5) for at in range(2000)]
     drawn = [KeyedChance(sampling, at, drafting=True).accepts(0.5) for at in range(2000)]
     assert abs(sum(taken) - 1000) < 120 and abs(sum(drawn) - 1000) < 120
     assert abs(sum(a == b for a, b in zip(taken, drawn, strict=True)) - 1000) < 120
-    # Turns at one position have numbers of their own.
+    # Turns at one position have separate random numbers.
     turns = [[chance.accepts(0.5) for _ in range(2)] for chance in (KeyedChance(sampling, at) for at in range(2000))]
     assert abs(sum(first == second for first, second in turns) - 1000) < 120
     assert not any(KeyedChance(sampling, at).accepts(0.0) for at in range(50))
 
 
 class Recent(LogitsProcessor):
-    """Bans the last three tokens: P at a node depends on the path to it."""
+    """Bans the last three tokens, so that P at a node depends on the path to it."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         return scores.index_fill(1, input_ids[0, -3:], -torch.inf)  # type: ignore[return-value]
@@ -148,7 +149,7 @@ class Recent(LogitsProcessor):
 
 @pytest.mark.parametrize("name", ["typical", "lenience", "multi-step"])
 def test_processors_see_the_path_to_each_node(name: str) -> None:
-    """Rules that judge whole paths ask for P before anything is emitted, the others along the walk."""
+    """Rules that judge whole paths need P before anything is emitted; the others need it along the walk."""
     asked: dict[int, torch.Tensor] = {}
 
     class Spy(RulePicks):
@@ -183,16 +184,18 @@ def test_processors_see_the_path_to_each_node(name: str) -> None:
         assert torch.allclose(p, expected.softmax(-1), atol=1e-6)
 
 
-# Draws of one token and of two, and the bias in total variation that each must find with the probability POWER. One
-# token: that of the traps' Q before processors. Two: coarser, for what the enumeration does not run, keys and steps.
+# Numbers of draws of one token and of two, and the bias in total variation that each test must detect with probability
+# POWER. One token: the bias of using the Q from before the processors (test_traps). Two tokens: a coarser test of what
+# the
+# enumeration does not run, namely keys and steps.
 ONE, ONE_BIAS = 7_000, 0.05
 TWO, TWO_BIAS = 1_000, 0.2
 POWER = 0.99
 
 
 def power(outcomes: int, draws: int, bias: float) -> float:
-    """Of the chi-square test of `bound` against any distribution `bias` away in total variation, at least: its
-    noncentrality is at least draws (2 bias)^2 (Cauchy-Schwarz); normal approximation."""
+    """Return a lower bound on the power of the chi-square test of `bound` against any distribution `bias` away in total
+    variation: its noncentrality is at least draws (2 bias)^2 (Cauchy-Schwarz), with a normal approximation."""
     freedom, noncentrality = outcomes - 1, draws * (2 * bias) ** 2
     spread = math.sqrt(2 * (freedom + 2 * noncentrality))
     return 0.5 * math.erfc((bound(outcomes) - freedom - noncentrality) / spread / math.sqrt(2))
@@ -207,7 +210,7 @@ def statistic(run: Callable[[SamplingOptions], Sequence[int]], expected: torch.T
 
 @pytest.mark.parametrize(("name", "replacement"), [("multi-step", True), ("multi-step", False), ("k-sequential", True)])
 def test_samples_follow_p(name: str, replacement: bool) -> None:
-    """The joint distribution of two tokens over seeds, drafts drawn with the numbers that drafters get."""
+    """The joint distribution of two tokens over seeds, with drafts drawn with the drafters' random numbers."""
 
     def draft(sampling: SamplingOptions, at: int, root: int) -> DraftTree:
         return drafted(sampling, at, root, replacement)
@@ -222,7 +225,7 @@ def test_samples_follow_p(name: str, replacement: bool) -> None:
 
 
 def test_single_tokens_follow_p_and_a_small_bias_would_show() -> None:
-    """Five outcomes, P and Q of the traps. The same test finds Q handed over from before the drafter's temperature."""
+    """Five outcomes, with P and Q of test_traps. The same test detects a Q from before the drafter's temperature."""
     assert power(len(P), ONE, ONE_BIAS) > POWER
     sharpened = (Q.log() / 0.6).softmax(-1)
     logits = P.log()[None]
@@ -266,7 +269,7 @@ def test_choosing_a_rule_loads_no_torch() -> None:
 
 
 def test_sampling_settings_reach_p() -> None:
-    """P is what temperature and truncation leave: nothing outside of it is emitted."""
+    """P includes temperature and truncation: no token outside of it is emitted."""
     sampling = SamplingOptions(temperature=0.7, top_k=3, seed=1)
     kept = set(TARGET[-1].topk(3).indices.tolist())
     seen = {decoded(rule("multi-step"), replace(sampling, seed=s), 1)[0] for s in range(60)}

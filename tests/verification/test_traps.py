@@ -1,6 +1,6 @@
-"""Mistakes that change the output's distribution: each is made here on purpose, and shows; the rules do not make it.
+"""Mistakes that change the output's distribution. Each is made here on purpose and detected; the rules avoid them.
 
-The sizes are those of one toy, `enumeration.P` and `enumeration.Q`, by exact enumeration.
+The sizes are those of a toy example, `enumeration.P` and `enumeration.Q`, by exact enumeration.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.helpers.enumeration import EXACT, P, Q, TableNodes, emitted, tree_of,
 
 SHARPENED = (Q.log() / 0.6).softmax(-1)  # Q after a processor: temperature 0.6
 SPREAD = torch.tensor([6.0, 2.0, 4.0, 1.0, 11.0]) / 24
-RARE = 0.05  # SPREAD holds one token below
+RARE = 0.05  # SPREAD has one token below this
 BEST, SECOND = (int(token) for token in Q.topk(2).indices)
 
 
@@ -28,13 +28,13 @@ def settle(p: torch.Tensor, candidates: list[DraftCandidate], chance: Randomness
 
 
 def under(name: str, tree: DraftTree, chance: Randomness) -> int:
-    """The first token that a step of ours emits."""
+    """Return the first token that one step with copyspec's rule emits."""
     nodes = TableNodes(P[None], tree, chance)
     return walked(rule(name), tree, nodes, 1)[0]
 
 
 def every_path_draws(chance: Randomness) -> int:
-    """REST's and Medusa's nucleus mode: each path has a sample of its own, then a fresh one ends the step."""
+    """REST's and Medusa's nucleus mode: each path has its own sample, and a fresh one ends the step."""
     samples = [chance.token(P) for _ in range(2)]
     for child, sample in zip((BEST, SECOND), samples, strict=True):
         if sample == child:
@@ -57,7 +57,7 @@ def renormalised_q(chance: Randomness) -> int:
 
 
 def ratio_for_certain_children(chance: Randomness) -> int:
-    """The two most likely children of Q, certain to be drafted, verified as if drawn."""
+    """The two most likely children of Q, which are always drafted, verified as if they were drawn."""
     return settle(P, [DraftCandidate(BEST, Q), DraftCandidate(SECOND, Q)], chance)
 
 
@@ -66,7 +66,7 @@ def certain_children(chance: Randomness) -> int:
 
 
 def duplicate_dropped(chance: Randomness) -> int:
-    """A drawn child that a copied child holds already loses its rejected turn."""
+    """A drawn child equal to a copied child loses its rejected turn."""
     token = chance.token(Q)
     return settle(P, [DraftCandidate(BEST, None)] + ([DraftCandidate(token, Q)] if token != BEST else []), chance)
 
@@ -81,7 +81,7 @@ def duplicate_kept_after_the_copy(chance: Randomness) -> int:
 
 
 def pruned(chance: Randomness) -> int:
-    """A draw pruned for its small Q, as if it had never been made."""
+    """A draw pruned for its small Q is treated as if it had never been made."""
     token = chance.token(SPREAD)
     return settle(P, [DraftCandidate(token, SPREAD)] if SPREAD[token] > RARE else [], chance)
 

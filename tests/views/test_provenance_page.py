@@ -1,4 +1,4 @@
-"""The provenance view: each coloured character is its source's, and text is shown as text."""
+"""The provenance page: each coloured character is that of its source, and text is shown as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODECS = [Codec(make()) for make in (byte_level, sentencepiece_like, byte_fallba
 
 
 class Shown(HTMLParser):
-    """The text of a page, its coloured parts, and the texts of its sources."""
+    """Collects the text of a page, its coloured parts, and the texts of its sources."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -86,12 +86,13 @@ def shown(found: Provenance) -> Shown:
 
 
 def shown_text(text: str) -> str:
-    """All line ends as one character: a return at the end of a part is one, whatever follows."""
+    """Convert all line ends to one character; a carriage return at the end of a part counts as one, whatever
+    follows."""
     return clean(text).replace("\r", "\n")
 
 
 def check(found: Provenance) -> Shown:
-    """Every coloured character of the page is that of its source, in the page and in truth."""
+    """Check that every coloured character of the page equals that of its source, on the page and in the result."""
     page = shown(found)
     assert shown_text(page.text) == shown_text(found.text)
     texts = [found.sources[index].text for index in found.ranked()]
@@ -163,7 +164,7 @@ def test_what_a_tokenizer_put_in_is_not_coloured(first: str, second: str, found:
 
 def test_hostile_text_is_shown_as_text() -> None:
     page = check(hostile_text())
-    assert page.scripts == 2  # the data and the page's own
+    assert page.scripts == 2  # the data and the page's own script
     assert "img" not in page.tags
     assert HOSTILE[0] in page.text and any(HOSTILE[1] in source for source in page.sources)
     assert "<" not in safe_json({"name": "</script>"})

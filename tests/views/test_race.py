@@ -1,4 +1,4 @@
-"""The compare view: runs of one prompt side by side, in lines and as a page, say what was measured."""
+"""The compare view: runs of one prompt side by side, as lines and as a page, show what was measured."""
 
 from __future__ import annotations
 

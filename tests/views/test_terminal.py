@@ -1,4 +1,4 @@
-"""Colours by source in a terminal, and a text that grows in it."""
+"""Colours by source in a terminal, and a text that grows there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace of passes: its totals are the stats', its file is checked, and it is bounded."""
+"""The trace of passes: its totals equal the stats, its file is validated, and its size is bounded."""
 
 from __future__ import annotations
 
