@@ -16,7 +16,7 @@ from copyspec.targets.base import Target
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.hooks.states import RowStates
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, fault
-from copyspec.verification.margins import Margin
+from copyspec.verification.margins import Margin, check_picked
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.walk import accepted, walk
 
@@ -130,6 +130,9 @@ class Row:
         """Extend the output along the accepted path, and return its nodes."""
         before = len(self.output)
         path = self._take(tree, picks) if isinstance(picks, ScoredPicks) else self._walk(tree, picks)
+        count = len(self.output) - before
+        if count and self.output[-1] == 0:  # the argmax of scores that are all NaN
+            self._check_picked(picks, (ROOT, *path)[count - 1])
         owner = self.request.owner
         if owner is not None and self.finish is None and owner.is_cancelled:
             self.finish = Finish("stop", CANCELLED)
@@ -233,6 +236,14 @@ class Row:
             self.request.owner.fail(error)
             self.finish = Finish("stop", CANCELLED)
             return []
+
+    def _check_picked(self, picks: Picks, node: int) -> None:
+        try:
+            check_picked(picks.scores(node), self.output[-1], len(self.output) - 1)
+        except ValueError as error:
+            if self.request.owner is None:
+                raise
+            self.request.owner.fail(error)
 
     def _lose_drafter(self, error: Exception) -> None:
         """Handle an error of the drafter: raise it, or pass it to the owner and go on without a drafter."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from copyspec.engine.streaming import ChunkMaker
 
@@ -83,6 +83,9 @@ class Call:
 
     def __del__(self) -> None:
         self.drop()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a running call cannot be copied or pickled; its results can: list(chunks), or call.results()")
 
     def _results(self) -> list[Result]:
         results = [job.result for job in self.jobs if job.result is not None]

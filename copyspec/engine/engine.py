@@ -315,6 +315,12 @@ class Engine:
             self._check_loaded()
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled: it holds a model in use and its locks. Threads may share it; in "
+            "another process, load the model there with copyspec.load"
+        )
+
     def __repr__(self) -> str:
         return f"Engine({self.name!r})"
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from copyspec.verification.margins import check_picked
+
 if TYPE_CHECKING:
     import torch
     from transformers import LogitsProcessor
@@ -59,11 +61,7 @@ class LogprobRecorder:
 
     def _know(self, position: int, row: torch.Tensor, token: int) -> None:
         """Reduce a row of scores over the vocabulary to the chosen token and the top tokens."""
-        if bool(row[token].isnan()):
-            raise ValueError(
-                f"the model's scores are NaN at output token {position}, so there are no logprobs: its weights are "
-                "damaged, or too large for their type (try dtype='float32')"
-            )
+        check_picked(row, token, position)
         values, ids = row.topk(min(self._count, row.shape[-1]))
         self._known[position] = row[token], values, ids
 

@@ -19,6 +19,15 @@ class Margin:
     runner_up_score: float
 
 
+def check_picked(scores: torch.Tensor, token: int, position: int) -> None:
+    """Raise ValueError if the token at output position `position` was picked from scores, [V], that are NaN."""
+    if bool(scores[token].isnan()):
+        raise ValueError(
+            f"the model's scores are NaN at output token {position}: its weights are damaged, or too large for their "
+            "type (try dtype='float32')"
+        )
+
+
 def best_two(scores: torch.Tensor) -> Margin:
     """Return the two best of one position's scores, [V]."""
     values, tokens = scores.float().topk(2)

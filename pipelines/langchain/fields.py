@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
@@ -117,6 +117,17 @@ class EngineFields(BaseModel):
             return self.engine, self.shown_name()
         engine = self._load(model)
         return engine, model if isinstance(model, str) else name_of(engine)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """What is pickled: a loaded engine is not, and another process loads the model by its name."""
+        state = super().__getstate__()
+        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_engine": None}}
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Copies share the model."""
+        memo = {} if memo is None else memo
+        memo |= {id(each): each for each in (self._engine, self.model, self.tokenizer) if each is not None}
+        return super().__deepcopy__(memo)
 
     def _load(self, model: object) -> Engine:
         if isinstance(model, copyspec.Engine):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +258,14 @@ def test_a_model_in_training_mode_is_refused() -> None:
         assert "call model.eval() first" in message(ValueError, "a", model=model, tokenizer=byte_level())
     finally:
         model.eval()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_is_in_use_is_neither_copied_nor_pickled(copied: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match=r"Engine\('.*'\) cannot be copied or pickled: .*copyspec\.load"):
+        copied(engine())
+    with pytest.raises(TypeError, match="a running call cannot be copied or pickled; its results can"):
+        copied(engine().submit("a"))
 
 
 def test_configure_and_load_check_their_arguments() -> None:

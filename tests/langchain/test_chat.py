@@ -4,6 +4,8 @@ models."""
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -434,6 +436,9 @@ def test_models_load_once_when_first_asked(monkeypatch: pytest.MonkeyPatch) -> N
     assert not asked
     llm.batch(PROMPTS[:2])
     assert ("some/model", {"dtype": "float32"}) in asked and len(asked) <= 2
+    loaded = len(asked)
+    assert copy.deepcopy(llm).engine is llm.engine is llm.model_copy(deep=True).engine and len(asked) == loaded
+    assert pickle.loads(pickle.dumps(llm)).invoke("hi").text == llm.invoke("hi").text and len(asked) == loaded + 1
     answer = llm.invoke("hi", model="another/model")
     assert asked[-1] == ("another/model", {"dtype": "float32"})
     assert answer.response_metadata["model_name"] == "another/model"

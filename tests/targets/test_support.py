@@ -251,12 +251,24 @@ def test_logits_that_are_not_those_of_the_passed_tokens_are_refused() -> None:
         engine.generate("hello world hello world", ["hello world hello"], max_new_tokens=8)
 
 
-def test_scores_that_are_no_numbers_have_no_logprobs() -> None:
+@pytest.mark.parametrize("numbers", [0, 2])
+def test_scores_that_are_no_numbers_are_named(numbers: int) -> None:
+    """Their argmax is token 0, which many tokenizers write as "!", or read as the end."""
     model = copy.deepcopy(llama(len(byte_level())))
-    model.lm_head.weight.data.fill_(float("nan"))
     engine = copyspec.load(model, tokenizer=byte_level())
-    with pytest.raises(ValueError, match=r"scores are NaN at output token 0.*dtype='float32'"):
-        engine.generate("hello", logprobs=1, max_new_tokens=4)
+    expected = engine.generate("hello", max_new_tokens=4).token_ids
+
+    def spoil(module: object, args: object, output: torch.Tensor) -> torch.Tensor | None:
+        passes.append(1)
+        return output * float("nan") if len(passes) > numbers else None
+
+    handle = model.lm_head.register_forward_hook(spoil)
+    for options in ({}, {"logprobs": 1}, {"temperature": 0.7, "seed": 1}, {"repetition_penalty": 1.2}):
+        passes: list[int] = []
+        with pytest.raises(ValueError, match=rf"scores are NaN at output token {numbers}: .*dtype='float32'"):
+            engine.generate("hello", references=[" world"], max_new_tokens=4, drafter="none", **options)  # type: ignore[call-overload]
+    handle.remove()
+    assert engine.generate("hello", max_new_tokens=4).token_ids == expected
 
 
 def test_a_model_whose_scales_depend_on_the_pass_is_decoded_plainly_on_request() -> None:
