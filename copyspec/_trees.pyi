@@ -18,6 +18,8 @@ def lay_out(
     packed: NDArray[Any],
     slots: NDArray[Any],
     visible: NDArray[Any],
+    mask: NDArray[Any] | None = ...,
+    lowest: int = ...,
 ) -> None: ...
 def pack(
     host: NDArray[Any],

@@ -31,8 +31,7 @@ from copyspec.models.loading import (
 )
 from copyspec.models.model_kwargs import check_model_kwargs
 from copyspec.static_options import StaticOptions
-from copyspec.text.prompts import parse_prompts
-from copyspec.text.references import references
+from copyspec.text.prompts import parse_prompts, references
 
 if TYPE_CHECKING:
     import torch
@@ -141,7 +140,10 @@ def generate(
     check_flag("stream", stream)
     model, checked = _split(options)
     call = _engine(model).start(prompt, references, checked)
-    return call.chunks() if stream else call.answer()
+    if stream:
+        return call.chunks()
+    results = call.results()
+    return results[0] if call.is_single else results
 
 
 @overload

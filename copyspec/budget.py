@@ -149,31 +149,28 @@ class CostModel:
     def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
         """Return the budget of each row in a pass of `rows` rows; `adaptive=False` allows max_nodes at any cost.
 
-        `is_first`: the pass reads the prompts, to which draft nodes add a few tokens.
+        `is_first`: the pass reads the prompts, and a node is one more prompt token. Its cost is bounded by the mean
+        time per token of such passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a
+        later pass.
         """
         if not adaptive:
             return Budget(max_nodes)
-        costs = self.costs(rows, max_nodes, is_first=is_first)
-        return Budget(max_nodes, costs, self._curves[rows].empty / rows)
+        if len(self._unlearned) > 1:  # of passes without drafts
+            self.learn()
+        curve = self._curves[rows]
+        costs, seconds = curve.costs(max_nodes), curve.empty
+        if is_first and self._curves.per_token and seconds and max_nodes:
+            slope = min(self._curves.per_token * rows / seconds, (costs[-1] - 1.0) / max_nodes)
+            costs = [1.0 + slope * n for n in range(max_nodes + 1)]
+        return Budget(max_nodes, costs, seconds / rows)
 
     def seconds(self, rows: int) -> float:
         """Seconds of a plain pass, as learned so far; 0 before anything was."""
         return self._curves[rows].empty
 
-    def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> list[float]:
-        """Costs of passes with 0..max_nodes nodes, in plain passes.
-
-        In a first pass a node is one more prompt token. Its cost is bounded by the mean time per token of such
-        passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a later pass.
-        """
-        if len(self._unlearned) > 1:  # of passes without drafts
-            self.learn()
-        curve = self._curves[rows]
-        costs, seconds = curve.costs(max_nodes), curve.empty
-        if not (is_first and self._curves.per_token and seconds and max_nodes):
-            return costs
-        slope = min(self._curves.per_token * rows / seconds, (costs[-1] - 1.0) / max_nodes)
-        return [1.0 + slope * n for n in range(max_nodes + 1)]
+    def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> Sequence[float]:
+        """Costs of passes with 0..max_nodes nodes, in plain passes; see `budget`."""
+        return self.budget(rows, max_nodes, is_first=is_first).costs
 
     def split_first(self, lengths: Sequence[int]) -> list[int]:
         """Split prompts of `lengths` tokens, in rising order, into first passes; return the number of rows of each.

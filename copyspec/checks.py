@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 
 def brief(value: object) -> str:
@@ -22,21 +22,26 @@ def shown(value: object) -> str:
     return f"{type(value).__name__}: {brief(value)}"
 
 
-def plain_list(value: object) -> object:
-    """Convert arrays and tensors to nested lists; return anything else unchanged."""
-    if isinstance(value, (str, bytes, Mapping, list, tuple)):
+def plain_value(value: object) -> object:
+    """Convert numbers of numpy and the like to int and float, and arrays and tensors to nested lists; return anything
+    else unchanged."""
+    if isinstance(value, (bool, str, bytes, Mapping, list, tuple)):
         return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
     tolist = getattr(value, "tolist", None)
     return tolist() if callable(tolist) else value
 
 
-def plain_number(value: object) -> object:
-    """Convert numbers of numpy and the like to int and float; return anything else unchanged."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    return float(value) if isinstance(value, Real) else value
+def listed(name: str, value: Any) -> Sequence[Any]:
+    """The values of an option that may be a list with one per prompt. Raises ValueError for an empty list."""
+    if not isinstance(value, (list, tuple)):
+        return (value,)
+    if not value:
+        raise ValueError(f"{name} is an empty list; give one value for all prompts, or one per prompt")
+    return [plain_value(each) for each in value]
 
 
 def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -58,8 +63,9 @@ def check_type(fits: bool, name: str, value: object, what: str) -> None:
 
 def check_flag(name: str, value: object) -> bool:
     """Return `value`. Raises TypeError if it is not a bool."""
-    check_type(isinstance(value, bool), name, value, "True or False")
-    return bool(value)
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False; got {shown(value)}")
+    return value
 
 
 def check_number(

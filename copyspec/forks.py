@@ -21,8 +21,8 @@ from weakref import WeakSet, WeakValueDictionary
 PATIENCE = 10.0
 """Seconds that a fork waits: longer than a pass of any practical model, shorter than loading a large one."""
 
-_FORK_SECONDS = 0.005
-"""Seconds that the next pass waits for a waiting fork. Locks are not fair: a decoding thread would otherwise take its
+FORK_SECONDS = 0.005
+"""Seconds that the next pass waits where `is_waiting`. Locks are not fair: a decoding thread would otherwise take its
 lock again before the fork wakes up."""
 
 _ATTEMPT = 1.0
@@ -39,9 +39,12 @@ class Lock(Protocol):
 AnyLock = TypeVar("AnyLock", bound=Lock)
 
 _LOCKS: WeakValueDictionary[int, Lock] = WeakValueDictionary()
-_HALFWAY: WeakSet[Lock] = WeakSet()
+halfway: WeakSet[Lock] = WeakSet()
+"""In a forked child: the locks that other threads of the parent held."""
+
 _taken: list[Lock] = []
-_is_waiting = False
+is_waiting = False
+"""Whether a fork waits. Passes read it before they take their locks."""
 
 
 def at_rest(lock: AnyLock) -> AnyLock:
@@ -50,15 +53,9 @@ def at_rest(lock: AnyLock) -> AnyLock:
     return lock
 
 
-def wait_for_fork() -> None:
-    """Let a waiting fork proceed; called before each pass."""
-    if _is_waiting:
-        sleep(_FORK_SECONDS)
-
-
 def check_forked(lock: Lock, what: str) -> None:
     """Raise RuntimeError in a process that was forked while another thread held `lock`; `what` it was doing."""
-    if _HALFWAY and lock in _HALFWAY:
+    if lock in halfway:
         raise RuntimeError(
             f"this process was forked while another thread was {what}: its unfinished work was copied and cannot be "
             'completed here. Fork when it is done, or start processes with multiprocessing.get_context("spawn")'
@@ -66,8 +63,8 @@ def check_forked(lock: Lock, what: str) -> None:
 
 
 def _before() -> None:
-    global _is_waiting
-    _is_waiting = True
+    global is_waiting
+    is_waiting = True
     locks = sorted((lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None), key=id)
     end = monotonic() + PATIENCE
     while not _take(locks):
@@ -93,8 +90,8 @@ def _release() -> None:
 
 
 def _end() -> None:
-    global _is_waiting
-    _is_waiting = False
+    global is_waiting
+    is_waiting = False
     _release()
 
 
@@ -103,7 +100,7 @@ def _in_child() -> None:
     for lock in [lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None]:
         if id(lock) not in held:
             lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does it for its own locks
-            _HALFWAY.add(lock)
+            halfway.add(lock)
     _end()
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() > 1:

@@ -26,12 +26,10 @@ class SamplingOptions:
     logit_bias: Mapping[int, float] = field(default_factory=dict)  # token id -> value added to its logit
     seed: int = 0  # seed of the position-keyed noise
     sample: int = 0  # index among several samples of one prompt; selects another noise sequence
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0
+    is_greedy: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "is_greedy", self.temperature == 0.0)
         if self.temperature != 0 or isinstance(self.temperature, bool):
             check_number("temperature", self.temperature, low=MIN_TEMPERATURE, high=MAX_TEMPERATURE, why="or 0: greedy")
         check_whole("top_k", self.top_k, low=0, why="0 turns it off")

@@ -107,7 +107,7 @@ class HuggingFaceEmbedder:
             texts = [text.lower() for text in texts]
         batch = self._tokenizer(texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt")
         ids, mask = batch["input_ids"].to(self._device), batch["attention_mask"].to(self._device)
-        with inference_mode():
+        with inference_mode(True):
             states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
             pooled = self._settings.pooled(states, mask)
             if self._normalize:

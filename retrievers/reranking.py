@@ -82,7 +82,7 @@ class CrossEncoderScorer:
             batch = self._tokenizer(
                 queries, texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt"
             )
-            with inference_mode():
+            with inference_mode(True):
                 logits = self._model(**batch.to(self._device)).logits.double()
             scores[part] = (logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]).cpu().numpy()
         return scores

@@ -28,7 +28,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from copyspec.budget import KNOTS, Budget, CostModel
-from copyspec.decoding import batch as batch_module
+from copyspec.decoding import loop as loop_module
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.options import DraftOptions, SamplingOptions
@@ -37,7 +37,7 @@ from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.static.running import ProgramRunner
 from copyspec.tree import ROOT, DraftTree, Origin
-from copyspec.verification.picking import best_tokens
+from copyspec.verification.picking import ScoredPicks, best_picks
 
 TOKENS = 120
 NODES = 32
@@ -123,8 +123,8 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
     read_at, spans = [0.0], []
     launch = ProgramRunner.run
 
-    def read(scores: torch.Tensor) -> list[list[int]]:
-        found = best_tokens(scores)
+    def read(scores: torch.Tensor) -> list[ScoredPicks]:
+        found = best_picks(scores)
         for drafter in drafters:
             drafter.seconds = 0.0
         read_at[0] = thread_time()
@@ -137,7 +137,7 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
         passes += 1
         return launch(self, size)
 
-    with patch.object(batch_module, "best_tokens", read), patch.object(ProgramRunner, "run", launched):
+    with patch.object(loop_module, "best_picks", read), patch.object(ProgramRunner, "run", launched):
         if run(plain) != plain:
             raise AssertionError("outputs with drafts differ from plain ones")
     return spans[2:]

@@ -64,11 +64,6 @@ class DraftController:
         self.is_probe = False
         """Whether the next draft is the first one after a pause."""
 
-    @property
-    def scale(self) -> float:
-        """Factor for the next draft's probabilities: `trust`, but 1 in a trial after a pause."""
-        return 1.0 if self.is_probe else self.trust
-
     def wants_draft(self) -> bool:
         """Whether to draft in this pass. Call once per pass: it advances the pause and the allowance."""
         self.allowance += SHARE
@@ -131,7 +126,8 @@ def fit(
             drafts.append(None)
             continue
         most = min(PROBE_NODES, size) if controller.is_probe and controller.trust < 1.0 else size
-        drafts.append((tree.parents, tree.scores, controller.scale, most))
+        scale = 1.0 if controller.is_probe else controller.trust  # a trial after a pause is a fair one
+        drafts.append((tree.parents, tree.scores, scale, most))
         allowed += max(0.0, controller.allowance)
     chosen = COMPILED.fit if COMPILED is not None else _fit
     limit, width, orders = chosen(drafts, budget.costs, widest, budget.max_nodes, allowed)

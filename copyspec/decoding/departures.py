@@ -44,35 +44,28 @@ class Departures:
             self._place += len(tokens)
             return
         for index, token in enumerate(tokens):
-            if self._lost is not None:
-                self._find(token)
-            elif self._place < len(source) and token == source[self._place]:
-                self._place += 1
-            elif self._place < len(source) or token not in self._eos:
-                self._leave(token, scores(index))
+            if self._lost is None:
+                if self._place < len(source) and token == source[self._place]:
+                    self._place += 1
+                    continue
+                if self._place == len(source) and token in self._eos:
+                    continue
+                own = [source[self._place]] if self._place < len(source) else sorted(self._eos)
+                scored = scores(index)
+                picked, *others = scored[[token, *(each for each in own if 0 <= each < len(scored))]].tolist()
+                self._left, self._margin = self._place, min(picked - max(others, default=-MOST), MOST)
+                rest = source[self._place :]
+                self._lost, self._behind = align(rest), frozenset(rest)
+            self._lost.extend([token])
+            if token in self._behind:
+                # The output is back where its last token is the source's, at the best-aligned place.
+                place = self._left + self._lost.best()
+                if place > self._left and source[place - 1] == token:
+                    self._found.append(Departure(self._left, place - 1, self._margin))
+                    self._place, self._lost = place, None
 
     def found(self) -> tuple[Departure, ...]:
         """Return all departures, once the output has ended."""
         if self._lost is None:
             return tuple(self._found)
         return (*self._found, Departure(self._left, len(self._source), self._margin))
-
-    def _leave(self, token: int, scores: torch.Tensor) -> None:
-        own = [self._source[self._place]] if self._place < len(self._source) else sorted(self._eos)
-        known = [each for each in own if 0 <= each < len(scores)]
-        picked, *others = scores[[token, *known]].tolist()
-        self._left, self._margin = self._place, min(picked - max(others, default=-MOST), MOST)
-        rest = self._source[self._place :]
-        self._lost, self._behind = align(rest), frozenset(rest)
-        self._find(token)
-
-    def _find(self, token: int) -> None:
-        """Check whether the output is back: its last token is the source's, at the best-aligned place."""
-        assert self._lost is not None
-        self._lost.extend([token])
-        if token not in self._behind:
-            return
-        place = self._left + self._lost.best()
-        if place > self._left and self._source[place - 1] == token:
-            self._found.append(Departure(self._left, place - 1, self._margin))
-            self._place, self._lost = place, None

@@ -1,21 +1,36 @@
-"""The decoding loop: continuous batching, in which requests join as rows finish. It knows token ids, no tokenizer."""
+"""The decoding loop: continuous batching, in which requests join as rows finish. It knows token ids, no tokenizer.
+
+The rows of a batch share the target's forward passes; each pass is one step of propose, verify and commit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
 
-from copyspec.budget import CostModel
-from copyspec.decoding.batch import Batch
+import torch
+
+from copyspec.budget import Budget, CostModel
+from copyspec.decoding import reuse
+from copyspec.decoding.controller import fit
+from copyspec.decoding.meter import PassCost, PassTimes
+from copyspec.decoding.picks import contrasted, pick
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.row import Row
 from copyspec.options import DraftOptions
-from copyspec.targets.base import Target
+from copyspec.targets.base import Session, Target
+from copyspec.targets.hooks.inference import inference_mode
+from copyspec.targets.hooks.states import RowStates
+from copyspec.tree import EMPTY, DraftTree
+from copyspec.verification.picking import best_picks
 
 REFILL_SHARE = 0.25
 """Share of the batch that must be free before rows join it: joining copies the caches of all rows."""
+
+_AS_IT_IS = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,56 +57,67 @@ def decode(
     Closing the generator ends decoding within one step and frees the target's caches.
     """
     settings, costs = settings or DecodeSettings(), cost_model or CostModel()
-    draft, intake = settings.draft, _Intake(requests)
+    draft, waiting = settings.draft, iter(requests)
     batch = Batch(target, draft, costs)
     refill = max(1, int(REFILL_SHARE * settings.batch_size))
+    count, is_exhausted = 0, False
     try:
         while True:
             room = settings.batch_size - len(batch.rows)
-            if not intake.is_empty and (room >= refill or not batch.rows):
+            if not is_exhausted and (room >= refill or not batch.rows):
+                taken, is_exhausted = _take(waiting, room)
                 fresh = [
                     Row(index, request, target, costs, adaptive=draft.adaptive, keep_margins=settings.keep_margins)
-                    for index, request in intake.take(room)
+                    for index, request in enumerate(taken, count)
                 ]
+                count += len(fresh)
                 if fresh:
                     # Under a verification rule the output depends on the drafts; these must not depend on timing.
                     splits = draft.adaptive and not target.is_encoder_decoder
                     groups = _alike(fresh, costs) if splits and len(fresh) > 1 else [fresh]
-                    yield from _admit_all(batch, groups, partial(Batch, target, draft, costs))
+                    yield from _admit(batch, groups, partial(Batch, target, draft, costs))
                     continue
-            if not batch.rows and intake.is_empty:
+            if not batch.rows and is_exhausted:
                 return
-            outputs = []
-            if batch.rows:
-                outputs = batch.step()
+            outputs = batch.step() if batch.rows else []
+            if any([output.finish is not None for output in outputs]):
                 batch.drop_finished()
             yield outputs
     finally:
         batch.close()
 
 
-def _admit_all(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Batch]) -> Iterator[list[StepOutput]]:
-    """Admit each group of new rows with a pass of its own."""
+def _take(requests: Iterator[Request | None], most: int) -> tuple[list[Request], bool]:
+    """Up to `most` requests, as many as are available now, and whether there are no more."""
+    taken: list[Request] = []
+    for request in requests:
+        if request is None:
+            return taken, False
+        taken.append(request)
+        if len(taken) == most:
+            return taken, False
+    return taken, True
+
+
+def _admit(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Batch]) -> Iterator[list[StepOutput]]:
+    """Run the first step of each group of new rows (prompts and first trees in one pass); then it joins the batch."""
     waiting = [*groups]
     try:
         while waiting:
-            yield _admit(batch, waiting.pop(0), new_batch())
+            newcomers = new_batch()
+            try:
+                newcomers.open(waiting.pop(0))
+                outputs = newcomers.step()
+                if any([output.finish is not None for output in outputs]):
+                    newcomers.drop_finished()
+            except BaseException:
+                newcomers.close()
+                raise
+            batch.join(newcomers)
+            yield outputs
     finally:
         for row in chain.from_iterable(waiting):
             row.close()
-
-
-def _admit(batch: Batch, rows: list[Row], newcomers: Batch) -> list[StepOutput]:
-    """Run the first step of new rows (prompt and first tree in one pass), then let them join the batch."""
-    try:
-        newcomers.open(rows)
-        outputs = newcomers.step()
-        newcomers.drop_finished()
-    except BaseException:
-        newcomers.close()
-        raise
-    batch.join(newcomers)
-    return outputs
 
 
 def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
@@ -104,25 +130,165 @@ def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
     return [ordered[start:end] for start, end in pairwise(ends)]
 
 
-class _Intake:
-    """Numbers the requests in the order they arrive."""
+class Batch:
+    """Rows and the session that holds their KV caches. Rows may join and leave; `replace` swaps a single one."""
 
-    def __init__(self, requests: Iterable[Request | None]) -> None:
-        self._requests = iter(requests)
-        self._count = 0
-        self.is_empty = False
+    def __init__(self, target: Target, draft: DraftOptions, cost_model: CostModel) -> None:
+        self.rows: list[Row] = []
+        self._target, self._draft, self._costs = target, draft, cost_model
+        self._session: Session | None = None
+        self._times = PassTimes()
+        self._blocks = target.device.type == "cpu"  # a pass has ended when `score` returns
 
-    def take(self, most: int) -> list[tuple[int, Request]]:
-        """Return up to `most` requests, as many as are available now."""
-        taken: list[tuple[int, Request]] = []
-        while len(taken) < most:
-            try:
-                request = next(self._requests)
-            except StopIteration:
-                self.is_empty = True
-                break
-            if request is None:
-                break
-            taken.append((self._count, request))
-            self._count += 1
-        return taken
+    def open(self, rows: list[Row]) -> None:
+        """Start the batch with `rows`; the next step reads their prompts."""
+        self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
+        self.rows = [*rows]
+        for row in rows:
+            row.meter.times, row.meter.before = self._times, replace(self._times)
+        if all(row.request.prefixes is None for row in rows):
+            return
+        clock = self._costs.clock
+        started = clock()
+        if reuse.begin(rows, self._session, self._target):
+            self._times.passes += 1
+            self._times.prefill += clock() - started
+
+    def step(self) -> list[StepOutput]:
+        """Propose, verify, commit: one forward pass of the target for all rows."""
+        rows, session, draft, clock = self.rows, self._session, self._draft, self._costs.clock
+        assert session is not None
+        longest = max([len(row.chain) for row in rows])
+        is_first = longest > 1 or self._times.passes == rows[0].meter.before.passes
+        fills_prefixes = any([row.model_state is not None for row in rows])
+        if fills_prefixes:
+            reuse.check_state(rows, self._target)
+        started = clock()
+        drafting = self._target.supports_drafts and any([row.drafts for row in rows])
+        budget, trees, allowed = None, [EMPTY] * len(rows), 0
+        if drafting:
+            budget = self._costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
+            trees, allowed = self._propose(budget)
+        proposed = clock()
+        shows = any([row.reads_scores for row in rows])
+        # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
+        with inference_mode(True) if shows else _AS_IT_IS:
+            logits, states = self._score(trees) if shows else (session.score([row.chain for row in rows], trees), None)
+            launched = clock()
+            if drafting:
+                # What the next pass need not know is done here, while the device works on this one.
+                self._costs.learn()
+                for row in rows:
+                    row.meter.settle()
+            settled = clock()
+            # Reading the picks waits for the pass to end, so that its time can be measured.
+            picks = pick(rows, trees, logits, states) if shows else best_picks(logits)
+            scored = clock()
+            paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
+        verified = clock()
+        # A row that has ended needs no cache for its last accepted tokens.
+        session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
+        if is_first and fills_prefixes:
+            reuse.keep(rows, session, self._target)
+        committed = clock()
+        times, sizes, beside = self._times, [len(tree.tokens) for tree in trees], settled - launched
+        nodes = max(sizes)
+        seconds = scored - proposed - (beside if self._blocks else 0.0)
+        times.passes += 1
+        times.runner = session.runner
+        times.draft += proposed - started
+        times.verify += verified - scored
+        times.other += committed - verified + (beside if self._blocks else 0.0)
+        if is_first:
+            times.prefill += seconds
+            self._costs.observe_first(len(rows), longest + nodes, seconds)
+        else:
+            times.target += seconds
+            if session.is_settled:
+                self._costs.observe(len(rows), nodes, seconds)
+        if budget is not None:
+            cost = PassCost.of(budget, sizes, allowed)
+            for row, tree, path in zip(rows, trees, paths, strict=True):
+                row.meter.count(tree, path, cost)
+        count = len(rows)
+        return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
+
+    def drop_finished(self) -> None:
+        """Remove rows that have ended; close the session after the last one."""
+        goes_on = [row.finish is None for row in self.rows]
+        for row in self.rows:
+            if row.finish is not None:
+                row.close()
+        if self._session is not None:
+            # Rows that go on are cached when they end.
+            reuse.keep(self.rows, self._session, self._target, only_finished=True)
+        places = going(goes_on)
+        self.rows = [self.rows[place] for place in places]
+        if not self.rows:
+            self.close()
+        elif self._session is not None:
+            self._session.select(places)
+
+    def join(self, other: Batch) -> None:
+        """Append the rows of `other`, a batch of the same target, and take over their caches."""
+        if not self.rows:
+            self.rows, self._session, self._times = other.rows, other._session, other._times
+            return
+        if other._session is not None and self._session is not None:
+            self._session.join(other._session)
+            for row in other.rows:
+                row.meter.before = self._times.since(other._times.since(row.meter.before))
+                row.meter.times = self._times
+            self.rows = [*self.rows, *other.rows]
+
+    @property
+    def cached(self) -> int:
+        """Number of tokens that the session has cached for the first row."""
+        return self._session.lengths[0] if self._session is not None else 0
+
+    def replace(self, row: Row, cached: int) -> None:
+        """Put `row` in place of the only row, whose first `cached` tokens it shares."""
+        assert self._session is not None and len(self.rows) == 1
+        self.rows[0].close()
+        self._session.trim([cached])
+        row.chain = row.chain[cached:]
+        row.meter.times, row.meter.before = self._times, replace(self._times)
+        self.rows = [row]
+
+    def close(self) -> None:
+        """Free the target's KV caches."""
+        if self._session is not None:
+            self._session.close()
+        for row in self.rows:
+            row.close()
+        self.rows, self._session = [], None
+
+    def _score(self, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+        """The scores of a pass, [B, 1 + M, V], with what the rows' drafters want of it and a weaker model takes off."""
+        rows, session, chains = self.rows, self._session, [row.chain for row in self.rows]
+        assert session is not None
+        states: Sequence[RowStates] | None = None
+        if wanting := [row for row in rows if row.observes and row.wants_states]:
+            layers = {layer for row in wanting for layer in row.wanted_layers}
+            logits, states = session.score_with_states(chains, trees, sorted(layers))
+        else:
+            logits = session.score(chains, trees)
+        if any([row.contrast is not None for row in rows]):
+            logits = contrasted(rows, trees, logits)
+        return logits, states
+
+    def _propose(self, budget: Budget) -> tuple[list[DraftTree], int]:
+        """Draft a tree per row, cut to the size that pays; also return the largest size allowed."""
+        rows = self.rows
+        if self._target.supports_trees:
+            return fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
+        budget = replace(budget, chain=True)
+        trees, allowed = fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
+        return [tree.first_chain() for tree in trees], allowed
+
+
+def going(goes_on: Sequence[bool]) -> list[int]:
+    """Return the rows that go on; the last ones fill the places of those that ended, so that few caches move."""
+    count, places = sum(goes_on), list(range(len(goes_on)))
+    last = [place for place in places[count:] if goes_on[place]]
+    return [place if goes_on[place] else last.pop() for place in places[:count]]

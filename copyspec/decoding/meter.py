@@ -12,7 +12,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.stats import Stats
 from copyspec.sources import OUTPUT, Source
-from copyspec.tree import EMPTY, DraftTree
+from copyspec.tree import DraftTree
 
 
 @dataclass(slots=True)
@@ -66,8 +66,8 @@ class Meter:
         self.before = PassTimes()
         self.cached_tokens = 0  # prompt tokens taken from a prefix cache
         self._costs, self._eos = costs, eos
-        self._is_asked = False
-        self._proposed, self._seconds = EMPTY, 0.0  # the drafter's tree for this pass, and its time
+        self.proposed: tuple[DraftTree, float] | None = None
+        """The drafter's tree for this pass, and the seconds it took; None: the drafter was not asked."""
         self._rows = 0  # in the last pass
         self._uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
         self._kinds = ["prompt" if source.kind == "block" else source.kind for source in sources]
@@ -77,33 +77,26 @@ class Meter:
         self._drafted = self._allowed = 0
         self._decisions: Counter[str] = Counter()
 
-    def wants_draft(self) -> bool:
-        """Whether to draft in this pass. Call once per pass that could carry a draft."""
-        if self.controller is None or self.controller.wants_draft():
-            return True
+    def pause(self) -> None:
+        """Record that the drafter was not asked, because its drafts do not pay at present."""
         self._decisions["paused"] += 1
-        return False
-
-    def propose(self, tree: DraftTree, seconds: float) -> None:
-        """Record that the drafter was asked and proposed `tree`."""
-        self._is_asked, self._proposed, self._seconds = True, tree, seconds
 
     def count(self, tree: DraftTree, path: Sequence[int], cost: PassCost) -> None:
         """Record that a pass verified `tree` and accepted `path`."""
         self._rows, size = cost.rows, len(tree.tokens)
         self._uncounted = (tree, path) if size else None
-        if not self._is_asked:
+        if self.proposed is None:
             return
-        self._is_asked = False
+        (proposed, seconds), self.proposed = self.proposed, None
         self._allowed += cost.allowed_nodes
         controller = self.controller
         if size:
             self._decisions["probed" if controller is not None and controller.is_probe else "drafted"] += 1
         else:
-            self._decisions["unprofitable" if len(self._proposed.tokens) else "nothing"] += 1
+            self._decisions["unprofitable" if len(proposed.tokens) else "nothing"] += 1
         if controller is not None:
-            look = cost.rows * self._seconds / cost.seconds if cost.seconds else 0.0
-            controller.observe(self._proposed, tree, path, cost.per_node * size, look)
+            look = cost.rows * seconds / cost.seconds if cost.seconds else 0.0
+            controller.observe(proposed, tree, path, cost.per_node * size, look)
 
     def settle(self) -> None:
         """Count the nodes of the last pass. `stats` does it if need be; decoding calls it while the next pass runs."""

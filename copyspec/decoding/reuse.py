@@ -83,7 +83,7 @@ def _read_shared(rows: Sequence[Row], state: ModelState, target: Target) -> bool
         return False
     session = target.open([first])
     try:
-        with inference_mode():
+        with inference_mode(True):
             if prefix:
                 cast("PrefixSession", session).load([prefix], shared + ROOM)
             session.score([first[session.lengths[0] : shared]], [EMPTY])

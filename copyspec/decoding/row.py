@@ -15,7 +15,7 @@ from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.hooks.states import RowStates
-from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
+from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, fault
 from copyspec.verification.margins import Margin, check_picked
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.walk import accepted, walk
@@ -49,15 +49,24 @@ class Row:
         longest = target.max_length
         if self.contrast is not None and (held := self.contrast.max_length) is not None:
             longest = held if longest is None else min(longest, held)
-        self.limit = _limit(request.max_new_tokens, len(self.chain), longest)
-        """Maximum number of output tokens."""
+        self.limit = request.max_new_tokens
+        """Maximum number of output tokens. The last one is never an input, so that it needs no position."""
+        if longest is not None:
+            started = len(self.chain)
+            if started > longest:
+                raise ValueError(f"a prompt of {started} tokens does not fit into the model's context of {longest}")
+            self.limit = min(self.limit, longest - started + 1)
         self.picker = Picker(request.sampling, request.processors, self.chain, self.limit, target.device)
         self.takes_argmax = self.picker.is_argmax and request.rule is None
         """Whether its tokens are the argmax of the raw logits, which a batch computes for all rows at once."""
         self._origins: list[Origin | None] = []
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
-        self._departures = _departures(request)
+        self._departures: Departures | None = None
+        edited = next((source for source in request.sources if source.kind == "edit"), None)
+        # With noise, scores do not show the target's preference.
+        if edited is not None and request.rule is None and request.sampling.is_greedy:
+            self._departures = Departures(edited.tokens, request.eos_token_ids)
         self._reported = 0
         self._vocab_size = target.vocab_size
         self._drafter: Drafter | None = None
@@ -80,17 +89,22 @@ class Row:
         drafter = self._drafter
         # The target itself adds the last token: drafts beyond that are wasted, and may exceed its positions.
         room = self.limit - len(self.output) - 1
-        if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0 or not self.meter.wants_draft():
+        if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0:
+            return EMPTY
+        if (controller := self.meter.controller) is not None and not controller.wants_draft():
+            self.meter.pause()
             return EMPTY
         started = self._clock()
         try:
-            tree = self._checked(drafter.propose(budget))
+            tree = drafter.propose(budget)
+            if len(tree.tokens) and (wrong := fault(tree, self._vocab_size)) is not None:  # of a user's drafter, maybe
+                raise ValueError(f"{type(drafter).__name__} proposed an invalid draft tree: {wrong}")
         except Exception as error:
             self._lose_drafter(error)
             tree = EMPTY
         if len(tree.tokens) > room:
             tree = tree.up_to_depth(room)
-        self.meter.propose(tree, self._clock() - started)
+        self.meter.proposed = tree, self._clock() - started
         return tree
 
     @property
@@ -126,8 +140,13 @@ class Row:
         if path:
             origins += [tree.origins[node] for node in path]
         if len(origins) < len(self.output):
-            copied = origins[-1] if origins else None
-            origins.append(None if copied is None else self._continued(*copied))
+            # The target's own token behind a copied one counts as copied if it stands next there too.
+            copied, own = origins[-1] if origins else None, None
+            if copied is not None:
+                source, offset = copied.source, copied.offset + 1
+                text = self.output if source == OUTPUT else self.request.sources[source].tokens
+                own = Origin(source, offset) if offset < len(text) and text[offset] == self.output[-1] else None
+            origins.append(own)
         self.chain = self.output[-1:]
         if self.contrast is not None:
             self.contrast.keep(path)
@@ -226,16 +245,6 @@ class Row:
                 raise
             self.request.owner.fail(error)
 
-    def _checked(self, tree: DraftTree) -> DraftTree:
-        """Validate a tree before it is verified, since drafters may come from users."""
-        if not len(tree.tokens):
-            return EMPTY
-        try:
-            check_tree(tree, self._vocab_size)
-        except ValueError as error:
-            raise ValueError(f"{type(self._drafter).__name__} proposed an invalid draft tree: {error}") from error
-        return tree
-
     def _lose_drafter(self, error: Exception) -> None:
         """Handle an error of the drafter: raise it, or pass it to the owner and go on without a drafter."""
         if self.request.owner is None:
@@ -260,27 +269,3 @@ class Row:
         if stopped is not None:
             return Finish("stop", stopped)
         return Finish("length") if len(self.output) >= self.limit else None
-
-    def _continued(self, source: int, offset: int) -> Origin | None:
-        """The origin of the target's own token behind one copied from `offset`: it counts as copied if it stands next
-        there too."""
-        tokens: Sequence[int] = self.output if source == OUTPUT else self.request.sources[source].tokens
-        offset += 1
-        return Origin(source, offset) if offset < len(tokens) and tokens[offset] == self.output[-1] else None
-
-
-def _departures(request: Request) -> Departures | None:
-    """Departures are reported for greedy outputs only: with noise, scores do not show the target's preference."""
-    edited = next((source for source in request.sources if source.kind == "edit"), None)
-    if edited is None or request.rule is not None or not request.sampling.is_greedy:
-        return None
-    return Departures(edited.tokens, request.eos_token_ids)
-
-
-def _limit(max_new_tokens: int, started: int, max_length: int | None) -> int:
-    """Maximum output tokens. The last one is never an input, so that it needs no position."""
-    if max_length is None:
-        return max_new_tokens
-    if started > max_length:
-        raise ValueError(f"a prompt of {started} tokens does not fit into the model's context of {max_length}")
-    return min(max_new_tokens, max_length - started + 1)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from copyspec.budget import CostModel
-from copyspec.decoding.batch import Batch
+from copyspec.decoding.loop import Batch
 from copyspec.decoding.requests import Finish, Request
 from copyspec.decoding.row import Row
 from copyspec.decoding.stats import Stats

@@ -39,7 +39,7 @@ def create(
     models = [make() for make in predictors]
     if models and not copies:
         return PredictorDrafter(models)
-    eos = _end(sources, eos_token_ids)
+    eos = _last_used(sources, eos_token_ids) if len(eos_token_ids) > 1 else min(eos_token_ids, default=None)
     if models:
         return BlendDrafter(sources, models, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
     return CopyDrafter(
@@ -47,11 +47,10 @@ def create(
     )
 
 
-def _end(sources: Sequence[Source], eos_token_ids: Collection[int]) -> int | None:
-    if len(eos_token_ids) > 1:
-        for source in reversed(sources):
-            if source.kind == "prompt":
-                for token in reversed(source.tokens):
-                    if token in eos_token_ids:
-                        return token
-    return min(eos_token_ids, default=None)
+def _last_used(sources: Sequence[Source], eos_token_ids: Collection[int]) -> int:
+    for source in reversed(sources):
+        if source.kind == "prompt":
+            for token in reversed(source.tokens):
+                if token in eos_token_ids:
+                    return token
+    return min(eos_token_ids)

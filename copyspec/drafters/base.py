@@ -71,7 +71,7 @@ class ScoredDraft:
 
         from copyspec.targets.hooks.inference import inference_mode
 
-        with inference_mode():
+        with inference_mode(True):
             best = self.logits.float().softmax(-1).topk(min(count, self.logits.shape[-1]))
             table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()
         return [[(int(token), probability) for token, probability in row] for row in table]

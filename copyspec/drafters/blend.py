@@ -79,7 +79,11 @@ class BlendDrafter(_Observing, CopyDrafter):
             return grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams, voices)
 
         self._grown = grown = read_on(grow_with, self._predictors, budget)
-        return _with_makers(self._tree(grown, budget.cut(grown.scores)), grown, self._predictors)
+        count = budget.cut(grown.scores)
+        if not count:
+            return EMPTY
+        tree = DraftTree(*self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count))
+        return _with_makers(tree, grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output; copies and predictors learn from what was accepted of the last tree."""

@@ -51,11 +51,6 @@ class Call:
             self.jobs[output.row].add(output)
         return self._results()
 
-    def answer(self) -> Result | list[Result]:
-        """Wait for the result of a single prompt, or for the results of a list."""
-        results = self.results()
-        return results[0] if self.is_single else results
-
     async def aresults(self) -> list[Result]:
         """`results` for asyncio. Cancelling the task ends decoding within one step."""
         async with aclosing(self._scheduler.asteps(self._ticket, self._timeout)) as steps:

@@ -7,9 +7,10 @@ A new option is added here, and in the command line if it is offered there. `pyt
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal
 
 from copyspec.checks import (
@@ -20,8 +21,8 @@ from copyspec.checks import (
     check_type,
     check_whole,
     encodable,
-    plain_list,
-    plain_number,
+    listed,
+    plain_value,
 )
 from copyspec.engine.datastores import TokenStore, check_datastores
 from copyspec.engine.option_checks import (
@@ -29,7 +30,6 @@ from copyspec.engine.option_checks import (
     check_config,
     check_constraint,
     check_contrast,
-    listed,
     parse_callables,
     parse_draft_models,
     parse_drafters,
@@ -208,21 +208,15 @@ class CallOptions:
         if given & _CONSTRAINTS:
             check_constraint(self.json_schema, self.regex, self.choices, self.grammar)
         object.__setattr__(self, "is_constrained", bool(given & _CONSTRAINTS))
-        self._derive(CallOptions._limit, given & _LIMITS)
-        self._derive(CallOptions._stops, given & _STOPPING)
-        self._derive(CallOptions._sampling, given & _SAMPLING)
-        self._derive(CallOptions._drafting, given & (_SAMPLING | _DRAFTING))
-
-    def _derive(self, work_out: Callable[[CallOptions], Mapping[str, object]], given: Collection[str]) -> None:
-        """Set derived attributes; if none of the options they depend on is `given`, the result is computed once for all
-        calls."""
-        derived = None if given else _UNGIVEN.get(work_out)
-        if derived is None:
-            derived = work_out(self)
-            if not given:
-                _UNGIVEN[work_out] = derived
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        for derive, names in _DERIVED:
+            # Where none of the options that it depends on is given, the result is computed once for all calls.
+            derived = None if given & names else _UNGIVEN.get(derive)
+            if derived is None:
+                derived = derive(self)
+                if not given & names:
+                    _UNGIVEN[derive] = derived
+            for name, value in derived.items():
+                object.__setattr__(self, name, value)
 
     def of_prompt(self, index: int, count: int) -> CallOptions:
         """The options of one of `count` prompts. Raises ValueError for lists of another length."""
@@ -235,7 +229,7 @@ class CallOptions:
                     f"{name} holds {len(getattr(self, name))} values for {count} prompt{'s' if count != 1 else ''}; "
                     "give one value for all, or one per prompt"
                 )
-        own: dict[str, Any] = {name: plain_number(getattr(self, name)[index]) for name in names}
+        own: dict[str, Any] = {name: plain_value(getattr(self, name)[index]) for name in names}
         return replace(self, **own)
 
     def _check_chat(self) -> None:
@@ -273,7 +267,7 @@ class CallOptions:
         """Sampling settings. If no seed was given, one is drawn here once, and copies of these options keep it."""
         bias = self.logit_bias
         if isinstance(bias, Mapping):
-            bias = {plain_number(token): plain_number(value) for token, value in bias.items()}  # type: ignore[misc]
+            bias = {plain_value(token): plain_value(value) for token, value in bias.items()}  # type: ignore[misc]
         settings = {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
         seeds = listed("seed", 0 if self.seed is None else self.seed)
         for other in seeds[1:]:
@@ -293,17 +287,21 @@ class CallOptions:
         check_type(isinstance(rule, str), "rule", rule, "the name of a rule, 'coupled' for example")
         named = isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
         check_type(named, "rule_settings", values, "a mapping of the rule's settings to numbers")
-        numbers: Any = {name: plain_number(value) for name, value in values.items()}
+        numbers: Any = {name: plain_value(value) for name, value in values.items()}
+        verification = VerificationOptions(rule, self.lossy, numbers)
+        accepts = verification.make(sampling)
         return {
             "sampling": sampling,
             "seed": seed,
-            "verification": VerificationOptions(rule, self.lossy, numbers),
+            "verification": verification,
+            "apart": accepts if decides_apart(accepts, sampling) else None,
         }
 
     def _drafting(self) -> dict[str, object]:
         name, own = parse_drafters(self.drafter)
         asks_models = name in ("auto", "model")
-        models, stores = parse_draft_models(self.draft_model), check_datastores(self.datastore)
+        models = parse_draft_models(self.draft_model) if self.draft_model is not None else ()
+        stores = check_datastores(self.datastore) if self.datastore is not None else ()
         if self.contrast is not None:
             check_contrast(self.contrast)
             models = (*models, self.contrast) if self.contrast not in models else models
@@ -312,23 +310,23 @@ class CallOptions:
                 "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
             )
         # If the output depends on the drafts, the drafts must not depend on measured times, or no run would repeat.
-        rule = self.verification.make(self.sampling)
-        steady = decides_apart(rule, self.sampling)
+        steady = self.apart is not None
         if steady and self.logprobs is not None:
             raise ValueError(
                 f"logprobs={self.logprobs} works with the default rule only, but rule={self.rule!r} is given"
             )
         draft = DraftOptions(max_nodes=self.max_draft_nodes, adaptive=not steady)
         return {
-            "apart": rule if steady else None,
             "draft": replace(draft, max_nodes=0) if name == "none" else draft,
             "drafts": name != "none" and draft.max_nodes > 0,
             "own_drafters": own,
             "copies": name in ("auto", "copy"),
             "draft_models": models if asks_models else (),
             "datastores": stores if asks_models else (),
-            "contrast_options": ContrastOptions(self.contrast_strength, self.contrast_cutoff),
         }
+
+    def _contrast(self) -> dict[str, object]:
+        return {"contrast_options": ContrastOptions(self.contrast_strength, self.contrast_cutoff)}
 
 
 _UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, object]] = {}
@@ -356,10 +354,17 @@ _DRAFTING = {
     "datastore",
     "max_draft_nodes",
     "contrast",
-    "contrast_strength",
-    "contrast_cutoff",
     "logprobs",
 }
+_DERIVED: Sequence[tuple[Callable[[CallOptions], Mapping[str, object]], Set[str]]] = (
+    (CallOptions._limit, _LIMITS),
+    (CallOptions._stops, _STOPPING),
+    (CallOptions._sampling, _SAMPLING),
+    (CallOptions._drafting, _SAMPLING | _DRAFTING),
+    (CallOptions._contrast, {"contrast_strength", "contrast_cutoff"}),
+)
+"""The functions that derive attributes, in this order, and the options that each depends on."""
+
 _PER_PROMPT = ("max_new_tokens", "max_tokens", "temperature", "seed")
 
 
@@ -369,8 +374,11 @@ def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> Ca
     known = {*OPTIONS, *others}
     if not given.keys() <= known:
         reject_unknown(given, known)
-    lists = {name: plain_list(given[name]) for name in _PER_PROMPT if given.get(name) is not None}
-    values: Any = {name: plain_number(value) for name, value in {**given, **lists}.items() if value is not None}
+    values: Any = {
+        name: plain_value(value) if name in _PER_PROMPT or isinstance(value, Number) else value
+        for name, value in given.items()
+        if value is not None
+    }
     return CallOptions(**values)
 
 

@@ -18,11 +18,11 @@ from copyspec.drafters.predictors.online import LearningHeads, LearningPredictor
 from copyspec.drafters.predictors.skipping import load_skips, without_blocks
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.drafters.predictors.token_pool import PoolPredictor
-from copyspec.engine.pass_lock import lock_of
 from copyspec.forks import at_rest, check_forked
 from copyspec.models.loading import ModelChoice, identity, load_model, named
 from copyspec.targets import wrap
 from copyspec.targets.facts import read_device
+from copyspec.targets.locks import lock_of
 from copyspec.text.codec import Codec
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
+from copyspec import forks
 from copyspec.budget import CostModel
 from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
@@ -20,14 +21,13 @@ from copyspec.engine.draft_models import DraftModels, LoadedModel
 from copyspec.engine.feed import Input, generate_each
 from copyspec.engine.inputs import gather
 from copyspec.engine.jobs import Job, JobMaker
-from copyspec.engine.pass_lock import PassLock, lock_of
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
-from copyspec.forks import check_forked
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.limits import encoder_length, trained_length
+from copyspec.targets.locks import lock_of
 from copyspec.targets.prefixes import PrefixCache
 from copyspec.text.codec import Codec
 
@@ -80,7 +80,7 @@ class Engine:
         self._on_unsupported, self._static = on_unsupported, static
         self._costs = CostModel()
         self._drafting = drafting = DraftModels(model, self.codec, load_draft)
-        self._pass_lock = PassLock(lambda: [lock, *drafting.locks])
+        self._locks = lambda: [lock, *drafting.locks]
         self._threads = Threads(model, self._costs)
         self._given_threads: int | None = None
         self.scheduler = CallScheduler(self.name)
@@ -91,13 +91,13 @@ class Engine:
     def _make_parts(self) -> None:
         """Build everything that depends on the current vocabulary of model and tokenizer."""
         model = self.model
-        self._vocabulary = _vocabulary(model)
+        self._vocabulary = _vocabulary(model, self.tokenizer)
         self._target = wrap(model, on_unsupported=self._on_unsupported, static=self._static)
         limit = encoder_length(model.config)
         self._jobs = JobMaker(
             self._target,
             self.codec,
-            lambda: generation_config.read(model),
+            partial(generation_config.read, model),
             limit,
             self._drafting,
             self.prefix_cache,
@@ -168,7 +168,10 @@ class Engine:
         """`copyspec.generate` with this model."""
         check_flag("stream", stream)
         call = self.start(prompt, references, check_options(options))
-        return call.chunks() if stream else call.answer()
+        if stream:
+            return call.chunks()
+        results = call.results()
+        return results[0] if call.is_single else results
 
     def stream(self, prompt: object, references: object = None, **options: Unpack[GenerateOptions]) -> Iterator[Chunk]:
         """Stream the output in pieces, one per forward pass. Closing the iterator ends the generation.
@@ -259,7 +262,7 @@ class Engine:
             while (outputs := passes.run(advance)) is not None:
                 yield outputs
         finally:
-            self._pass_lock.run(steps.close)
+            Passes(self._locks).run(steps.close)
 
     def rewindable(self, make_job: Callable[[], Job], options: CallOptions) -> RewindableSequence:
         """One output that the caller decodes step by step and may roll back, taking turns with other threads.
@@ -282,17 +285,17 @@ class Engine:
     def _passes(self, options: CallOptions) -> Passes:
         """The runner for the forward passes of one call: its lock and thread count."""
         if self._target.device.type != "cpu":
-            return Passes(self._pass_lock, None)
+            return Passes(self._locks)
         given = options.threads or self._given_threads
         if given is None and not options.draft.adaptive:
             given = self._threads.count()  # fixed for a call: other counts round differently
-        return Passes(self._pass_lock, self._threads, given)
+        return Passes(self._locks, self._threads, given)
 
     def _current_jobs(self) -> JobMaker:
         """The current JobMaker, rebuilt if tokens or a template were added to the tokenizer or the model was resized.
         Calls that are already running keep the old one. Raises RuntimeError if the engine was unloaded."""
         self._check_loaded()
-        if not self.codec.is_current or self._vocabulary != _vocabulary(self.model):
+        if self._vocabulary != _vocabulary(self.model, self.codec.tokenizer):
             codec = Codec(self.tokenizer)
             self._drafting.rematch(codec)
             with self._lock:
@@ -301,7 +304,8 @@ class Engine:
         return self._jobs
 
     def _check_loaded(self) -> None:
-        check_forked(self._lock, f"decoding with {self.name!r}")
+        if forks.halfway:
+            forks.check_forked(self._lock, f"decoding with {self.name!r}")
         if self.is_unloaded:
             raise RuntimeError(f"the engine of {self.name!r} was unloaded; load the model again with copyspec.load")
 
@@ -321,7 +325,9 @@ class Engine:
         return f"Engine({self.name!r})"
 
 
-def _vocabulary(model: PreTrainedModel) -> tuple[object, ...]:
-    """Vocabulary sizes of the model's input and output, which `resize_token_embeddings` changes."""
-    config = model.config.get_text_config(decoder=True)
-    return getattr(config, "decoder_vocab_size", None), config.vocab_size
+def _vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
+    """A key that changes when `resize_token_embeddings` was called, when tokens were added or a template was set;
+    computed in a few microseconds."""
+    config, special = model.config.get_text_config(decoder=True), tuple(tokenizer.all_special_ids)
+    sizes = getattr(config, "decoder_vocab_size", None), config.vocab_size, len(tokenizer)
+    return *sizes, special, tokenizer.chat_template

@@ -14,8 +14,7 @@ from copyspec.checks import (
     check_flag,
     check_strings,
     check_type,
-    plain_list,
-    plain_number,
+    plain_value,
     shown,
 )
 
@@ -64,26 +63,23 @@ class Output:
     device: torch.device
 
 
-def read(model: PreTrainedModel) -> GenerationConfig:
-    """The model's current generation_config, which its user may change at any time. Raises ValueError if there is none,
-    TypeError if it is of another type."""
+def read(model: PreTrainedModel, options: CallOptions | None = None) -> GenerationConfig:
+    """The model's current generation_config, which its user may change at any time, with the `generation_config` and
+    `min_new_tokens` of a call's `options`.
+
+    Raises ValueError if the model has none, TypeError if it is of another type or for unknown settings of the call.
+    """
     from transformers import GenerationConfig
 
-    config = model.generation_config
-    if config is None:
+    own = model.generation_config
+    if own is None:
         raise ValueError(
             f"{type(model).__name__} cannot generate: it has no generation_config; set model.generation_config"
         )
-    if not isinstance(config, GenerationConfig):
-        raise TypeError(f"model.generation_config must be a transformers GenerationConfig, got {shown(config)}")
-    return config
-
-
-def merged(own: GenerationConfig, options: CallOptions) -> GenerationConfig:
-    """The model's config with the call's `generation_config` and `min_new_tokens`. `own` is not changed.
-
-    Raises TypeError or ValueError for unknown settings.
-    """
+    if not isinstance(own, GenerationConfig):
+        raise TypeError(f"model.generation_config must be a transformers GenerationConfig, got {shown(own)}")
+    if options is None:
+        return own
     given = options.generation_config
     changes: dict[str, object] = {}
     if given is not None:
@@ -92,7 +88,7 @@ def merged(own: GenerationConfig, options: CallOptions) -> GenerationConfig:
         for name, value in changes.items():
             if not isinstance(name, str) or not hasattr(own, name):
                 raise TypeError(f"generation_config has no setting {brief(name)}")
-            changes[name] = plain_number(plain_list(value))
+            changes[name] = plain_value(value)
     if options.min_new_tokens is not None:
         changes["min_new_tokens"] = options.min_new_tokens
     if options.stop_ids and (changes.get("min_new_tokens") or own.min_new_tokens):
@@ -194,7 +190,7 @@ _TOKEN_IDS = (
 
 def _numbers(value: object) -> Iterator[int]:
     """All integers in nested lists."""
-    value = plain_list(value)
+    value = plain_value(value)
     if isinstance(value, int) and not isinstance(value, bool):
         yield value
     elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
@@ -204,10 +200,10 @@ def _numbers(value: object) -> Iterator[int]:
 
 def eos_token_ids(config: GenerationConfig) -> frozenset[int]:
     """Token ids that end an output. Raises ValueError for an invalid id."""
-    eos = plain_list(config.eos_token_id)
+    eos = plain_value(config.eos_token_id)
     if eos is None:
         return frozenset()
-    ids = [plain_number(token) for token in (eos if isinstance(eos, (list, tuple, set, frozenset)) else [eos])]
+    ids = [plain_value(token) for token in (eos if isinstance(eos, (list, tuple, set, frozenset)) else [eos])]
     for token in ids:
         if not isinstance(token, int) or isinstance(token, bool):
             raise ValueError(

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from copyspec.checks import brief
 from copyspec.engine.spans import NamedSource
+from copyspec.forks import at_rest
 from copyspec.text.chat import ChatError, Message, with_system
 from copyspec.text.codec import Codec, Encoded, Lead
-from copyspec.text.copies import CopyEncodings
-from copyspec.text.prompts import Prompt, parse_prompts
-from copyspec.text.references import (
+from copyspec.text.prompts import (
+    AMBIENT,
+    Prompt,
     Reference,
-    ambient_references,
     parse_earlier,
     parse_edits,
     parse_prediction,
+    parse_prompts,
     parse_references,
 )
 
@@ -30,6 +33,12 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN = -1
 """Replaces tokens in a source that the model does not have. No match or copy crosses it (`CopyContext`)."""
+
+MIN_CHARACTERS = 200
+"""Shorter texts are encoded within a tenth of a millisecond, and are not cached."""
+
+MAX_CHARACTERS = 2_000_000
+"""Total of all cached texts: some 400,000 tokens, whose encodings take about 100 MB."""
 
 
 class PromptTooLongError(ValueError):
@@ -44,7 +53,7 @@ def gather(
     count = len(prompts)
     own = parse_references(references, count) if references is not None else [[]] * count
     edits = parse_edits(options.edit_source, count) if options.edit_source is not None else [None] * count
-    shared = list(ambient_references())
+    shared = list(AMBIENT.get())
     if options.prediction is not None:
         shared = [*parse_prediction(options.prediction), *shared]
     if len(earlier):
@@ -53,22 +62,59 @@ def gather(
     return [replace(prompt, edit=edit, references=[*shared, *mine]) for prompt, edit, mine in each], single
 
 
-class InputEncoder:
-    """Encodes the inputs of one call for one model. A text shared by several prompts is encoded once."""
+class CopyEncodings:
+    """The most recently used encodings of one codec, since texts come again: for several prompts, in every turn of a
+    chat. Encoding 100,000 words takes most of a second. Thread-safe."""
 
-    def __init__(self, target: Target, codec: Codec, copies: CopyEncodings, encoder_limit: int | None) -> None:
-        """`copies`: cache of encodings for the same codec, shared between calls."""
+    def __init__(self, codec: Codec, max_characters: int = MAX_CHARACTERS) -> None:
+        self._codec = codec
+        self._max = max_characters
+        self._held: OrderedDict[tuple[str, Lead], Encoded] = OrderedDict()
+        self._characters = 0
+        self._lock = at_rest(threading.Lock())
+
+    def encode(self, text: str, lead: Lead) -> Encoded:
+        """`Codec.encode_copy` with caching. The ids are shared between calls and must not be modified."""
+        if not MIN_CHARACTERS <= len(text) <= self._max:
+            return self._codec.encode_copy(text, lead)
+        key = (text, lead)
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+                return found
+        found = self._codec.encode_copy(text, lead)
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = found
+                self._characters += len(text)
+            while self._characters > self._max:
+                (old, _), _ = self._held.popitem(last=False)
+                self._characters -= len(old)
+        return found
+
+
+class InputEncoder:
+    """Encodes the inputs of calls for one model."""
+
+    def __init__(self, target: Target, codec: Codec, encoder_limit: int | None) -> None:
+        """`encoder_limit`: most tokens that the encoder reads; None if there is no encoder or no limit."""
         self._target = target
         self._codec = codec
-        self._encodings = copies
+        self._copies = CopyEncodings(codec)
         self._encoder_limit = encoder_limit
-        self._copies: dict[tuple[str, Lead], Encoded] = {}
 
     def prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
         """Encode the prompt with number `index`. Raises ValueError if it does not fit the model."""
         encoded = self._encode(index, prompt, options)
         self.check_tokens(f"prompt {index}", encoded.ids, "was the model" if prompt.ids is None else "were the ids")
-        self._check_length(index, encoded.ids, self._target.start(encoded.ids))
+        start = self._target.start(encoded.ids)
+        for length, limit in ((len(encoded.ids), self._encoder_limit), (len(start), self._target.max_length)):
+            if limit is not None and length > limit:
+                raise PromptTooLongError(
+                    f"prompt {index} has {length} tokens, but the model's context is {limit}; shorten it, or give "
+                    "long texts to copy from as references, which the model does not read"
+                )
         return encoded
 
     def sources(
@@ -88,8 +134,7 @@ class InputEncoder:
             if reference.text is None:
                 encoded = Encoded(list(reference.ids or ()))
             else:
-                key = (reference.text, lead)
-                encoded = self._copies[key] = self._copies.get(key) or self._encodings.encode(*key)
+                encoded = self._copies.encode(reference.text, lead)
             if encoded.ids:
                 known = encoded.ids
                 if max(known) >= size:  # replaced one by one, so that character offsets stay aligned
@@ -109,15 +154,6 @@ class InputEncoder:
                 f"{self._target.vocab_size - 1}; {what} made for another tokenizer?"
             )
 
-    def _check_length(self, index: int, prompt: Sequence[int], start: Sequence[int]) -> None:
-        limits = [(len(prompt), self._encoder_limit), (len(start), self._target.max_length)]
-        for length, limit in limits:
-            if limit is not None and length > limit:
-                raise PromptTooLongError(
-                    f"prompt {index} has {length} tokens, but the model's context is {limit}; shorten it, or give "
-                    "long texts to copy from as references, which the model does not read"
-                )
-
     def _encode(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
         if prompt.ids is not None:
             if options.system is not None:
@@ -130,7 +166,8 @@ class InputEncoder:
             if options.rendered:
                 encoded = self._codec.encode_rendered(prompt.text)
             else:
-                self._warn_control(index, prompt.text)
+                if (control := self._codec.control_token(prompt.text)) is not None:
+                    self._warn_control(index, control)
                 encoded = self._codec.encode(prompt.text, wrap=True)
             if not encoded.ids:
                 raise ValueError(f"prompt {index} has no tokens: {brief(prompt.text)}; the model needs at least one")
@@ -140,9 +177,8 @@ class InputEncoder:
         messages: list[Message] = prompt.chat or [{"role": "user", "content": prompt.text}]
         return self._codec.encode_chat(with_system(messages, options.system))
 
-    def _warn_control(self, index: int, text: str) -> None:
-        control = self._codec.control_token(text)
-        if control is not None and self._codec.first_time(control):
+    def _warn_control(self, index: int, control: str) -> None:
+        if self._codec.first_time(control):
             logger.warning(
                 "prompt %d holds %r, a control token of the tokenizer, and is read as plain text: rendered=True takes "
                 "what a chat template made as it is; a chat ([{'role': 'user', 'content': ...}]) needs no rendering",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -24,7 +24,6 @@ from copyspec.engine.results import Change, Result, Span
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.text.codec import Codec
-from copyspec.text.copies import CopyEncodings
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
 from copyspec.text.prompts import Prompt
 from copyspec.text.stops import CriterionStop, StopStrings, text_of
@@ -157,7 +156,7 @@ class JobMaker:
         self,
         target: Target,
         codec: Codec,
-        config: Callable[[], GenerationConfig],
+        config: Callable[[CallOptions], GenerationConfig],
         encoder_limit: int | None,
         drafting: DraftModels | None = None,
         prefixes: PrefixCache | None = None,
@@ -167,36 +166,34 @@ class JobMaker:
         `prefix_cache=True`."""
         self._prefixes = prefixes
         self._drafting = drafting
-        self._copies = CopyEncodings(codec)
+        self._encoder = InputEncoder(target, codec, encoder_limit)
         self._datastores = Datastores(codec)
         self._constraints = Constraints(codec, target.vocab_size)
         self._language = Language(codec, target.vocab_size)
         self._target = target
         self._codec = codec
         self._read_config = config
-        self._encoder_limit = encoder_limit
         self._noted: set[str] = set()
         self._settings: generation_config.Settings | None = None  # of the last config
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
         """Make one job per prompt and sample. Raises ValueError if a prompt or an option does not fit the model."""
         settings = self.settings(options)
-        encoder = InputEncoder(self._target, self._codec, self._copies, self._encoder_limit)
-        encoder.check_tokens("logit_bias", options.sampling.logit_bias)
-        encoder.check_tokens("stop_token_ids", options.stop_ids)
+        self._encoder.check_tokens("logit_bias", options.sampling.logit_bias)
+        self._encoder.check_tokens("stop_token_ids", options.stop_ids)
         if options.stop_strings:
             self._note_special(options.stop_strings)
         count = len(prompts)
         return [
             job
             for index, each in enumerate(prompts)
-            for job in self._make(index, each, options.of_prompt(index, count), encoder, settings)
+            for job in self._make(index, each, options.of_prompt(index, count), settings)
         ]
 
     def settings(self, options: CallOptions) -> generation_config.Settings:
         """The model's current generation_config with the call's changes. Settings that are not supported are logged
         once."""
-        config, settings = generation_config.merged(self._read_config(), options), self._settings
+        config, settings = self._read_config(options), self._settings
         if settings is None or vars(config) != settings.values:  # the user may change the config at any time
             settings = self._settings = generation_config.Settings.of(config, self._target.vocab_size)
             for level, text in generation_config.ignored(config):
@@ -216,19 +213,12 @@ class JobMaker:
                 logger.info("%s", text)
         return result
 
-    def _make(
-        self,
-        index: int,
-        given: Prompt,
-        options: CallOptions,
-        encoder: InputEncoder,
-        settings: generation_config.Settings,
-    ) -> list[Job]:
-        encoded = encoder.prompt(index, given, options)
+    def _make(self, index: int, given: Prompt, options: CallOptions, settings: generation_config.Settings) -> list[Job]:
+        encoded = self._encoder.prompt(index, given, options)
         prompt, start = encoded.ids, self._target.start(encoded.ids)
         cache = options.output_cache if options.drafts else None
         earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
-        sources = encoder.sources(given, prompt, earlier, with_references=options.drafts)
+        sources = self._encoder.sources(given, prompt, earlier, with_references=options.drafts)
         # Needed without drafts too: the default token limit depends on it.
         edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
         if options.drafts:
@@ -282,6 +272,7 @@ class JobMaker:
         own, limits = options.own_drafters, list[Any]()
         if constraint is not None:
             own, limits = (*own, constraint.drafter), [constraint.processor(len(start))]
+        drafts = options.drafts and self._target.supports_drafts
         row = RowContext(output.prompt, sampling, len(start), self._target.vocab_size)
         request = Request(
             prompt=output.prompt,
@@ -289,7 +280,7 @@ class JobMaker:
             sampling=sampling,
             eos_token_ids=eos,
             sources=sources,
-            drafter=self._drafter(sources, eos, row, options, own) if options.drafts else None,
+            drafter=self._drafter(sources, eos, row, options, own) if drafts else None,
             stops=stops,
             processors=[
                 *(generation_config.processors(output, penalise=penalise) if settings.has_processors else ()),
@@ -311,43 +302,16 @@ class JobMaker:
         row: RowContext,
         options: CallOptions,
         own: Sequence[DrafterFactory],
-    ) -> Callable[[], Drafter] | None:
-        if not self._target.supports_drafts:
-            return None
-        known = [token for token in eos if 0 <= token < self._target.vocab_size]
-        if own:
-            return partial(self._joined, sources, frozenset(known), row, options, own)
-        return self._builtin(sources, known, row, options)
-
-    def _joined(
-        self,
-        sources: Sequence[Source],
-        eos: frozenset[int],
-        row: RowContext,
-        options: CallOptions,
-        own: Sequence[DrafterFactory],
-    ) -> Drafter:
-        """The drafters of the caller and of a constraint, joined with the built-in one if that is wanted."""
-        from copyspec.drafters.own import DraftContext, JoinedDrafter, make_own
-
-        size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
-        context = DraftContext(row.prompt, sources, eos, size, lambda text: encode(text).ids, decode)
-        made = [make_own(factory, context) for factory in own]
-        if options.copies or options.draft_models or options.datastores:
-            made.insert(0, self._builtin(sources, eos, row, options)())
-        return JoinedDrafter(made, size)
-
-    def _builtin(
-        self, sources: Sequence[Source], known: Collection[int], row: RowContext, options: CallOptions
     ) -> Callable[[], Drafter]:
         from copyspec import drafters
 
+        known = frozenset([token for token in eos if 0 <= token < self._target.vocab_size])
         predictors: list[MakePredictor] = []
         if options.draft_models and self._drafting is not None:
             predictors += self._drafting.predictors(options.draft_models)
         if options.datastores:
             predictors += self._datastores.predictors(options.datastores)
-        return partial(
+        builtin = partial(
             drafters.create,
             sources,
             known,
@@ -357,6 +321,26 @@ class JobMaker:
             ngrams=self._language.ngrams if options.copies else None,
             breaks=self._codec.breaks if options.copies else frozenset(),
         )
+        if not own:
+            return builtin
+        drafts = options.copies or predictors
+        return partial(self._joined, sources, known, row, own, builtin if drafts else None)
+
+    def _joined(
+        self,
+        sources: Sequence[Source],
+        eos: frozenset[int],
+        row: RowContext,
+        own: Sequence[DrafterFactory],
+        builtin: Callable[[], Drafter] | None,
+    ) -> Drafter:
+        """The drafters of the caller and of a constraint, joined with the built-in one if that is wanted."""
+        from copyspec.drafters.own import DraftContext, JoinedDrafter, make_own
+
+        size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
+        context = DraftContext(row.prompt, sources, eos, size, lambda text: encode(text).ids, decode)
+        made = [make_own(factory, context) for factory in own]
+        return JoinedDrafter([builtin(), *made] if builtin is not None else made, size)
 
     def _contrast(self, options: CallOptions) -> Callable[[], Contrast] | None:
         if self._drafting is None:

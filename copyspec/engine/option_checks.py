@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from copyspec.checks import check_type, plain_list, plain_number
+from copyspec.checks import check_type, plain_value
 from copyspec.engine.output_cache import OutputCache
 
 if TYPE_CHECKING:
     from copyspec.drafters.own import DrafterFactory
 
 DRAFTERS = ("auto", "copy", "model", "none")
-
-
-def listed(name: str, value: Any) -> Sequence[Any]:
-    """The values of an option that may be a list with one per prompt. Raises ValueError for an empty list."""
-    if not isinstance(value, (list, tuple)):
-        return (value,)
-    if not value:
-        raise ValueError(f"{name} is an empty list; give one value for all prompts, or one per prompt")
-    return [plain_number(each) for each in value]
 
 
 def check_config(name: str, value: object) -> None:
@@ -84,13 +75,13 @@ def check_contrast(value: object) -> None:
 
 
 def parse_token_ids(value: object) -> frozenset[int]:
-    value = plain_list(value)
+    value = plain_value(value)
     if value is None:
         return frozenset()
     check_type(isinstance(value, (list, tuple, set, frozenset)), "stop_token_ids", value, "a list of token ids")
     assert isinstance(value, Iterable)
     ids: list[int] = []
-    for token in map(plain_number, value):
+    for token in map(plain_value, value):
         whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
         check_type(whole, "stop_token_ids", token, "a list of token ids (for strings there is stop=)")
         assert isinstance(token, int)

@@ -13,7 +13,7 @@ from pathlib import Path
 from copyspec.filesystem import locked, open_regular, replacing
 from copyspec.forks import at_rest
 from copyspec.json_strings import JSONStrings
-from copyspec.text.references import Reference
+from copyspec.text.prompts import Reference
 
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 4_000_000

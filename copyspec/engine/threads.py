@@ -1,16 +1,17 @@
-"""Sets torch's thread count for each forward pass on a CPU, and restores the program's own afterwards."""
+"""Runs forward passes: under the locks of their models and, on a CPU, on the best number of torch's threads."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter, thread_time
+from time import perf_counter, sleep, thread_time
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from copyspec import forks
 from copyspec.engine.cores import Load, allowed, held_by_others
 from copyspec.engine.thread_choice import ThreadChoice
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.budget import CostModel
-    from copyspec.engine.pass_lock import PassLock
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Threads:
     def count(self) -> int:
         """Threads of the next pass in this Python thread."""
         bound = min(_own(), self._limit)
-        return self._chosen(bound).next(bound)
+        return (self._choice or self._first_choice(bound)).next(bound)
 
     def run(self, call: Callable[[], T], given: int | None = None) -> T:
         """Run `call`, a forward pass, on `given` threads or the number measured to be fastest, and return its
@@ -66,7 +66,8 @@ class Threads:
         bound = min(own, self._limit)
         if given is None and bound == 1 == own:
             return call()
-        count = given or self._chosen(bound).next(bound)
+        choice = self._choice or self._first_choice(bound)
+        count = given or choice.next(bound)
         started, used = perf_counter(), thread_time()
         if count == own:
             result = call()
@@ -81,27 +82,47 @@ class Threads:
                 _LENT.remove(lent)
         ratio = self._costs.take_ratio()
         if given is None:
-            self._chosen(bound).observe(count, bound, perf_counter() - started, thread_time() - used, ratio)
+            choice.observe(count, bound, perf_counter() - started, thread_time() - used, ratio)
         return result
 
-    def _chosen(self, bound: int) -> ThreadChoice:
-        if self._choice is None:
-            free = bound if self._parameters <= SMALL else bound - round(held_by_others(self._load))
-            self._choice = ThreadChoice(1 if self._parameters <= SMALL else free)
-        return self._choice
+    def _first_choice(self, bound: int) -> ThreadChoice:
+        start = 1 if self._parameters <= SMALL else bound - round(held_by_others(self._load))
+        self._choice = choice = ThreadChoice(start)
+        return choice
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Runs the forward passes of one call: each under the lock, on the best number of threads."""
+    """Runs the forward passes of one call: each with the locks of the model and of its draft models held, on the best
+    number of threads.
 
-    lock: PassLock
-    counts: Threads | None  # None for a model that is not on a CPU
+    The locks are always taken in the same order, so that two engines drafting for each other cannot deadlock.
+    """
+
+    locks: Callable[[], Sequence[threading.RLock]]
+    counts: Threads | None = None  # None for a model that is not on a CPU
     given: int | None = None  # the caller's thread count
 
     def run(self, call: Callable[[], T]) -> T:
         """Run `call`, a forward pass or a part of one, and return its result."""
-        return self.lock.run(call if self.counts is None else partial(self.counts.run, call, self.given))
+        if forks.is_waiting:
+            sleep(forks.FORK_SECONDS)
+        if self.counts is not None:
+            call = partial(self.counts.run, call, self.given)
+        locks = self.locks()
+        if len(locks) == 1:
+            with locks[0]:
+                return call()
+        return _holding(sorted(set(locks), key=id), call)
+
+
+def _holding(locks: Sequence[threading.RLock], call: Callable[[], T]) -> T:
+    # Nested `with` statements on the locks themselves, not a context manager: an interrupt (Ctrl-C) inside its
+    # __enter__ would leave a lock held forever.
+    if not locks:
+        return call()
+    with locks[0]:
+        return _holding(locks[1:], call)
 
 
 def _own() -> int:

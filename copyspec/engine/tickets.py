@@ -32,8 +32,8 @@ class Ticket:
         self._room = batch_size
         self._count = 0  # requests taken so far
         self.is_exhausted = False  # all requests are taken
-        self._running = 0
-        self._outputs: deque[list[StepOutput]] = deque()
+        self.running = 0  # rows
+        self.outputs: deque[list[StepOutput]] = deque()  # of steps, not yet taken
         self._error: BaseException | None = None
         self._loop = loop
         if loop is not None:
@@ -47,22 +47,22 @@ class Ticket:
     def expects(self) -> bool:
         """Whether the caller has something to wait for."""
         is_fed = not (self.is_exhausted or self.is_cancelled)
-        return bool(self._outputs or self._error or self._running or self.waiting or is_fed)
+        return bool(self.outputs or self._error or self.running or self.waiting or is_fed)
 
     @property
     def is_active(self) -> bool:
         """Whether a forward pass would advance it."""
-        return not self.is_cancelled and bool(self._running or self.waiting)
+        return not self.is_cancelled and bool(self.running or self.waiting)
 
     @property
     def is_present(self) -> bool:
         """Whether one of its rows is running or may still begin."""
-        return bool(self._running) or not (self.is_cancelled or (self.is_exhausted and not self.waiting))
+        return bool(self.running) or not (self.is_cancelled or (self.is_exhausted and not self.waiting))
 
     def fill(self, *, all_of_them: bool = False) -> None:
         """Take requests until a batch would be full."""
         while not (self.is_exhausted or self.is_cancelled):
-            if not all_of_them and len(self.waiting) + self._running >= self._room:
+            if not all_of_them and len(self.waiting) + self.running >= self._room:
                 return
             try:
                 request = next(self._requests)
@@ -76,28 +76,14 @@ class Ticket:
 
     def take(self) -> list[StepOutput] | None:
         """The oldest outputs not yet taken; None if there are none. Raises the error that ended the ticket."""
-        if self._outputs:
-            return self._outputs.popleft()
+        if self.outputs:
+            return self.outputs.popleft()
         if self._error is not None:
             error, self._error = self._error, None
             self.is_exhausted = True
             raise error
         # An empty list tells the caller to supply more requests: nothing else is pending.
-        return [] if not (self._running or self.waiting or self.is_exhausted) else None
-
-    def start(self) -> tuple[int, Request]:
-        """Start the row of the next request and return it with its index."""
-        self._running += 1
-        return self.waiting.popleft()
-
-    def put(self, outputs: list[StepOutput]) -> None:
-        """Add the outputs of one step."""
-        for output in outputs:
-            self._running -= output.finish is not None
-        if not self.is_cancelled:
-            self._outputs.append(outputs)
-            if self._loop is not None:
-                self._wake()
+        return [] if not (self.running or self.waiting or self.is_exhausted) else None
 
     def fail(self, error: BaseException) -> None:
         """End all rows with an error, which is raised in the caller."""
@@ -105,13 +91,14 @@ class Ticket:
             self._error = error
         self.is_cancelled = True
         self.waiting.clear()
-        self._wake()
+        self.wake()
 
     def lose_rows(self) -> None:
         """Forget the running rows, whose batch is gone."""
-        self._running = 0
+        self.running = 0
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Notify the event loop that waits, if one does."""
         if self._loop is not None and self.arrived is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.arrived.set)
 
@@ -170,10 +157,14 @@ class Lane:
             if output.finish is not None:
                 ended = True
                 del self._rows[output.row]
+                ticket.running -= 1
             output.row = index
             parts.setdefault(ticket, []).append(output)
         for ticket, part in parts.items():
-            ticket.put(part)
+            if not ticket.is_cancelled:
+                ticket.outputs.append(part)
+                if ticket.arrived is not None:
+                    ticket.wake()
         if ended:
             self._prune()
 
@@ -219,20 +210,18 @@ class Lane:
     def _take(self) -> Iterator[Request | None]:
         """Yield requests for the batch, one from each caller in turn; None if nobody waits."""
         while True:
+            request = None
             with self._lock:
-                request = self._next_request()
+                for _ in range(len(self.tickets)):
+                    ticket = self.tickets[0]
+                    self.tickets.rotate(-1)  # to the back, so that a caller with many requests does not delay others
+                    if ticket.waiting and not ticket.is_cancelled and self._only in (None, ticket):
+                        index, request = ticket.waiting.popleft()
+                        ticket.running += 1
+                        self._rows[self._count] = ticket, index
+                        self._count += 1
+                        break
             yield request
-
-    def _next_request(self) -> Request | None:
-        for _ in range(len(self.tickets)):
-            ticket = self.tickets[0]
-            self.tickets.rotate(-1)  # to the back, so that a caller with many requests does not delay others
-            if ticket.waiting and not ticket.is_cancelled and self._only in (None, ticket):
-                index, request = ticket.start()
-                self._rows[self._count] = ticket, index
-                self._count += 1
-                return request
-        return None
 
     def _prune(self) -> None:
         self.tickets = deque(ticket for ticket in self.tickets if ticket.is_present)

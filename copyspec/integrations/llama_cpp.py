@@ -17,7 +17,7 @@ from copyspec.budget import Budget
 from copyspec.checks import check_count, shown
 from copyspec.integrations.costs import StepCosts
 from copyspec.sources import Source, SourceKind
-from copyspec.text.references import Reference, parse_edits, parse_prediction, parse_references
+from copyspec.text.prompts import Reference, parse_edits, parse_prediction, parse_references
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

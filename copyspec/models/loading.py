@@ -61,7 +61,7 @@ class ModelChoice:
             self.static,
             self.trust_remote_code,
             identity(self.adapter),
-            self.model_kwargs.key(),
+            *sorted(map(repr, {**self.model_kwargs.model, **self.model_kwargs.hub}.items())),
         )
 
     def pretrained(self, name: str) -> Pretrained:

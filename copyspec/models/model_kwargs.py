@@ -37,10 +37,6 @@ class ModelKwargs:
         """The device map; None: use `device`."""
         return self.model.get("device_map")
 
-    def key(self) -> tuple[str, ...]:
-        """A key that is equal for equal options."""
-        return tuple(f"{name}={value!r}" for name, value in sorted({**self.model, **self.hub}.items()))
-
 
 def check_model_kwargs(given: object) -> ModelKwargs:
     """Check `given` and split it into its two parts. Raises TypeError or ValueError naming the option, value and

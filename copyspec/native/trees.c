@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 2 /* of the arguments and results; must equal VERSION in tree.py */
+#define VERSION 3 /* of the arguments and results; must equal VERSION in tree.py */
 #define ROOT -1
 #define PAD_SLOT -1
 #define WORD 63  /* bits of an int64 without its sign bit */
@@ -104,7 +104,35 @@ typedef struct {
     Number *tokens, *positions, *slots; /* [rows, width] */
     char *visible;                      /* [rows, width, used] */
     Number *parents;                    /* [width], of the current row */
+    void *mask;                         /* [rows, width, used]: 0 where visible, else `lowest`; NULL: not wanted */
+    Py_ssize_t mask_size;               /* bytes of its items: 2, 4 or 8 */
+    uint64_t lowest;                    /* the bits of such an item */
 } Layout;
+
+/* Write `count` items of the mask from item `first` on. */
+static void
+write_mask(const Layout *to, Py_ssize_t first, Py_ssize_t count)
+{
+    const char *seen = to->visible + first;
+    if (to->mask_size == 2) {
+        uint16_t *items = (uint16_t *)to->mask + first, lowest = (uint16_t)to->lowest;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            items[i] = seen[i] ? 0 : lowest;
+        }
+    }
+    else if (to->mask_size == 4) {
+        uint32_t *items = (uint32_t *)to->mask + first, lowest = (uint32_t)to->lowest;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            items[i] = seen[i] ? 0 : lowest;
+        }
+    }
+    else {
+        uint64_t *items = (uint64_t *)to->mask + first;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            items[i] = seen[i] ? 0 : to->lowest;
+        }
+    }
+}
 
 static int
 lay_out_row(const Layout *to, Py_ssize_t row, Number start, PyObject *chain, PyObject *tree_tokens,
@@ -148,6 +176,9 @@ lay_out_row(const Layout *to, Py_ssize_t row, Number start, PyObject *chain, PyO
             memcpy(seen, visible + above * to->used, (size_t)slot); /* copy what its parent attends to */
         }
         seen[slot] = 1;
+    }
+    if (to->mask != NULL) {
+        write_mask(to, row * to->width * to->used, to->width * to->used);
     }
     return 0;
 }
@@ -203,12 +234,13 @@ lay_out_rows(const Layout *to, PyObject *const *rows)
 static PyObject *
 lay_out(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[4], *rows[4], *packed_array, *slots_array, *visible_array;
-    Py_buffer packed, slots, visible;
+    PyObject *given[4], *rows[4], *packed_array, *slots_array, *visible_array, *mask_array = Py_None;
+    Py_buffer packed, slots, visible, mask = {0};
     Layout to = {0};
+    unsigned long long lowest = 0;
     int failed = -1;
-    if (!PyArg_ParseTuple(args, "OOOOnOOO", &given[0], &given[1], &given[2], &given[3], &to.chain_width, &packed_array,
-                          &slots_array, &visible_array)) {
+    if (!PyArg_ParseTuple(args, "OOOOnOOO|OK", &given[0], &given[1], &given[2], &given[3], &to.chain_width,
+                          &packed_array, &slots_array, &visible_array, &mask_array, &lowest)) {
         return NULL;
     }
     if (take_tuples(given, rows, 4) < 0) {
@@ -223,11 +255,19 @@ lay_out(PyObject *Py_UNUSED(module), PyObject *args)
     if (take(&visible, visible_array, 3, 1) < 0) {
         goto no_visible;
     }
+    if (mask_array != Py_None && PyObject_GetBuffer(mask_array, &mask, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
+        goto no_mask;
+    }
     to.rows = packed.shape[1], to.width = packed.shape[2], to.used = visible.shape[2];
     if (packed.shape[0] != 2 || slots.shape[0] != to.rows || slots.shape[1] != to.width || visible.shape[0] != to.rows
         || visible.shape[1] != to.width || to.chain_width < 1 || to.chain_width > to.width
         || !have_rows(rows, 4, to.rows)) {
         fail("rows");
+    }
+    else if (mask.obj != NULL
+             && (mask.len != visible.len * mask.itemsize
+                 || (mask.itemsize != 2 && mask.itemsize != 4 && mask.itemsize != 8))) {
+        fail("masks");
     }
     else if ((to.parents = PyMem_Malloc((size_t)to.width * sizeof(Number))) == NULL) {
         PyErr_NoMemory();
@@ -235,9 +275,12 @@ lay_out(PyObject *Py_UNUSED(module), PyObject *args)
     else {
         to.tokens = packed.buf, to.positions = to.tokens + to.rows * to.width;
         to.slots = slots.buf, to.visible = visible.buf;
+        to.mask = mask.obj != NULL ? mask.buf : NULL, to.mask_size = mask.itemsize, to.lowest = lowest;
         failed = lay_out_rows(&to, rows);
         PyMem_Free(to.parents);
     }
+    PyBuffer_Release(&mask);
+no_mask:
     PyBuffer_Release(&visible);
 no_visible:
     PyBuffer_Release(&slots);
@@ -701,8 +744,9 @@ PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, vocab_size)\n\n"
                            "Whether parents come first, siblings differ and tokens are ids; False where it cannot tell.");
 PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
                            "The accepted nodes, where the target's token is known after the root and every node.");
-PyDoc_STRVAR(lay_out_doc, "lay_out(starts, chains, tokens, parents, chain_width, packed, slots, visible)\n\n"
-                          "Fills the arrays of columns.Columns.");
+PyDoc_STRVAR(lay_out_doc, "lay_out(starts, chains, tokens, parents, chain_width, packed, slots, visible, mask=None, "
+                          "lowest=0)\n\n"
+                          "Fills the arrays of columns.Columns; a mask's items are 0 or have the bits of `lowest`.");
 PyDoc_STRVAR(pack_doc, "pack(host, starts, chains, tokens, parents, moves, scratch)\n\n"
                        "The array of a static pass: packing.pack.");
 PyDoc_STRVAR(fit_doc, "fit(drafts, costs, widest, limit, allowed)\n\n"

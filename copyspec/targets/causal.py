@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from copyspec.targets.columns import Columns
+from copyspec.targets.columns import Columns, tree_masks
 from copyspec.targets.facts import ModelFacts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.hooks.cpu_parity import segmented_masks
 from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.positions import positions_from_outside
-from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
 from copyspec.targets.wrapped import WrappedModel, check_mode, last_logits
@@ -85,11 +84,9 @@ class CausalSession(TreeSession):
 
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
-        if self._is_on_cpu:
-            tokens, positions = torch.from_numpy(columns.tokens), torch.from_numpy(columns.positions)
-        else:
-            tokens, positions = torch.from_numpy(columns.packed).to(facts.device, non_blocking=True)
-        masks = tree_masks(columns, facts)
+        packed = torch.from_numpy(columns.packed)
+        tokens, positions = packed if self._is_on_cpu else packed.to(facts.device, non_blocking=True)
+        masks = columns.mask if columns.mask is not None else tree_masks(columns, facts)
         with self._few_shapes_entered() if facts.few_shapes else _UNCHANGED:
             if facts.positions == "argument":
                 if self._is_on_cpu and facts.zero.dtype == torch.bfloat16 and tokens.shape[0] == 1:

@@ -1,4 +1,4 @@
-"""The columns of one target pass: their tokens and positions, the slots they are written to, and what they attend to.
+"""The columns of one target pass: tokens, positions, the slots they are written to, and masks of what they attend to.
 
 Each row is [left padding | chain, ending with the root | tree nodes | right padding]. The root is in the same column of
 every row, so that the logits of root and nodes are the last columns of the batch.
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from copyspec.tree import COMPILED, ROOT, DraftTree
+
+if TYPE_CHECKING:
+    from copyspec.targets.facts import ModelFacts
 
 IndexArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -28,6 +33,7 @@ class Columns:
     slots: IndexArray  # [B, Q], PAD_SLOT at padding
     visible: BoolArray  # [B, Q, K], which slots a column attends to; padding attends to slot 0
     kept: int  # number of last columns whose logits are needed: root and nodes
+    mask: torch.Tensor | None = None  # [B, 1, Q, K], `visible` as an additive mask, where `lay_out` was asked for it
 
     @property
     def tokens(self) -> IndexArray:
@@ -66,9 +72,11 @@ def lay_out(
     trees: Sequence[DraftTree],
     width: int = 0,
     used: int = 0,
+    facts: ModelFacts | None = None,
 ) -> Columns:
     """Lay out the columns of rows whose first `starts[r]` slots are cached. Chains must not be empty. The result has at
-    least `width` columns and `used` slots."""
+    least `width` columns and `used` slots. With the `facts` of a model that takes one mask, on a CPU, this is made in
+    the same go."""
     lengths, sizes = list(map(len, chains)), [len(tree.tokens) for tree in trees]
     ends = list(map(int.__add__, starts, lengths))
     chain_width = max(lengths)
@@ -80,7 +88,15 @@ def lay_out(
         _fill(columns, starts, chains, trees)
     else:
         tokens, parents = [tree.tokens for tree in trees], [tree.parents for tree in trees]
-        COMPILED.lay_out(starts, chains, tokens, parents, chain_width, packed, slots, columns.visible)
+        if facts is not None and facts.mask_format is not None:
+            kind, lowest = facts.mask_format
+            mask = np.empty((len(starts), 1, shape[1], used), kind)
+            columns.mask = torch.from_numpy(mask)
+            if columns.mask.dtype != facts.zero.dtype:  # NumPy has no bfloat16
+                columns.mask = columns.mask.view(facts.zero.dtype)
+            COMPILED.lay_out(starts, chains, tokens, parents, chain_width, packed, slots, columns.visible, mask, lowest)
+        else:
+            COMPILED.lay_out(starts, chains, tokens, parents, chain_width, packed, slots, columns.visible)
     return columns
 
 
@@ -116,3 +132,31 @@ def ancestors(parents: Sequence[int]) -> tuple[BoolArray, list[int]]:
     packed = np.frombuffer(b"".join([path.to_bytes(size, "little") for path in paths]), np.uint8)
     bits = np.unpackbits(packed.reshape(len(parents), size), axis=1, count=len(parents), bitorder="little")
     return bits.view(np.bool_), [path.bit_count() for path in paths]
+
+
+def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Additive masks [B, 1, Q, K]: one tensor, or a dict by kind if the model has several kinds of attention."""
+    full: torch.Tensor | None = None
+    masks: dict[str, torch.Tensor] = {}
+    for kind in facts.kinds:
+        visible = columns.visible
+        if kind == "sliding_attention" and facts.window is not None and visible.shape[2] > facts.window:
+            visible = columns.within_window(facts.window)
+        elif kind == "chunked_attention" and facts.chunk is not None and visible.shape[2] > facts.chunk:
+            visible = columns.within_chunk(facts.chunk)
+        if visible is not columns.visible:
+            masks[kind] = additive(torch.from_numpy(visible[:, None]), facts)
+        else:
+            full = additive(torch.from_numpy(visible[:, None]), facts) if full is None else full
+            masks[kind] = full
+    return masks if len(masks) > 1 else masks[facts.kinds[0]]
+
+
+def additive(visible: torch.Tensor, facts: ModelFacts) -> torch.Tensor:
+    """Convert `visible` [B, 1, Q, K] to an additive mask [B, 1, Q, K]: 0 where visible, else the lowest number. Grouped
+    attention gets the masks of the heads of a group after each other, [B, 1, G * Q, K]."""
+    seen = visible if facts.zero.is_cpu else visible.to(facts.device, non_blocking=True)
+    if facts.group == 1:
+        return torch.where(seen, facts.zero, facts.lowest)
+    mask = torch.where(seen.expand(-1, facts.group, -1, -1), facts.zero, facts.lowest)
+    return mask.reshape(len(mask), 1, -1, mask.shape[3])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from transformers import PreTrainedConfig
 
@@ -15,7 +17,15 @@ from copyspec.targets.hooks.positions import PositionStyle, position_style
 from copyspec.targets.limits import max_length
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from transformers import PreTrainedModel
+
+_MASK_FORMATS: dict[torch.dtype, npt.DTypeLike] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+    torch.bfloat16: np.int16,  # NumPy has none
+}
 
 ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
@@ -37,6 +47,8 @@ class ModelFacts:
     configs: tuple[PreTrainedConfig, ...]  # of the model and its parts, each with its own attention implementation
     few_shapes: bool  # whether passes use few fixed sizes, because kernels are planned for each shape
     group: int  # query heads per key head that masked attention processes together; 1: transformers' attention
+    mask_format: tuple[npt.DTypeLike, int] | None
+    """NumPy's dtype of the size of the model's, and the bits of `lowest`, where one mask on a CPU serves all layers."""
 
 
 def read_facts(model: PreTrainedModel) -> ModelFacts:
@@ -47,20 +59,27 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
     positions = position_style(model, arguments)
     window = getattr(config, "sliding_window", None)
     chunk = getattr(config, "attention_chunk_size", None)
+    kinds, lowest = _attention_kinds(config, window, chunk), torch.full((), torch.finfo(dtype).min, dtype=dtype)
+    few_shapes = prefers_few_shapes(device)
+    mask_format = None
+    if device.type == "cpu" and kinds == ("full_attention",) and not few_shapes and dtype in _MASK_FORMATS:
+        as_bytes = bytes(lowest.unsqueeze(0).view(torch.uint8).tolist())
+        mask_format = _MASK_FORMATS[dtype], int.from_bytes(as_bytes, sys.byteorder)
     return ModelFacts(
         device=device,
         zero=torch.zeros((), dtype=dtype, device=device),
-        lowest=torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device),
+        lowest=lowest.to(device),
         vocab_size=int(getattr(config, "decoder_vocab_size", None) or config.vocab_size),
         max_length=None if positions in ("relative", "bloom") else max_length(config),  # distance biases have no limit
         arguments=arguments,
-        kinds=_attention_kinds(config, window, chunk),
+        kinds=kinds,
         window=window,
         chunk=chunk,
         positions=positions,
         configs=_configs_of(model),
-        few_shapes=(few_shapes := prefers_few_shapes(device)),
+        few_shapes=few_shapes,
         group=group_size(model, config) if few_shapes and positions == "argument" else 1,
+        mask_format=mask_format,
     )
 
 

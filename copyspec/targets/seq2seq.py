@@ -10,12 +10,11 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from copyspec.targets.columns import Columns
+from copyspec.targets.columns import Columns, tree_masks
 from copyspec.targets.facts import ModelFacts
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
-from copyspec.targets.masks import tree_masks
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
 from copyspec.targets.wrapped import WrappedModel, check_mode, last_logits
@@ -142,7 +141,7 @@ class Seq2SeqSession(TreeSession):
         tokens = torch.from_numpy(columns.tokens).to(facts.device, non_blocking=True)
         queries = torch.from_numpy(columns.positions).to(facts.device, non_blocking=True)
         keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
-        masks = tree_masks(columns, facts)
+        masks = columns.mask if columns.mask is not None else tree_masks(columns, facts)
         with positions_from_outside(self._model, facts.positions, queries, keys):
             return self._forward(tokens, masks, columns.kept)
 

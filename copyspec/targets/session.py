@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -65,27 +65,24 @@ class TreeSession(ABC):
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         check_rows(len(self._lengths), chains, trees)
         self._chains = chains
-        with inference_mode(), self._entered() or _UNCHANGED:
+        model, configs = self._model, self._facts.configs
+        with inference_mode(True), _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
+            starts = list(self._lengths)
             if self._few_shapes:
-                return self._pass_of_few_shapes(list(self._lengths), chains, trees)
-            return self._pass(list(self._lengths), chains, trees)
-
-    def _pass(self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
-        if longest > 1 and self._needs_pieces(chains, tree_width):
-            for row, chain in enumerate(chains):
-                self._prefill(row, chain[:-1], starts[row])
-            starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
-            chains, longest = [chain[-1:] for chain in chains], 1
-        kept = 1
-        if self._chains_only:
-            chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
-        if kept > tree_width and _equal(starts) and (longest == 1 or _equal(list(map(len, chains)))):
-            self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
-            return self._continue(chains, starts[0], kept)
-        columns = lay_out(starts, chains, trees)
-        self._cache.write = _write(columns, starts)
-        return self._score(columns)
+                return self._pass_of_few_shapes(starts, chains, trees)
+            tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
+            if longest > 1 and self._needs_pieces(chains, tree_width):
+                for row, chain in enumerate(chains):
+                    self._prefill(row, chain[:-1], starts[row])
+                starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
+                chains, longest = [chain[-1:] for chain in chains], 1
+            kept = 1
+            if self._chains_only:
+                chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
+            if kept > tree_width and _equal(starts) and (longest == 1 or _equal(list(map(len, chains)))):
+                self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
+                return self._continue(chains, starts[0], kept)
+            return self._score(self._laid_out(starts, chains, trees))
 
     def _pass_of_few_shapes(
         self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
@@ -97,9 +94,7 @@ class TreeSession(ABC):
         if max(map(len, chains)) > 1:
             self._read([chain[:-1] for chain in chains], starts)
             starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
-        columns = lay_out(starts, chains, trees, nodes, self._attended)
-        self._cache.write = _write(columns, starts)
-        return self._score(columns)[:, :width]
+        return self._score(self._laid_out(starts, chains, trees, nodes, self._attended))[:, :width]
 
     def score_with_states(
         self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
@@ -122,7 +117,7 @@ class TreeSession(ABC):
         """Cache these tokens after each row's cached ones, without returning logits."""
         starts, empty = self._lengths, [EMPTY] * len(chains)
         check_rows(len(starts), chains, empty)
-        with self._entered() or _UNCHANGED:
+        with masked_attention(self._model, self._facts.configs):
             if self._few_shapes:
                 self._read(chains, starts)
             elif self._needs_pieces(chains, 0):
@@ -132,9 +127,7 @@ class TreeSession(ABC):
                 self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
                 self._continue(chains, starts[0], 1)
             else:
-                columns = lay_out(starts, chains, empty)
-                self._cache.write = _write(columns, starts)
-                self._score(columns)
+                self._score(self._laid_out(starts, chains, empty))
         self._lengths = [start + len(chain) for start, chain in zip(starts, chains, strict=True)]
         self._chains = None
 
@@ -193,11 +186,6 @@ class TreeSession(ABC):
         self._cache = TreeCache(0)
         self._lengths = []
 
-    def _entered(self) -> AbstractContextManager[object] | None:
-        """The context for a pass, which changes the model and restores it; None if no change is needed."""
-        configs = self._facts.configs
-        return None if takes_masks(configs) else masked_attention(self._model, configs)
-
     @abstractmethod
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         """Logits of the last `kept` tokens of equally long chains that follow `start` cached tokens. [B, kept, V]
@@ -208,6 +196,23 @@ class TreeSession(ABC):
     @abstractmethod
     def _score(self, columns: Columns) -> torch.Tensor:
         """Logits of the last `columns.kept` columns. [B, kept, V]"""
+
+    def _laid_out(
+        self,
+        starts: Sequence[int],
+        chains: Sequence[Sequence[int]],
+        trees: Sequence[DraftTree],
+        width: int = 0,
+        used: int = 0,
+    ) -> Columns:
+        """`lay_out`, and where the cache writes these columns."""
+        columns = lay_out(starts, chains, trees, width, used, self._facts)
+        stop = columns.visible.shape[2]
+        if len(starts) == 1:
+            self._cache.write = Write(starts[0], stop, plain=False)
+        else:
+            self._cache.write = Write(0, stop, torch.from_numpy(columns.slots), plain=False)
+        return columns
 
     def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
         longest = max(map(len, chains))
@@ -245,13 +250,6 @@ def only_chain(tree: DraftTree) -> Sequence[int]:
     if any(parent != node - 1 for node, parent in enumerate(tree.parents)):
         raise ValueError("this target verifies chains only: pass DraftTree.first_chain() of each tree")
     return tree.tokens
-
-
-def _write(columns: Columns, starts: Sequence[int]) -> Write:
-    stop = columns.visible.shape[2]
-    if len(starts) == 1:
-        return Write(starts[0], stop, plain=False)
-    return Write(0, stop, torch.from_numpy(columns.slots), plain=False)
 
 
 def _equal(numbers: Sequence[int]) -> bool:

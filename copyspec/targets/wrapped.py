@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
@@ -23,7 +24,6 @@ class WrappedModel(ABC):
         self.model = model
         self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
         self._facts = facts
-        self._linears: FastLinears | None = None
 
     @property
     def facts(self) -> ModelFacts:
@@ -32,15 +32,14 @@ class WrappedModel(ABC):
             return held
         # Offloaded or quantised weights name neither the device nor the dtype of passes.
         if read_device(self.model) != held.device or read_dtype(self.model) != held.zero.dtype:
-            self._facts, self._linears = read_facts(self.model), None
+            self._facts = read_facts(self.model)
+            self.__dict__.pop("linears", None)
         return self._facts
 
-    @property
+    @cached_property
     def linears(self) -> FastLinears:
         """The model's fast linear layers, for passes of few tokens."""
-        if self._linears is None:
-            self._linears = FastLinears(self.model)
-        return self._linears
+        return FastLinears(self.model)
 
     @abstractmethod
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +16,6 @@ from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import ChatError, Message, continues, map_texts, render, unused_mark
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
     from transformers import PreTrainedTokenizerBase
 
 # SentencePiece's visible space: a token that begins with it stands for a word after a space.
@@ -45,7 +43,6 @@ class Codec:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        self._made_of = _tokenizer_state(tokenizer)
         self._lock = at_rest(threading.Lock())
         added = tokenizer.added_tokens_decoder
         special = {str(token) for token in tokenizer.all_special_tokens}
@@ -57,16 +54,10 @@ class Codec:
         self._control = _any_of(text for text in special | in_template if len(text) > 1)
         strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
         self._separators = sorted(special - strips, key=len, reverse=True)
-        self._marks: bool | None = None
         self._warned_about: set[str] = set()
         self._strings = {token.content: i for i, token in added.items() if token.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         """Ids of control tokens and of the unknown token."""
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the tokenizer still has the tokens and the template it had when this object was created."""
-        return self._made_of == _tokenizer_state(self.tokenizer)
 
     def encode(self, text: str, *, wrap: bool = False) -> Encoded:
         """Encode `text` as ordinary text; `wrap` adds the special tokens around a prompt (`add_special_tokens`).
@@ -74,21 +65,25 @@ class Codec:
         If `text` contains no special token's string, the ids equal those of calling the tokenizer.
         """
         if self._special is None or self._special.search(text) is None:
-            return self._encode_whole(text, wrap)
+            return self._tokenized(text, wrap)
         # Prefer the tokenizer's own `split_special_tokens`, unless it still emits a special token found in the
         # vocabulary.
-        encoded = self._encode_whole(text, wrap, split_special_tokens=True)
-        if self._count_special(encoded.ids) == self._count_special(self._encode_whole("", wrap).ids):
+        encoded = self._tokenized(text, wrap, split_special_tokens=True)
+        if self._count_special(encoded.ids) == self._count_special(self._tokenized("", wrap).ids):
             return encoded
         return self._encode_pieces(_cut(text, self._special), wrap=wrap)
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of many short texts without special tokens. Fast tokenizers only."""
-        with self._lock, _no_panic(self.tokenizer):
-            self.tokenizer(
-                "", add_special_tokens=False, verbose=False
-            )  # resets the padding and truncation of an earlier call
-            encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        tokenizer = self.tokenizer
+        with self._lock:
+            try:
+                tokenizer("", add_special_tokens=False, verbose=False)  # resets the padding of an earlier call
+                encodings = tokenizer.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            except BaseException as error:  # a panic is no Exception
+                if is_panic(error):
+                    raise self._failed(error) from error
+                raise
         return [encoding.ids for encoding in encodings]
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()) -> Encoded:
@@ -108,7 +103,7 @@ class Codec:
 
     def encode_rendered(self, text: str) -> Encoded:
         """Encode rendered text as the tokenizer does, parsing control tokens and adding nothing around it."""
-        return self._encode_whole(text, wrap=False)
+        return self._tokenized(text, wrap=False)
 
     def control_token(self, text: str) -> str | None:
         """The first control token whose string occurs in `text`, or None."""
@@ -143,15 +138,19 @@ class Codec:
             return self.encode(text)
         if lead == "\n":
             return self._after("\n", text)
-        if self._marks_first_word(text):
+        if self._marks_first_word:
             return self.encode(text)
         spaced = self.encode(" " + text)
         return Encoded(spaced.ids, _shifted(spaced.offsets, -1))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode output tokens without special tokens and without clean-up, so that pieces concatenate to the whole."""
-        with _no_panic(self.tokenizer):
+        try:
             text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        except BaseException as error:  # a panic is no Exception
+            if is_panic(error):
+                raise self._failed(error) from error
+            raise
         assert isinstance(text, str)
         return text
 
@@ -172,15 +171,14 @@ class Codec:
         """The id of the special token with the string `text`, or None."""
         return self._strings.get(text)
 
-    def _marks_first_word(self, text: str) -> bool:
-        """Whether the first word of a text is encoded as after a space, as SentencePiece does. Determined on the first
-        text."""
-        if self._marks is None:
-            first = self.encode(text[:8]).ids[:1]
-            self._marks = bool(first) and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(
-                SENTENCEPIECE_SPACE
-            )
-        return self._marks
+    @cached_property
+    def _marks_first_word(self) -> bool:
+        """Whether the first word of a text is encoded as after a space, as SentencePiece does."""
+        try:
+            first = self.encode("The").ids[:1]
+        except Exception:  # tokenizers raises plain Exception for a letter it does not know
+            return False
+        return bool(first) and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(SENTENCEPIECE_SPACE)
 
     def _after(self, before: str, text: str) -> Encoded:
         head = self.encode(before).ids
@@ -199,63 +197,53 @@ class Codec:
         They are joined by a special token, which no tokenizer merges with its neighbours, and its id is removed again.
         """
         if len(pieces) == 1:
-            return self._encode_whole(pieces[0], wrap)
+            return self._tokenized(pieces[0], wrap)
         for separator in self._separators:
             joined = separator.join(pieces)
-            ids, encoding = self._call(joined, False)
+            encoded = self._tokenized(joined, False)
+            ids, offsets = encoded.ids, encoded.offsets
             kept = _without(ids, self.tokenizer.convert_tokens_to_ids(separator), separator, pieces)
             if kept is None:
                 continue
             body = [ids[i] for i in kept]
             if wrap:
                 return Encoded(self._wrapped(body, ids, joined))
-            if encoding is None:
+            if offsets is None:
                 return Encoded(body)
-            return Encoded(body, partial(_unjoined, encoding, kept, pieces, len(separator)))
+            return Encoded(body, partial(_unjoined, offsets, kept, pieces, len(separator)))
         raise ValueError(f"this tokenizer cannot encode special tokens as text: {pieces[0][-1:] + pieces[1]!r}")
 
     def _wrapped(self, body: list[int], inner: list[int], joined: str) -> list[int]:
-        outer, _ = self._call(joined, True)
+        outer = self._tokenized(joined, True).ids
         for start in range(len(outer) - len(inner) + 1):
             if outer[start : start + len(inner)] == inner:
                 return outer[:start] + body + outer[start + len(inner) :]
         return body
 
-    def _encode_whole(self, text: str, wrap: bool, *, split_special_tokens: bool = False) -> Encoded:
-        ids, encoding = self._call(text, wrap, split_special_tokens)
-        return Encoded(ids, None if encoding is None else partial(getattr, encoding, "offsets"))
-
     def _count_special(self, ids: Sequence[int]) -> int:
         return sum(token in self.special_ids for token in ids)
 
-    def _call(self, text: str, wrap: bool, split_special_tokens: bool = False) -> tuple[list[int], Encoding | None]:
-        with self._lock, _no_panic(self.tokenizer):
-            batch = self.tokenizer(
-                encodable(text, "the text"),
-                add_special_tokens=wrap,
-                split_special_tokens=split_special_tokens,
-                return_attention_mask=False,
-                verbose=False,  # references may be longer than the model's context
-            )
+    def _tokenized(self, text: str, wrap: bool, *, split_special_tokens: bool = False) -> Encoded:
+        with self._lock:
+            try:
+                batch = self.tokenizer(
+                    encodable(text, "the text"),
+                    add_special_tokens=wrap,
+                    split_special_tokens=split_special_tokens,
+                    return_attention_mask=False,
+                    verbose=False,  # references may be longer than the model's context
+                )
+            except BaseException as error:  # a panic is no Exception
+                if is_panic(error):
+                    raise self._failed(error) from error
+                raise
         encodings = batch.encodings
-        return list(batch["input_ids"]), encodings[0] if encodings else None
+        return Encoded(list(batch["input_ids"]), partial(getattr, encodings[0], "offsets") if encodings else None)
 
-
-@contextmanager
-def _no_panic(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """Convert a panic of a fast tokenizer (Rust), which is not an `Exception`, into a ValueError."""
-    try:
-        yield
-    except BaseException as error:
-        if not is_panic(error):
-            raise
-        name = tokenizer.name_or_path or type(tokenizer).__name__
-        raise ValueError(f"the tokenizer of {name!r} fails on this text: {error}") from error
-
-
-def _tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
-    """A key that changes when tokens are added or a template is set; computed in a few microseconds."""
-    return len(tokenizer), tuple(tokenizer.all_special_ids), tokenizer.chat_template
+    def _failed(self, error: BaseException) -> ValueError:
+        """The error for a text on which a fast tokenizer (Rust) panics."""
+        name = self.tokenizer.name_or_path or type(self.tokenizer).__name__
+        return ValueError(f"the tokenizer of {name!r} fails on this text: {error}")
 
 
 def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:
@@ -290,14 +278,16 @@ def _without(ids: list[int], separator_id: object, separator: str, pieces: Seque
     return [i for i in range(len(ids)) if i not in inserted]
 
 
-def _unjoined(encoding: Encoding, kept: Sequence[int], pieces: Sequence[str], width: int) -> list[tuple[int, int]]:
+def _unjoined(
+    joined: Callable[[], Sequence[tuple[int, int]]], kept: Sequence[int], pieces: Sequence[str], width: int
+) -> list[tuple[int, int]]:
     """Convert offsets in the joined text to offsets in the text of the pieces."""
     ends: list[int] = []  # end of each separator in the joined text
     end = 0
     for piece in pieces[:-1]:
         end += len(piece) + width
         ends.append(end)
-    offsets = encoding.offsets
+    offsets = joined()
     result: list[tuple[int, int]] = []
     passed = 0
     for i in kept:

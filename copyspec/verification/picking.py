@@ -65,7 +65,10 @@ class Picker:
         self.seen: torch.Tensor | None = None  # [V] bool: tokens to penalise, besides those still pending
         self._pending: list[int] = list(start) if self.penalty != 1.0 else []
         self._told: list[int] = list(self._pending)
-        self._processors = [] if self.penalty != 1.0 else _history_dependent(sampling, processors)
+        self._processors = list(processors)
+        if sampling.repetition_penalty != self.penalty:
+            # Put it first, as in transformers, where built-in penalties precede the caller's own processors.
+            self._processors.insert(0, RepetitionPenaltyLogitsProcessor(penalty))
         self.is_argmax = sampling.is_greedy and self.penalty == 1.0 and not self._processors and not sampling.logit_bias
         """Whether the token is the argmax of the unprocessed logits, which a batch computes for all rows at once."""
         self._warpers = warpers(sampling)
@@ -212,14 +215,14 @@ class ScoredPicks:
         return self._scores[self._row, node + 1]
 
 
-def best_tokens(scores: torch.Tensor) -> list[list[int]]:
-    """The argmax (first of ties) at each node of each row: [B, 1 + m] from scores [B, 1 + m, V]."""
+def best_picks(scores: torch.Tensor) -> list[ScoredPicks]:
+    """The picks of rows that all take the argmax (first of ties) at each node, from scores [B, 1 + m, V]."""
     if scores.is_cpu:  # reading the device takes as long as the conversion
         # NumPy's argmax is vectorised and takes a tenth of the time of torch's, or less.
         found: list[list[int]] = scores.float().numpy().argmax(-1).tolist()
     else:
         found = scores.argmax(-1).tolist()
-    return found
+    return [ScoredPicks(tokens, scores, row) for row, tokens in enumerate(found)]
 
 
 class _WalkPicks:
@@ -250,14 +253,6 @@ class _WalkPicks:
 
 def _kind(scores: object) -> str:
     return f"scores of shape {list(scores.shape)}" if isinstance(scores, torch.Tensor) else f"a {type(scores).__name__}"
-
-
-def _history_dependent(sampling: SamplingOptions, processors: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:
-    chosen = list(processors)
-    if sampling.repetition_penalty != 1.0:
-        # Put it first, as in transformers, where built-in penalties precede the caller's own processors.
-        chosen.insert(0, RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty)))
-    return chosen
 
 
 def warpers(sampling: SamplingOptions) -> list[LogitsProcessor]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from copyspec import Place, Span
-from copyspec.checks import is_ids, plain_list
-from copyspec.text.references import parse_references
+from copyspec.checks import is_ids, plain_value
+from copyspec.text.prompts import parse_references
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Private:
 
 def explicit(value: object) -> list[object]:
     """Flatten references into a list. Raises TypeError and ValueError for invalid ones."""
-    value = plain_list(value.value if isinstance(value, Private) else value)
+    value = plain_value(value.value if isinstance(value, Private) else value)
     parse_references(value, 1)
     if value is None:
         return []

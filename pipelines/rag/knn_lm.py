@@ -229,7 +229,7 @@ class _Text:
         from copyspec.targets.hooks.inference import inference_mode
 
         engine = self._engine
-        with engine.turn, inference_mode(), captured_states(engine) as states:
+        with engine.turn, inference_mode(True), captured_states(engine) as states:
             ids = torch.tensor([list(tokens)], device=engine.model.device)
             logits = engine.model(input_ids=ids, past_key_values=self._cache, use_cache=True).logits
         probabilities = logits[0, -1].double().softmax(-1).cpu().numpy()

@@ -171,15 +171,15 @@ def test_a_tree_is_cut_to_its_likeliest_nodes_and_what_is_left_allows() -> None:
 
 def test_claims_are_weighed_by_the_record() -> None:
     controller, tree = DraftController(), DraftTree([5, 6], [-1, 0], [0.9, 0.81], [None, None])
-    assert believed(tree.parents, tree.scores, controller.scale) == pytest.approx([0.9, 0.81])
+    assert believed(tree.parents, tree.scores, controller.trust) == pytest.approx([0.9, 0.81])
     for _ in range(20):
         controller.observe(tree, tree, [], 0.1, 0.0)
     assert controller.trust < 0.2
-    assert controller.is_probe and controller.scale == 1.0, "a probe is made as if believed"
+    assert controller.is_probe, "a probe is made as if believed: `fit` leaves `trust` out of it"
     (probe,), _ = fit([controller], [DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)], Budget(8, [1.0] * 9))
     assert len(probe) <= PROBE_NODES
     controller.observe(tree, tree, [0, 1], 0.0, 0.0)
-    worth = believed(tree.parents, tree.scores, controller.scale)
+    worth = believed(tree.parents, tree.scores, controller.trust)
     assert worth[0] == pytest.approx(0.9 * controller.trust) and worth[1] == pytest.approx(0.81 * controller.trust**2)
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.batch import going
-from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.loop import DecodeSettings, decode, going
 from copyspec.decoding.requests import Finish, Request
 from copyspec.decoding.stats import Stats
 from copyspec.options import DraftOptions, SamplingOptions

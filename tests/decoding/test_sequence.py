@@ -13,7 +13,7 @@ from copyspec.decoding.requests import Request
 from copyspec.decoding.sequence import RewindableSequence
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.following import FollowingDrafter
-from copyspec.engine.pass_lock import PassLock
+from copyspec.engine.threads import Passes
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.verification.noise import gumbel
@@ -41,7 +41,7 @@ def sequence_of(target: FakeTarget, prompt: list[int], sampling: SamplingOptions
     def request() -> Request:
         return Request(prompt, LIMIT, sampling, frozenset([EOS]), sources, lambda: drafters.create(sources, [EOS]))
 
-    return RewindableSequence(target, request, DraftOptions(adaptive=False), CostModel(), PassLock(list))
+    return RewindableSequence(target, request, DraftOptions(adaptive=False), CostModel(), Passes(list))
 
 
 @given(

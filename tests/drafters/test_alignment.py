@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.drafters.copying.alignment import MOVE_EVERY, NEAR, SOON, Alignment
-from copyspec.drafters.copying.context import BORDER, CopyContext
+from copyspec.drafters.copying.context import BORDER, LONGEST, CopyContext
+from copyspec.drafters.copying.cursors import RECENT, matches
 from copyspec.drafters.copying.native_module import COMPILED
-from copyspec.drafters.copying.suffix import LONGEST, RECENT, matches
 from copyspec.sources import Source
 
 needs_compiler = pytest.mark.skipif(COMPILED is None, reason="copyspec was installed without a C compiler")

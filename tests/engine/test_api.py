@@ -375,8 +375,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
     tokenizer = sentencepiece_like()
     from copyspec.engine.jobs import JobMaker
     from copyspec.text.codec import Codec
-    from copyspec.text.prompts import Prompt
-    from copyspec.text.references import Reference
+    from copyspec.text.prompts import Prompt, Reference
 
     class Endless:
         is_encoder_decoder, max_length, vocab_size, supports_drafts = False, None, 999, True
@@ -385,7 +384,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
         def start(self, prompt: list[int]) -> list[int]:
             return prompt
 
-    maker = JobMaker(Endless(), Codec(tokenizer), GenerationConfig, None)  # type: ignore[arg-type]
+    maker = JobMaker(Endless(), Codec(tokenizer), lambda options: GenerationConfig(), None)  # type: ignore[arg-type]
     for length, limit in ((100, 512), (300, 600)):
         edit = Reference("edit_source", None, ids=[5] * length)
         (job,) = maker.make([Prompt(ids=[5], edit=edit)], check_options({}))

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 import copyspec
 from copyspec.engine.engine import Engine
-from copyspec.engine.pass_lock import PassLock
+from copyspec.engine.threads import Passes
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -139,9 +139,9 @@ def test_the_model_itself_and_models_in_training_are_refused(engine: Engine) -> 
 
 def test_engines_that_draft_for_each_other_do_not_wait_for_each_other() -> None:
     first, second = threading.RLock(), threading.RLock()
-    turns = [PassLock(lambda: [first, second]), PassLock(lambda: [second, first])]
+    turns = [Passes(lambda: [first, second]), Passes(lambda: [second, first])]
 
-    def take(lock: PassLock) -> None:
+    def take(lock: Passes) -> None:
         for _ in range(2000):
             lock.run(partial(lock.run, lambda: None))
 

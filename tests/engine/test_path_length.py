@@ -97,7 +97,7 @@ def drafter(functions: set[Function]) -> set[Function]:
 @pytest.mark.skipif(not IS_COMPILED or COMPILED is None, reason="counts the compiled path")
 @pytest.mark.parametrize(
     ("edits", "first", "between", "outside"),
-    [(True, (185, 50), 100, 76), (False, (130, 35), 42, 42)],
+    [(True, (127, 38), 72, 54), (False, (93, 26), 34, 34)],
     ids=["edits", "no drafts"],
 )
 def test_functions_on_the_way(

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import copyspec
+from copyspec.engine.inputs import CopyEncodings
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache
-from copyspec.text.copies import CopyEncodings
 from tests.helpers.models import random_ids, tiny
 from tests.helpers.texts import bart, byte_level, llama
 

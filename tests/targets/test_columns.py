@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.targets import columns as columns_module
-from copyspec.targets.columns import PAD_SLOT, Columns, ancestors, lay_out
+from copyspec.targets.columns import PAD_SLOT, Columns, additive, ancestors, lay_out
+from copyspec.targets.facts import ModelFacts, read_facts
 from copyspec.targets.static import packing
 from copyspec.targets.static.packing import FIELDS, words
 from copyspec.tree import COMPILED, ROOT, DraftTree
+from tests.helpers.tiny import tiny_model
+
+
+@cache
+def facts_by_dtype() -> list[ModelFacts]:
+    dtypes = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    return [read_facts(tiny_model().to(dtype)) for dtype in dtypes]
 
 
 @st.composite
@@ -95,6 +106,10 @@ def test_compiled_equals_python(batch: Rows, more_rows: int, more: int, data: st
     columns_module._fill(filled, starts, chains, trees)
     for name in ("packed", "slots", "visible"):
         np.testing.assert_array_equal(getattr(compiled, name), getattr(filled, name))
+    for facts in facts_by_dtype():
+        mask = lay_out(starts, chains, trees, width=more, used=more, facts=facts).mask
+        expected = additive(torch.from_numpy(compiled.visible[:, None]), facts)
+        assert mask is not None and mask.dtype == expected.dtype and torch.equal(mask, expected)
     width = max(len(chain) + len(tree) for chain, tree in zip(chains, trees, strict=True)) + more
     move = st.tuples(st.integers(0, 99), st.integers(0, 99))
     moves = [data.draw(st.lists(move, max_size=width)) for _ in batch]
@@ -125,6 +140,9 @@ def test_compiled_equals_python(batch: Rows, more_rows: int, more: int, data: st
         {"slots": np.zeros((1, 2), np.int64)},
         {"visible": np.zeros((1, 3, 4), np.float32)},
         {"packed": np.zeros((3, 1, 3), np.int64)},
+        {"mask": np.zeros((1, 1, 3, 3), np.float32)},
+        {"mask": np.zeros((1, 1, 3, 4), np.int8)},
+        {"mask": np.zeros((1, 1, 3, 8), np.float32)[..., ::2]},
     ],
     ids=str,
 )
@@ -138,6 +156,7 @@ def test_compiled_refuses_what_does_not_fit(change: dict[str, object]) -> None:
         "packed": np.zeros((2, 1, 3), np.int64),
         "slots": np.zeros((1, 3), np.int64),
         "visible": np.zeros((1, 3, 4), np.bool_),
+        "mask": np.zeros((1, 1, 3, 4), np.float32),
     }
     assert COMPILED is not None
     COMPILED.lay_out(*given.values())

@@ -34,6 +34,9 @@ QUESTION_ODDS, STATEMENT_ODDS, QUESTION_TOKENS = EVEN, EVEN - 2, 256
 """Blocks of at most these odds (the first: if they end with a question mark) and fewer tokens than this in all are
 likely a question: answers take words from it, but seldom copy it."""
 
+LONGEST = 16
+"""Matches are measured up to this length, in tokens."""
+
 COMMON_TOKENS = 16
 OWN_COUNT = 3  # an output token counts as many source tokens in the token frequencies
 _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFERENCE}
@@ -71,16 +74,18 @@ class CopyContext:
         self.follows_input = not continues_prompt and not edits and bool(prompts)
         """Whether the followed text is an encoder's input, which the output may edit or not."""
         followed = prompts[-1] if self.follows_input else edits[0] if edits else None
-        self.is_question = _is_question(sources)
+        blocks = [source for source in sources if source.kind == "block"]
+        self.is_question = bool(blocks) and _are_question(blocks)
         """Whether the blocks are likely a question, see `QUESTION_ODDS`."""
         self.forks: dict[int, int] = {}
         """Position of each fork, by the position at which its alternative starts. `tokens` holds the reverse."""
         self._ends = range(0)
         self.followed = (0, 0)
         """Start and end position (at its BORDER) of the text that the output may follow in order; (0, 0): none."""
+        has_forks = any([source.ends for source in sources])
         order = [index for index in range(len(sources)) if index != last]
         for index in order if last is None else [*order, last]:
-            if index == last:
+            if index == last and has_forks:
                 self._add_ends(sources, eos)
             start = len(self.tokens)
             self._add(index, sources[index], eos, ends=sources[index].kind != "prompt" or index == followed)
@@ -88,7 +93,7 @@ class CopyContext:
                 self.followed = (start, len(self.tokens) - 1)
         if last is not None:
             del self.tokens[-1], self.kinds[-1]
-        else:
+        elif has_forks:
             self._add_ends(sources, eos)
         self.output_start = len(self.tokens)
         self.text_starts: dict[int, int] = {}
@@ -109,7 +114,7 @@ class CopyContext:
         self.quotations: list[int] = []
         """Where prompts quote the followed text: positions of its first token there."""
         self._arrays: dict[int, NDArray[np.int64]] = {}
-        self.versions = self._find_versions()
+        self.versions = self._find_versions() if edits and len(sources) > len(edits) + len(prompts) else []
         """References that are other versions of the edited text. They are followed beside it, and not indexed."""
         left_out = [*self._quoted(), *(each.version for each in self.versions), self._ends]
         self._left_out = sorted(left_out, key=attrgetter("start", "stop"))  # spans that are not indexed
@@ -318,18 +323,20 @@ class CopyContext:
     def _quoted(self) -> list[range]:
         """Where prompts quote the other sources, without the first token and the last one."""
         quoted: list[range] = []
-        own = [start for start, index in zip(self._starts, self._sources, strict=True) if index in self._prompts]
-        if not own:
+        places = list(zip(self._sources, self._starts, self._lengths, strict=True))
+        if not self._prompts or len(places) == len(self._prompts):
             return quoted
         first: dict[int, list[int]] = {}
-        for position in (place for start in own for place in range(*self.around(start))):
-            if self.kinds[position] == PROMPT:
-                first.setdefault(self.tokens[position], []).append(position)
-        for start, length in zip(self._starts, self._lengths, strict=True):
+        for index, start, length in places:
+            for position in range(start, start + length) if index in self._prompts else ():
+                if self.kinds[position] == PROMPT:
+                    first.setdefault(self.tokens[position], []).append(position)
+        for index, start, length in places:
             # In the prompt, the first and last token may have merged with the text around the quotation.
-            if start in own:
+            if index in self._prompts:
                 continue
-            for begin, stop in self._unforked(start, start + length):
+            spans = self._unforked(start, start + length) if self.forks else [(start, start + length)]
+            for begin, stop in spans:
                 inside = self.tokens[begin + 1 : stop - 1]
                 if len(inside) < _DUPLICATE_TOKENS - 2:
                     continue
@@ -348,9 +355,8 @@ class CopyContext:
         yield start, stop
 
 
-def _is_question(sources: Sequence[Source]) -> bool:
-    blocks = [source for source in sources if source.kind == "block"]
+def _are_question(blocks: Sequence[Source]) -> bool:
     likely = any(
         bucket > (QUESTION_ODDS if block.asks else STATEMENT_ODDS) for block in blocks for _, bucket in block.starts
     )
-    return bool(blocks) and not likely and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS
+    return not likely and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS

@@ -8,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from copyspec.drafters.copying.compiled import columns
-from copyspec.drafters.copying.context import EDIT, PROMPT, REFERENCE, WRITTEN, CopyContext
-from copyspec.drafters.copying.followed import INSTRUCTION, WITHIN, Copied, EncoderInput, FoundText, followed_text
+from copyspec.drafters.copying.context import EDIT, LONGEST, PROMPT, REFERENCE, WRITTEN, CopyContext
+from copyspec.drafters.copying.followed import (
+    INSTRUCTION,
+    WITHIN,
+    Copied,
+    EditedText,
+    EncoderInput,
+    Followed,
+    FoundText,
+)
 from copyspec.drafters.copying.growth import Cursor, forked
 from copyspec.drafters.copying.situations import (
     ALIGNED,
@@ -36,10 +44,13 @@ from copyspec.drafters.copying.situations import (
     resumed,
     resumed_shifts,
 )
-from copyspec.drafters.copying.suffix import LONGEST, matches
 from copyspec.drafters.copying.versions import version_of
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.text.blocks import EVEN
+
+FEW = 24  # up to this many occurrences, a loop is cheaper than array operations
+RECENT = 32  # latest occurrences kept of each match length
+MANY = 4096  # latest occurrences searched, which bounds the time if one token fills the text
 
 NEAR = 32  # positions after the end of the last copy that count as near it
 LONG_RUN = 4  # copied tokens in a row, outside followed text, after which a broken-off copy is expected to resume
@@ -59,7 +70,11 @@ class Tracker:
 
     def __init__(self, corpus: CopyContext, breaks: Set[int] = frozenset(), ngrams: NGrams | None = None) -> None:
         self._corpus, self._breaks, self._ngrams = corpus, breaks, ngrams
-        self._followed = followed_text(corpus)
+        self._followed: Followed
+        if not corpus.followed[0]:
+            self._followed = FoundText(corpus)
+        else:
+            self._followed = EncoderInput(corpus) if corpus.follows_input else EditedText(corpus)
         self._finds = isinstance(self._followed, FoundText)
         self._is_begun = False  # whether the output has begun to copy `edit_source`
         self._copied = Copied(anchor=self._followed.start)
@@ -68,8 +83,10 @@ class Tracker:
         """Return all positions that the next token may be copied from, each once, with its situation."""
         corpus, followed, copied = self._corpus, self._followed, self._copied
         anchor, output_start, kinds = copied.anchor, corpus.output_start, corpus.kinds
-        near, by_excess = followed.near(), followed.by_excess
-        starts = corpus.likely_starts if followed.alignment is None else ()
+        alignment, by_excess = followed.alignment, followed.by_excess
+        # Positions that the output may have reached, with their edit cost above the minimum.
+        near = alignment.near(followed.start) if alignment is not None and followed.is_active else {}
+        starts = corpus.likely_starts if alignment is None else ()
         doubles = followed.doubles if copied.since <= WITHIN and anchor < followed.stop else ()
         cursors: list[Cursor] = []
         for position, length in matches(corpus):
@@ -90,11 +107,11 @@ class Tracker:
             cursors.append((position, family * STRIDE + length))
         if len(corpus.tokens) == output_start:
             self._add_starts(cursors)
-            self._add_versions(cursors)
-            return forked(corpus.tokens, cursors)
-        self._add_later_starts(cursors)
-        if copied.since and anchor > 0:
-            self._add_resumed(cursors)
+        else:
+            if self._finds or not self._is_begun:
+                self._add_later_starts(cursors)
+            if copied.since and anchor > 0:
+                self._add_resumed(cursors)
         if corpus.versions:
             self._add_versions(cursors)
         return forked(corpus.tokens, cursors) if corpus.forks else cursors
@@ -166,8 +183,6 @@ class Tracker:
 
     def _add_later_starts(self, cursors: list[Cursor]) -> None:
         """Add the starts of the edited text after an introduction: a label, a sentence or other words of the model."""
-        if self._is_begun and not self._finds:
-            return
         corpus, followed = self._corpus, self._followed
         tokens, written = corpus.tokens, len(corpus.tokens) - corpus.output_start
         is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
@@ -237,3 +252,54 @@ def _beyond(tokens: list[int], position: int) -> int:
             return reached
         known = length
     return len(LONG_RUNS)
+
+
+def matches(corpus: CopyContext) -> list[tuple[int, int]]:
+    """Return (position, length) of the earlier occurrences of the text's last token; of very many, the longest and
+    latest.
+
+    The `length` tokens before `position` (at most LONGEST) equal the text's end, so the token there may come next.
+    """
+    tokens = corpus.tokens
+    end, last = len(tokens), tokens[-1]
+    found: list[tuple[int, int]] = []
+    groups: list[tuple[list[int], int]] = []  # occurrences, and how many tokens before each are known to match
+    places = corpus.places.get(last)
+    if places is not None:
+        groups.append((places, 1) if len(places) <= FEW else _narrowed(corpus, last, found))
+    written = corpus.written.get(last)
+    if written is not None:
+        if len(written) > RECENT + 1:  # the last one is the text's end itself
+            before = tokens[end - 2]
+            older = [place for place in written[-MANY : -RECENT - 1] if tokens[place - 2] == before]
+            groups.append((older[-RECENT:], 1))
+        groups.append((written[-RECENT - 1 :], 1))
+    for occurrences, known in groups:
+        before = tokens[end - 1 - known]
+        for place in occurrences:
+            if place >= end:  # the text's end itself
+                continue
+            length = known
+            if before >= 0 and length < LONGEST and tokens[place - 1 - length] == before:
+                length += 1
+                while length < LONGEST and tokens[place - 1 - length] == tokens[end - 1 - length] >= 0:
+                    length += 1
+            found.append((place, length))
+    return found
+
+
+def _narrowed(corpus: CopyContext, last: int, found: list[tuple[int, int]]) -> tuple[list[int], int]:
+    """Measure many matches at once, one token at a time, until FEW are left; return those and their length so far."""
+    tokens, array = corpus.tokens, corpus.array
+    end = len(tokens)
+    places = corpus.place_array(last, MANY)
+    if places[-1] >= end:
+        places = places[:-1]
+    length = 1
+    while len(places) > FEW and length < LONGEST and tokens[end - 1 - length] >= 0:
+        longer = array[places - 1 - length] == tokens[end - 1 - length]
+        shorter = places[~longer][-RECENT:]
+        found.extend((place, length) for place in shorter.tolist())
+        places = places[longer]
+        length += 1
+    return places[-RECENT:].tolist(), length

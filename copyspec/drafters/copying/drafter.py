@@ -75,8 +75,11 @@ class CopyDrafter:
             count, parents = budget.cut(scores), list(range(ROOT, len(tokens) - 1))
             return DraftTree(*self._corpus.arranged(tokens, parents, scores, positions, count)) if count else EMPTY
         self._cursors = self._tracker.cursors()
-        self._grown = grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams)
-        return self._tree(self._grown, budget.cut(self._grown.scores))
+        self._grown = grown = grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams)
+        count = budget.cut(grown.scores)
+        if not count:
+            return EMPTY
+        return DraftTree(*self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count))
 
     def chain(self, length: int) -> tuple[list[int], list[float]]:
         """The tokens and scores of `propose(Budget(length, chain=True))`, for engines that need no more."""
@@ -88,10 +91,14 @@ class CopyDrafter:
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output, and learn from what was accepted of the last tree."""
-        cursors, taken = self._learn(tokens)
+        grown, estimates = self._grown, self._estimates
+        node, taken = walk(grown, tokens, self._corpus, estimates)
+        if grown.offered:
+            self._learn(tokens[0])
         if not self._corpus.followed[0]:  # copies of an edit source are expected to continue
-            self._estimates.record_pass(len(tokens))
-        self._tracker.follow(tokens, taken, cursors, self._estimates.deeper)
+            estimates.record_pass(len(tokens))
+        cursors = self._cursors if node == ROOT else grown.cursors[node]  # at the last accepted node
+        self._tracker.follow(tokens, taken, cursors, estimates.deeper)
         self._corpus.extend(tokens)
         self._cursors, self._grown = [], NOTHING
 
@@ -101,28 +108,17 @@ class CopyDrafter:
         self._grown = grow(self._corpus, self._cursors, self._estimates, _wide(length), self._ngrams)
         return best_chain(self._grown, self._corpus, self._estimates, length)
 
-    def _learn(self, tokens: Sequence[int]) -> tuple[list[Cursor], int]:
-        """Learn from what the output took of the last tree.
-
-        Returns the cursors at the last accepted node, and the number of accepted nodes."""
+    def _learn(self, token: int) -> None:
+        """Learn from the token that the output took at the root of the last tree."""
         grown, estimates = self._grown, self._estimates
-        node, taken = walk(grown, tokens, self._corpus, estimates)
-        if grown.offered:
-            resumed = [cursor for cursor in self._cursors if cursor[1] // STRIDE == FOLLOWED_RESUMED]
-            if resumed:
-                weight = sum([estimates.at_root[state] for _, state in resumed])
-                text = self._corpus.tokens
-                estimates.record_resumed(weight, grown.covered, tokens[0] in [text[at] for at, _ in resumed])
-            offered = tokens[0] in grown.offered
-            estimates.record_any(grown.covered, offered)
-            if grown.words and not offered:
-                predicted = [(token, share) for token, share in grown.words if token not in grown.offered]
-                expected = NGRAM_PRECISION * sum([share for _, share in predicted])
-                estimates.record_words(expected, any([token == tokens[0] for token, _ in predicted]))
-        return (self._cursors if node == ROOT else grown.cursors[node]), taken
-
-    def _tree(self, grown: Grown, count: int) -> DraftTree:
-        """The first `count` nodes as a draft tree, with the most likely chain moved to the front."""
-        if not count:
-            return EMPTY
-        return DraftTree(*self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count))
+        resumed = [cursor for cursor in self._cursors if cursor[1] // STRIDE == FOLLOWED_RESUMED]
+        if resumed:
+            weight = sum([estimates.at_root[state] for _, state in resumed])
+            text = self._corpus.tokens
+            estimates.record_resumed(weight, grown.covered, token in [text[at] for at, _ in resumed])
+        offered = token in grown.offered
+        estimates.record_any(grown.covered, offered)
+        if grown.words and not offered:
+            predicted = [(each, share) for each, share in grown.words if each not in grown.offered]
+            expected = NGRAM_PRECISION * sum([share for _, share in predicted])
+            estimates.record_words(expected, any([each == token for each, _ in predicted]))

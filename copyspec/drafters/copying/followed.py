@@ -6,11 +6,11 @@ The caller names it (`edit_source`), it is an encoder's input, or it is found by
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from copyspec.drafters.copying.alignment import Alignment, align
-from copyspec.drafters.copying.context import CopyContext
+from copyspec.drafters.copying.context import LONGEST, CopyContext
 from copyspec.drafters.copying.growth import Cursor
 from copyspec.drafters.copying.situations import (
     ALIGNED,
@@ -24,7 +24,6 @@ from copyspec.drafters.copying.situations import (
     STRIDE,
     VERSION,
 )
-from copyspec.drafters.copying.suffix import LONGEST
 from copyspec.text.blocks import EVEN
 
 KNOWN = 4  # tokens copied in a row from the expected position, after which it counts as certain
@@ -63,68 +62,51 @@ class Followed(ABC):
     by_excess: tuple[int, int, int, int] = (ALIGNED, ALIGNED_1, ALIGNED_3, ALIGNED_3)
     """Family of a match, by its edit cost above the minimum."""
     resumed = EDIT_RESUMED
+    free: int | None = 0
+    """First positions at any of which the output may begin without cost; None: the text is yet to be found."""
 
     def __init__(self, corpus: CopyContext) -> None:
         self._corpus = corpus
         self.start, self.stop = corpus.followed
         self.alignment: Alignment | None = None
-        self.is_active = False
+        self.is_active = self.free is not None
         """Whether the output follows it at present."""
+        if self.free is not None:
+            self.alignment = align(corpus.tokens[self.start : self.stop], self.free)
         self.doubles: Sequence[tuple[int, int]] = ()
         """Spans of the corpus with the same text: copies from them are no evidence of another position."""
-
-    def near(self) -> Mapping[int, int]:
-        """Return the corpus positions that the output may have reached, with their edit cost above the minimum."""
-        if self.alignment is None or not self.is_active:
-            return {}
-        return self.alignment.near(self.start)
 
     @abstractmethod
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         """Append `tokens` to the output; the last `copied.since` tokens of the output were not copied."""
 
-    def _stand(self, tokens: Sequence[int], copied: Copied) -> None:
-        """Take the last copy's end as the output's certain position, and align only the tokens after it."""
-        assert self.alignment is not None
-        self.alignment.stand(copied.anchor - self.start)
-        self.alignment.extend(tokens[len(tokens) - copied.since :])
-
-    def _is_inside(self, tokens: Sequence[int], copied: Copied) -> bool:
-        return self.start <= copied.anchor <= self.stop and copied.since <= len(tokens)
-
 
 class EditedText(Followed):
     """The text that the caller named as `edit_source`."""
-
-    def __init__(self, corpus: CopyContext) -> None:
-        super().__init__(corpus)
-        self.alignment = align(corpus.tokens[self.start : self.stop])
-        self.is_active = True
 
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         assert self.alignment is not None
         cursor = copied.cursor
         certain = KNOWN if cursor is not None and cursor[1] // STRIDE in (ALIGNED, VERSION) else LONGEST
-        if cursor is not None and self._is_inside(tokens, copied) and copied.run >= certain:
-            self._stand(tokens, copied)
-        else:
-            self.alignment.extend(tokens)
+        is_inside = self.start <= copied.anchor <= self.stop and copied.since <= len(tokens)
+        if cursor is not None and is_inside and copied.run >= certain:
+            # The last copy's end is the output's certain position: only the tokens after it are aligned.
+            self.alignment.stand(copied.anchor - self.start)
+            tokens = tokens[len(tokens) - copied.since :]
+        self.alignment.extend(tokens)
 
 
 class EncoderInput(Followed):
     """An encoder's input. The output may edit it or not, which the edit distance tells."""
 
-    def __init__(self, corpus: CopyContext) -> None:
-        super().__init__(corpus)
-        self.alignment = align(corpus.tokens[self.start : self.stop], free=INSTRUCTION)
-        self.is_active = True
+    free = INSTRUCTION
 
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         alignment, corpus = self.alignment, self._corpus
         assert alignment is not None
         alignment.extend(tokens)
         place = copied.anchor - self.start
-        is_sure = self._is_inside(tokens, copied) and copied.run >= LONGEST and not copied.since
+        is_sure = self.start <= copied.anchor <= self.stop and copied.run >= LONGEST and not copied.since
         if is_sure and not alignment.in_band(place):
             alignment.stand(place)
         written = len(corpus.tokens) + len(tokens) - corpus.output_start
@@ -139,6 +121,7 @@ class FoundText(Followed):
 
     by_excess = (FOLLOWED, FOLLOWED_1, FOLLOWED_3, FOLLOWED_3)
     resumed = FOLLOWED_RESUMED
+    free = None
 
     def __init__(self, corpus: CopyContext) -> None:
         super().__init__(corpus)
@@ -159,7 +142,9 @@ class FoundText(Followed):
                 self._find(start, stop, copied)
                 self._written += len(tokens)
                 self._in_order += new
-            self._stand(tokens, copied)
+            assert self.alignment is not None
+            self.alignment.stand(copied.anchor - self.start)
+            self.alignment.extend(tokens[len(tokens) - copied.since :])
         elif self.alignment is not None:
             self.alignment.extend(tokens)
         if self.alignment is not None:
@@ -187,10 +172,3 @@ class FoundText(Followed):
         self._is_begun = max(begun) >= CREDIT_ODDS
         credit = CREDIT_QUESTION if self._corpus.is_question else CREDIT
         self._written = self._in_order = credit if self._is_begun else 0
-
-
-def followed_text(corpus: CopyContext) -> Followed:
-    """Make the `Followed` of a row."""
-    if not corpus.followed[0]:
-        return FoundText(corpus)
-    return EncoderInput(corpus) if corpus.follows_input else EditedText(corpus)

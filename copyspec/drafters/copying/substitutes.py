@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 SEEN, KEPT = 3, 4
 """Upper ends of the counts of how often a token was replaced, and how often it was kept since then. A substitute is
 forgotten when its token was kept KEPT times."""
@@ -19,12 +21,12 @@ REPEATED: tuple[float, ...] = (
 )
 
 
+@dataclass(slots=True)
 class Substitutes:
     """The last substitute of each source token, with its counts."""
 
-    def __init__(self) -> None:
-        self.places: dict[int, int] = {}
-        """token -> COLUMNS times the position of its substitute in the output, plus a column of REPEATED."""
+    places: dict[int, int] = field(default_factory=dict)
+    """token -> COLUMNS times the position of its substitute in the output, plus a column of REPEATED."""
 
     def replaced(self, token: int, position: int) -> None:
         """Record that the output has another token, at `position`, in place of the copied `token`."""

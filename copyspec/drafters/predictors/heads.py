@@ -182,7 +182,7 @@ class HeadsPredictor:
         if not self._is_ready:
             return False
         started = perf_counter()
-        with inference_mode():
+        with inference_mode(True):
             bound = self._heads.bound
             if not isinstance(bound.heads, ParallelHeads):
                 known = self._read_recurrent(bound, bound.heads, paths(tree.tokens, tree.parents))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from copyspec.checks import check_whole, encodable, shown
-from copyspec.text.references import Reference, parse_edits, parse_prediction, parse_references
+from copyspec.text.prompts import Reference, parse_edits, parse_prediction, parse_references
 
 EDIT_SOURCE = "copyspec_edit_source"
 REFERENCES = "copyspec_references"

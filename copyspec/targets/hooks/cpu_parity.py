@@ -64,9 +64,11 @@ class SegmentedMask(torch.Tensor):
 def segmented_masks(masks: Masks, columns: Columns) -> Masks:
     """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs segment by segment."""
     found = segments(columns)
-    if isinstance(masks, dict):
-        return {kind: _segmented(mask, found) for kind, mask in masks.items()}
-    return _segmented(masks, found)
+    segmented = {}
+    for kind, mask in masks.items() if isinstance(masks, dict) else [("", masks)]:
+        segmented[kind] = own = mask.as_subclass(SegmentedMask)
+        own.segments = found
+    return {**segmented} if isinstance(masks, dict) else segmented[""]
 
 
 def segments(columns: Columns) -> tuple[RowSegment, ...]:
@@ -74,7 +76,7 @@ def segments(columns: Columns) -> tuple[RowSegment, ...]:
     slots = columns.slots[0]
     total, width = len(slots), columns.visible.shape[2]
     # A column whose position equals its slot sees all slots up to its own; other nodes have later slots.
-    in_order = np.append(columns.positions[0] == slots, False)
+    in_order = np.append(columns.packed[1, 0] == slots, False)
     chain = int(in_order.argmin())
     prompt = total - columns.kept + 1
     found = [RowSegment(0, prompt, int(slots[prompt - 1]) + 1)] if prompt > 1 else []
@@ -87,12 +89,6 @@ def segments(columns: Columns) -> tuple[RowSegment, ...]:
     if begin < total:
         found.append(RowSegment(begin, total, width))
     return tuple(found)
-
-
-def _segmented(mask: torch.Tensor, found: tuple[RowSegment, ...]) -> torch.Tensor:
-    segmented = mask.as_subclass(SegmentedMask)
-    segmented.segments = found
-    return segmented
 
 
 def _is_mask_like(result: object, mask: torch.Tensor) -> bool:

@@ -88,7 +88,7 @@ class ProgramRunner:
             self._tell("compiled graph" if self._compiles else "graph")
             assert step.logits is not None
             return step.logits
-        with inference_mode(), self._entered():  # a captured pass needs neither
+        with inference_mode(True), self._entered():  # a captured pass needs neither
             logits = self._run(step)
             step.passes += 1
             if self._new_graph is not None and step.passes >= WARM_PASSES:

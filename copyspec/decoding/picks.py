@@ -1,0 +1,75 @@
+"""The picks of a batch's rows: the target's own tokens at the root and the nodes of each row's tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from copyspec.decoding.row import Row
+from copyspec.targets.hooks.states import RowStates
+from copyspec.tree import DraftTree
+from copyspec.verification.at_once import picks_at_once
+from copyspec.verification.classic.sampled import RulePicks
+from copyspec.verification.picking import Picks, ScoredPicks, best_picks
+
+JOINT_NUMBERS = 1 << 20
+"""Maximum number of scores that a CPU processes for all rows at once: more would leave its cache between operators."""
+
+
+def contrasted(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> torch.Tensor:
+    """The logits, [B, 1 + M, V], with contrastive decoding applied to the rows that use a weaker model."""
+    found = logits.float().clone()
+    for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+        if row.contrast is not None:
+            of_row = found[index, : 1 + len(tree)]
+            of_row.copy_(row.contrast.scores(row.request.prompt, row.output, tree, of_row))
+    return found
+
+
+def pick(
+    rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor, states: Sequence[RowStates] | None = None
+) -> Sequence[Picks]:
+    """Each row's picks. Tokens that do not depend on the walk are read from the device as one small tensor."""
+    for index, row in enumerate(rows):
+        if row.observes:
+            size = 1 + len(trees[index])
+            row.show(trees[index], logits[index, :size], None if states is None else states[index])
+    if all([row.takes_argmax for row in rows]):
+        return best_picks(logits)
+    pays = logits.device.type != "cpu" or (len(rows) > 1 and logits.numel() <= JOINT_NUMBERS)
+    joint = [
+        index
+        for index, row in enumerate(rows)
+        if row.picker.is_joint and row.request.rule is None and (pays or row.picker.penalty != 1.0)
+    ]
+    found: dict[int, Picks] = {}
+    if joint:
+        pickers = [rows[index].picker for index in joint]
+        found |= zip(joint, picks_at_once(pickers, [trees[index] for index in joint], logits, joint), strict=True)
+    if len(found) < len(rows):
+        found |= _picks_by_row(rows, trees, logits, [index for index in range(len(rows)) if index not in found])
+    return [found[index] for index in range(len(rows))]
+
+
+def _picks_by_row(
+    rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor, which: Sequence[int]
+) -> dict[int, Picks]:
+    best = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)
+    scores: dict[int, torch.Tensor] = {}
+    for index in which:
+        row, tree, size = rows[index], trees[index], 1 + len(trees[index])
+        if not row.picker.depends_on_history and row.request.rule is None:
+            scores[index] = row.picker.scores(logits[index, :size], tree)
+            best[index, :size] = scores[index].argmax(-1)
+    tokens = best.tolist() if scores else []
+    picks: dict[int, Picks] = {}
+    for index in which:
+        row, tree, of_tree = rows[index], trees[index], logits[index, : 1 + len(trees[index])]
+        if index in scores:
+            picks[index] = ScoredPicks(tokens[index], scores[index].unsqueeze(0), 0)
+        elif row.request.rule is not None:
+            picks[index] = RulePicks(row.request.rule, row.picker, of_tree, tree)
+        else:
+            picks[index] = row.picker.walk_picks(of_tree, tree)
+    return picks
