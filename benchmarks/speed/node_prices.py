@@ -94,7 +94,7 @@ def targets_of(model: PreTrainedModel) -> dict[str, Target]:
     """Return targets for the model with torch's own linear layers and with those that copyspec uses."""
     plain = wrap(model)
     assert isinstance(plain, WrappedModel)
-    plain._linears = FastLinears(nn.Module())
+    plain.linears = FastLinears(nn.Module())
     return {"torch's linear layers": plain, "as it is run": wrap(model)}
 
 
