@@ -101,6 +101,8 @@ class CostModel:
         self._curves = _Curves()
         self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
+        self.start = LEAST_START
+        """A new row's starting allowance: the plain passes that it may lose by drafting before it has gained any."""
         self._ratio: float | None = None
         self._unlearned: list[tuple[int, int, float]] = []  # arguments of `observe` that are not learned from yet
 
@@ -201,13 +203,10 @@ class CostModel:
         """Seconds of a pass of `rows` rows, as learned so far, for each node count that was measured."""
         return self._curves[rows].measured()
 
-    def start(self) -> float:
-        """A new row's starting allowance: the plain passes that it may lose by drafting before it has gained any."""
-        return min(max(0.5 * self._earned, LEAST_START), MOST_START)
-
     def finish(self, earned: float) -> None:
         """Record that a row has ended for which drafting saved `earned` plain passes (negative: cost them)."""
         self._earned = MEMORY * self._earned + (1.0 - MEMORY) * earned
+        self.start = min(max(0.5 * self._earned, LEAST_START), MOST_START)
 
 
 class _Curve:

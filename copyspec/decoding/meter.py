@@ -61,7 +61,7 @@ class Meter:
 
     def __init__(self, costs: CostModel, sources: Sequence[Source], eos: frozenset[int], *, adaptive: bool) -> None:
         """`adaptive`: draft only as much as pays at the costs in `costs`."""
-        self.controller = DraftController(costs.start()) if adaptive else None
+        self.controller = DraftController(costs.start) if adaptive else None
         self.times = PassTimes()  # of the whole batch; `before` is what was spent before the row joined
         self.before = PassTimes()
         self.cached_tokens = 0  # prompt tokens taken from a prefix cache

@@ -106,7 +106,21 @@ class InputEncoder:
 
     def prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
         """Encode the prompt with number `index`. Raises ValueError if it does not fit the model."""
-        encoded = self._encode(index, prompt, options)
+        if prompt.ids is not None:
+            if options.system is not None:
+                raise ChatError(f"system={brief(options.system)} needs a str or a chat; prompt {index} is token ids")
+            encoded = Encoded(prompt.ids, leaves_space=prompt.leaves_space)
+        elif prompt.text is not None and options.system is None and options.chat is not True:
+            if options.rendered:
+                encoded = self._codec.encode_rendered(prompt.text)
+            else:
+                if (control := self._codec.control_token(prompt.text)) is not None:
+                    self._warn_control(index, control)
+                encoded = self._codec.encode(prompt.text, wrap=True)
+            if not encoded.ids:
+                raise ValueError(f"prompt {index} has no tokens: {brief(prompt.text)}; the model needs at least one")
+        else:
+            encoded = self._codec.encode_chat(self._messages(index, prompt, options))
         self.check_tokens(f"prompt {index}", encoded.ids, "was the model" if prompt.ids is None else "were the ids")
         start = self._target.start(encoded.ids)
         for length, limit in ((len(encoded.ids), self._encoder_limit), (len(start), self._target.max_length)):
@@ -154,28 +168,13 @@ class InputEncoder:
                 f"{self._target.vocab_size - 1}; {what} made for another tokenizer?"
             )
 
-    def _encode(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
-        if prompt.ids is not None:
-            if options.system is not None:
-                raise ChatError(f"system={brief(options.system)} needs a str or a chat; prompt {index} is token ids")
-            return Encoded(prompt.ids, leaves_space=prompt.leaves_space)
+    def _messages(self, index: int, prompt: Prompt, options: CallOptions) -> list[Message]:
         if prompt.chat is not None and options.rendered:
             raise ChatError(f"prompt {index} is a chat, but rendered=True is for a str that a chat template made")
-        if prompt.chat is None and options.system is None and options.chat is not True:
-            assert prompt.text is not None
-            if options.rendered:
-                encoded = self._codec.encode_rendered(prompt.text)
-            else:
-                if (control := self._codec.control_token(prompt.text)) is not None:
-                    self._warn_control(index, control)
-                encoded = self._codec.encode(prompt.text, wrap=True)
-            if not encoded.ids:
-                raise ValueError(f"prompt {index} has no tokens: {brief(prompt.text)}; the model needs at least one")
-            return encoded
         if prompt.chat is not None and options.chat is False:
             raise ChatError(f"prompt {index} is a chat, but chat=False is given; leave it out, or give a str")
         messages: list[Message] = prompt.chat or [{"role": "user", "content": prompt.text}]
-        return self._codec.encode_chat(with_system(messages, options.system))
+        return with_system(messages, options.system)
 
     def _warn_control(self, index: int, control: str) -> None:
         if self._codec.first_time(control):

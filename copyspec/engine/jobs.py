@@ -267,7 +267,8 @@ class JobMaker:
         sampling = replace(options.sampling, sample=sample) if sample else options.sampling
         recorder = None
         if options.logprobs is not None:
-            recorder = LogprobRecorder(len(start), options.logprobs, warpers(sampling), self._codec.decode)
+            changes = [] if sampling.is_greedy else warpers(sampling)
+            recorder = LogprobRecorder(len(start), options.logprobs, changes, self._codec.decode)
         constraint = self._constraints.make(options, eos) if options.is_constrained else None
         own, limits = options.own_drafters, list[Any]()
         if constraint is not None:

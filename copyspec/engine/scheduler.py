@@ -248,7 +248,7 @@ class CallScheduler:
                 with self._lock:
                     if (outputs := ticket.take()) is not None:
                         return outputs
-                    if not ticket.expects:
+                    if not (ticket.running or ticket.waiting):  # and there are no more to come
                         return None
                     if self._closing:
                         raise RuntimeError("the call was ended: the program is exiting")

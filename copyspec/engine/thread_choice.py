@@ -69,7 +69,7 @@ class ThreadChoice:
         elif count == self.count:
             if ratio is not None:
                 self._late.append(ratio)
-            self._tried = self._to_try(bound, seconds)
+            self._tried = self._to_try(bound, seconds) if len(self._late) > 1 else 0
 
     @property
     def _is_waiting(self) -> bool:
@@ -78,8 +78,6 @@ class ThreadChoice:
     def _to_try(self, bound: int, seconds: float) -> int:
         """Another thread count if it is time for a trial, else 0."""
         late = list(self._late)
-        if len(late) < 2:
-            return 0
         is_slow = min(late[-2:]) > SLOW
         if self.count > 1 and (is_slow or (not self._is_measured and len(late) == LATE)):
             return self.count // 2

@@ -17,7 +17,7 @@ from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel, check_mode, last_logits
+from copyspec.targets.wrapped import WrappedModel, last_logits, training_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,7 +42,8 @@ class CausalTarget(WrappedModel):
         self.supports_trees = supports_trees
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
-        check_mode(self.model)
+        if self.model.training:
+            raise training_error(self.model)
         if self.supports_trees and self.facts.positions != "mpt":
             return CausalSession(self, len(prompts), new_tokens)
         return RowSessions([CausalSession(self, 1, new_tokens) for _ in prompts])

@@ -18,7 +18,7 @@ from copyspec.targets.plain import PlainTarget
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqTarget
 from copyspec.targets.static.static_target import StaticTarget
-from copyspec.targets.wrapped import check_mode
+from copyspec.targets.wrapped import training_error
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,8 @@ def _check(model: PreTrainedModel, on_unsupported: str) -> None:
         raise UnsupportedModelError(
             f"{name} reads {model.main_input_name}; only models that read token ids are decoded"
         )
-    check_mode(model)
+    if model.training:
+        raise training_error(model)
 
 
 def _warn_rope_limit(model: PreTrainedModel, name: str) -> None:

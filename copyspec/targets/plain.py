@@ -14,7 +14,7 @@ from copyspec.targets.hooks.step import next_arguments
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.seq2seq import first_tokens
 from copyspec.targets.session import check_rows
-from copyspec.targets.wrapped import WrappedModel, check_mode
+from copyspec.targets.wrapped import WrappedModel, training_error
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
@@ -36,7 +36,8 @@ class PlainTarget(WrappedModel):
         return bool(self.model.config.is_encoder_decoder)
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
-        check_mode(self.model)
+        if self.model.training:
+            raise training_error(self.model)
         return RowSessions([PlainSession(self, prompt) for prompt in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:

@@ -17,7 +17,7 @@ from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel, check_mode, last_logits
+from copyspec.targets.wrapped import WrappedModel, last_logits, training_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,7 +36,8 @@ class Seq2SeqTarget(WrappedModel):
         self.supports_trees = supports_trees
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
-        check_mode(self.model)
+        if self.model.training:
+            raise training_error(self.model)
         if self.supports_trees:
             return Seq2SeqSession(self, prompts)
         return RowSessions([Seq2SeqSession(self, [prompt]) for prompt in prompts])

@@ -43,7 +43,7 @@ class WrappedModel(ABC):
 
     @abstractmethod
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
-        """Open a session with one row per prompt. Raises ValueError for a model in training mode (`check_mode`)."""
+        """Open a session with one row per prompt. Raises ValueError for a model in training mode."""
 
     @property
     def device(self) -> torch.device:
@@ -60,8 +60,7 @@ def last_logits(logits: torch.Tensor, kept: int) -> torch.Tensor:
     return logits[:, -kept:]
 
 
-def check_mode(model: PreTrainedModel) -> None:
-    """Raise ValueError if the model is in training mode."""
-    if model.training:
-        name = type(model).__name__
-        raise ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")
+def training_error(model: PreTrainedModel) -> ValueError:
+    """The error for a model in training mode."""
+    name = type(model).__name__
+    return ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")

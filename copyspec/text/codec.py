@@ -141,7 +141,7 @@ class Codec:
         if self._marks_first_word:
             return self.encode(text)
         spaced = self.encode(" " + text)
-        return Encoded(spaced.ids, _shifted(spaced.offsets, -1))
+        return Encoded(spaced.ids, spaced.offsets and partial(_shifted, spaced.offsets, 0, -1))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode output tokens without special tokens and without clean-up, so that pieces concatenate to the whole."""
@@ -185,11 +185,8 @@ class Codec:
         whole = self.encode(before + text)
         if whole.ids[: len(head)] != head:
             return self.encode(text)
-        offsets = whole.offsets
-        return Encoded(
-            whole.ids[len(head) :],
-            _shifted(lambda: offsets()[len(head) :], -len(before)) if offsets is not None else None,
-        )
+        offsets = whole.offsets and partial(_shifted, whole.offsets, len(head), -len(before))
+        return Encoded(whole.ids[len(head) :], offsets)
 
     def _encode_pieces(self, pieces: Sequence[str], *, wrap: bool) -> Encoded:
         """Encode the pieces as one text in which no token crosses from one piece into the next.
@@ -298,12 +295,9 @@ def _unjoined(
     return result
 
 
-def _shifted(
-    offsets: Callable[[], Sequence[tuple[int, int]]] | None, by: int
-) -> Callable[[], Sequence[tuple[int, int]]] | None:
-    if offsets is None:
-        return None
-    return lambda: [(max(0, start + by), max(0, end + by)) for start, end in offsets()]
+def _shifted(offsets: Callable[[], Sequence[tuple[int, int]]], first: int, by: int) -> Sequence[tuple[int, int]]:
+    """The characters of the tokens from `first` on, moved by `by`."""
+    return [(max(0, start + by), max(0, end + by)) for start, end in offsets()[first:]]
 
 
 __all__ = ["ChatError", "Codec", "Encoded"]

@@ -71,7 +71,7 @@ class Picker:
             self._processors.insert(0, RepetitionPenaltyLogitsProcessor(penalty))
         self.is_argmax = sampling.is_greedy and self.penalty == 1.0 and not self._processors and not sampling.logit_bias
         """Whether the token is the argmax of the unprocessed logits, which a batch computes for all rows at once."""
-        self._warpers = warpers(sampling)
+        self._warpers = [] if sampling.is_greedy else warpers(sampling)
         self._length = len(start)
         self._shift = 0  # offset from a token's position to the position that keys its noise
         self._ids = torch.zeros(1, len(start) + capacity if self._processors else 0, dtype=torch.long, device=device)
@@ -256,9 +256,7 @@ def _kind(scores: object) -> str:
 
 
 def warpers(sampling: SamplingOptions) -> list[LogitsProcessor]:
-    """Temperature and truncation in transformers' order. They depend on the scores alone, row by row."""
-    if sampling.is_greedy:
-        return []
+    """Temperature and truncation of a row that samples, in transformers' order. They depend on the scores alone."""
     chosen: list[LogitsProcessor] = []
     if sampling.temperature != 1.0:
         chosen.append(TemperatureLogitsWarper(float(sampling.temperature)))

@@ -105,7 +105,7 @@ def test_alignments_are_the_same_compiled_and_in_python(
 ) -> None:
     """Along a copy that breaks off, or moves by as many positions as a step gives."""
     assert COMPILED is not None
-    compiled, place = COMPILED.align(source, band, free, MOVE_EVERY, SOON, NEAR), 0
+    compiled, place = COMPILED.align(band, MOVE_EVERY, SOON, NEAR, source, free), 0
     in_python = Alignment(source, band, free)
     for kind, shift, length in steps:
         place = min(max(place + shift, 0), len(source) + 2)
@@ -127,10 +127,10 @@ def test_wrong_arguments_of_compiled_alignments_raise() -> None:
             return 1
 
     assert COMPILED is not None
-    right = ([1, 2, 3], 16, 0, 32, 24, 3)
+    right = (16, 32, 24, 3, [1, 2, 3], 0)
     alignment = COMPILED.align(*right)
     tokens = [1, Emptying(), 3]
-    for place, wrong in enumerate((tokens, 1, -1, 0, -1, 2**21)):
+    for place, wrong in enumerate((1, 0, -1, 2**21, tokens, -1)):
         with pytest.raises((IndexError, ValueError)):
             COMPILED.align(*right[:place], wrong, *right[place + 1 :])
     tokens = [1, Emptying(), 3]

@@ -8,7 +8,7 @@ from copyspec.tree import Origin
 
 VERSION: int
 
-def align(source: Sequence[int], band: int, free: int, move_every: int, soon: int, near: int, /) -> Alignment: ...
+def align(band: int, move_every: int, soon: int, near: int, source: Sequence[int], free: int = ..., /) -> Alignment: ...
 def arrange(
     tokens: list[int],
     parents: list[int],

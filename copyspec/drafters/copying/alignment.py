@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,9 +156,10 @@ class Alignment:
         self._set_band(start, stop - start)
 
 
-def align(source: Sequence[int], free: int = 0) -> Alignment:
-    """Make an `Alignment`: in C, if that was compiled, and then of another class with the same methods."""
-    if COMPILED is None:
-        return Alignment(source, free=free)
-    made: Alignment = COMPILED.align(source, BAND, free, MOVE_EVERY, SOON, NEAR)
-    return made
+def _align(source: Sequence[int], free: int = 0) -> Alignment:
+    return Alignment(source, free=free)
+
+
+align: Callable[..., Alignment] = _align if COMPILED is None else partial(COMPILED.align, BAND, MOVE_EVERY, SOON, NEAR)
+"""Make an `Alignment` of a source (and `free`): in C, if that was compiled, and then of another class with the same
+methods."""

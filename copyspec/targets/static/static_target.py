@@ -28,7 +28,7 @@ from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import refusal
 from copyspec.targets.static.running import ProgramRunner, Size
 from copyspec.targets.static.static_session import StaticSession
-from copyspec.targets.wrapped import check_mode
+from copyspec.targets.wrapped import training_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -105,7 +105,8 @@ class StaticTarget:
         they can join."""
         if not self._is_wanted():
             return self.inner.open(prompts, new_tokens)
-        check_mode(self.model)
+        if self.model.training:
+            raise training_error(self.model)
         with self._lock:
             self._check_weights()
             if not self._sessions:

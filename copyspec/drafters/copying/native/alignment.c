@@ -313,8 +313,8 @@ PyObject *
 draft_align(PyObject *module, PyObject *args)
 {
     PyObject *given;
-    Py_ssize_t band, free, move_every, soon, within;
-    if (!PyArg_ParseTuple(args, "Onnnnn", &given, &band, &free, &move_every, &soon, &within)) {
+    Py_ssize_t band, move_every, soon, within, free = 0;
+    if (!PyArg_ParseTuple(args, "nnnnO|n", &band, &move_every, &soon, &within, &given, &free)) {
         return NULL;
     }
     if (band < 2 || band > LARGEST_BAND || free < 0 || move_every < 1 || soon < 0 || soon > LARGEST_BAND ||

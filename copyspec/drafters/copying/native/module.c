@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 12 /* of what the functions take and return: compiled.py knows the same */
+#define VERSION 13 /* of what the functions take and return: compiled.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -268,7 +268,7 @@ PyDoc_STRVAR(arrange_doc,
              "The fields of a DraftTree of the first `count` nodes: CopyDrafter._tree.");
 
 PyDoc_STRVAR(align_doc,
-             "align(source, band, free, move_every, soon, near)\n\n"
+             "align(band, move_every, soon, near, source, free=0)\n\n"
              "An `alignment.Alignment`, with the constants of that module.");
 
 PyDoc_STRVAR(best_chain_doc,
