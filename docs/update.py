@@ -85,7 +85,7 @@ def measured() -> str:
         return ""
     rows = [row for report in reports for row in _rows(report)]
     real = RESULTS / REAL
-    note = []
+    note: list[str] = []
     if real.exists():
         real_rows, note = _real_section(json.loads(real.read_text(encoding="utf-8")))
         rows = [*real_rows, *rows]
