@@ -193,6 +193,7 @@ def test_files_that_fail_to_be_written_keep_their_journal(tmp_path: Path, monkey
 
 SERVER = """
 import json, os, signal, sys
+from pathlib import Path
 from copyspec.cli import main
 import copyspec.cli.gec as command
 from copyspec.pipelines import FunctionCorrector
@@ -220,6 +221,8 @@ def run(log, moment, arguments):
             return real(*args, **options)
 
         setattr(os, name, wrapped)
+        if hasattr(Path, "_accessor"):  # in Python 3.10 paths keep os's functions
+            setattr(Path._accessor, name, wrapped)
 
     if isinstance(moment, list):
         kill_at(*moment)
