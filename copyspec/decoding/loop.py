@@ -13,7 +13,7 @@ from itertools import accumulate, chain, pairwise
 
 import torch
 
-from copyspec.budget import Budget, CostModel
+from copyspec.budget import CostModel
 from copyspec.decoding import reuse
 from copyspec.decoding.controller import fit
 from copyspec.decoding.meter import PassCost, PassTimes
@@ -31,6 +31,9 @@ REFILL_SHARE = 0.25
 """Share of the batch that must be free before rows join it: joining copies the caches of all rows."""
 
 _AS_IT_IS = nullcontext()
+
+Marks = tuple[float, float, float, float, float, float, float]
+"""When a pass began, had its drafts, was launched, had settled the last one, had its picks, was verified, and ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,26 +159,30 @@ class Batch:
 
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one forward pass of the target for all rows."""
-        rows, session, draft, clock = self.rows, self._session, self._draft, self._costs.clock
+        rows, session, target, clock = self.rows, self._session, self._target, self._costs.clock
         assert session is not None
         longest = max([len(row.chain) for row in rows])
         is_first = longest > 1 or self._times.passes == rows[0].meter.before.passes
         fills_prefixes = any([row.model_state is not None for row in rows])
         if fills_prefixes:
-            reuse.check_state(rows, self._target)
+            reuse.check_state(rows, target)
         started = clock()
-        drafting = self._target.supports_drafts and any([row.drafts for row in rows])
         budget, trees, allowed = None, [EMPTY] * len(rows), 0
-        if drafting:
+        if target.supports_drafts and any([row.drafts for row in rows]):
+            draft = self._draft
             budget = self._costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
-            trees, allowed = self._propose(budget)
+            if not target.supports_trees:
+                budget = replace(budget, chain=True)
+            trees, allowed = fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
+            if not target.supports_trees:
+                trees = [tree.first_chain() for tree in trees]
         proposed = clock()
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
         with inference_mode(True) if shows else _AS_IT_IS:
             logits, states = self._score(trees) if shows else (session.score([row.chain for row in rows], trees), None)
             launched = clock()
-            if drafting:
+            if budget is not None:
                 # What the next pass need not know is done here, while the device works on this one.
                 self._costs.learn()
                 for row in rows:
@@ -189,29 +196,37 @@ class Batch:
         # A row that has ended needs no cache for its last accepted tokens.
         session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
         if is_first and fills_prefixes:
-            reuse.keep(rows, session, self._target)
-        committed = clock()
-        times, sizes, beside = self._times, [len(tree.tokens) for tree in trees], settled - launched
-        nodes = max(sizes)
-        seconds = scored - proposed - (beside if self._blocks else 0.0)
-        times.passes += 1
-        times.runner = session.runner
-        times.draft += proposed - started
-        times.verify += verified - scored
-        times.other += committed - verified + (beside if self._blocks else 0.0)
-        if is_first:
-            times.prefill += seconds
-            self._costs.observe_first(len(rows), longest + nodes, seconds)
-        else:
-            times.target += seconds
-            if session.is_settled:
-                self._costs.observe(len(rows), nodes, seconds)
+            reuse.keep(rows, session, target)
+        marks = started, proposed, launched, settled, scored, verified, clock()
+        sizes = [len(tree.tokens) for tree in trees]
+        self._record(marks, longest if is_first else 0, max(sizes))
         if budget is not None:
             cost = PassCost.of(budget, sizes, allowed)
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, cost)
         count = len(rows)
         return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
+
+    def _record(self, marks: Marks, read: int, nodes: int) -> None:
+        """Add the times of a pass, and let the cost model learn from it. `read`: tokens of the longest prompt that it
+        read, if any; `nodes`: of its largest tree."""
+        started, proposed, launched, settled, scored, verified, committed = marks
+        beside = settled - launched if self._blocks else 0.0
+        seconds = scored - proposed - beside
+        times, rows, session = self._times, len(self.rows), self._session
+        assert session is not None
+        times.passes += 1
+        times.runner = session.runner
+        times.draft += proposed - started
+        times.verify += verified - scored
+        times.other += committed - verified + beside
+        if read:
+            times.prefill += seconds
+            self._costs.observe_first(rows, read + nodes, seconds)
+        else:
+            times.target += seconds
+            if session.is_settled:
+                self._costs.observe(rows, nodes, seconds)
 
     def drop_finished(self) -> None:
         """Remove rows that have ended; close the session after the last one."""
@@ -276,15 +291,6 @@ class Batch:
         if any([row.contrast is not None for row in rows]):
             logits = contrasted(rows, trees, logits)
         return logits, states
-
-    def _propose(self, budget: Budget) -> tuple[list[DraftTree], int]:
-        """Draft a tree per row, cut to the size that pays; also return the largest size allowed."""
-        rows = self.rows
-        if self._target.supports_trees:
-            return fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
-        budget = replace(budget, chain=True)
-        trees, allowed = fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
-        return [tree.first_chain() for tree in trees], allowed
 
 
 def going(goes_on: Sequence[bool]) -> list[int]:

@@ -79,7 +79,7 @@ class TreeSession(ABC):
             kept = 1
             if self._chains_only:
                 chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
-            if kept > tree_width and _equal(starts) and (longest == 1 or _equal(list(map(len, chains)))):
+            if kept > tree_width and len(set(starts)) == 1 and (longest == 1 or len(set(map(len, chains))) == 1):
                 self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
                 return self._continue(chains, starts[0], kept)
             return self._score(self._laid_out(starts, chains, trees))
@@ -123,7 +123,7 @@ class TreeSession(ABC):
             elif self._needs_pieces(chains, 0):
                 for row, chain in enumerate(chains):
                     self._prefill(row, chain, starts[row])
-            elif _equal(starts) and _equal(list(map(len, chains))):
+            elif len(set(starts)) == 1 and len(set(map(len, chains))) == 1:
                 self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
                 self._continue(chains, starts[0], 1)
             else:
@@ -221,7 +221,7 @@ class TreeSession(ABC):
 
     def _read(self, chains: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """Cache chains with the model's own causal mask: in one pass if starts and lengths are equal, else by row."""
-        if _equal(starts) and _equal(list(map(len, chains))) and not self._needs_pieces(chains, 0):
+        if len(set(starts)) == 1 and len(set(map(len, chains))) == 1 and not self._needs_pieces(chains, 0):
             self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
             self._continue(chains, starts[0], 1)
             return
@@ -250,7 +250,3 @@ def only_chain(tree: DraftTree) -> Sequence[int]:
     if any(parent != node - 1 for node, parent in enumerate(tree.parents)):
         raise ValueError("this target verifies chains only: pass DraftTree.first_chain() of each tree")
     return tree.tokens
-
-
-def _equal(numbers: Sequence[int]) -> bool:
-    return numbers.count(numbers[0]) == len(numbers)
