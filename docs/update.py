@@ -47,8 +47,8 @@ METHOD = "copyspec"
 SURVEY = "spec-bench.json"
 REAL = "real-smollm2-float32.json"
 REAL_NOTE = (
-    "smollm2: its own outputs (`python -m benchmarks.real`); files: `copyspec gec`, 8 texts at once\n"
-    "(`python -m benchmarks.speed.gec_files`); both as CPU time of one thread. Random tokens cannot be copied."
+    "smollm2: its own outputs (`python -m benchmarks.real`), {} of {}; files: `copyspec gec`, 8 texts at once\n"
+    "(`python -m benchmarks.speed.gec_files`), CPU time of one thread. Random tokens cannot be copied."
 )
 
 
@@ -85,8 +85,10 @@ def measured() -> str:
         return ""
     rows = [row for report in reports for row in _rows(report)]
     real = RESULTS / REAL
+    note: list[str] = []
     if real.exists():
-        rows = [*_real_rows(json.loads(real.read_text(encoding="utf-8"))), *rows]
+        real_rows, note = _real_section(json.loads(real.read_text(encoding="utf-8")))
+        rows = [*real_rows, *rows]
     for path in sorted(RESULTS.glob("gec-files*.json")):
         rows += _file_rows(json.loads(path.read_text(encoding="utf-8")))
     head = [
@@ -108,25 +110,27 @@ def measured() -> str:
             "Total times of the same prompts in one process, medians of repeats. `generate` and prompt lookup are",
             "transformers' own, plain is copyspec without drafts. Commands:",
             *(f"{command}" + ("," if command != commands[-1] else ".") for command in commands),
-            *([REAL_NOTE] if real.exists() else []),
+            *note,
         ]
     )
 
 
-def _real_rows(report: dict[str, Any]) -> list[str]:
-    """Return a row per task of a real model's run. CPU time is used, since the machine was shared."""
-    from benchmarks.real.report import figures
+def _real_section(report: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return a row per task of a real model's run, and the note below the table."""
+    from benchmarks.real.report import figures, published
 
+    suffix, time = published(report)
+    threads = "one thread" if report["threads"] == 1 else f"{report['threads']} threads"
     rows = []
     for task in dict.fromkeys(run["task"] for run in report["runs"]):
         runs = [run for run in report["runs"] if run["task"] == task]
         found = figures(runs, ("generate", "lookup", "plain"))
-        over = [f"{found[f'over {name}, processor']:.2f}x" for name in ("generate", "lookup", "plain")]
+        over = [f"{found[f'over {name}{suffix}']:.2f}x" for name in ("generate", "lookup", "plain")]
         outputs = [each for run in runs for each in run["methods"][METHOD]["parted"]]
         name = f"{report['model']}, {task.replace('_', ' ')}"
         equal = f"{outputs.count(None)} of {len(outputs)}"
         rows.append(f"| {name} | {report['dtype']} | {found['tokens a pass']:.1f} | {' | '.join(over)} | {equal} |")
-    return rows
+    return rows, [REAL_NOTE.format(time, threads)]
 
 
 def _rows(report: dict[str, object]) -> list[str]:

@@ -25,6 +25,15 @@ def table(report: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def published(report: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the suffix of the ratios in `figures` that README and charts show, and its name.
+
+    CPU time of one thread hardly depends on other work of the machine. That of several threads includes the time in
+    which they wait for each other, so wall time is shown.
+    """
+    return (", processor", "CPU time") if report["threads"] == 1 else ("", "wall time")
+
+
 def figures(runs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> dict[str, float]:
     """Summarise `runs`: `over NAME` and `over NAME, processor` for each other method, and the table's other columns."""
     own = [run["methods"][OWN] for run in runs]

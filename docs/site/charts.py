@@ -156,8 +156,9 @@ def _speed(found: dict[str, Any], name: str) -> Chart:
 
 
 def _real(found: dict[str, Any], name: str) -> Chart:
-    from benchmarks.real.report import figures
+    from benchmarks.real.report import figures, published
 
+    suffix, time = published(found)
     groups = []
     for task in dict.fromkeys(run["task"] for run in found["runs"]):
         runs = [run for run in found["runs"] if run["task"] == task]
@@ -166,15 +167,15 @@ def _real(found: dict[str, Any], name: str) -> Chart:
         bars = [
             Bar(
                 f"over {NAMES.get(each, each)}",
-                told[f"over {each}, processor"],
-                f"{told[f'over {each}, processor']:.2f}x, {told['tokens a pass']:.1f} tokens a pass",
+                told[f"over {each}{suffix}"],
+                f"{told[f'over {each}{suffix}']:.2f}x, {told['tokens a pass']:.1f} tokens a pass",
             )
             for each in others
         ]
         groups.append((task.replace("_", " "), bars))
     where = " (AVX2)" if "avx2" in name else ""
     title = f"A real model's own outputs: {found['model']}, {found['dtype']}{where}"
-    return Chart(title, "speed-up, in CPU time", groups, name, about=_where(found))
+    return Chart(title, f"speed-up, in {time}", groups, name, about=_where(found))
 
 
 def _files(found: dict[str, Any], name: str) -> Chart:

@@ -101,13 +101,23 @@ def test_callers_with_other_draft_options_or_sizes_get_their_own_batch(callers: 
         assert [*some.result(), *none.result(), *callers.texts(PROMPTS[2])] == wanted
 
 
+class Note(StoppingCriteria):
+    """Notes whose row is decoded, token by token, in the thread that decodes."""
+
+    def __init__(self, name: str, decoded: list[str]) -> None:
+        self.name, self.decoded = name, decoded
+
+    def __call__(self, input_ids: object, scores: object, **_: object) -> bool:  # type: ignore[override]
+        self.decoded.append(self.name)
+        return False
+
+
 def test_a_caller_of_many_does_not_keep_one_waiting(callers: Callers) -> None:
-    ended: list[str] = []
+    decoded: list[str] = []
 
     def ask(name: str, *prompts: str) -> None:
-        options = {**callers.options, "batch_size": 1, "max_new_tokens": 4}
-        for chunk in callers.engine.stream(list(prompts), **options):  # type: ignore[arg-type]
-            ended.extend([name] if chunk.result is not None else [])
+        options = {**callers.options, "batch_size": 1, "max_new_tokens": 4, "ignore_eos": True}
+        list(callers.engine.stream(list(prompts), stopping_criteria=[Note(name, decoded)], **options))  # type: ignore[arg-type]
 
     with callers.engine._lock:
         threads = [threading.Thread(target=ask, args=("many", *PROMPTS, *PROMPTS))]
@@ -118,7 +128,7 @@ def test_a_caller_of_many_does_not_keep_one_waiting(callers: Callers) -> None:
         until(lambda: callers.waiting == 2)
     for thread in threads:
         thread.join()
-    assert ended.index("one") <= 2 and len(ended) == 17
+    assert decoded.index("one") <= 2 * 4 and len(decoded) == 17 * 4
 
 
 def test_closing_a_stream_frees_its_row_within_a_step(callers: Callers) -> None:
