@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -157,6 +157,14 @@ def quantile(values: Sequence[float], q: float) -> float:
         return 0.0
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def until_end(tokens: list[int], ends: Container[int]) -> list[int]:
+    """Cut a row after its end of sequence: the rest is padding of the batch."""
+    for position, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: position + 1]
+    return tokens
 
 
 def ratio(numerator: float, denominator: float) -> float:

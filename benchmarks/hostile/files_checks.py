@@ -80,7 +80,7 @@ def _verbatim(name: str, found: Found, label: str, data: bytes, written: bytes, 
     texts = [apply(part.text, edits) for part, edits in seen.parts]
     if "".join(texts).encode("utf-8", "surrogateescape") != written:
         found.say("bytes outside the edits", label)
-    if name in ("lines", "parallel") and written.splitlines().__len__() != data.splitlines().__len__():
+    if name in ("lines", "parallel") and len(written.splitlines()) != len(data.splitlines()):
         found.say("structure", label, "another number of lines")
 
 

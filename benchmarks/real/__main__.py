@@ -26,7 +26,7 @@ import torch
 import copyspec
 from benchmarks.real.cases import TASKS, Case, read_cases
 from benchmarks.real.report import table
-from benchmarks.transcripts import machine, write_json
+from benchmarks.transcripts import machine, until_end, write_json
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -44,9 +44,8 @@ class Run:
     passes: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    parts: dict[str, float] = field(
-        default_factory=dict
-    )  # seconds spent in forward passes, drafting, verifying and elsewhere
+    parts: dict[str, float] = field(default_factory=dict)
+    """Seconds spent in forward passes, drafting, verifying and elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +114,10 @@ class Bench:
         )
         end = model.generation_config.eos_token_id
         ends = set(end) if isinstance(end, list) else {end}
-        return Run([_until(row, ends) for row in tokens[:, width:].tolist()])
+        return Run([until_end(row, ends) for row in tokens[:, width:].tolist()])
 
     def _count(self, *_: object) -> None:
         self._passes += 1
-
-
-def _until(tokens: list[int], ends: set[object]) -> list[int]:
-    for place, token in enumerate(tokens):
-        if token in ends:
-            return tokens[: place + 1]
-    return tokens
 
 
 def measure(bench: Bench, cases: Sequence[Case], methods: Sequence[str], repeats: int) -> dict[str, Any]:
@@ -197,9 +189,8 @@ def main() -> int:
         return 0
     if given.transcripts is None:
         parser.error("give the folder of the transcripts, or --report")
-    methods = [
-        name for name in given.methods if given.batch == 1 or name != "lookup"
-    ]  # prompt lookup does not support batches
+    # Prompt lookup does not support batches.
+    methods = [name for name in given.methods if given.batch == 1 or name != "lookup"]
     torch.set_num_threads(given.threads)
     setting = Setting(given.max_new_tokens, given.threads, given.batch)
     head = {"model": given.model, "dtype": given.dtype, **asdict(setting), "repeats": given.repeats}

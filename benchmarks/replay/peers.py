@@ -1,9 +1,8 @@
 """Runs the compiled drafting code of ArcticInference and SGLang, if installed, as methods of the replay.
 
 Neither accepts references or is told which text is edited, but both see the prompt, which contains these texts. Both
-run
-with better settings than they ship with: Arctic drafts trees, which neither its plugin nor vLLM does; SGLang gets the
-prompt as an external corpus for one request, which its server does not support.
+run with better settings than they ship with: Arctic drafts trees, which neither its plugin nor vLLM does; SGLang gets
+the prompt as an external corpus for one request, which its server does not support.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from typing import Any
 from copyspec.budget import Budget
 from copyspec.tree import EMPTY, DraftTree
 
-ARCTIC_DEPTH, ARCTIC_FACTOR = 64, 4.0  # the best on the recorded outputs; 10 % of a path at least
+ARCTIC_DEPTH, ARCTIC_FACTOR = 64, 4.0  # the best on the recorded outputs, with paths of probability 0.1 or more
 SGLANG_DEPTH, SGLANG_BREADTH = 18, 10  # SGLang's defaults
 SGLANG_CORPUS_SHARE = 0.75  # share of the nodes for the prompt's automaton; better than 0.25, 0.5 and 1
-
 
 ARCTIC, SGLANG = "arctic_inference.suffix_decoding", "sglang.srt.speculative.cpp_ngram.ngram_corpus"
 

@@ -12,6 +12,7 @@ import torch
 
 from benchmarks.speed.models import Model, Replay, ReplayTarget
 from benchmarks.speed.prompts import Case
+from benchmarks.transcripts import until_end
 from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
@@ -173,7 +174,7 @@ class Methods:
             **extra,
         )
         rows = tokens[:, width:].tolist()
-        return Run(outputs=[_until_end(row, limits.eos_token_ids) for row in rows])
+        return Run(outputs=[until_end(row, limits.eos_token_ids) for row in rows])
 
 
 class _Passes:
@@ -215,11 +216,3 @@ def _request(case: Case, limits: Limits, drafter: Callable[[], Drafter] | None) 
         sources=case.sources,
         drafter=drafter,
     )
-
-
-def _until_end(tokens: list[int], eos: frozenset[int]) -> list[int]:
-    """Cut a row after its end of sequence: the rest is padding of the batch."""
-    for position, token in enumerate(tokens):
-        if token in eos:
-            return tokens[: position + 1]
-    return tokens

@@ -29,7 +29,7 @@ import torch
 import copyspec
 from benchmarks.speed.methods import LOOKUP_TOKENS, synchronise
 from benchmarks.speed.report import surroundings
-from benchmarks.transcripts import ratio, write_json
+from benchmarks.transcripts import ratio, until_end, write_json
 from copyspec.pipelines import (
     Done,
     FileJob,
@@ -109,7 +109,7 @@ class Baselines:
             pad_token_id=pad,
             **extra,
         )
-        outputs = [_until_end(row, eos) for row in tokens[:, 1 if is_encoder_decoder else width :].tolist()]
+        outputs = [until_end(row, eos) for row in tokens[:, 1 if is_encoder_decoder else width :].tolist()]
         for output in outputs:
             codec.decode(output)
         return outputs
@@ -262,14 +262,6 @@ def _methods(engine: copyspec.Engine, options: argparse.Namespace) -> dict[str, 
     for size in options.batch_sizes:
         methods[f"files-{size}"] = files_method(engine, size, options)
     return methods
-
-
-def _until_end(tokens: list[int], eos: frozenset[int]) -> list[int]:
-    """Cut a row after its end of sequence: the rest is padding of the batch."""
-    for position, token in enumerate(tokens):
-        if token in eos:
-            return tokens[: position + 1]
-    return tokens
 
 
 def _parser() -> argparse.ArgumentParser:

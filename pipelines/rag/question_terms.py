@@ -122,7 +122,7 @@ class _Factors:
 def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: Stems) -> float:
     """Return the bonus of a text for what it has besides words shared with the question."""
     bonus = 0.0
-    known = {term for term in split(question)}
+    known = set(split(question))
     bonus += TYPE_BONUS * _has_kind(question, sentence, split)
     if ASKS_NAME.search(question) and any(not known.issuperset(split(name[0])) for name in _CODE.finditer(sentence)):
         bonus += TYPE_BONUS
