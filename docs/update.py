@@ -48,7 +48,7 @@ SURVEY = "spec-bench.json"
 REAL = "real-smollm2-float32.json"
 REAL_NOTE = (
     "smollm2: its own outputs (`python -m benchmarks.real`), {} of {}; files: `copyspec gec`, 8 texts at once\n"
-    "(`python -m benchmarks.speed.gec_files`), CPU time of one thread. Random tokens cannot be copied."
+    "(`python -m benchmarks.speed.gec_files`), CPU time. Random tokens cannot be copied."
 )
 
 
