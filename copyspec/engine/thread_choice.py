@@ -17,6 +17,10 @@ PAYS = 0.8
 """Doubling the threads must reduce the pass time to this fraction, else the smaller number is kept: extra threads take
 cores that others may need, and beside a busy program they cost far more than they gain."""
 
+STAYS = 0.95
+"""A count at which a model starts is halved if it does not reduce the pass time to this fraction of that at half the
+threads. The passes compared read a few tokens; prompts and large drafts, which are limited by arithmetic, gain more."""
+
 TRIES = 3  # passes per trial
 LATE = 4  # latest passes at the current count that a trial is compared with
 HOPELESS = 2.0  # times the mean of those latest passes: a trial of more threads stops at the first pass this slow
@@ -95,7 +99,7 @@ class ThreadChoice:
         is_more = self._tried > self.count
         if len(self._trial) < TRIES and not (is_more and ratio > HOPELESS * now):
             return
-        if tried < PAYS * now if is_more else tried < now / PAYS:
+        if tried < PAYS * now if is_more else tried < now / STAYS:
             self._settle(self._tried, f"passes take {tried / now:.2f} of the time")
             self._is_measured = is_more or self.count == 1
         else:
