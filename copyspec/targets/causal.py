@@ -13,7 +13,6 @@ from copyspec.targets.columns import Columns, tree_masks
 from copyspec.targets.facts import ModelFacts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.hooks.cpu_parity import segmented_masks
-from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
@@ -88,7 +87,7 @@ class CausalSession(TreeSession):
         packed = torch.from_numpy(columns.packed)
         tokens, positions = packed if self._is_on_cpu else packed.to(facts.device, non_blocking=True)
         masks = columns.mask if columns.mask is not None else tree_masks(columns, facts)
-        with self._few_shapes_entered() if facts.few_shapes else _UNCHANGED:
+        with _UNCHANGED if facts.attention is None and not facts.few_shapes else self._attending():
             if facts.positions == "argument":
                 if self._is_on_cpu and facts.zero.dtype == torch.bfloat16 and tokens.shape[0] == 1:
                     masks = segmented_masks(masks, columns)
@@ -98,9 +97,9 @@ class CausalSession(TreeSession):
                 return self._forward(tokens, positions, masks, columns.kept)
 
     @contextmanager
-    def _few_shapes_entered(self) -> Iterator[None]:
-        wanted = GROUPED if self._facts.group > 1 else None
-        with masked_attention(self._model, self._facts.configs, wanted), without_cudnn_attention(self._facts.device):
+    def _attending(self) -> Iterator[None]:
+        facts = self._facts
+        with masked_attention(self._model, facts.configs, facts.attention), without_cudnn_attention(facts.device):
             yield
 
     def _forward(

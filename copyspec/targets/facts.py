@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from copyspec.targets.hooks.attention import configs
+from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.grouped import group_size
 from copyspec.targets.hooks.positions import PositionStyle, position_style
 from copyspec.targets.limits import max_length
@@ -46,7 +47,8 @@ class ModelFacts:
     positions: PositionStyle
     configs: tuple[PreTrainedConfig, ...]  # of the model and its parts, each with its own attention implementation
     few_shapes: bool  # whether passes use few fixed sizes, because kernels are planned for each shape
-    group: int  # query heads per key head that masked attention processes together; 1: transformers' attention
+    attention: str | None  # of passes with masks, in transformers' registry; None: the model's own
+    group: int  # query heads per key head for which `attention` takes a mask each, after each other
     mask_format: tuple[npt.DTypeLike, int] | None
     """NumPy's dtype of the size of the model's, and the bits of `lowest`, where one mask on a CPU serves all layers."""
 
@@ -61,6 +63,7 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
     chunk = getattr(config, "attention_chunk_size", None)
     kinds, lowest = _attention_kinds(config, window, chunk), torch.full((), torch.finfo(dtype).min, dtype=dtype)
     few_shapes = prefers_few_shapes(device)
+    group = group_size(model, config) if positions == "argument" else 1
     mask_format = None
     if device.type == "cpu" and kinds == ("full_attention",) and not few_shapes and dtype in _MASK_FORMATS:
         as_bytes = bytes(lowest.unsqueeze(0).view(torch.uint8).tolist())
@@ -78,7 +81,8 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         positions=positions,
         configs=_configs_of(model),
         few_shapes=few_shapes,
-        group=group_size(model, config) if few_shapes and positions == "argument" else 1,
+        attention=GROUPED if group > 1 else None,
+        group=group if few_shapes else 1,
         mask_format=mask_format,
     )
 

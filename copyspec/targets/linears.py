@@ -33,7 +33,7 @@ except ImportError:  # the source is native/linear.c
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
@@ -171,12 +171,13 @@ def _forward(module: nn.Linear) -> Forward:
         arrays = held.arrays(weight, bias)
         if arrays is None:
             return linear(input, weight, bias)
-        output = torch.empty((*input.shape[:-1], weight.shape[0]), dtype=input.dtype)
-        given, found = _numbers(input.reshape(rows, size)), _numbers(output.view(rows, -1))
-        for at in range(0, rows, _linear.MOST_ROWS):
-            piece = slice(at, at + _linear.MOST_ROWS)
-            _linear.linear(found[piece], given[piece], *arrays, torch.get_num_threads())
-        return output
+        output = input.new_empty(rows, weight.shape[0])
+        given, found, most = _numbers(input.reshape(rows, size)), _numbers(output), _linear.MOST_ROWS
+        if rows <= most:
+            _linear.linear(found, given, *arrays, torch.get_num_threads())
+        for at in range(0, rows if rows > most else 0, most):
+            _linear.linear(found[at : at + most], given[at : at + most], *arrays, torch.get_num_threads())
+        return output.view(*input.shape[:-1], -1)
 
     return forward
 

@@ -1,8 +1,8 @@
-"""Masked grouped-query attention without copying the keys: query heads that share a key head are concatenated as if
-they were additional queries.
+"""Masked grouped-query attention without copying the keys.
 
 With a mask, transformers first expands keys and values to all query heads (`repeat_kv`): 4.2 GB per pass at 8,000
-tokens of a model of Llama-3-8B's shape.
+tokens of a model of Llama-3-8B's shape. On a GPU, query heads that share a key head are concatenated as if they were
+additional queries. PyTorch's kernel for CPUs takes grouped keys as they are, with the same bits.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ def grouped_attention_forward(
         )
         return attended, None
     assert attention_mask is not None
+    if query.is_cpu and attention_mask.shape[2] == nodes:
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling, enable_gqa=group > 1
+        )
+        return out.transpose(1, 2).contiguous(), None
     if attention_mask.shape[2] != group * nodes:
         attention_mask = attention_mask[:, :, :nodes].repeat(1, 1, group, 1)
     out = torch.nn.functional.scaled_dot_product_attention(

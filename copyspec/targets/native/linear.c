@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define VERSION 3 /* of the arguments and the order of sums; must equal VERSION in linears.py */
+#define VERSION 4 /* of the arguments and the order of sums; must equal VERSION in linears.py */
 
 #if HAS_KERNELS
 

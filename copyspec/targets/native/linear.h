@@ -39,6 +39,7 @@ typedef struct {
 
 #if HAS_KERNELS
 extern const Kernel AVX512_KERNEL, AVX2_KERNEL;
+void avx512_multiply_floats(const Product *product, Py_ssize_t first, Py_ssize_t last); /* of AVX512_KERNEL */
 #endif
 
 #endif

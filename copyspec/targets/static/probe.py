@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from copyspec.targets.hooks.attention import masked_attention
-from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.packing import pack
@@ -41,13 +40,12 @@ def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout)
         return f"{name} has layers of kind {sorted(set(facts.kinds) - KINDS)[0]!r}"
     key_values = KeyValues(layout, 1, SLOTS)
     nodes, enter = 1 + len(TREE), enter_causal(model, facts)
-    grouped = GROUPED if facts.group > 1 else None
     found: list[torch.Tensor] = []
     for by_tree in (True, False):
         program = StaticProgram(enter, model, facts, key_values, (1, nodes, SLOTS), tree_attention=by_tree)
         packed = np.zeros((program.fields(), 1, nodes), np.int64)
         pack(packed, [0], [[0]], [TREE], [[]], SLOTS - 1)
-        with masked_attention(model, facts.configs, NAME if by_tree else grouped), callers() as layers:
+        with masked_attention(model, facts.configs, NAME if by_tree else facts.attention), callers() as layers:
             try:
                 found.append(program(torch.from_numpy(packed).to(facts.device)).double())
             except Exception as error:  # from a layer that does not understand the mask

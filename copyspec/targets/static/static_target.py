@@ -15,7 +15,6 @@ from copyspec.forks import at_rest
 from copyspec.static_options import StaticOptions
 from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
-from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
 from copyspec.targets.session import TreeSession
@@ -159,8 +158,7 @@ class StaticTarget:
     @contextmanager
     def _entered(self) -> Iterator[None]:
         with ExitStack() as stack:
-            grouped = GROUPED if self.facts.group > 1 else None
-            wanted = tree_attention.NAME if self.by_length else grouped
+            wanted = tree_attention.NAME if self.by_length else self.facts.attention
             stack.enter_context(masked_attention(self.model, self.facts.configs, wanted))
             stack.enter_context(without_cudnn_attention(self.facts.device))
             yield
