@@ -203,6 +203,6 @@ class _Held:
 
 def _numbers(tensor: torch.Tensor) -> Numbers:
     """View a tensor as an array that shares its memory; bfloat16 as raw bits, since NumPy has no such type."""
-    tensor = tensor.detach()
+    tensor = tensor.detach() if tensor.requires_grad else tensor
     array: Numbers = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy()
     return array

@@ -247,6 +247,8 @@ def _vllm(found: dict[str, Any], name: str) -> Chart:
 def _prices(found: dict[str, Any], name: str) -> Chart:
     groups = []
     for each in found["tables"]:
+        if each["threads"] != found["tables"][0]["threads"]:
+            continue
         base = each["prices"]["torch's linear layers"][0]["cpu_seconds"]
         for at, price in enumerate(each["prices"]["as it is run"]):
             bars = [
@@ -259,8 +261,8 @@ def _prices(found: dict[str, Any], name: str) -> Chart:
                 if at < len(rows)
             ]
             groups.append((f"{each['dtype']}, {price['tokens']} tokens", bars))
-    title = f"What a pass costs on a CPU{' (AVX2)' if 'avx2' in name else ''}"
-    return Chart(title, "CPU time, relative to PyTorch's pass of one token", groups, name)
+    make = " (AVX2)" if "avx2" in name else " (Xeon)" if "xeon" in name else ""
+    return Chart(f"What a pass costs on a CPU{make}", "CPU time, relative to PyTorch's pass of one token", groups, name)
 
 
 def _where(found: dict[str, Any]) -> str:
