@@ -165,7 +165,11 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.drafts.cost", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.drafts.cost",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
     parser.add_argument(
         "--text", required=True, type=Path, help="text file of prose, longer than the contexts; gzip allowed"

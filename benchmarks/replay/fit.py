@@ -191,7 +191,11 @@ def fit(likelihood: Likelihood, fitted: FittedPriors, families: Sequence[str] = 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.fit", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.replay.fit",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
     parser.add_argument("--rows", type=int, default=70, help="maximum number of rows per set and half")

@@ -95,7 +95,11 @@ class Loss:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.fit_blocks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.replay.fit_blocks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument(
         "--recorded", type=float, default=RECORDED, help="weight of the prompts as recorded (default: 0.2)"

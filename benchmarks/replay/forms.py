@@ -61,7 +61,11 @@ def measure(form: Form, rows: Sequence[Transcript], tokenizer: Tokenizer, nodes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.forms", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.replay.forms",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
     parser.add_argument("--rows", type=row_count, default=200, help="number of edits in each form (default: 200)")

@@ -70,7 +70,11 @@ def filled(page: str, report: Report) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay.report", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.replay.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("transcripts", nargs="*", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", help="tokenizer.json, gzip allowed")
     parser.add_argument("--peers", help="figures of the peers' own code, as written by `benchmarks.replay --json`")

@@ -27,7 +27,11 @@ SENTENCES = Path(__file__).parent.parent / "data" / "sentences.txt"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.callers", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.callers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", default="default")
     parser.add_argument("--callers", type=int, default=200, help="number of threads that call at the same time")
     parser.add_argument(

@@ -61,7 +61,11 @@ def measure(engine: Engine, rows: Sequence[Transcript], max_new_tokens: int) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.untold", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.untold",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--model", required=True, help="folder or name of a model with a chat template")
     parser.add_argument("--rows", type=int, default=20, help="prompts per task (default: 20)")
