@@ -2,8 +2,9 @@
 
 PyTorch's matrix products of a few rows take up to three times as long as reading their weights. Where the compiled
 module (`native/linear.c`) is faster, a model's layers use it during our passes; it reads the weights in place, without
-extra memory, and the model is restored after the pass. In float32, sums round differently, as they do between any two
-numbers of rows; in bfloat16 the module is only used where it gives PyTorch's exact bits, tested per weight shape.
+extra memory, and the model is restored after the pass. In bfloat16, some processors gain with many tokens, too. In
+float32, sums round differently, as they do between any two numbers of rows; in bfloat16 the module is only used where
+it gives PyTorch's exact bits, tested per weight shape.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.float32] | NDArray[np.uint16]
+    Arrays = tuple[Numbers, Numbers | None]  # weight and bias
 
 try:
     import copyspec.targets._linear as _linear
@@ -37,10 +41,15 @@ VERSION = 4
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
-"""Tokens per pass, over all rows, for which the module is faster; single tokens in float32 are as fast in PyTorch."""
+"""Tokens per pass, over all rows, for which the module is faster on every processor it supports; single tokens in
+float32 are as fast in PyTorch."""
 
-SLOW_BFLOAT16 = frozenset({"avx2"})
-"""Instruction sets without bfloat16 products; there PyTorch takes four times as long for any number of tokens."""
+MANY, SIDE = 192, 512
+"""Tokens, and inputs and outputs of the layer, of the product that is timed to see whether the module is faster for any
+number of tokens in bfloat16."""
+
+PAYS = 1.15
+"""PyTorch's time for that product, over the module's, from which the module is used for any number of tokens."""
 
 LEAST_WEIGHTS = 1 << 16
 """Minimum number of weights of a layer: smaller ones stay in the processor's cache, so there is no time to save."""
@@ -70,11 +79,33 @@ def instructions(dtype: torch.dtype) -> str:
     return _linear.instructions(_FORMATS[dtype]) if is_there() and dtype in _FORMATS else ""
 
 
+@cache
 def multiplied(dtype: torch.dtype) -> range:
-    """Numbers of tokens per pass for which the module is faster than PyTorch."""
-    if dtype == torch.bfloat16 and instructions(dtype) in SLOW_BFLOAT16:
-        return range(1, sys.maxsize)
+    """Numbers of tokens per pass for which the module is faster than PyTorch.
+
+    In bfloat16 that may be any number. It depends on the processor, so one product is timed, once per process: PyTorch
+    takes four times as long without bfloat16 instructions, 1.6 times on Intel's with AVX-512 but no AMX, and less with
+    AMX. Either way the results have the same bits. In float32 they do not, so there no timing decides.
+    """
+    if dtype == torch.bfloat16 and is_compiled(dtype) and _gain_for_many(dtype) >= PAYS:
+        return range(ROWS[dtype].start, sys.maxsize)
     return ROWS.get(dtype, range(0))
+
+
+@in_inference_mode
+def _gain_for_many(dtype: torch.dtype) -> float:
+    """PyTorch's time for a product of many tokens over the module's; some 10 ms."""
+    given, weight = torch.zeros(MANY, SIDE, dtype=dtype), torch.zeros(SIDE, SIDE, dtype=dtype)
+    arrays = _numbers(weight), None
+    ours, theirs = [], []
+    for _ in range(5):
+        started = perf_counter()
+        _product(given, arrays)
+        between = perf_counter()
+        linear(given, weight)
+        ours.append(between - started)
+        theirs.append(perf_counter() - between)
+    return min(theirs) / min(ours)
 
 
 class FastLinears:
@@ -171,15 +202,21 @@ def _forward(module: nn.Linear) -> Forward:
         arrays = held.arrays(weight, bias)
         if arrays is None:
             return linear(input, weight, bias)
-        output = input.new_empty(rows, weight.shape[0])
-        given, found, most = _numbers(input.reshape(rows, size)), _numbers(output), _linear.MOST_ROWS
-        if rows <= most:
-            _linear.linear(found, given, *arrays, torch.get_num_threads())
-        for at in range(0, rows if rows > most else 0, most):
-            _linear.linear(found[at : at + most], given[at : at + most], *arrays, torch.get_num_threads())
-        return output.view(*input.shape[:-1], -1)
+        return _product(input.reshape(rows, size), arrays).view(*input.shape[:-1], -1)
 
     return forward
+
+
+def _product(tokens: torch.Tensor, arrays: Arrays) -> torch.Tensor:
+    """The layer's outputs, [n, out], for `tokens`, [n, in]."""
+    output = tokens.new_empty(len(tokens), len(arrays[0]))
+    given, found, most = _numbers(tokens), _numbers(output), _linear.MOST_ROWS
+    if len(given) <= most:
+        _linear.linear(found, given, *arrays, torch.get_num_threads())
+        return output
+    for at in range(0, len(given), most):
+        _linear.linear(found[at : at + most], given[at : at + most], *arrays, torch.get_num_threads())
+    return output
 
 
 class _Held:
@@ -187,9 +224,9 @@ class _Held:
 
     def __init__(self) -> None:
         self._at = (0, 0)
-        self._arrays: tuple[Numbers, Numbers | None] | None = None
+        self._arrays: Arrays | None = None
 
-    def arrays(self, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[Numbers, Numbers | None] | None:
+    def arrays(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Arrays | None:
         """The arrays; None if the module can no longer read the weights, because they moved to a GPU, for example."""
         at = (weight.data_ptr(), 0 if bias is None else bias.data_ptr())
         if at != self._at or self._arrays is None:

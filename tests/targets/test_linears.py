@@ -58,18 +58,29 @@ def test_a_row_is_the_same_among_others(dtype: torch.dtype) -> None:
 @pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
 @pytest.mark.parametrize("inputs", [576, 1536, 2048])
 @torch.inference_mode()
-def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(inputs: int) -> None:
+def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linears, "multiplied", lambda dtype: range(1, 1000))  # whatever the processor gains
     module = layer(64, inputs, torch.bfloat16)
-    is_wide = instructions(torch.bfloat16) == "avx512"
-    given = torch.randn(64 if is_wide else 300, inputs, dtype=torch.bfloat16)
+    given = torch.randn(300, inputs, dtype=torch.bfloat16)
     given[0, 0], given[1, 1] = torch.inf, torch.nan
-    if is_wide:
+    if instructions(torch.bfloat16) == "avx512":
         given[2] = 1e-39  # below the normal numbers: its instructions take these as zeros
     theirs = torch.cat([linear(given[at : at + 1], module.weight) for at in range(len(given))])
     for rows in (2, 4, 5, 8, 11, len(given)):  # by pairs, or split
         found = linears._forward(module)(given[:rows])
         assert torch.equal(theirs[:rows].isnan(), found.isnan())
         assert torch.equal(theirs[:rows].nan_to_num(), found.nan_to_num())
+
+
+@pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
+def test_a_timing_decides_only_what_changes_no_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for gain in (0.5, 1.5):
+        monkeypatch.setattr(linears, "_gain_for_many", lambda dtype, gain=gain: gain)
+        linears.multiplied.cache_clear()
+        found[gain] = [2000 in linears.multiplied(dtype) for dtype in (torch.float32, torch.bfloat16)]
+    linears.multiplied.cache_clear()
+    assert found == {0.5: [False, False], 1.5: [False, True]}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
