@@ -12,7 +12,7 @@ import torch
 from copyspec.targets.columns import Columns, tree_masks
 from copyspec.targets.facts import ModelFacts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
-from copyspec.targets.hooks.cpu_parity import segmented_masks
+from copyspec.targets.hooks.cpu_parity import split_masks
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
@@ -75,7 +75,7 @@ class CausalSession(TreeSession):
             tokens = tokens.to(self._facts.device, non_blocking=True)
         if width > 1:
             positions = torch.arange(start, start + width, device=self._facts.device).unsqueeze(0)
-            return self._forward(tokens, positions, None, kept)
+            return self._forward(tokens, positions, None, kept, prompt=tokens.numel() if kept == 1 else 0)
         if start not in self._positions:
             following = range(start, start + POSITIONS)
             split = torch.arange(start, following.stop, device=self._facts.device).view(-1, 1, 1).unbind()
@@ -89,9 +89,10 @@ class CausalSession(TreeSession):
         masks = columns.mask if columns.mask is not None else tree_masks(columns, facts)
         with _UNCHANGED if facts.attention is None and not facts.few_shapes else self._attending():
             if facts.positions == "argument":
+                prompt = 0
                 if self._is_on_cpu and facts.zero.dtype == torch.bfloat16 and tokens.shape[0] == 1:
-                    masks = segmented_masks(masks, columns)
-                return self._forward(tokens, positions, masks, columns.kept)
+                    masks, prompt = split_masks(masks, columns), columns.prompt
+                return self._forward(tokens, positions, masks, columns.kept, prompt)
             keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
             with positions_from_outside(self._model, facts.positions, positions, keys):
                 return self._forward(tokens, positions, masks, columns.kept)
@@ -108,7 +109,9 @@ class CausalSession(TreeSession):
         positions: torch.Tensor,
         masks: torch.Tensor | dict[str, torch.Tensor] | None,
         kept: int,
+        prompt: int = 0,
     ) -> torch.Tensor:
+        """`prompt`: the leading tokens that read a prompt, as a pass of their own does in plain decoding."""
         arguments: dict[str, object] = {
             "input_ids": tokens,
             "attention_mask": masks,
@@ -122,6 +125,6 @@ class CausalSession(TreeSession):
         linears = self._linears
         rows, width = tokens.shape
         pays = rows * width in linears.counts or rows * kept in linears.counts
-        with linears.used() if pays else _UNCHANGED:
+        with linears.used(prompt, rows * width) if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)

@@ -36,6 +36,12 @@ class Columns:
     mask: torch.Tensor | None = None  # [B, 1, Q, K], `visible` as an additive mask, where `lay_out` was asked for it
 
     @property
+    def prompt(self) -> int:
+        """Number of columns that read a prompt, the root included; 0 if every chain is a single token."""
+        width: int = self.slots.shape[1] - self.kept + 1
+        return width if width > 1 else 0
+
+    @property
     def tokens(self) -> IndexArray:
         tokens: IndexArray = self.packed[0]
         return tokens

@@ -13,6 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ except ImportError:  # the source is native/linear.c
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
@@ -53,6 +54,12 @@ PAYS = 1.15
 
 LEAST_WEIGHTS = 1 << 16
 """Minimum number of weights of a layer: smaller ones stay in the processor's cache, so there is no time to save."""
+
+APART, APART_OF_MANY = 512, 1024
+"""Inputs per separate sum of oneDNN's bfloat16 products: of a single token, and of several by larger weights."""
+
+READ = (2, 17, 65)
+"""Numbers of tokens for which the module's product of many tokens is compared with PyTorch's."""
 
 TRIED = 60_000
 """Outputs compared per weight shape: in bfloat16 another order of sums changes one of thirty thousand."""
@@ -100,12 +107,21 @@ def _gain_for_many(dtype: torch.dtype) -> float:
     ours, theirs = [], []
     for _ in range(5):
         started = perf_counter()
-        _product(given, arrays)
+        _product(given, arrays, APART)
         between = perf_counter()
         linear(given, weight)
         ours.append(between - started)
         theirs.append(perf_counter() - between)
     return min(theirs) / min(ours)
+
+
+@dataclass(slots=True)
+class Reading:
+    """The pass that runs, as far as it reads a prompt."""
+
+    prompt: int = 0
+    """Leading tokens that a prompt's own pass multiplies together in plain decoding; 0: none."""
+    columns: int = 0  # all tokens of the pass
 
 
 class FastLinears:
@@ -115,16 +131,18 @@ class FastLinears:
         self._forwards: list[tuple[dict[str, object], Forward]] = []  # the layer's `__dict__`, its new forward
         self.counts = range(0)
         """Numbers of tokens for which at least one layer uses the module."""
+        self._reading = Reading()
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # the model is compiled: other forwards would make torch compile it again
-        tried: dict[object, bool] = {}
+        tried: dict[object, tuple[bool, bool]] = {}
         for module in model.modules():
             if type(module) is nn.Linear and "forward" not in vars(module) and _fits(module):
                 kind = (module.weight.dtype, module.weight.shape, module.bias is None)
                 if kind not in tried:
-                    tried[kind] = _is_right(module)
-                if tried[kind]:
-                    self._forwards.append((vars(module), _forward(module)))
+                    tried[kind] = _is_right(module), _reads_right(module)
+                is_right, reads = tried[kind]
+                if is_right:
+                    self._forwards.append((vars(module), _forward(module, self._reading, reads=reads)))
                     of_layer = multiplied(module.weight.dtype)
                     self.counts = range(
                         min(self.counts.start or sys.maxsize, of_layer.start), max(self.counts.stop, of_layer.stop)
@@ -134,9 +152,14 @@ class FastLinears:
         return len(self._forwards)
 
     @contextmanager
-    def used(self) -> Iterator[None]:
+    def used(self, prompt: int = 0, columns: int = 0) -> Iterator[None]:
         """Let the layers use the module while the context is active. The caller holds the model's lock; forward passes
-        of other threads in that time use it too, with the same products."""
+        of other threads in that time use it too, with the same products.
+
+        `prompt`: how many of the pass's `columns` get the bits of a product of many tokens, as a prompt's have in plain
+        decoding; the others get those of a single token's.
+        """
+        self._reading.prompt, self._reading.columns = prompt, columns
         try:
             for names, forward in self._forwards:
                 names["forward"] = forward
@@ -151,7 +174,7 @@ def few_row_product(weight: torch.Tensor) -> Forward:
     where that is faster and exact, else with PyTorch. For weights outside of a model's layers."""
     module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     module.weight = nn.Parameter(weight, requires_grad=False)
-    return _forward(module) if _fits(module) and _is_right(module) else module.forward
+    return _forward(module, Reading()) if _fits(module) and _is_right(module) else module.forward
 
 
 def _fits(module: nn.Linear) -> bool:
@@ -168,11 +191,11 @@ def _fits(module: nn.Linear) -> bool:
 def _is_right(module: nn.Linear) -> bool:
     """Whether the module's results for many tokens equal PyTorch's for single ones: bit by bit in bfloat16, and within
     rounding in float32."""
-    forward, weight = _forward(module), module.weight
+    weight = module.weight
     tokens = min(1 + TRIED // weight.shape[0], max(ROWS[weight.dtype]))
     given = torch.randn((tokens, weight.shape[1]), generator=torch.Generator().manual_seed(0)).to(weight.dtype)
     theirs = torch.cat([linear(given[at : at + 1], weight, module.bias) for at in range(tokens)])
-    ours = forward(given)
+    ours = _product(given, _arrays(weight, module.bias), APART)
     if weight.dtype == torch.bfloat16:
         right = torch.equal(theirs, ours)
     else:
@@ -182,16 +205,37 @@ def _is_right(module: nn.Linear) -> bool:
     return right
 
 
-def _forward(module: nn.Linear) -> Forward:
-    """Create the replacement of the layer's `forward`."""
+@in_inference_mode
+def _reads_right(module: nn.Linear) -> bool:
+    """Whether the module is faster with many tokens, and its results are then those of PyTorch, bit by bit."""
+    weight = module.weight
+    if multiplied(weight.dtype).stop < sys.maxsize:
+        return False
+    # The second half nearly takes back the first: bits that another order of sums loses are among the leading ones.
+    half = torch.randn((max(READ), weight.shape[1] // 2), generator=torch.Generator().manual_seed(0))
+    given = torch.cat([half, -half * (1 + 2.0**-7)], dim=1).bfloat16()
+    mirrored = weight[:, : weight.shape[1] // 2].repeat(1, 2)
+    apart = _apart(weight.shape[1])
+    theirs = [linear(given[:tokens], mirrored) for tokens in READ]
+    return all(torch.equal(each, _product(given[: len(each)], (_numbers(mirrored), None), apart)) for each in theirs)
+
+
+def _apart(inputs: int) -> int:
+    """Inputs per separate sum in oneDNN's products of many tokens; `_reads_right` tests it."""
+    return APART_OF_MANY if inputs > APART_OF_MANY else APART
+
+
+def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False) -> Forward:
+    """Create the replacement of the layer's `forward`. `reads`: the module also multiplies prompts."""
     held = _Held()
 
     def forward(input: torch.Tensor) -> torch.Tensor:
         weight, bias = module.weight, module.bias
         size = weight.shape[1]
         rows = input.numel() // size
+        prompt = reading.prompt if rows == reading.columns else 0
         if (
-            rows not in multiplied(input.dtype)
+            (rows - prompt not in multiplied(input.dtype) and not (reads and prompt == rows))
             or input.dtype is not weight.dtype
             or torch.is_grad_enabled()
             or type(input) is not torch.Tensor
@@ -202,20 +246,29 @@ def _forward(module: nn.Linear) -> Forward:
         arrays = held.arrays(weight, bias)
         if arrays is None:
             return linear(input, weight, bias)
-        return _product(input.reshape(rows, size), arrays).view(*input.shape[:-1], -1)
+        tokens = input.reshape(rows, size)
+        if not prompt:
+            output = _product(tokens, arrays, APART)
+        else:
+            read = tokens[:prompt]
+            parts = [_product(read, arrays, _apart(size)) if reads else linear(read, weight, bias)]
+            if prompt < rows:
+                parts.append(_product(tokens[prompt:], arrays, APART))
+            output = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return output.view(*input.shape[:-1], -1)
 
     return forward
 
 
-def _product(tokens: torch.Tensor, arrays: Arrays) -> torch.Tensor:
-    """The layer's outputs, [n, out], for `tokens`, [n, in]."""
+def _product(tokens: torch.Tensor, arrays: Arrays, apart: int) -> torch.Tensor:
+    """The layer's outputs, [n, out], for `tokens`, [n, in]. `apart`: inputs per separate sum, in bfloat16."""
     output = tokens.new_empty(len(tokens), len(arrays[0]))
     given, found, most = _numbers(tokens), _numbers(output), _linear.MOST_ROWS
     if len(given) <= most:
-        _linear.linear(found, given, *arrays, torch.get_num_threads())
+        _linear.linear(found, given, *arrays, torch.get_num_threads(), apart)
         return output
     for at in range(0, len(given), most):
-        _linear.linear(found[at : at + most], given[at : at + most], *arrays, torch.get_num_threads())
+        _linear.linear(found[at : at + most], given[at : at + most], *arrays, torch.get_num_threads(), apart)
     return output
 
 
@@ -233,9 +286,13 @@ class _Held:
             fits = (
                 weight.device.type == "cpu" and weight.is_contiguous() and (bias is None or bias.dtype == weight.dtype)
             )
-            self._arrays = (_numbers(weight), None if bias is None else _numbers(bias)) if fits else None
+            self._arrays = _arrays(weight, bias) if fits else None
             self._at = at
         return self._arrays
+
+
+def _arrays(weight: torch.Tensor, bias: torch.Tensor | None) -> Arrays:
+    return _numbers(weight), None if bias is None else _numbers(bias)
 
 
 def _numbers(tensor: torch.Tensor) -> Numbers:

@@ -1,76 +1,131 @@
-"""Tree passes in bfloat16 on a CPU: along the first chain, nearly always bit by bit those of plain decoding."""
+"""Passes in bfloat16 on a CPU have the bits of plain decoding: at every node, and in the prompt."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from copyspec.targets import wrap
 from copyspec.targets.columns import lay_out
 from copyspec.targets.hooks import cpu_parity
-from copyspec.targets.hooks.cpu_parity import RowSegment, segments
+from copyspec.targets.hooks.cpu_parity import Group, Split, split, split_masks
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.models import random_ids, tiny
 
-
-def chain_of(tokens: list[int]) -> DraftTree:
-    return DraftTree(tokens, list(range(-1, len(tokens) - 1)), [0.5] * len(tokens), [None] * len(tokens))
+LOWEST = torch.finfo(torch.bfloat16).min
 
 
-def test_segments_of_a_prompt_a_chain_and_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+def tree_of(parents: list[int]) -> DraftTree:
+    count = len(parents)
+    return DraftTree(list(range(3, 3 + count)), parents, [0.5] * count, [None] * count)
+
+
+def chain_of(count: int) -> DraftTree:
+    return tree_of(list(range(ROOT, count - 1)))
+
+
+def test_calls_of_a_prompt_a_chain_and_branches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_parity, "VECTOR", 16)
-    tree = DraftTree([1, 2, 3, 4, 5], [ROOT, 0, 1, 0, ROOT], [0.5] * 5, [None] * 5)
-    # 12 prompt columns; nodes 0-2 attend to 13, 14 and 15 keys; nodes 3 and 4 are not on the chain.
-    assert segments(lay_out([0], [[7] * 12], [tree])) == (
-        RowSegment(0, 12, 12),
-        RowSegment(12, 15, 15),
-        RowSegment(15, 17, 17),
+    tree = tree_of([ROOT, 0, 1, 0, ROOT])
+    # 12 prompt columns; nodes 0-2 see 13, 14 and 15 keys; nodes 3 and 4 begin branches.
+    prompt = list(range(12))
+    assert split(lay_out([0], [[7] * 12], [tree])) == Split(
+        12,
+        0,
+        [
+            Group([12, 13, 14], [*prompt, 12, 13, 14]),
+            Group([15], [*prompt, 12, 15]),
+            Group([16], [*prompt, 16]),
+        ],
     )
-    # The root attends to 14 keys, the nodes to 15, 16 and 17: two different numbers of full vectors.
-    assert segments(lay_out([13], [[7]], [tree])) == (RowSegment(0, 2, 15), RowSegment(2, 4, 17), RowSegment(4, 6, 19))
-    assert segments(lay_out([15], [[7]], [DraftTree()])) == (RowSegment(0, 1, 16),)
+    # The root sees 14 keys, nodes 0 to 2 see 15, 16 and 17: two different numbers of full vectors.
+    assert split(lay_out([13], [[7]], [tree])) == Split(
+        0,
+        13,
+        [Group([0, 1], [13, 14]), Group([2, 3], [13, 14, 15, 16]), Group([4], [13, 14, 17]), Group([5], [13, 18])],
+    )
 
 
-@pytest.mark.parametrize("vector", [8, 16])
-def test_every_column_is_in_one_segment_and_sees_its_keys(vector: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_parity, "VECTOR", vector)
-    for start in range(40):
-        columns = lay_out([start], [[7]], [chain_of(list(range(40)))])
-        at = 0
-        for begin, end, keys in segments(columns):
-            assert begin == at < end
-            seen = columns.visible[0, begin:end].sum(-1)
-            assert seen.max() == keys and len({int(n) // vector for n in seen}) == 1
-            at = end
-        assert at == 41
+parents_of_trees = st.lists(st.integers(0, 30), max_size=24).map(
+    lambda drawn: [min(number, node) - 1 for node, number in enumerate(drawn)]
+)
 
 
-def test_keys_of_one_segment_give_each_node_the_bits_of_its_own() -> None:
-    """Holds for this processor's vector size; ATEN_CPU_CAPABILITY=avx2 makes torch use that of AVX2."""
-    generator, vector, differing, count = torch.Generator().manual_seed(0), cpu_parity.VECTOR, 0, 0
-    attend, lowest = torch.nn.functional.scaled_dot_product_attention, torch.finfo(torch.bfloat16).min
-    for keys in [*range(20, 80)] * 5:
-        end = (keys // vector + 1) * vector - 1  # keys of the last node with the same number of full vectors
-        query, key, value = (torch.randn(1, 4, end, 16, generator=generator).bfloat16() for _ in range(3))
-        hidden = (torch.arange(end) >= keys).to(torch.bfloat16)[None] * lowest
-        own = attend(query[:, :, :1], key[:, :, :keys], value[:, :, :keys], hidden[:, :keys])
-        grouped = attend(query[:, :, :2], key, value, hidden.expand(2, -1))[:, :, :1]
-        differing, count = differing + int((own != grouped).sum()), count + own.numel()
-    assert differing <= count / 2000
+@settings(max_examples=30, deadline=None)
+@given(
+    parents=parents_of_trees, cached=st.integers(1, 70), heads=st.sampled_from([(4, 4), (6, 2)]), seed=st.integers(0)
+)
+@torch.inference_mode()
+def test_every_node_has_the_bits_of_a_query_of_its_own(
+    parents: list[int], cached: int, heads: tuple[int, int], seed: int
+) -> None:
+    attend, generator = torch.nn.functional.scaled_dot_product_attention, torch.Generator().manual_seed(seed)
+    columns = lay_out([cached], [[7]], [tree_of(parents)])
+    width, seen = columns.slots.shape[1], columns.visible.shape[2]
+    query = torch.randn(1, heads[0], width, 16, generator=generator).bfloat16()
+    key, value = (torch.randn(1, heads[1], seen, 16, generator=generator).bfloat16() for _ in range(2))
+    visible = torch.from_numpy(columns.visible)[:, None]
+    mask = split_masks(torch.where(visible, 0.0, LOWEST).bfloat16(), columns)
+    before = key.clone(), value.clone()
+    found = attend(query, key, value, attn_mask=mask, enable_gqa=True)
+    assert torch.equal(key, before[0]) and torch.equal(value, before[1])
+    for column in range(width):
+        path = visible[0, 0, column]
+        own = attend(query[:, :, column : column + 1], key[:, :, path], value[:, :, path], enable_gqa=True)
+        assert torch.equal(own[:, :, 0], found[:, :, column])
 
 
-def test_bits_of_plain_decoding_and_a_model_left_as_it_was() -> None:
-    model = tiny("llama", hidden_size=64, num_attention_heads=4, head_dim=16).to(torch.bfloat16)
-    target = wrap(model)
-    prompt, draft = random_ids(21, seed=1), random_ids(24, seed=2)
-    plain = target.open([prompt])
-    rows = []
-    for chain in [prompt, *([token] for token in draft)]:
-        rows.append(plain.score([chain], [DraftTree()])[0, 0].clone())
-        plain.keep([[]])
+@torch.inference_mode()
+def test_keys_that_cannot_be_moved_in_place_are_copied() -> None:
+    columns = lay_out([20], [[7]], [tree_of([ROOT, ROOT, 0])])
+    visible = torch.from_numpy(columns.visible)[:, None]
+    mask = split_masks(torch.where(visible, 0.0, LOWEST).bfloat16(), columns)
+    query, key = torch.randn(1, 4, 4, 16).bfloat16(), torch.randn(1, 1, 24, 16).bfloat16()
+    attend = torch.nn.functional.scaled_dot_product_attention
+    same = key.repeat(1, 4, 1, 1)
+    assert torch.equal(
+        attend(query, key.expand(-1, 4, -1, -1), key.expand(-1, 4, -1, -1), attn_mask=mask),
+        attend(query, same, same.clone(), attn_mask=mask),
+    )
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
+def test_bits_of_plain_decoding_and_of_generate(kind: str) -> None:
+    """The first tree shares a pass with the prompt. Both trees have branches, and the second commits one."""
+    model = tiny(kind).to(torch.bfloat16)
+    target, prompt = wrap(model), random_ids(21, seed=1)
+    draft = [token for token in random_ids(40, seed=2)][:6]
+    other = [(token + 1) % target.vocab_size for token in draft]
+
+    def plain(chains: list[list[int]]) -> torch.Tensor:
+        session = target.open([prompt])
+        rows = []
+        for chain in chains:
+            rows.append(session.score([chain], [DraftTree()])[0, 0].clone())
+            session.keep([[]])
+        session.close()
+        return torch.stack(rows)
+
+    expected = plain([prompt, *([token] for token in draft)])
+    with torch.inference_mode():
+        whole = model(torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
+        theirs, cache = [whole.logits[0, -1]], whole.past_key_values
+        for token in draft:
+            theirs.append(model(torch.tensor([[token]]), past_key_values=cache, use_cache=True).logits[0, -1])
+    assert torch.equal(expected, torch.stack(theirs))
+    # Nodes: the other first token, then the draft's chain with another branch at its second token.
+    tokens = [other[0], draft[0], draft[1], other[1], draft[2]]
+    tree = DraftTree(tokens, [ROOT, ROOT, 1, 1, 2], [0.5] * 5, [None] * 5)
     before = model.config._attn_implementation
-    drafted = target.open([prompt]).score([prompt], [chain_of(draft)])[0]
-    assert model.config._attn_implementation == before == "sdpa"
-    difference = (drafted.float() - torch.stack(rows).float()).abs().max(-1).values
-    # Without segments nearly every row differs; on other processors, linear layers may round differently.
-    assert (difference == 0).float().mean() > 0.5 or difference.max() < 0.1
+    session = target.open([prompt])
+    first = session.score([prompt], [tree])[0].clone()
+    session.keep([[1, 2, 4]])
+    second = session.score(
+        [[draft[3]]], [DraftTree([other[4], draft[4], draft[5]], [ROOT, ROOT, 1], [0.5] * 3, [None] * 3)]
+    )
+    session.close()
+    assert model.config._attn_implementation == before
+    assert torch.equal(first[[0, 2, 3, 5]], expected[:4])
+    assert torch.equal(second[0, [0, 2, 3]], expected[4:])

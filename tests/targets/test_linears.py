@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from copyspec.targets import linears, wrap
-from copyspec.targets.linears import ROWS, FastLinears, instructions, is_compiled
+from copyspec.targets.linears import ROWS, FastLinears, Reading, instructions, is_compiled
 from copyspec.tree import DraftTree
 
 DTYPES = [
@@ -38,7 +38,7 @@ def test_products_are_those_of_torch(dtype: torch.dtype, threads: int, outputs: 
             module = layer(outputs, inputs, dtype, bias=bias)
             exact = linear(given.double(), module.weight.double(), None if not bias else module.bias.double())
             for rows in (1, 2, 3, 7, 8, 9, 33, max(ROWS[dtype])):
-                found = linears._forward(module)(given[:rows])
+                found = linears._forward(module, Reading())(given[:rows])
                 assert found.dtype == dtype and found.shape == (rows, outputs)
                 step = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
                 torch.testing.assert_close(found.double(), exact[:rows], rtol=step, atol=step)
@@ -49,7 +49,10 @@ def test_products_are_those_of_torch(dtype: torch.dtype, threads: int, outputs: 
 @pytest.mark.parametrize("dtype", DTYPES)
 @torch.inference_mode()
 def test_a_row_is_the_same_among_others(dtype: torch.dtype) -> None:
-    forward, given = linears._forward(layer(288, 576, dtype)), torch.randn(max(ROWS[dtype]), 576, dtype=dtype)
+    forward, given = (
+        linears._forward(layer(288, 576, dtype), Reading()),
+        torch.randn(max(ROWS[dtype]), 576, dtype=dtype),
+    )
     together = forward(given)
     for rows in (2, 5, 8, 31):
         assert torch.equal(forward(given[:rows]), together[:rows])
@@ -67,7 +70,7 @@ def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(inputs: int, mo
         given[2] = 1e-39  # below the normal numbers: its instructions take these as zeros
     theirs = torch.cat([linear(given[at : at + 1], module.weight) for at in range(len(given))])
     for rows in (2, 4, 5, 8, 11, len(given)):  # by pairs, or split
-        found = linears._forward(module)(given[:rows])
+        found = linears._forward(module, Reading())(given[:rows])
         assert torch.equal(theirs[:rows].isnan(), found.isnan())
         assert torch.equal(theirs[:rows].nan_to_num(), found.nan_to_num())
 
@@ -81,6 +84,24 @@ def test_a_timing_decides_only_what_changes_no_bits(monkeypatch: pytest.MonkeyPa
         found[gain] = [2000 in linears.multiplied(dtype) for dtype in (torch.float32, torch.bfloat16)]
     linears.multiplied.cache_clear()
     assert found == {0.5: [False, False], 1.5: [False, True]}
+
+
+@pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
+@pytest.mark.parametrize("inputs", [576, 1536])
+@torch.inference_mode()
+def test_a_prompt_has_the_bits_of_torch_and_the_nodes_behind_it_those_of_single_tokens(
+    inputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, given = layer(320, inputs, torch.bfloat16), torch.randn(1, 300, inputs, dtype=torch.bfloat16)
+    prompt = linear(given[:, :290], module.weight)
+    nodes = torch.cat([linear(given[:, at : at + 1], module.weight) for at in range(290, 300)], dim=1)
+    # Where the module has other bits for many tokens, or is slower, torch multiplies the prompt.
+    for reads in (False, True) if linears._reads_right(module) else (False,):
+        forward = linears._forward(module, Reading(290, 300), reads=reads)
+        assert torch.equal(forward(given), torch.cat([prompt, nodes], dim=1))
+        assert torch.equal(forward(given[:, 290:]), nodes)  # the output head is not given the prompt
+        whole = linears._forward(module, Reading(290, 290), reads=reads)
+        assert torch.equal(whole(given[:, :290]), prompt)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -134,7 +155,7 @@ def test_what_does_not_fit_is_left_to_torch() -> None:
 @needs_it
 def test_weights_may_change_under_it() -> None:
     module = layer(256, 256, torch.float32)
-    forward, given = linears._forward(module), torch.randn(3, 256)
+    forward, given = linears._forward(module, Reading()), torch.randn(3, 256)
 
     def check(given: torch.Tensor) -> None:
         torch.testing.assert_close(forward(given), linear(given, module.weight, module.bias), atol=1e-4, rtol=1e-4)
@@ -155,7 +176,7 @@ def test_weights_may_change_under_it() -> None:
 @needs_it
 def test_gradients_go_through_torch() -> None:
     module = layer(256, 256, torch.float32).requires_grad_(True)
-    linears._forward(module)(torch.randn(2, 256)).sum().backward()
+    linears._forward(module, Reading())(torch.randn(2, 256)).sum().backward()
     assert module.weight.grad is not None
 
 
@@ -196,6 +217,8 @@ def test_a_wrong_result_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"x": np.zeros((3, 64), "f")[:, ::2]}, "contiguous"),
         ({"x": None}, "bytes-like"),
         ({"threads": 0}, "threads is 0"),
+        ({"apart": 0}, "apart is 0"),
+        ({"apart": 96}, "apart is 96"),
     ],
 )
 def test_the_module_trusts_no_argument(arguments: dict[str, object], message: str) -> None:
@@ -205,6 +228,7 @@ def test_the_module_trusts_no_argument(arguments: dict[str, object], message: st
         "weight": np.zeros((32, 32), "f"),
         "bias": None,
         "threads": 1,
+        "apart": 512,
     }
     linears._linear.linear(*given.values())  # type: ignore[arg-type]
     with pytest.raises((TypeError, ValueError, BufferError), match=message):

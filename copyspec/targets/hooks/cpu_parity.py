@@ -1,11 +1,11 @@
-"""Splits the attention of a bfloat16 tree pass on a CPU, so that its results have the bits of plain decoding.
+"""Splits the attention of a bfloat16 tree pass on a CPU into calls with the shapes, and so the bits, of plain decoding.
 
-On CPUs a bfloat16 linear layer gives each token the same bits for any number of tokens (measured with oneDNN on
-AVX-512). Fused attention does not: it processes keys in vectors of 16 or 8, and the remaining ones with a different
-exponential, so the last bits depend on the number of keys, and a tree pass has more keys than its nodes see. Nodes
-that see equally many full vectors of keys are therefore processed together, with the keys that the last of them sees.
-The tree's first chain then has the bits of plain decoding except for one element in about a hundred thousand, at a
-cost of a few per cent of the pass. Nodes off that chain are processed as they are.
+Fused attention on a CPU gives a query the same bits only among equal shapes: with several queries of one row its matrix
+products add in another order, and with other numbers of keys it computes more or fewer exponentials in vectors. One
+element in a thousand then differs, and after thirty layers nearly every logit does, which changes the output wherever
+two scores are as close as bfloat16 leaves them. So each node of a tree becomes a row of its own with one query. Nodes
+on one path that see equally many full vectors of keys share a call; keys behind a node's own are masked. Branches are
+moved next to their path's keys for their call. A prompt is read with a causal call, as plain decoding reads it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,37 @@ if TYPE_CHECKING:
     from copyspec.targets.columns import Columns
 
 VECTOR = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
-"""float32 numbers per vector of fused attention. A larger number would put nodes with different full vectors into one
-segment: with 16 on AVX2, half the rows of a tiny model's logits differ from plain decoding, with 8 none."""
+"""float32 numbers per vector of fused attention. With 16 on AVX2, half the rows of a tiny model's logits differ from
+plain decoding, with 8 none."""
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
 
 _fused = torch.nn.functional.scaled_dot_product_attention
 
 
-class RowSegment(NamedTuple):
-    """Columns begin .. end - 1 of a pass, and the number of key slots they are given."""
+class Group(NamedTuple):
+    """Nodes that attend in one call, as rows of one query each."""
 
-    begin: int
-    end: int
-    keys: int
+    columns: Sequence[int]
+    """Of the pass, in the order of their path."""
+    slots: Sequence[int]
+    """The slots of the last one's path from the root on, its own included: the keys behind the cached ones."""
 
 
-class SegmentedMask(torch.Tensor):
-    """A mask that makes fused attention run segment by segment, transparently to the model and to other threads."""
+class Split(NamedTuple):
+    """How a one-row pass attends."""
 
-    segments: tuple[RowSegment, ...]
+    prompt: int  # columns that read a prompt and see all before them; 0: none, the chain is a single token
+    cached: int  # slots in front of the pass
+    groups: Sequence[Group]
+
+
+class SplitMask(torch.Tensor):
+    """A mask that makes fused attention run by `split`, transparently to the model and to other threads."""
+
+    calls: Split
+    parts: list[tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]]
+    """For each group, what follows from the values of the mask; set by the first layer that uses it. See `_parts`."""
 
     @classmethod
     def __torch_function__(
@@ -51,44 +62,44 @@ class SegmentedMask(torch.Tensor):
     ) -> Any:
         named = dict(kwargs or {})
         mask = named.get("attn_mask")
-        if func is _fused and isinstance(mask, SegmentedMask) and len(args) == 3:
-            return _by_segment(*args, **named)
+        if func is _fused and isinstance(mask, SplitMask) and len(args) == 3:
+            return _by_group(*args, **named)
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **named)
-        if isinstance(args[0], SegmentedMask) and _is_mask_like(result, args[0]):
-            result = result.as_subclass(SegmentedMask)
-            result.segments = args[0].segments
+        if isinstance(args[0], SplitMask) and _is_mask_like(result, args[0]):
+            result = result.as_subclass(SplitMask)
+            result.calls = args[0].calls
         return result
 
 
-def segmented_masks(masks: Masks, columns: Columns) -> Masks:
-    """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs segment by segment."""
-    found = segments(columns)
-    segmented = {}
+def split_masks(masks: Masks, columns: Columns) -> Masks:
+    """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs in the calls of `split`."""
+    found = split(columns)
+    converted = {}
     for kind, mask in masks.items() if isinstance(masks, dict) else [("", masks)]:
-        segmented[kind] = own = mask.as_subclass(SegmentedMask)
-        own.segments = found
-    return {**segmented} if isinstance(masks, dict) else segmented[""]
+        converted[kind] = own = mask.as_subclass(SplitMask)
+        own.calls = found
+    return {**converted} if isinstance(masks, dict) else converted[""]
 
 
-def segments(columns: Columns) -> tuple[RowSegment, ...]:
-    """Segments of a one-row pass: the prompt, the tree's first chain split at vector borders, and the other nodes."""
-    slots = columns.slots[0]
-    total, width = len(slots), columns.visible.shape[2]
-    # A column whose position equals its slot sees all slots up to its own; other nodes have later slots.
-    in_order = np.append(columns.packed[1, 0] == slots, False)
-    chain = int(in_order.argmin())
-    prompt = total - columns.kept + 1
-    found = [RowSegment(0, prompt, int(slots[prompt - 1]) + 1)] if prompt > 1 else []
-    begin = found[0].end if found else 0
-    while begin < chain:
-        vectors = (int(slots[begin]) + 1) // VECTOR
-        end = min(chain, begin + VECTOR * (vectors + 1) - 1 - int(slots[begin]))
-        found.append(RowSegment(begin, end, int(slots[end - 1]) + 1))
-        begin = end
-    if begin < total:
-        found.append(RowSegment(begin, total, width))
-    return tuple(found)
+def split(columns: Columns) -> Split:
+    """The calls of a one-row pass."""
+    slots, first = columns.slots[0], columns.prompt
+    cached = int(slots[0])
+    groups: list[Group] = []
+    last: dict[int, int] = {}  # the group whose last node has this slot
+    for column in range(first, len(slots)):
+        path = (np.flatnonzero(columns.visible[0, column, cached:]) + cached).tolist()
+        own = last.pop(path[-2], None) if len(path) > 1 else None
+        if own is not None:
+            before = groups[own]
+            if (cached + len(before.slots)) // VECTOR == (cached + len(path)) // VECTOR:
+                groups[own] = Group([*before.columns, column], path)
+                last[path[-1]] = own
+                continue
+        last[path[-1]] = len(groups)
+        groups.append(Group([column], path))
+    return Split(first, cached, groups)
 
 
 def _is_mask_like(result: object, mask: torch.Tensor) -> bool:
@@ -96,13 +107,71 @@ def _is_mask_like(result: object, mask: torch.Tensor) -> bool:
     return isinstance(result, torch.Tensor) and result.shape[-2:] == mask.shape[-2:] and result.is_floating_point()
 
 
-def _by_segment(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: SegmentedMask, **options: Any
+def _by_group(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: SplitMask, **options: Any
 ) -> torch.Tensor:
-    """Fused attention with one call per segment. Query [1, H, Q, D]; returns [1, H, Q, D]."""
+    """Fused attention in the calls of the mask's split. Query [1, H, Q, D]; returns [1, H, Q, D]."""
     mask = attn_mask.as_subclass(torch.Tensor)
-    parts = [
-        _fused(query[:, :, begin:end], key[:, :, :keys], value[:, :, :keys], mask[:, :, begin:end, :keys], **options)
-        for begin, end, keys in attn_mask.segments
-    ]
-    return torch.cat(parts, dim=2)
+    if not hasattr(attn_mask, "parts"):
+        attn_mask.parts = _parts(mask, attn_mask.calls)
+    prompt, cached, groups = attn_mask.calls
+    out = query.new_empty((*query.shape[:3], value.shape[3]))
+    if prompt:
+        end = cached + prompt
+        theirs = mask[:, :, :prompt, :end]
+        how = {"is_causal": True} if not cached and _is_causal(theirs) else {"attn_mask": theirs}
+        out[:, :, :prompt] = _fused(query[:, :, :prompt], key[:, :, :end], value[:, :, :end], **{**options, **how})
+    rows, results = query[0].transpose(0, 1).unsqueeze(2), out[0].transpose(0, 1)
+    if any([order is not None for _, order, _ in attn_mask.parts]):
+        # Branches are moved in the cache itself, where it is a view of that.
+        key, value = (each if all(each.stride()) else each.clone() for each in (key, value))
+    keys, values = key[:, :, cached:], value[:, :, cached:]
+    found: tuple[torch.Tensor, torch.Tensor] | None = None  # in the order they came in
+    try:
+        for (columns, slots), (nodes, order, seen) in zip(groups, attn_mask.parts, strict=True):
+            count, width = len(columns), len(slots)
+            if order is not None:
+                found = found or (keys.clone(), values.clone())
+                keys[:, :, :width], values[:, :, :width] = found[0][:, :, order], found[1][:, :, order]
+            elif found is not None:
+                keys.copy_(found[0])
+                values.copy_(found[1])
+            place = slice(columns[0], columns[0] + count) if nodes is None else nodes
+            results[place] = _fused(
+                rows[place],
+                key[:, :, : cached + width].expand(count, -1, -1, -1),
+                value[:, :, : cached + width].expand(count, -1, -1, -1),
+                seen,
+                **options,
+            )[:, :, 0]
+    finally:
+        if found is not None:
+            keys.copy_(found[0])
+            values.copy_(found[1])
+    return out
+
+
+def _parts(mask: torch.Tensor, found: Split) -> list[tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]]:
+    """For each group: its columns, None if they follow each other; the order of the keys behind the cached ones, None
+    if it is theirs; and its mask, [n, 1 or H, 1, K]."""
+    parts = []
+    by_column = mask[0].transpose(0, 1).unsqueeze(2)  # [Q, 1 or H, 1, K]
+    for columns, slots in found.groups:
+        follow = columns[-1] - columns[0] + 1 == len(columns)
+        nodes = None if follow else torch.tensor(columns)
+        seen = by_column[columns[0] : columns[0] + len(columns)] if nodes is None else by_column[nodes]
+        end, order = found.cached + len(slots), None
+        if slots[-1] == end - 1:
+            seen = seen[..., :end]
+        else:
+            order = torch.tensor(slots) - found.cached
+            seen = torch.cat([seen[..., : found.cached], seen[..., torch.tensor(slots)]], dim=-1)
+        parts.append((nodes, order, seen))
+    return parts
+
+
+def _is_causal(mask: torch.Tensor) -> bool:
+    """Whether an additive mask, [1, 1, Q, Q], hides what follows and nothing else."""
+    if mask.shape[1] != 1:
+        return False
+    return torch.equal(mask[0, 0] == 0, torch.ones(mask.shape[2:], dtype=torch.bool).tril())

@@ -1,7 +1,7 @@
 /* Kernels for AVX-512: bfloat16, and the choice of the kernel; float32 is in avx512_floats.c.
 
-   The order of a sum is oneDNN's, bit by bit: over the inputs, with a separate sum for every FOLD units. So the numbers
-   of a register belong to 16 outputs. Panels of 32 outputs are transposed in the L1 cache, 32 units of their inputs at a
+   The order of a sum is oneDNN's, bit by bit: over the inputs, with a separate sum for every `apart` of them. So the
+   numbers of a register belong to 16 outputs. Panels of 32 outputs are transposed in the L1 cache, 32 units of their inputs at a
    time, and multiplied by all rows of x. A unit is two adjacent inputs. */
 
 #include "linear.h"
@@ -14,7 +14,6 @@
 #define STEP 32  /* units of a panel's weights processed at a time */
 #define BLOCK 8  /* rows of x kept in registers */
 #define FEW 4    /* up to this many rows, splitting the pairs takes longer than it saves */
-#define FOLD 256 /* units per separate sum, a multiple of STEP */
 
 #define FAST __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
 #define FAST_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
@@ -236,7 +235,7 @@ multiply_brains(const Product *p, Py_ssize_t first, Py_ssize_t last)
         const char *weight = p->weight + 4 * first * units;
         const char *next = weight + 4 * PANEL * units; /* contiguous, like this panel */
         for (Py_ssize_t unit = 0; unit < units; unit += STEP) {
-            if (unit > 0 && unit % FOLD == 0) {
+            if (unit > 0 && unit % (p->apart / 2) == 0) {
                 fold(folded, sums, PANEL * (size_t)p->rows, folds++ == 0);
             }
             int count = (int)(units - unit < STEP ? units - unit : STEP);

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define VERSION 4 /* of the arguments and the order of sums; must equal VERSION in linears.py */
+#define VERSION 5 /* of the arguments and the order of sums; must equal VERSION in linears.py */
 
 #if HAS_KERNELS
 
@@ -137,6 +137,9 @@ check(const Product *p, const Py_buffer *y, const Py_buffer *x, const Py_buffer 
         PyErr_Format(PyExc_ValueError, "weight is [%zd, %zd]; multiples of %d and %zd are multiplied", p->out, p->in,
                      PANEL, whole);
     }
+    else if (p->apart < 64 || p->apart % 64 != 0) {
+        PyErr_Format(PyExc_ValueError, "apart is %zd; it is a multiple of 64", p->apart);
+    }
     else if (p->threads < 1) {
         PyErr_Format(PyExc_ValueError, "threads is %d; it is a number from 1", p->threads);
     }
@@ -157,7 +160,7 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
     Py_buffer y, x, weight, bias;
     Product p = {0};
     char format = 0;
-    if (!PyArg_ParseTuple(args, "OOOOi", &y_array, &x_array, &weight_array, &bias_array, &p.threads)) {
+    if (!PyArg_ParseTuple(args, "OOOOin", &y_array, &x_array, &weight_array, &bias_array, &p.threads, &p.apart)) {
         return NULL;
     }
     if (take(&y, "y", y_array, 2, 1, &format) < 0) {
@@ -210,9 +213,9 @@ instructions(PyObject *Py_UNUSED(module), PyObject *args)
     return PyUnicode_FromString(kernel != NULL ? kernel->instructions : "");
 }
 
-PyDoc_STRVAR(linear_doc, "linear(y, x, weight, bias, threads)\n\n"
+PyDoc_STRVAR(linear_doc, "linear(y, x, weight, bias, threads, apart)\n\n"
                          "Writes x W^T + b into y, [m, n]. Arrays of float32 or of the bits of bfloat16; bias may be "
-                         "None.");
+                         "None. `apart`: inputs per separate sum, for AVX-512 and bfloat16.");
 PyDoc_STRVAR(instructions_doc, "instructions(format)\n\n"
                                "Those of this processor that are used: 'f' float32, 'H' bfloat16; \"\" where it has none.");
 

@@ -23,6 +23,7 @@ typedef struct {
     const char *x, *weight, *bias; /* [rows, in], [out, in], [out] or NULL */
     char *y;                       /* [rows, out] */
     Py_ssize_t rows, out, in;
+    Py_ssize_t apart; /* inputs per separate sum, for kernels that add in oneDNN's order; a multiple of 64 */
     int threads;
     void *scratch; /* memory of the kernel, read by all threads */
 } Product;
