@@ -33,13 +33,9 @@ class Columns:
     slots: IndexArray  # [B, Q], PAD_SLOT at padding
     visible: BoolArray  # [B, Q, K], which slots a column attends to; padding attends to slot 0
     kept: int  # number of last columns whose logits are needed: root and nodes
+    prompt: int = 0
+    """Number of columns that read a prompt, the root included; 0 if every chain is a single token."""
     mask: torch.Tensor | None = None  # [B, 1, Q, K], `visible` as an additive mask, where `lay_out` was asked for it
-
-    @property
-    def prompt(self) -> int:
-        """Number of columns that read a prompt, the root included; 0 if every chain is a single token."""
-        width: int = self.slots.shape[1] - self.kept + 1
-        return width if width > 1 else 0
 
     @property
     def tokens(self) -> IndexArray:
@@ -90,6 +86,7 @@ def lay_out(
     used = max(used, max(map(int.__add__, ends, sizes)))
     packed, slots = np.empty((2, *shape), np.int64), np.empty(shape, np.int64)
     columns = Columns(packed, slots, np.empty((*shape, used), np.bool_), kept=shape[1] - chain_width + 1)
+    columns.prompt = chain_width if chain_width > 1 else 0
     if COMPILED is None:
         _fill(columns, starts, chains, trees)
     else:

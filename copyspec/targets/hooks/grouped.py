@@ -47,8 +47,8 @@ def grouped_attention_forward(
     (rows, heads, nodes, width), key_heads = query.shape, key.shape[1]
     group = heads // key_heads
     is_additive = attention_mask is not None and attention_mask.shape[1] == 1
-    if query.is_cpu and nodes == 1:
-        is_additive = False  # PyTorch's kernel gives a single query other bits with grouped keys
+    if query.is_cpu and nodes == 1 and attention_mask is not None and attention_mask.shape[2] == nodes:
+        is_additive = False  # a mask of the model's own, in the call of plain decoding
     if not is_additive or kwargs.get("softcap") is not None or kwargs.get("position_bias") is not None:
         attended, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs

@@ -1,8 +1,8 @@
 /* Kernels for AVX-512: bfloat16, and the choice of the kernel; float32 is in avx512_floats.c.
 
    The order of a sum is oneDNN's, bit by bit: over the inputs, with a separate sum for every `apart` of them. So the
-   numbers of a register belong to 16 outputs. Panels of 32 outputs are transposed in the L1 cache, 32 units of their inputs at a
-   time, and multiplied by all rows of x. A unit is two adjacent inputs. */
+   numbers of a register belong to 16 outputs. Panels of 32 outputs are transposed in the L1 cache, 32 units of their
+   inputs at a time, and multiplied by all rows of x. A unit is two adjacent inputs. */
 
 #include "linear.h"
 
