@@ -34,3 +34,13 @@ def test_a_file_that_stdout_is_redirected_into_is_not_read(
         sys.stdout.close()
     assert code == 2 and "a.txt" in told and "is read, and stdout is redirected into it" in told
     assert file.read_bytes() == b"teh end\n" * 100_000
+
+
+def test_an_encoding_that_loses_bytes_is_refused(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"teh end\n")
+    for encoding in ("idna", "punycode"):
+        code, _, told = run_binary(capfdbinary, "gec", file, "--encoding", encoding)
+        assert code == 2 and f"encoding '{encoding}'" in told and "convert the file to UTF-8" in told
+    for encoding in ("cp1252", "shift_jis", "gb18030", "koi8-r"):
+        assert run_binary(capfdbinary, "gec", file, "--encoding", encoding)[:2] == (0, b"the end\n")
