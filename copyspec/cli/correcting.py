@@ -197,7 +197,10 @@ def run_files(
     `decisions`: path of a decisions file, used instead of a corrector."""
     from copyspec.pipelines import Decided, LateCorrector, Runner, Summary, correct_files, read_decisions
 
-    decided = None if decisions is None else read_decisions(decisions)
+    try:
+        decided = None if decisions is None else read_decisions(decisions)
+    except OSError as error:
+        raise UsageError(f"--apply {str(decisions)!r}: {(error.strerror or str(error)).lower()}") from error
     if decided is not None:
         names = {each.name for each in decided}
         inputs = [path for path in inputs if os.path.basename(path) in names]
@@ -296,7 +299,10 @@ def reason(path: str, error: Exception) -> str:
     """The error in one line that names the file."""
     message = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     message = in_options(" ".join(message.split()), _OPTIONS)
-    return message if path in message else f"{path}: {message}"
+    named = getattr(error, "filename", None)
+    if isinstance(named, str) and named not in message and os.path.realpath(named) != os.path.realpath(path):
+        message = f"{named!r}: {message}"  # the error is about an output
+    return message if path and path in message else f"{path or repr(path)}: {message}"
 
 
 def _tell_summary(total: Summary, report_options: ReportOptions) -> None:

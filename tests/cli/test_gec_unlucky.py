@@ -36,6 +36,47 @@ def test_a_file_that_stdout_is_redirected_into_is_not_read(
     assert file.read_bytes() == b"teh end\n" * 100_000
 
 
+def test_errors_of_an_output_name_the_output(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    file, link, loop = tmp_path / "a.txt", tmp_path / "link", tmp_path / "loop"
+    file.write_bytes(b"teh end\n")
+    link.symlink_to("nowhere")
+    loop.symlink_to("loop")
+    for out in (link, loop):
+        code, _, told = run_binary(capfdbinary, "gec", file, "-o", out)
+        assert code == 3 and f"copyspec: {file}: '{out}': the symbolic link leads to no file" in told
+        code, _, told = run_binary(capfdbinary, "gec", "-i", out)
+        assert code == 3 and f"copyspec: {out}: the symbolic link leads to no file" in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "link", "loop"]
+
+
+def test_a_folder_that_takes_no_file_is_named_and_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def refuse(**options: object) -> tuple[int, str]:
+        raise PermissionError(13, "Permission denied", f"{options['dir']}/{options['prefix']}x.tmp")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    file, page = tmp_path / "a.txt", tmp_path / "page.html"
+    file.write_bytes(b"teh end\n")
+    for option in ("--html", "-o"):
+        code, _, told = run_binary(capfdbinary, "gec", "-q", file, option, page)
+        assert code == {"--html": 1, "-o": 3}[option]
+        assert str(page) in told and f"no file can be made in the folder '{tmp_path}' (Permission denied)" in told
+        assert ".tmp" not in told
+    assert file.read_bytes() == b"teh end\n"
+
+
+def test_an_empty_name_and_missing_decisions_are_named(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    code, _, told = run_binary(capfdbinary, "gec", "")
+    assert code == 3 and "copyspec: '': No such file" in told
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"teh end\n")
+    code, _, told = run_binary(capfdbinary, "gec", "-i", file, "--apply", tmp_path / "none.json")
+    assert code == 2 and f"--apply '{tmp_path / 'none.json'}': no such file" in told
+
+
 def test_an_encoding_that_loses_bytes_is_refused(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(b"teh end\n")
