@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quiet_log
 from copyspec.cli.correction_options import BACKUP_SUFFIX
-from copyspec.cli.printing import echo
+from copyspec.cli.printing import echo, echo_bytes
 from copyspec.filesystem import read_input
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
         echo(f"copyspec: {report.path}: finished by an earlier run, so not in {names}", err=True)
     elif report_options.check and report.is_changed:
         if report_options.quiet:
-            echo(report.path)  # like linters: only the names of files that fail the check
+            echo_bytes(os.fsencode(report.path) + b"\n")  # like linters: only the names of files that fail the check
         _tell(f"would change {report.path}: {report.summary.edits} edits", report_options)
 
 

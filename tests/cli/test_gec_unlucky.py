@@ -85,3 +85,15 @@ def test_an_encoding_that_loses_bytes_is_refused(tmp_path: Path, capfdbinary: py
         assert code == 2 and f"encoding '{encoding}'" in told and "convert the file to UTF-8" in told
     for encoding in ("cp1252", "shift_jis", "gb18030", "koi8-r"):
         assert run_binary(capfdbinary, "gec", file, "--encoding", encoding)[:2] == (0, b"the end\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not text")
+def test_names_are_listed_byte_for_byte(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    name = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    Path(os.fsdecode(name)).write_bytes(b"teh end\n")
+    told = b": 'teh' -> 'the' (replace)\n"
+    assert run_binary(capfdbinary, "gec", "--list", "text", os.fsdecode(name))[1] == name + b":1:1" + told
+    assert run_binary(capfdbinary, "gec", "--list", "github", os.fsdecode(name))[1].startswith(
+        b"::warning file=" + name + b",line=1,"
+    )
+    assert run_binary(capfdbinary, "gec", "--check", "-q", os.fsdecode(name))[1] == name + b"\n"
