@@ -6,13 +6,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quiet_log
 from copyspec.cli.correction_options import BACKUP_SUFFIX
+from copyspec.cli.ending import Ended
 from copyspec.cli.printing import echo, echo_bytes
 from copyspec.filesystem import read_input
 
@@ -224,9 +225,10 @@ def run_files(
                 total.add(report.summary)
                 _tell_report(report, report_options)
                 is_numbered = _tell_backup(report, files.backup, report_options) or is_numbered
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Ended):
         if files.is_writing and STDIN not in inputs:
-            echo("copyspec: unfinished files are untouched; the same command with --resume continues", err=True)
+            with suppress(OSError):  # the terminal may be gone
+                echo("copyspec: unfinished files are untouched; the same command with --resume continues", err=True)
         raise
     for name, path in report_options.reports.items():
         if str(path) != STDIN and report_options.stats != "json":

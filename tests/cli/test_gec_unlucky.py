@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from copyspec.pipelines import FunctionCorrector
+from copyspec.pipelines.editing.journal import SUFFIX
 from tests.helpers.commands import run_binary
 
 ROOT = Path(__file__).parent.parent.parent
@@ -97,3 +101,29 @@ def test_names_are_listed_byte_for_byte(tmp_path: Path, capfdbinary: pytest.Capt
         b"::warning file=" + name + b",line=1,"
     )
     assert run_binary(capfdbinary, "gec", "--check", "-q", os.fsdecode(name))[1] == name + b"\n"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signals")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_a_signal_leaves_only_the_journal(number: str, tmp_path: Path) -> None:
+    """As Ctrl-C does; the parent sees that the signal ended the process."""
+    program = f"""
+        import signal, sys
+        import copyspec.cli.gec as gec
+        from copyspec.cli import main
+        from copyspec.pipelines import FunctionCorrector
+        def correct(text):
+            if "sea" in text:
+                signal.raise_signal(signal.{number})
+            return text.replace("teh", "the")
+        gec.corrector_of = lambda *_: FunctionCorrector(correct, name="words")
+        sys.exit(main(["gec", "-i", "a.txt", "--edits", "edits"]))
+    """
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"teh end\n\nteh sea\n" + b"\nmore of it\n" * 20)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ended.returncode == -getattr(signal, number), ended.stderr
+    assert "--resume continues" in ended.stderr and "Traceback" not in ended.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", f"a.txt{SUFFIX}"]
