@@ -24,6 +24,7 @@ from copyspec.cli.compare import compare
 from copyspec.cli.config import defaults
 from copyspec.cli.doctor import doctor
 from copyspec.cli.edit import edit
+from copyspec.cli.ending import ended_by_signals
 from copyspec.cli.gec import gec
 from copyspec.cli.generate import generate
 from copyspec.cli.index import index
@@ -89,6 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Without arguments, show the help."""
     arguments = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
     _open_closed_streams()
+    with ended_by_signals():
+        return _run(arguments)
+    return INTERRUPTED  # a signal that did not end the process
+
+
+def _run(arguments: list[str]) -> int:
     try:
         code = app(args=arguments, prog_name="copyspec", standalone_mode=False)
         sys.stdout.flush()  # a full disk fails the run

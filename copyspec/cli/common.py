@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,25 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[str | Pat
             continue
         if (other := held.setdefault(os.path.realpath(path), option)) != option:
             raise UsageError(f"{option} {str(path)!r} would replace {other}; name another file")
+
+
+def check_stdout(inputs: Iterable[str | Path]) -> None:
+    """Raise UsageError if stdout was redirected into one of the files that are read.
+
+    After `>>` a run would read its own output without end; after `>` the shell has emptied the file already."""
+    try:
+        standing = os.fstat(sys.stdout.fileno())
+    except (OSError, ValueError):  # no file behind it
+        return
+    if not stat.S_ISREG(standing.st_mode):
+        return
+    for each in inputs:
+        try:
+            is_same = str(each) != STDIN and os.path.samestat(os.stat(each), standing)
+        except (OSError, ValueError):  # it cannot be opened either, which is told then
+            continue
+        if is_same:
+            raise UsageError(f"{str(each)!r} is read, and stdout is redirected into it; name another file there")
 
 
 def read_edited(text: str | None, file: Path | None) -> str | None:

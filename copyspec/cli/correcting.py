@@ -6,14 +6,15 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quiet_log
 from copyspec.cli.correction_options import BACKUP_SUFFIX
-from copyspec.cli.printing import echo
+from copyspec.cli.ending import Ended
+from copyspec.cli.printing import echo, echo_bytes
 from copyspec.filesystem import read_input
 
 if TYPE_CHECKING:
@@ -197,7 +198,10 @@ def run_files(
     `decisions`: path of a decisions file, used instead of a corrector."""
     from copyspec.pipelines import Decided, LateCorrector, Runner, Summary, correct_files, read_decisions
 
-    decided = None if decisions is None else read_decisions(decisions)
+    try:
+        decided = None if decisions is None else read_decisions(decisions)
+    except OSError as error:
+        raise UsageError(f"--apply {str(decisions)!r}: {(error.strerror or str(error)).lower()}") from error
     if decided is not None:
         names = {each.name for each in decided}
         inputs = [path for path in inputs if os.path.basename(path) in names]
@@ -221,9 +225,10 @@ def run_files(
                 total.add(report.summary)
                 _tell_report(report, report_options)
                 is_numbered = _tell_backup(report, files.backup, report_options) or is_numbered
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Ended):
         if files.is_writing and STDIN not in inputs:
-            echo("copyspec: unfinished files are untouched; the same command with --resume continues", err=True)
+            with suppress(OSError):  # the terminal may be gone
+                echo("copyspec: unfinished files are untouched; the same command with --resume continues", err=True)
         raise
     for name, path in report_options.reports.items():
         if str(path) != STDIN and report_options.stats != "json":
@@ -278,7 +283,7 @@ def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
         echo(f"copyspec: {report.path}: finished by an earlier run, so not in {names}", err=True)
     elif report_options.check and report.is_changed:
         if report_options.quiet:
-            echo(report.path)  # like linters: only the names of files that fail the check
+            echo_bytes(os.fsencode(report.path) + b"\n")  # like linters: only the names of files that fail the check
         _tell(f"would change {report.path}: {report.summary.edits} edits", report_options)
 
 
@@ -296,7 +301,10 @@ def reason(path: str, error: Exception) -> str:
     """The error in one line that names the file."""
     message = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     message = in_options(" ".join(message.split()), _OPTIONS)
-    return message if path in message else f"{path}: {message}"
+    named = getattr(error, "filename", None)
+    if isinstance(named, str) and named not in message and os.path.realpath(named) != os.path.realpath(path):
+        message = f"{named!r}: {message}"  # the error is about an output
+    return message if path and path in message else f"{path or repr(path)}: {message}"
 
 
 def _tell_summary(total: Summary, report_options: ReportOptions) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli import correction_options as options
-from copyspec.cli.common import STDIN, UsageError, quiet_libraries, quiet_log
+from copyspec.cli.common import STDIN, UsageError, check_stdout, quiet_libraries, quiet_log
 from copyspec.cli.correcting import CHANGED, FAILED, check_folders, reason
 from copyspec.cli.correction_options import GUARDS, OUTPUT
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
@@ -86,6 +86,7 @@ def edit(
     if sum((writes, whole, diff, check)) > 1:
         raise UsageError("-i or -o, --whole, --diff and --check are different outputs; give one")
     check_folders({"--output": output})
+    check_stdout(paths)
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))

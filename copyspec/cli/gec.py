@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from copyspec.cli import correction_options as options
-from copyspec.cli.common import UsageError, check_outputs
+from copyspec.cli.common import UsageError, check_outputs, check_stdout
 from copyspec.cli.correcting import (
     LISTS,
     ReportOptions,
@@ -314,6 +314,7 @@ def gec(
     )
     inputs = inputs_of(paths, format, exclude or (), report, suffix)
     check_terminal(inputs, format, report)
+    check_stdout(inputs)
     reports = {"--edits": edits, "--html": html, "--m2": m2}
     check_outputs(reports, inputs)
     check_outputs({"--output": output, **reports}, [*(words or ()), apply])

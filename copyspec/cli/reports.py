@@ -152,12 +152,12 @@ class EditLister:
             text_line = f"{was!r} -> {new!r} ({kind})"
             if self._is_annotation:
                 file = "".join(f"%{ord(char):02X}" if char in "%,:\r\n" else char for char in path)
-                text_line = (
-                    f"::warning file={file},line={line},col={column},title=copyspec::{text_line.replace('%', '%25')}"
-                )
+                before = f"::warning file={file}"
+                text_line = f",line={line},col={column},title=copyspec::{text_line.replace('%', '%25')}"
             else:
-                text_line = f"{path}:{line}:{column}: {text_line}"
-            echo_bytes(text_line.encode("utf-8", "replace") + b"\n")
+                before, text_line = path, f":{line}:{column}: {text_line}"
+            # The bytes of the name, in whatever encoding: an editor or a script is to open that file.
+            echo_bytes(os.fsencode(before) + text_line.encode("utf-8", "replace") + b"\n")
 
     def end(self, report: FileReport) -> None:
         self._rows = None

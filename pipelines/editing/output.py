@@ -31,9 +31,13 @@ _MARK = ".copyspec-"
 def target_of(path: Path) -> Path:
     """The file that writing to `path` replaces. A symbolic link is kept, and the file it points to is replaced.
 
-    Raises OSError for links in a circle, and if what exists there is not a regular file.
+    Raises OSError for links in a circle or to nothing, and if what exists there is not a regular file.
     """
-    real = Path(os.path.realpath(path, strict=path.is_symlink()))
+    try:
+        real = Path(os.path.realpath(path, strict=path.is_symlink()))
+    except OSError as error:
+        told = f"the symbolic link leads to no file ({error.strerror}): remove it, or name another file"
+        raise OSError(error.errno, told, os.fspath(path)) from error
     if real.exists() and not real.is_file():
         raise OSError(f"{os.fspath(path)!r} is not a regular file, and only those are replaced")
     return real
@@ -68,7 +72,7 @@ class AtomicFile:
         self.made_from: str | None = None
         """Fingerprint of the file the new one was made from; if set, `path` must still have it."""
         self._standing = standing or Standing.of(self.path)
-        handle, name = tempfile.mkstemp(prefix=_prefix(self.path), suffix=".tmp", dir=self.path.parent)
+        handle, name = _new_beside(self.path)
         self._temporary = Path(name)
         self.file: BinaryIO = os.fdopen(handle, "wb")
 
@@ -182,7 +186,7 @@ def sync_folder(folder: Path) -> None:
 def _kept(source: Path, suffix: str) -> Path:
     """Make a backup of the file and return its path. The backup is complete whenever it exists."""
     # Named after the source, so that `remove_leftovers` finds it after a killed run.
-    handle, name = tempfile.mkstemp(prefix=_prefix(source), suffix=".tmp", dir=source.parent)
+    handle, name = _new_beside(source)
     os.close(handle)
     try:
         shutil.copy2(source, name)
@@ -191,6 +195,15 @@ def _kept(source: Path, suffix: str) -> Path:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
+
+
+def _new_beside(path: Path) -> tuple[int, str]:
+    """Open a temporary file in the folder of `path`. An error names `path`: nobody knows the temporary name."""
+    try:
+        return tempfile.mkstemp(prefix=_prefix(path), suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        told = f"no file can be made in the folder {os.fspath(path.parent)!r} ({error.strerror})"
+        raise OSError(error.errno, told, os.fspath(path)) from error
 
 
 def _prefix(path: Path) -> str:

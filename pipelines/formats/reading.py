@@ -38,13 +38,20 @@ _LAYOUT = dict.fromkeys(map(ord, "\t\r\n"))
 
 
 def check_encoding(encoding: str) -> str:
-    """Return `encoding`. Raises ValueError if Python does not know it, or it does not allow reading by lines."""
+    """Return `encoding`. Raises ValueError if Python does not know it, or it does not allow reading by lines
+    and keeping bytes that are not text."""
     try:
         is_by_lines = "\r\n".encode(encoding) == b"\r\n"
     except LookupError:
         raise ValueError(f"unknown encoding {encoding!r}: name one of Python's, for example 'utf-8'") from None
     if not is_by_lines:
         raise ValueError(f"encoding {encoding!r} does not write line ends as single bytes: convert the file to UTF-8")
+    try:
+        codecs.getincrementaldecoder(encoding)("surrogateescape").decode(b"\xff\n", final=True)
+    except (UnicodeError, LookupError):
+        raise ValueError(
+            f"encoding {encoding!r} cannot keep bytes that are not text: convert the file to UTF-8"
+        ) from None
     return encoding
 
 
