@@ -47,8 +47,9 @@ METHOD = "copyspec"
 SURVEY = "spec-bench.json"
 REAL = "real-smollm2-float32.json"
 REAL_NOTE = (
-    "smollm2: its own outputs (`python -m benchmarks.real`), {} of {}; files: `copyspec gec`, 8 texts at once\n"
-    "(`python -m benchmarks.speed.gec_files`), CPU time. Random tokens cannot be copied."
+    "smollm2: its own outputs (`python -m benchmarks.real`), {} of {}, {}, {};\n"
+    "files: `copyspec gec`, 8 texts at once (`python -m benchmarks.speed.gec_files`), CPU time. Random tokens cannot\n"
+    "be copied."
 )
 
 
@@ -121,6 +122,8 @@ def _real_section(report: dict[str, Any]) -> tuple[list[str], list[str]]:
 
     suffix, time = published(report)
     threads = "one thread" if report["threads"] == 1 else f"{report['threads']} threads"
+    processor = str(report["machine"]["processor"]).replace("(R)", "").removesuffix(" Processor")
+    repeats = "one repeat" if report["repeats"] == 1 else f"medians of {report['repeats']}"
     rows = []
     for task in dict.fromkeys(run["task"] for run in report["runs"]):
         runs = [run for run in report["runs"] if run["task"] == task]
@@ -130,7 +133,7 @@ def _real_section(report: dict[str, Any]) -> tuple[list[str], list[str]]:
         name = f"{report['model']}, {task.replace('_', ' ')}"
         equal = f"{outputs.count(None)} of {len(outputs)}"
         rows.append(f"| {name} | {report['dtype']} | {found['tokens a pass']:.1f} | {' | '.join(over)} | {equal} |")
-    return rows, [REAL_NOTE.format(time, threads)]
+    return rows, [REAL_NOTE.format(time, threads, processor, repeats)]
 
 
 def _rows(report: dict[str, object]) -> list[str]:
