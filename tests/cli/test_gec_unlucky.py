@@ -117,6 +117,7 @@ def test_a_signal_leaves_only_the_journal(number: str, tmp_path: Path) -> None:
                 signal.raise_signal(signal.{number})
             return text.replace("teh", "the")
         gec.corrector_of = lambda *_: FunctionCorrector(correct, name="words")
+        signal.signal(signal.{number}, signal.SIG_DFL)  # under nohup, the tests' own processes ignore it
         sys.exit(main(["gec", "-i", "a.txt", "--edits", "edits"]))
     """
     file = tmp_path / "a.txt"
