@@ -92,7 +92,7 @@ def multiplied(dtype: torch.dtype) -> range:
 
     In bfloat16 that may be any number. It depends on the processor, so one product is timed, once per process: PyTorch
     takes four times as long without bfloat16 instructions, 1.6 times on Intel's with AVX-512 but no AMX, and less with
-    AMX. Either way the results have the same bits. In float32 they do not, so there no timing decides.
+    AMX. The results of a single row have the same bits either way. In float32 they do not, so there no timing decides.
     """
     if dtype == torch.bfloat16 and is_compiled(dtype) and _gain_for_many(dtype) >= PAYS:
         return range(ROWS[dtype].start, sys.maxsize)
