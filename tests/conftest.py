@@ -21,6 +21,7 @@ from hypothesis import settings
 
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.controller import DraftController
+from copyspec.targets.hooks.onednn import avoid_missing_tiles
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
+
+avoid_missing_tiles()  # some tests use models in bfloat16 before copyspec does
 
 # Tiny models are slower on several threads, and the suite runs one worker per core.
 torch.set_num_threads(1)

@@ -66,6 +66,7 @@ class CausalSession(TreeSession):
         )
         self._is_on_cpu = self._facts.device.type == "cpu"
         self._linears = target.linears
+        self._linears.check()
         self._positions: dict[int, torch.Tensor] = {}  # [1, 1] each, of the next single tokens
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:

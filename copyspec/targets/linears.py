@@ -1,10 +1,10 @@
 """Linear layers for CPU passes of few tokens, in hardly more time than it takes to read the weights.
 
 PyTorch's matrix products of a few rows take up to three times as long as reading their weights. Where the compiled
-module (`native/linear.c`) is faster, a model's layers use it during our passes; it reads the weights in place, without
-extra memory, and the model is restored after the pass. In bfloat16, some processors gain with many tokens, too. In
-float32, sums round differently, as they do between any two numbers of rows; in bfloat16 the module is only used where
-it gives PyTorch's exact bits, tested per weight shape.
+module (`native/linear.c`) is faster, a model's layers use it during our passes, and the model is restored after the
+pass. In bfloat16, some processors gain with many tokens, too. In float32, sums round differently, as they do between
+any two numbers of rows; in bfloat16 the module is only used where it gives PyTorch's exact bits, tested per weight
+shape. Weights are read in place, except for float32 weights that were stored as bfloat16 (`packed_weights.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from torch import nn
 from torch.nn.functional import linear
 
 from copyspec.targets.hooks.inference import in_inference_mode
+from copyspec.targets.hooks.onednn import avoid_missing_tiles
+from copyspec.targets.packed_weights import PackedWeights, memory_for_packing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,12 +40,17 @@ except ImportError:  # the source is native/linear.c
 
 logger = logging.getLogger(__name__)
 
-VERSION = 5
+avoid_missing_tiles()  # before the first product
+
+VERSION = 6
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
 """Tokens per pass, over all rows, for which the module is faster on every processor it supports; single tokens in
 float32 are as fast in PyTorch."""
+
+PACKED_ROWS = range(1, 25)
+"""Tokens per pass for which packed weights are read; with more, unpacking them takes longer than reading them whole."""
 
 MANY, SIDE = 192, 512
 """Tokens, and inputs and outputs of the layer, of the product that is timed to see whether the module is faster for any
@@ -132,9 +139,11 @@ class FastLinears:
         self.counts = range(0)
         """Numbers of tokens for which at least one layer uses the module."""
         self._reading = Reading()
+        self._held: list[_Held] = []
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # the model is compiled: other forwards would make torch compile it again
         tried: dict[object, tuple[bool, bool]] = {}
+        memory = memory_for_packing()
         for module in model.modules():
             if type(module) is nn.Linear and "forward" not in vars(module) and _fits(module):
                 kind = (module.weight.dtype, module.weight.shape, module.bias is None)
@@ -142,14 +151,30 @@ class FastLinears:
                     tried[kind] = _is_right(module), _reads_right(module)
                 is_right, reads = tried[kind]
                 if is_right:
-                    self._forwards.append((vars(module), _forward(module, self._reading, reads=reads)))
-                    of_layer = multiplied(module.weight.dtype)
+                    held = _Held(PackedWeights.of(module.weight, memory))
+                    memory -= held.packed_bytes
+                    self._held.append(held)
+                    self._forwards.append((vars(module), _forward(module, self._reading, reads=reads, held=held)))
+                    of_layer = held.rows(module.weight.dtype)
                     self.counts = range(
                         min(self.counts.start or sys.maxsize, of_layer.start), max(self.counts.stop, of_layer.stop)
                     )
 
+        if self.packed_bytes:
+            logger.info("packed copies of float32 weights take %d MB of memory", self.packed_bytes / 1e6)
+
     def __len__(self) -> int:
         return len(self._forwards)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of packed copies of weights."""
+        return sum(held.packed_bytes for held in self._held)
+
+    def check(self) -> None:
+        """Drop packed copies of weights that have changed unnoticed, through `.data` for example."""
+        for held in self._held:
+            held.check()
 
     @contextmanager
     def used(self, prompt: int = 0, columns: int = 0) -> Iterator[None]:
@@ -225,9 +250,9 @@ def _apart(inputs: int) -> int:
     return APART_OF_MANY if inputs > APART_OF_MANY else APART
 
 
-def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False) -> Forward:
+def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: _Held | None = None) -> Forward:
     """Create the replacement of the layer's `forward`. `reads`: the module also multiplies prompts."""
-    held = _Held()
+    held = held or _Held()
 
     def forward(input: torch.Tensor) -> torch.Tensor:
         weight, bias = module.weight, module.bias
@@ -235,7 +260,7 @@ def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False) -> For
         rows = input.numel() // size
         prompt = reading.prompt if rows == reading.columns else 0
         if (
-            (rows - prompt not in multiplied(input.dtype) and not (reads and prompt == rows))
+            (rows - prompt not in held.rows(input.dtype) and not (reads and prompt == rows))
             or input.dtype is not weight.dtype
             or torch.is_grad_enabled()
             or type(input) is not torch.Tensor
@@ -243,7 +268,7 @@ def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False) -> For
             or input.shape[-1] != size
         ):
             return linear(input, weight, bias)
-        arrays = held.arrays(weight, bias)
+        arrays = held.arrays(weight, bias, rows)
         if arrays is None:
             return linear(input, weight, bias)
         tokens = input.reshape(rows, size)
@@ -275,12 +300,23 @@ def _product(tokens: torch.Tensor, arrays: Arrays, apart: int) -> torch.Tensor:
 class _Held:
     """A layer's weights as arrays; rebuilt when the weights move in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, packed: PackedWeights | None = None) -> None:
+        self._packed = packed
         self._at = (0, 0)
         self._arrays: Arrays | None = None
 
-    def arrays(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Arrays | None:
-        """The arrays; None if the module can no longer read the weights, because they moved to a GPU, for example."""
+    def rows(self, dtype: torch.dtype) -> range:
+        """Numbers of tokens for which the module is faster."""
+        return multiplied(dtype) if self._packed is None else range(1, ROWS[torch.float32].stop)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of the packed copy of the weights."""
+        return 0 if self._packed is None else self._packed.numbers.nbytes
+
+    def arrays(self, weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> Arrays | None:
+        """The arrays for a product of `rows` tokens; None if the module can no longer read the weights, because they
+        moved to a GPU, for example."""
         at = (weight.data_ptr(), 0 if bias is None else bias.data_ptr())
         if at != self._at or self._arrays is None:
             fits = (
@@ -288,7 +324,17 @@ class _Held:
             )
             self._arrays = _arrays(weight, bias) if fits else None
             self._at = at
-        return self._arrays
+        if self._packed is None or self._arrays is None or rows not in PACKED_ROWS:
+            return self._arrays
+        if not self._packed.is_of(weight):
+            self._packed = PackedWeights.of(weight, self.packed_bytes)
+            return self.arrays(weight, bias, rows)
+        return self._packed.numbers, self._arrays[1]
+
+    def check(self) -> None:
+        """Drop a packed copy whose weight has changed unnoticed."""
+        if self._packed is not None and not self._packed.is_current():
+            self._packed = None
 
 
 def _arrays(weight: torch.Tensor, bias: torch.Tensor | None) -> Arrays:

@@ -278,6 +278,6 @@ prepare(Product *p)
     }
 }
 
-const Kernel AVX512_KERNEL = {"avx512", is_supported, scratch_size, prepare, multiply};
+const Kernel AVX512_KERNEL = {"avx512", 16, is_supported, scratch_size, prepare, multiply};
 
 #endif

@@ -9,7 +9,11 @@
 
 #include <string.h>
 
-#define VERSION 5 /* of the arguments and the order of sums; must equal VERSION in linears.py */
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#define VERSION 6 /* of the arguments and the order of sums; must equal VERSION in linears.py */
 
 #if HAS_KERNELS
 
@@ -92,7 +96,7 @@ multiply_all(Product *p)
 
 #endif
 
-/* Get an array's buffer; check its dimensions, and that its format is the first array's. */
+/* Get an array's buffer; check its dimensions, and that its format is `format`, or sets that if it is 0. */
 static int
 take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int writable, char *format)
 {
@@ -101,9 +105,10 @@ take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int w
         return -1;
     }
     const char *found = buffer->format != NULL ? buffer->format : "B";
-    Py_ssize_t size = *found == 'f' ? 4 : 2;
-    if (strlen(found) != 1 || (*found != 'f' && *found != 'H') || buffer->itemsize != size) {
-        PyErr_Format(PyExc_ValueError, "%s has format '%s'; 'f' is float32, 'H' the bits of bfloat16", name, found);
+    Py_ssize_t size = *found == 'H' ? 2 : 4;
+    if (strlen(found) != 1 || strchr("fHI", *found) == NULL || buffer->itemsize != size) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s has format '%s'; 'f' is float32, 'H' the bits of bfloat16, 'I' packed weights", name, found);
     }
     else if (*format != 0 && *found != *format) {
         PyErr_Format(PyExc_ValueError, "%s has format '%c', another array '%c'", name, *found, *format);
@@ -125,7 +130,7 @@ take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int w
 static int
 check(const Product *p, const Py_buffer *y, const Py_buffer *x, const Py_buffer *weight, const Py_buffer *bias)
 {
-    Py_ssize_t whole = p->kind == BFLOAT16 ? 32 : 16;
+    Py_ssize_t whole = p->kind == BFLOAT16 || p->is_packed ? 32 : 16;
     if (x->shape[1] != p->in || y->shape[1] != p->out || y->shape[0] != p->rows ||
         (bias != NULL && bias->shape[0] != p->out)) {
         PyErr_SetString(PyExc_ValueError, "shapes do not fit: x [m, k], weight [n, k], bias [n], y [m, n]");
@@ -159,7 +164,7 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *y_array, *x_array, *weight_array, *bias_array, *result = NULL;
     Py_buffer y, x, weight, bias;
     Product p = {0};
-    char format = 0;
+    char format = 0, weight_format = 0;
     if (!PyArg_ParseTuple(args, "OOOOin", &y_array, &x_array, &weight_array, &bias_array, &p.threads, &p.apart)) {
         return NULL;
     }
@@ -169,8 +174,17 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
     if (take(&x, "x", x_array, 2, 0, &format) < 0) {
         goto no_x;
     }
-    if (take(&weight, "weight", weight_array, 2, 0, &format) < 0) {
+    if (format == 'I') {
+        PyErr_SetString(PyExc_ValueError, "y has format 'I'; only weights are packed");
         goto no_weight;
+    }
+    if (take(&weight, "weight", weight_array, 2, 0, &weight_format) < 0) {
+        goto no_weight;
+    }
+    p.is_packed = weight_format == 'I' && format == 'f';
+    if (weight_format != format && !p.is_packed) {
+        PyErr_Format(PyExc_ValueError, "weight has format '%c', x '%c'", weight_format, format);
+        goto no_bias;
     }
     if (bias_array != Py_None && take(&bias, "bias", bias_array, 1, 0, &format) < 0) {
         goto no_bias;
@@ -178,7 +192,7 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
     p.kind = format == 'H' ? BFLOAT16 : FLOAT32;
     p.x = x.buf, p.weight = weight.buf, p.y = y.buf;
     p.bias = bias_array != Py_None ? bias.buf : NULL;
-    p.rows = x.shape[0], p.out = weight.shape[0], p.in = weight.shape[1];
+    p.rows = x.shape[0], p.out = weight.shape[0], p.in = weight.shape[1] * (p.is_packed ? 2 : 1);
     if (check(&p, &y, &x, &weight, p.bias != NULL ? &bias : NULL) == 0) {
         int failed;
         Py_BEGIN_ALLOW_THREADS
@@ -198,6 +212,103 @@ no_x:
     return result;
 }
 
+/* The weights at `in` and `in` + lanes have the upper halves of their bits in one packed number. Returns the bits of the
+   lower halves that are set: 0 if nothing is lost. */
+static inline uint32_t
+pack_numbers(uint32_t *to, const uint32_t *from, Py_ssize_t count, const int lanes)
+{
+    uint32_t lost = 0;
+    for (Py_ssize_t at = 0; at < count; at += 2 * lanes) {
+        for (int i = 0; i < lanes; i++) {
+            uint32_t first = from[at + i], second = from[at + lanes + i];
+            lost |= (first | second) & 0xffff;
+            to[at / 2 + i] = (first & 0xffff0000) | second >> 16;
+        }
+    }
+    return lost;
+}
+
+/* One comparison for every SPARSE outputs: 2 `lanes` weights, at another place in each. */
+#define SPARSE 64
+
+static int
+holds_numbers(const uint32_t *packed, const uint32_t *from, Py_ssize_t out, Py_ssize_t in, int lanes)
+{
+    uint32_t found[32];
+    for (Py_ssize_t row = 0; row < out; row += SPARSE) {
+        Py_ssize_t at = row * in + (row / SPARSE * 2 * lanes) % in;
+        if (pack_numbers(found, from + at, 2 * lanes, lanes) != 0 ||
+            memcmp(found, packed + at / 2, sizeof(uint32_t) * (size_t)lanes) != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Parse the arguments (packed, weight) and call `use`. */
+static PyObject *
+with_packed(PyObject *args, int writable, int (*use)(void *, const void *, Py_ssize_t, Py_ssize_t, int))
+{
+    PyObject *packed_array, *weight_array, *result = NULL;
+    Py_buffer packed, weight;
+    char packed_format = 'I', format = 'f';
+    const Kernel *kernel = kernel_for(FLOAT32);
+    if (!PyArg_ParseTuple(args, "OO", &packed_array, &weight_array) ||
+        take(&packed, "packed", packed_array, 2, writable, &packed_format) < 0) {
+        return NULL;
+    }
+    if (take(&weight, "weight", weight_array, 2, 0, &format) == 0) {
+        Py_ssize_t out = weight.shape[0], in = weight.shape[1];
+        if (kernel == NULL) {
+            PyErr_SetString(PyExc_RuntimeError, "this processor cannot: instructions() is empty");
+        }
+        else if (in < 32 || in % 32 != 0 || packed.shape[0] != out || packed.shape[1] != in / 2) {
+            PyErr_SetString(PyExc_ValueError, "shapes do not fit: weight [n, k], packed [n, k / 2], k a multiple of 32");
+        }
+        else {
+            int found;
+            Py_BEGIN_ALLOW_THREADS
+            found = use(packed.buf, weight.buf, out, in, kernel->lanes);
+            Py_END_ALLOW_THREADS
+            result = PyBool_FromLong(found);
+        }
+        PyBuffer_Release(&weight);
+    }
+    PyBuffer_Release(&packed);
+    return result;
+}
+
+static int
+use_pack(void *packed, const void *weight, Py_ssize_t out, Py_ssize_t in, int lanes)
+{
+    for (Py_ssize_t row = 0; row < out; row++) { /* weights that cannot be packed mostly end here after one row */
+        uint32_t *to = (uint32_t *)packed + row * in / 2;
+        const uint32_t *from = (const uint32_t *)weight + row * in;
+        if ((lanes == 16 ? pack_numbers(to, from, in, 16) : pack_numbers(to, from, in, 8)) != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int
+use_holds(void *packed, const void *weight, Py_ssize_t out, Py_ssize_t in, int lanes)
+{
+    return holds_numbers(packed, weight, out, in, lanes);
+}
+
+static PyObject *
+pack(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    return with_packed(args, 1, use_pack);
+}
+
+static PyObject *
+holds(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    return with_packed(args, 0, use_holds);
+}
+
 static PyObject *
 instructions(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -213,14 +324,46 @@ instructions(PyObject *Py_UNUSED(module), PyObject *args)
     return PyUnicode_FromString(kernel != NULL ? kernel->instructions : "");
 }
 
+/* Some hypervisors announce the instructions of tiles (AMX) but no palette to configure them with. */
+static PyObject *
+lacks_palettes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args))
+{
+    int lacks = 0;
+#if defined(__x86_64__)
+    unsigned most = __get_cpuid_max(0, NULL), a = 0, b, c, d = 0;
+    if (most >= 7) {
+        __cpuid_count(7, 0, a, b, c, d);
+    }
+    if (d & 1u << 24) {
+        a = 0;
+        if (most >= 0x1d) {
+            __cpuid_count(0x1d, 0, a, b, c, d);
+        }
+        lacks = a == 0;
+    }
+#endif
+    return PyBool_FromLong(lacks);
+}
+
 PyDoc_STRVAR(linear_doc, "linear(y, x, weight, bias, threads, apart)\n\n"
                          "Writes x W^T + b into y, [m, n]. Arrays of float32 or of the bits of bfloat16; bias may be "
-                         "None. `apart`: inputs per separate sum, for AVX-512 and bfloat16.");
+                         "None, and float32 weights may be packed. `apart`: inputs per separate sum, for AVX-512 and "
+                         "bfloat16.");
+PyDoc_STRVAR(pack_doc, "pack(packed, weight)\n\n"
+                       "Writes float32 weights, [n, k], into packed, [n, k / 2] of uint32, and returns True, or returns "
+                       "False if one of them is no bfloat16.");
+PyDoc_STRVAR(holds_doc, "holds(packed, weight)\n\n"
+                        "Whether packed still holds weight, judged by one place in every 64 outputs.");
+PyDoc_STRVAR(palettes_doc, "lacks_palettes()\n\n"
+                           "Whether this processor announces AMX tiles without a palette, so that their use is fatal.");
 PyDoc_STRVAR(instructions_doc, "instructions(format)\n\n"
                                "Those of this processor that are used: 'f' float32, 'H' bfloat16; \"\" where it has none.");
 
 static PyMethodDef methods[] = {
     {"linear", linear, METH_VARARGS, linear_doc},
+    {"pack", pack, METH_VARARGS, pack_doc},
+    {"holds", holds, METH_VARARGS, holds_doc},
+    {"lacks_palettes", lacks_palettes, METH_NOARGS, palettes_doc},
     {"instructions", instructions, METH_VARARGS, instructions_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -21,6 +21,7 @@ typedef enum { FLOAT32 = 0, BFLOAT16 = 1 } Kind;
 typedef struct {
     Kind kind;
     const char *x, *weight, *bias; /* [rows, in], [out, in], [out] or NULL */
+    int is_packed; /* float32: two weights in 32 bits, as packed by the kernel that multiplies */
     char *y;                       /* [rows, out] */
     Py_ssize_t rows, out, in;
     Py_ssize_t apart; /* inputs per separate sum, for kernels that add in oneDNN's order; a multiple of 64 */
@@ -30,6 +31,7 @@ typedef struct {
 
 typedef struct {
     const char *instructions;
+    int lanes; /* float32 numbers in a register */
     int (*is_supported)(Kind kind); /* whether this processor supports it */
     /* Scratch memory that a product needs, in bytes, and how it is filled before threads start; may be NULL. */
     size_t (*scratch_size)(const Product *product);
