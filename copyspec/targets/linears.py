@@ -4,7 +4,7 @@ PyTorch's matrix products of a few rows take up to three times as long as readin
 module (`native/linear.c`) is faster, a model's layers use it during our passes, and the model is restored after the
 pass. In bfloat16, some processors gain with many tokens, too. In float32, sums round differently, as they do between
 any two numbers of rows; in bfloat16 the module is only used where it gives PyTorch's exact bits, tested per weight
-shape. Weights are read in place, except for float32 weights that were stored as bfloat16 (`packed_weights.py`).
+shape. Weights are read in place or, where that is faster and memory allows, as a packed copy (`packed_weights.py`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from torch.nn.functional import linear
 
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
-from copyspec.targets.packed_weights import PackedWeights, memory_for_packing
+from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.float32] | NDArray[np.uint16]
-    Arrays = tuple[Numbers, Numbers | None]  # weight and bias
+    from copyspec.targets.packed_weights import Numbers
+
+    Arrays = tuple[Numbers | NDArray[np.uint32], Numbers | None]  # weight, or a packed one, and bias
 
 try:
     import copyspec.targets._linear as _linear
@@ -48,9 +49,6 @@ VERSION = 6
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
 """Tokens per pass, over all rows, for which the module is faster on every processor it supports; single tokens in
 float32 are as fast in PyTorch."""
-
-PACKED_ROWS = range(1, 25)
-"""Tokens per pass for which packed weights are read; with more, unpacking them takes longer than reading them whole."""
 
 MANY, SIDE = 192, 512
 """Tokens, and inputs and outputs of the layer, of the product that is timed to see whether the module is faster for any
@@ -110,7 +108,7 @@ def multiplied(dtype: torch.dtype) -> range:
 def _gain_for_many(dtype: torch.dtype) -> float:
     """PyTorch's time for a product of many tokens over the module's; some 10 ms."""
     given, weight = torch.zeros(MANY, SIDE, dtype=dtype), torch.zeros(SIDE, SIDE, dtype=dtype)
-    arrays = _numbers(weight), None
+    arrays = numbers(weight), None
     ours, theirs = [], []
     for _ in range(5):
         started = perf_counter()
@@ -151,7 +149,7 @@ class FastLinears:
                     tried[kind] = _is_right(module), _reads_right(module)
                 is_right, reads = tried[kind]
                 if is_right:
-                    held = _Held(PackedWeights.of(module.weight, memory))
+                    held = _Held(PackedWeights.of(module.weight, _FORMATS[module.weight.dtype], memory))
                     memory -= held.packed_bytes
                     self._held.append(held)
                     self._forwards.append((vars(module), _forward(module, self._reading, reads=reads, held=held)))
@@ -161,7 +159,7 @@ class FastLinears:
                     )
 
         if self.packed_bytes:
-            logger.info("packed copies of float32 weights take %d MB of memory", self.packed_bytes / 1e6)
+            logger.info("packed copies of weights take %d MB of memory", self.packed_bytes / 1e6)
 
     def __len__(self) -> int:
         return len(self._forwards)
@@ -242,7 +240,7 @@ def _reads_right(module: nn.Linear) -> bool:
     mirrored = weight[:, : weight.shape[1] // 2].repeat(1, 2)
     apart = _apart(weight.shape[1])
     theirs = [linear(given[:tokens], mirrored) for tokens in READ]
-    return all(torch.equal(each, _product(given[: len(each)], (_numbers(mirrored), None), apart)) for each in theirs)
+    return all(torch.equal(each, _product(given[: len(each)], (numbers(mirrored), None), apart)) for each in theirs)
 
 
 def _apart(inputs: int) -> int:
@@ -268,7 +266,7 @@ def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: 
             or input.shape[-1] != size
         ):
             return linear(input, weight, bias)
-        arrays = held.arrays(weight, bias, rows)
+        arrays = held.arrays(weight, bias)
         if arrays is None:
             return linear(input, weight, bias)
         tokens = input.reshape(rows, size)
@@ -288,7 +286,7 @@ def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: 
 def _product(tokens: torch.Tensor, arrays: Arrays, apart: int) -> torch.Tensor:
     """The layer's outputs, [n, out], for `tokens`, [n, in]. `apart`: inputs per separate sum, in bfloat16."""
     output = tokens.new_empty(len(tokens), len(arrays[0]))
-    given, found, most = _numbers(tokens), _numbers(output), _linear.MOST_ROWS
+    given, found, most = numbers(tokens), numbers(output), _linear.MOST_ROWS
     if len(given) <= most:
         _linear.linear(found, given, *arrays, torch.get_num_threads(), apart)
         return output
@@ -307,16 +305,16 @@ class _Held:
 
     def rows(self, dtype: torch.dtype) -> range:
         """Numbers of tokens for which the module is faster."""
-        return multiplied(dtype) if self._packed is None else range(1, ROWS[torch.float32].stop)
+        found = multiplied(dtype)
+        return found if self._packed is None else range(1, found.stop)
 
     @property
     def packed_bytes(self) -> int:
         """Memory of the packed copy of the weights."""
-        return 0 if self._packed is None else self._packed.numbers.nbytes
+        return 0 if self._packed is None else self._packed.units.nbytes
 
-    def arrays(self, weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> Arrays | None:
-        """The arrays for a product of `rows` tokens; None if the module can no longer read the weights, because they
-        moved to a GPU, for example."""
+    def arrays(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Arrays | None:
+        """The arrays; None if the module can no longer read the weights, because they moved to a GPU, for example."""
         at = (weight.data_ptr(), 0 if bias is None else bias.data_ptr())
         if at != self._at or self._arrays is None:
             fits = (
@@ -324,12 +322,12 @@ class _Held:
             )
             self._arrays = _arrays(weight, bias) if fits else None
             self._at = at
-        if self._packed is None or self._arrays is None or rows not in PACKED_ROWS:
+        if self._packed is None or self._arrays is None:
             return self._arrays
         if not self._packed.is_of(weight):
-            self._packed = PackedWeights.of(weight, self.packed_bytes)
-            return self.arrays(weight, bias, rows)
-        return self._packed.numbers, self._arrays[1]
+            self._packed = PackedWeights.of(weight, _FORMATS.get(weight.dtype, ""), self.packed_bytes)
+            return self.arrays(weight, bias)
+        return self._packed.units, self._arrays[1]
 
     def check(self) -> None:
         """Drop a packed copy whose weight has changed unnoticed."""
@@ -338,11 +336,4 @@ class _Held:
 
 
 def _arrays(weight: torch.Tensor, bias: torch.Tensor | None) -> Arrays:
-    return _numbers(weight), None if bias is None else _numbers(bias)
-
-
-def _numbers(tensor: torch.Tensor) -> Numbers:
-    """View a tensor as an array that shares its memory; bfloat16 as raw bits, since NumPy has no such type."""
-    tensor = tensor.detach() if tensor.requires_grad else tensor
-    array: Numbers = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy()
-    return array
+    return numbers(weight), None if bias is None else numbers(bias)

@@ -1,8 +1,8 @@
-"""Float32 weights that were stored as bfloat16, in half the memory.
+"""Copies of weights in the order in which the compiled module multiplies them, in bfloat16.
 
-Most models are published in bfloat16. Loaded in float32, half of each number is zeros, and a pass over few tokens takes
-the time of reading them all. The compiled module reads a packed copy instead, two weights in 32 bits, and multiplies
-by the same float32 numbers: results have the same bits. The model keeps its own weights.
+A copy is read from beginning to end, and its products are sums of whole registers, so nothing is transposed in a pass.
+Most models are published in bfloat16. Loaded in float32, half of each number is zeros: their copy takes half the time
+to read, and is multiplied as the same float32 numbers. The model keeps its own weights.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ import torch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Numbers = NDArray[np.float32] | NDArray[np.uint16]
+
 try:
     import copyspec.targets._linear as _linear
 except ImportError:  # the source is native/linear.c
     _linear = None  # type: ignore[assignment]
 
 SHARE = 4
-"""Packed copies take at most one part in so many of the memory that is available when they are made."""
+"""The copies take at most one part in so many of the memory that is available when they are made."""
 
-_UNIT = 32  # inputs must be a multiple of it
+_OUTPUTS, _INPUTS = 32, 32  # outputs and inputs must be multiples of these
 
 
 def memory_for_packing() -> int:
-    """Bytes that packed copies of a model's weights may take."""
+    """Bytes that the copies of a model's weights may take."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), "0")
@@ -40,32 +42,39 @@ def memory_for_packing() -> int:
 class PackedWeights:
     """A packed copy of a weight, [outputs, inputs]."""
 
-    def __init__(self, weight: torch.Tensor, numbers: NDArray[np.uint32]) -> None:
-        self.numbers = numbers
-        """[outputs, inputs / 2]."""
+    def __init__(self, weight: torch.Tensor, units: NDArray[np.uint32]) -> None:
+        self.units = units
+        """Pairs of adjacent inputs, [outputs, inputs / 2] in number; in the order [outputs / 32, inputs / 2, 32]."""
         self._weight, self._state = ref(weight), _state(weight)
 
     @classmethod
-    def of(cls, weight: torch.Tensor, memory: int) -> PackedWeights | None:
-        """Pack a weight that the module can multiply; None if that takes more than `memory` bytes, or not all of its
-        numbers are bfloat16."""
+    def of(cls, weight: torch.Tensor, format: str, memory: int) -> PackedWeights | None:
+        """Pack a weight that the module can multiply, float32 ("f") or bfloat16 ("H"). None where that is not faster,
+        takes more than `memory` bytes, or would lose bits."""
         outputs, inputs = weight.shape
-        if weight.dtype != torch.float32 or inputs % _UNIT or 2 * weight.numel() > memory:
+        if format == "" or not _linear.packs(format) or 2 * weight.numel() > memory:
             return None
-        if weight.is_inference():
-            return None  # it has no version that tells of changes
-        numbers = np.empty((outputs, inputs // 2), np.uint32)
-        return cls(weight, numbers) if _linear.pack(numbers, weight.detach().numpy()) else None
+        if outputs % _OUTPUTS or inputs % _INPUTS or weight.is_inference():  # the latter do not count their changes
+            return None
+        units = np.empty((outputs, inputs // 2), np.uint32)
+        return cls(weight, units) if _linear.pack(units, numbers(weight)) else None
 
     def is_of(self, weight: torch.Tensor) -> bool:
         """Whether this is a copy of `weight`, as far as PyTorch counts its changes."""
         return self._weight() is weight and self._state == _state(weight)
 
     def is_current(self) -> bool:
-        """Compare some of the numbers, because changes through `.data` are not counted: 1 ms for 100 M of them."""
+        """Compare some of the numbers, because changes through `.data` are not counted; 1 ms for 100 M of them."""
         weight = self._weight()
-        return weight is None or not self.is_of(weight) or _linear.holds(self.numbers, weight.detach().numpy())
+        return weight is None or not self.is_of(weight) or _linear.holds(self.units, numbers(weight))
 
 
 def _state(weight: torch.Tensor) -> tuple[int, int]:
     return weight.data_ptr(), weight._version
+
+
+def numbers(tensor: torch.Tensor) -> Numbers:
+    """View a tensor as an array that shares its memory; bfloat16 as raw bits, since NumPy has no such type."""
+    tensor = tensor.detach() if tensor.requires_grad else tensor
+    array: Numbers = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy()
+    return array

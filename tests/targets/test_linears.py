@@ -10,35 +10,53 @@ from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from copyspec.targets import linears, wrap
-from copyspec.targets.linears import ROWS, FastLinears, Reading, instructions, is_compiled
+from copyspec.targets.linears import ROWS, FastLinears, Forward, Reading, instructions, is_compiled
+from copyspec.targets.packed_weights import PackedWeights
 from copyspec.tree import DraftTree
 
 DTYPES = [
     pytest.param(dtype, marks=pytest.mark.skipif(not is_compiled(dtype), reason="not compiled for this processor"))
     for dtype in (torch.float32, torch.bfloat16)
 ]
+PACKED = [pytest.param(False, id="in place"), pytest.param(True, id="packed")]
 needs_it = pytest.mark.skipif(not is_compiled(torch.float32), reason="not compiled for this processor")
 
 
 def layer(outputs: int, inputs: int, dtype: torch.dtype, *, bias: bool = False, seed: int = 0) -> nn.Linear:
     torch.manual_seed(seed)
-    return nn.Linear(inputs, outputs, bias=bias).to(dtype).requires_grad_(False)
+    with torch.inference_mode(False):  # as a loaded model's
+        return nn.Linear(inputs, outputs, bias=bias).to(dtype).requires_grad_(False)
+
+
+def product(module: nn.Linear, packed: bool, reading: Reading | None = None, *, reads: bool = False) -> Forward:
+    """The layer's forward with the module; `packed`: on a packed copy, where this processor's kernel uses one."""
+    if not packed:
+        return linears._forward(module, reading or Reading(), reads=reads)
+    if module.weight.dtype == torch.float32:
+        with torch.no_grad():
+            module.weight.copy_(module.weight.bfloat16())
+    name = linears._FORMATS[module.weight.dtype]
+    held = linears._Held(PackedWeights.of(module.weight, name, 1 << 30))
+    assert held.packed_bytes or not linears._linear.packs(name)
+    return linears._forward(module, reading or Reading(), reads=reads, held=held)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("outputs", "inputs"), [(32, 2048), (192, 576), (608, 544), (96, 1536), (1056, 64)])
 @torch.inference_mode()
-def test_products_are_those_of_torch(dtype: torch.dtype, threads: int, outputs: int, inputs: int) -> None:
+def test_products_are_those_of_torch(dtype: torch.dtype, packed: bool, threads: int, outputs: int, inputs: int) -> None:
     given = torch.randn(max(ROWS[dtype]), inputs, dtype=dtype)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
         for bias in (False, True):
             module = layer(outputs, inputs, dtype, bias=bias)
+            forward = product(module, packed)
             exact = linear(given.double(), module.weight.double(), None if not bias else module.bias.double())
             for rows in (1, 2, 3, 7, 8, 9, 33, max(ROWS[dtype])):
-                found = linears._forward(module, Reading())(given[:rows])
+                found = forward(given[:rows])
                 assert found.dtype == dtype and found.shape == (rows, outputs)
                 step = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
                 torch.testing.assert_close(found.double(), exact[:rows], rtol=step, atol=step)
@@ -47,21 +65,23 @@ def test_products_are_those_of_torch(dtype: torch.dtype, threads: int, outputs: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packed", PACKED)
 @torch.inference_mode()
-def test_a_row_is_the_same_among_others(dtype: torch.dtype) -> None:
-    forward, given = (
-        linears._forward(layer(288, 576, dtype), Reading()),
-        torch.randn(max(ROWS[dtype]), 576, dtype=dtype),
-    )
+def test_a_row_is_the_same_among_others(dtype: torch.dtype, packed: bool) -> None:
+    forward = product(layer(288, 576, dtype), packed)
+    given = torch.randn(max(ROWS[dtype]), 576, dtype=dtype)
     together = forward(given)
-    for rows in (2, 5, 8, 31):
+    for rows in (1, 2, 5, 8, 31) if packed else (2, 5, 8, 31):
         assert torch.equal(forward(given[:rows]), together[:rows])
 
 
 @pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
+@pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("inputs", [576, 1536, 2048])
 @torch.inference_mode()
-def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(
+    inputs: int, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(linears, "multiplied", lambda dtype: range(1, 1000))  # whatever the processor gains
     module = layer(64, inputs, torch.bfloat16)
     given = torch.randn(300, inputs, dtype=torch.bfloat16)
@@ -69,8 +89,9 @@ def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(inputs: int, mo
     if instructions(torch.bfloat16) == "avx512":
         given[2] = 1e-39  # below the normal numbers: its instructions take these as zeros
     theirs = torch.cat([linear(given[at : at + 1], module.weight) for at in range(len(given))])
-    for rows in (2, 4, 5, 8, 11, len(given)):  # by pairs, or split
-        found = linears._forward(module, Reading())(given[:rows])
+    forward = product(module, packed)
+    for rows in (1, 2, 4, 5, 8, 11, 13, len(given)):  # by pairs, or split
+        found = forward(given[:rows])
         assert torch.equal(theirs[:rows].isnan(), found.isnan())
         assert torch.equal(theirs[:rows].nan_to_num(), found.nan_to_num())
 
@@ -87,20 +108,21 @@ def test_a_timing_decides_only_what_changes_no_bits(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
+@pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("inputs", [576, 1536])
 @torch.inference_mode()
 def test_a_prompt_has_the_bits_of_torch_and_the_nodes_behind_it_those_of_single_tokens(
-    inputs: int, monkeypatch: pytest.MonkeyPatch
+    inputs: int, packed: bool
 ) -> None:
     module, given = layer(320, inputs, torch.bfloat16), torch.randn(1, 300, inputs, dtype=torch.bfloat16)
     prompt = linear(given[:, :290], module.weight)
     nodes = torch.cat([linear(given[:, at : at + 1], module.weight) for at in range(290, 300)], dim=1)
     # Where the module has other bits for many tokens, or is slower, torch multiplies the prompt.
     for reads in (False, True) if linears._reads_right(module) else (False,):
-        forward = linears._forward(module, Reading(290, 300), reads=reads)
+        forward = product(module, packed, Reading(290, 300), reads=reads)
         assert torch.equal(forward(given), torch.cat([prompt, nodes], dim=1))
         assert torch.equal(forward(given[:, 290:]), nodes)  # the output head is not given the prompt
-        whole = linears._forward(module, Reading(290, 290), reads=reads)
+        whole = product(module, packed, Reading(290, 290), reads=reads)
         assert torch.equal(whole(given[:, :290]), prompt)
 
 
@@ -153,9 +175,10 @@ def test_what_does_not_fit_is_left_to_torch() -> None:
 
 
 @needs_it
-def test_weights_may_change_under_it() -> None:
+@pytest.mark.parametrize("packed", PACKED)
+def test_weights_may_change_under_it(packed: bool) -> None:
     module = layer(256, 256, torch.float32)
-    forward, given = linears._forward(module, Reading()), torch.randn(3, 256)
+    forward, given = product(module, packed), torch.randn(3, 256)
 
     def check(given: torch.Tensor) -> None:
         torch.testing.assert_close(forward(given), linear(given, module.weight, module.bias), atol=1e-4, rtol=1e-4)
@@ -174,6 +197,47 @@ def test_weights_may_change_under_it() -> None:
 
 
 @needs_it
+def test_packed_weights_follow_changes_that_torch_does_not_count() -> None:
+    modules = nn.ModuleList([layer(256, 256, torch.float32), layer(96, 1536, torch.float32)])
+    for module in modules:
+        module.weight.data.copy_(module.weight.bfloat16())
+    fast = FastLinears(modules)
+    assert fast.packed_bytes == 2 * (256 * 256 + 96 * 1536)
+    for module in modules:
+        module.weight.data.add_(
+            0.5 ** torch.arange(1, 2, 1 / module.weight.numel())[: module.weight.numel()].view_as(module.weight)
+        )
+    fast.check()
+    assert fast.packed_bytes == 0  # they are no longer bfloat16
+    for module in modules:
+        given = torch.randn(3, module.in_features)
+        with torch.inference_mode(), fast.used():
+            torch.testing.assert_close(module(given), linear(given, module.weight), atol=1e-4, rtol=1e-4)
+
+
+@needs_it
+def test_what_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_packed(weight: torch.Tensor, memory: int = 1 << 30) -> bool:
+        return PackedWeights.of(weight, "f", memory) is not None
+
+    weight = torch.randn(64, 256).bfloat16().float()
+    assert is_packed(weight) and is_packed(weight, weight.nbytes // 2)
+    assert not is_packed(weight, weight.nbytes // 2 - 1)
+    assert not is_packed(weight[:, :240].contiguous()) and not is_packed(weight[:48].contiguous())
+    for place in ((0, 0), (63, 255), (31, 128)):
+        other = weight.clone()
+        other[place] += 2.0**-20
+        assert not is_packed(other)
+    with torch.inference_mode():
+        assert not is_packed(weight + 0)
+    monkeypatch.setattr(linears, "memory_for_packing", lambda: 0)
+    module = layer(256, 256, torch.float32)
+    module.weight.data.copy_(module.weight.bfloat16())
+    assert len(FastLinears(nn.ModuleList([module]))) == 1
+    assert FastLinears(nn.ModuleList([module])).packed_bytes == 0
+
+
+@needs_it
 def test_gradients_go_through_torch() -> None:
     module = layer(256, 256, torch.float32).requires_grad_(True)
     linears._forward(module, Reading())(torch.randn(2, 256)).sum().backward()
@@ -186,6 +250,7 @@ def test_a_wrong_result_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
         VERSION = linears.VERSION
         MOST_ROWS = 128
         instructions = staticmethod(lambda format: "avx2")
+        packs = staticmethod(lambda format: False)
 
         @staticmethod
         def linear(y: np.ndarray, *rest: object) -> None:
@@ -211,6 +276,10 @@ def test_a_wrong_result_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"weight": np.zeros((16, 32), "f"), "y": np.zeros((3, 16), "f")}, "multiples of 32 and 16"),
         ({"x": np.zeros((3, 32), "d")}, "x has format 'd'"),
         ({"x": np.zeros((3, 32), np.uint16)}, "x has format 'H', another array 'f'"),
+        ({"weight": np.zeros((32, 32), np.uint16)}, "weight has format 'H', x 'f'"),
+        ({"weight": np.zeros((32, 32), np.uint32)}, "shapes do not fit"),
+        ({"weight": np.zeros((33, 16), np.uint32), "y": np.zeros((3, 33), "f")}, "multiples of 32 and 32"),
+        ({"y": np.zeros((3, 32), np.uint32), "x": np.zeros((3, 32), np.uint32)}, "only weights are packed"),
         ({"x": np.zeros(32, "f")}, "x has 1 dimensions instead of 2"),
         ({"bias": np.zeros((1, 32), "f")}, "bias has 2 dimensions instead of 1"),
         ({"y": b"0" * 384}, "read-only|not writable|writable"),
@@ -233,3 +302,23 @@ def test_the_module_trusts_no_argument(arguments: dict[str, object], message: st
     linears._linear.linear(*given.values())  # type: ignore[arg-type]
     with pytest.raises((TypeError, ValueError, BufferError), match=message):
         linears._linear.linear(*{**given, **arguments}.values())  # type: ignore[arg-type]
+
+
+@needs_it
+@pytest.mark.parametrize(
+    ("packed", "weight", "message"),
+    [
+        (np.zeros((32, 16), np.uint32), np.zeros((32, 64), "f"), "shapes do not fit"),
+        (np.zeros((32, 8), np.uint32), np.zeros((32, 16), "f"), "multiples of 32 and 32"),
+        (np.zeros((16, 16), np.uint32), np.zeros((16, 32), "f"), "multiples of 32 and 32"),
+        (np.zeros((32, 16), "f"), np.zeros((32, 32), "f"), "packed has format 'f'"),
+        (np.zeros((32, 16), np.uint32), np.zeros((32, 32), np.uint32), "packed already"),
+        (np.zeros((32, 16), np.uint32), np.zeros((32, 32), "d"), "weight has format 'd'"),
+        (np.zeros((32, 32), np.uint32)[:, ::2], np.zeros((32, 32), "f"), "contiguous"),
+        (np.zeros((32, 16), np.uint32), None, "bytes-like"),
+    ],
+)
+def test_packing_trusts_no_argument(packed: np.ndarray, weight: object, message: str) -> None:
+    for function in (linears._linear.pack, linears._linear.holds):
+        with pytest.raises((TypeError, ValueError, BufferError), match=message):
+            function(packed, weight)  # type: ignore[arg-type]

@@ -28,6 +28,12 @@ is_supported(Kind kind)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
+static int
+packs(Kind kind)
+{
+    return kind == FLOAT32;
+}
+
 /* Position from which the next panel is prefetched, spread evenly over the work on this one. */
 typedef struct {
     const char *at;
@@ -46,24 +52,10 @@ add_up(const __m256 *sums)
     return _mm_add_ps(_mm_add_ps(r[0], r[2]), _mm_add_ps(r[1], r[3]));
 }
 
-/* 8 weights from input `at` on, of a row that starts at `row`. */
-INLINE __m256
-weights_at(const int is_packed, const char *row, Py_ssize_t at)
-{
-    if (!is_packed) {
-        return _mm256_loadu_ps((const float *)row + at);
-    }
-    __m256i pairs = _mm256_loadu_si256((const __m256i *)(row + 2 * (at & ~(Py_ssize_t)15)));
-    return _mm256_castsi256_ps(at & 8 ? _mm256_slli_epi32(pairs, 16)
-                                      : _mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000)));
-}
-
 /* Multiply `rows` rows of x by one panel, and prefetch the next panel. */
 INLINE void
-float_sums(const int rows, const int is_packed, const float *x, const char *weight, Py_ssize_t in, Ahead ahead,
-           __m256 *sums)
+float_sums(const int rows, const float *x, const float *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)
 {
-    const Py_ssize_t stride = is_packed ? 2 * in : 4 * in;
     __m256 sum[ROWS][OUTPUTS];
     for (int row = 0; row < rows; row++) {
         for (int i = 0; i < OUTPUTS; i++) {
@@ -79,7 +71,7 @@ float_sums(const int rows, const int is_packed, const float *x, const char *weig
             given[row] = _mm256_loadu_ps(x + row * in + at);
         }
         for (int i = 0; i < OUTPUTS; i++) {
-            __m256 weights = weights_at(is_packed, weight + i * stride, at);
+            __m256 weights = _mm256_loadu_ps(weight + i * in + at);
             for (int row = 0; row < rows; row++) {
                 sum[row][i] = _mm256_fmadd_ps(given[row], weights, sum[row][i]);
             }
@@ -171,11 +163,7 @@ brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16
     DEFINE_QUARTER(odd_##ROWS_HERE, ROWS_HERE, 1)                                                                      \
     FAST static void floats_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
     {                                                                                                                  \
-        float_sums(ROWS_HERE, 0, x, weight, in, ahead, sums);                                                          \
-    }                                                                                                                  \
-    FAST static void packed_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
-    {                                                                                                                  \
-        float_sums(ROWS_HERE, 1, x, weight, in, ahead, sums);                                                          \
+        float_sums(ROWS_HERE, x, weight, in, ahead, sums);                                                          \
     }                                                                                                                  \
     FAST static void brains_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
     {                                                                                                                  \
@@ -187,8 +175,7 @@ DEFINE_SUMS(2)
 DEFINE_SUMS(3)
 
 typedef void (*Sums)(const void *, const void *, Py_ssize_t, Ahead, __m256 *);
-static const Sums FLOATS[ROWS] = {floats_1, floats_2, floats_3}, PACKED[ROWS] = {packed_1, packed_2, packed_3},
-                  BRAINS[ROWS] = {brains_1, brains_2, brains_3};
+static const Sums SUMS[2][ROWS] = {{floats_1, floats_2, floats_3}, {brains_1, brains_2, brains_3}};
 
 /* Store four outputs of one row. */
 FAST static void
@@ -219,8 +206,11 @@ finish_brains(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
 FAST static void
 multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
-    const Sums *const kernels = p->kind == BFLOAT16 ? BRAINS : p->is_packed ? PACKED : FLOATS;
-    const Py_ssize_t size = kernels == FLOATS ? 4 : 2;
+    if (p->is_packed) {
+        avx2_multiply_packed(p, first, last);
+        return;
+    }
+    const Py_ssize_t size = p->kind == BFLOAT16 ? 2 : 4;
     const float *x = p->kind == BFLOAT16 ? p->scratch : (const float *)p->x;
     const Py_ssize_t blocks = (p->rows + ROWS - 1) / ROWS, step = 8 * OUTPUTS * size / blocks;
     __m256 sums[ROWS * OUTPUTS];
@@ -230,7 +220,7 @@ multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
         for (Py_ssize_t row = 0; row < p->rows; row += ROWS) {
             Py_ssize_t rows = p->rows - row < ROWS ? p->rows - row : ROWS;
             Ahead ahead = {next + row / ROWS * (p->in / 8) * step, step};
-            kernels[rows - 1](x + row * p->in, weight, p->in, ahead, sums);
+            SUMS[p->kind][rows - 1](x + row * p->in, weight, p->in, ahead, sums);
             for (Py_ssize_t i = 0; i < rows; i++) {
                 (p->kind == BFLOAT16 ? finish_brains : finish_floats)(p, row + i, first, add_up(sums + OUTPUTS * i));
             }
@@ -256,6 +246,6 @@ prepare(Product *p)
     }
 }
 
-const Kernel AVX2_KERNEL = {"avx2", 8, is_supported, scratch_size, prepare, multiply};
+const Kernel AVX2_KERNEL = {"avx2", is_supported, packs, scratch_size, prepare, multiply};
 
 #endif

@@ -186,7 +186,14 @@ static int
 splits(const Product *p)
 {
     __builtin_cpu_init();
-    return p->kind == BFLOAT16 && p->rows > FEW && __builtin_cpu_is("intel");
+    return p->kind == BFLOAT16 && (p->is_packed || (p->rows > FEW && __builtin_cpu_is("intel")));
+}
+
+static int
+packs(Kind kind)
+{
+    __builtin_cpu_init();
+    return kind == FLOAT32 || __builtin_cpu_is("intel"); /* others multiply pairs fast */
 }
 
 FAST_BF16 static void
@@ -258,7 +265,8 @@ multiply_brains(const Product *p, Py_ssize_t first, Py_ssize_t last)
 static void
 multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
-    (p->kind == BFLOAT16 ? multiply_brains : avx512_multiply_floats)(p, first, last);
+    (p->is_packed ? avx512_multiply_packed : p->kind == BFLOAT16 ? multiply_brains : avx512_multiply_floats)(
+        p, first, last);
 }
 
 static size_t
@@ -278,6 +286,6 @@ prepare(Product *p)
     }
 }
 
-const Kernel AVX512_KERNEL = {"avx512", 16, is_supported, scratch_size, prepare, multiply};
+const Kernel AVX512_KERNEL = {"avx512", is_supported, packs, scratch_size, prepare, multiply};
 
 #endif

@@ -181,7 +181,7 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
     if (take(&weight, "weight", weight_array, 2, 0, &weight_format) < 0) {
         goto no_weight;
     }
-    p.is_packed = weight_format == 'I' && format == 'f';
+    p.is_packed = weight_format == 'I';
     if (weight_format != format && !p.is_packed) {
         PyErr_Format(PyExc_ValueError, "weight has format '%c', x '%c'", weight_format, format);
         goto no_bias;
@@ -212,34 +212,53 @@ no_x:
     return result;
 }
 
-/* The weights at `in` and `in` + lanes have the upper halves of their bits in one packed number. Returns the bits of the
-   lower halves that are set: 0 if nothing is lost. */
-static inline uint32_t
-pack_numbers(uint32_t *to, const uint32_t *from, Py_ssize_t count, const int lanes)
+/* Where `weight` stands, in a packed one: output and input to the index of the unit. */
+static Py_ssize_t
+unit_at(Py_ssize_t output, Py_ssize_t input, Py_ssize_t in)
 {
-    uint32_t lost = 0;
-    for (Py_ssize_t at = 0; at < count; at += 2 * lanes) {
-        for (int i = 0; i < lanes; i++) {
-            uint32_t first = from[at + i], second = from[at + lanes + i];
-            lost |= (first | second) & 0xffff;
-            to[at / 2 + i] = (first & 0xffff0000) | second >> 16;
-        }
-    }
-    return lost;
+    return (output / PANEL * in / 2 + input / 2) * PANEL + output % PANEL;
 }
 
-/* One comparison for every SPARSE outputs: 2 `lanes` weights, at another place in each. */
-#define SPARSE 64
+/* The unit of two weights that start at `at`. Returns those of its bits that bfloat16 has no place for. */
+static inline uint32_t
+unit_of(Kind kind, const void *weight, Py_ssize_t at, uint32_t *unit)
+{
+    if (kind == BFLOAT16) {
+        memcpy(unit, (const uint16_t *)weight + at, sizeof *unit);
+        return 0;
+    }
+    uint32_t bits[2];
+    memcpy(bits, (const float *)weight + at, sizeof bits);
+    *unit = bits[0] >> 16 | (bits[1] & 0xffff0000);
+    return (bits[0] | bits[1]) & 0xffff;
+}
+
+/* Returns 0 if a weight is no bfloat16. */
+static int
+pack_all(uint32_t *packed, const void *weight, Kind kind, Py_ssize_t out, Py_ssize_t in)
+{
+    uint32_t lost = 0;
+    for (Py_ssize_t output = 0; output < out && lost == 0; output += PANEL) {
+        for (Py_ssize_t input = 0; input < in; input += 2) {
+            for (Py_ssize_t i = 0; i < PANEL; i++) {
+                lost |= unit_of(kind, weight, (output + i) * in + input, packed++);
+            }
+        }
+    }
+    return lost == 0;
+}
+
+#define SPARSE 61 /* of so many outputs one is compared, and of so many of its units one, from another one on each time */
 
 static int
-holds_numbers(const uint32_t *packed, const uint32_t *from, Py_ssize_t out, Py_ssize_t in, int lanes)
+holds_all(uint32_t *packed, const void *weight, Kind kind, Py_ssize_t out, Py_ssize_t in)
 {
-    uint32_t found[32];
-    for (Py_ssize_t row = 0; row < out; row += SPARSE) {
-        Py_ssize_t at = row * in + (row / SPARSE * 2 * lanes) % in;
-        if (pack_numbers(found, from + at, 2 * lanes, lanes) != 0 ||
-            memcmp(found, packed + at / 2, sizeof(uint32_t) * (size_t)lanes) != 0) {
-            return 0;
+    for (Py_ssize_t output = 0; output < out; output += SPARSE) {
+        for (Py_ssize_t input = 2 * (output / SPARSE % SPARSE); input < in; input += 2 * SPARSE) {
+            uint32_t unit;
+            if (unit_of(kind, weight, output * in + input, &unit) != 0 || unit != packed[unit_at(output, input, in)]) {
+                return 0;
+            }
         }
     }
     return 1;
@@ -247,28 +266,28 @@ holds_numbers(const uint32_t *packed, const uint32_t *from, Py_ssize_t out, Py_s
 
 /* Parse the arguments (packed, weight) and call `use`. */
 static PyObject *
-with_packed(PyObject *args, int writable, int (*use)(void *, const void *, Py_ssize_t, Py_ssize_t, int))
+with_packed(PyObject *args, int writable, int (*use)(uint32_t *, const void *, Kind, Py_ssize_t, Py_ssize_t))
 {
     PyObject *packed_array, *weight_array, *result = NULL;
     Py_buffer packed, weight;
-    char packed_format = 'I', format = 'f';
-    const Kernel *kernel = kernel_for(FLOAT32);
+    char packed_format = 'I', format = 0;
     if (!PyArg_ParseTuple(args, "OO", &packed_array, &weight_array) ||
         take(&packed, "packed", packed_array, 2, writable, &packed_format) < 0) {
         return NULL;
     }
     if (take(&weight, "weight", weight_array, 2, 0, &format) == 0) {
         Py_ssize_t out = weight.shape[0], in = weight.shape[1];
-        if (kernel == NULL) {
-            PyErr_SetString(PyExc_RuntimeError, "this processor cannot: instructions() is empty");
+        if (format == 'I') {
+            PyErr_SetString(PyExc_ValueError, "weight has format 'I'; it is packed already");
         }
-        else if (in < 32 || in % 32 != 0 || packed.shape[0] != out || packed.shape[1] != in / 2) {
-            PyErr_SetString(PyExc_ValueError, "shapes do not fit: weight [n, k], packed [n, k / 2], k a multiple of 32");
+        else if (out % PANEL != 0 || in % 32 != 0 || packed.shape[0] != out || packed.shape[1] != in / 2) {
+            PyErr_Format(PyExc_ValueError, "shapes do not fit: weight [n, k], packed [n, k / 2], multiples of %d and 32",
+                         PANEL);
         }
         else {
             int found;
             Py_BEGIN_ALLOW_THREADS
-            found = use(packed.buf, weight.buf, out, in, kernel->lanes);
+            found = use(packed.buf, weight.buf, format == 'H' ? BFLOAT16 : FLOAT32, out, in);
             Py_END_ALLOW_THREADS
             result = PyBool_FromLong(found);
         }
@@ -278,50 +297,55 @@ with_packed(PyObject *args, int writable, int (*use)(void *, const void *, Py_ss
     return result;
 }
 
-static int
-use_pack(void *packed, const void *weight, Py_ssize_t out, Py_ssize_t in, int lanes)
-{
-    for (Py_ssize_t row = 0; row < out; row++) { /* weights that cannot be packed mostly end here after one row */
-        uint32_t *to = (uint32_t *)packed + row * in / 2;
-        const uint32_t *from = (const uint32_t *)weight + row * in;
-        if ((lanes == 16 ? pack_numbers(to, from, in, 16) : pack_numbers(to, from, in, 8)) != 0) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-static int
-use_holds(void *packed, const void *weight, Py_ssize_t out, Py_ssize_t in, int lanes)
-{
-    return holds_numbers(packed, weight, out, in, lanes);
-}
-
 static PyObject *
 pack(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    return with_packed(args, 1, use_pack);
+    return with_packed(args, 1, pack_all);
 }
 
 static PyObject *
 holds(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    return with_packed(args, 0, use_holds);
+    return with_packed(args, 0, holds_all);
+}
+
+/* The kernel for the arguments (format); `*kernel` is NULL where there is none. Returns -1 for another format. */
+static int
+kernel_of(PyObject *args, Kind *kind, const Kernel **kernel)
+{
+    const char *format;
+    if (!PyArg_ParseTuple(args, "s", &format)) {
+        return -1;
+    }
+    if (strcmp(format, "f") != 0 && strcmp(format, "H") != 0) {
+        PyErr_Format(PyExc_ValueError, "format is \"%s\"; 'f' is float32, 'H' the bits of bfloat16", format);
+        return -1;
+    }
+    *kind = *format == 'H' ? BFLOAT16 : FLOAT32;
+    *kernel = kernel_for(*kind);
+    return 0;
 }
 
 static PyObject *
 instructions(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    const char *format;
-    if (!PyArg_ParseTuple(args, "s", &format)) {
+    Kind kind = FLOAT32;
+    const Kernel *kernel = NULL;
+    if (kernel_of(args, &kind, &kernel) < 0) {
         return NULL;
     }
-    if (strcmp(format, "f") != 0 && strcmp(format, "H") != 0) {
-        PyErr_Format(PyExc_ValueError, "format is \"%s\"; 'f' is float32, 'H' the bits of bfloat16", format);
-        return NULL;
-    }
-    const Kernel *kernel = kernel_for(*format == 'H' ? BFLOAT16 : FLOAT32);
     return PyUnicode_FromString(kernel != NULL ? kernel->instructions : "");
+}
+
+static PyObject *
+packs(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Kind kind = FLOAT32;
+    const Kernel *kernel = NULL;
+    if (kernel_of(args, &kind, &kernel) < 0) {
+        return NULL;
+    }
+    return PyBool_FromLong(kernel != NULL && kernel->packs(kind));
 }
 
 /* Some hypervisors announce the instructions of tiles (AMX) but no palette to configure them with. */
@@ -347,13 +371,14 @@ lacks_palettes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args))
 
 PyDoc_STRVAR(linear_doc, "linear(y, x, weight, bias, threads, apart)\n\n"
                          "Writes x W^T + b into y, [m, n]. Arrays of float32 or of the bits of bfloat16; bias may be "
-                         "None, and float32 weights may be packed. `apart`: inputs per separate sum, for AVX-512 and "
-                         "bfloat16.");
+                         "None, and weights may be packed. `apart`: inputs per separate sum, for AVX-512 and bfloat16.");
 PyDoc_STRVAR(pack_doc, "pack(packed, weight)\n\n"
-                       "Writes float32 weights, [n, k], into packed, [n, k / 2] of uint32, and returns True, or returns "
-                       "False if one of them is no bfloat16.");
+                       "Writes weights, [n, k], into packed, [n, k / 2] of uint32, and returns True, or returns False "
+                       "if one of them is no bfloat16.");
+PyDoc_STRVAR(packs_doc, "packs(format)\n\n"
+                        "Whether products are faster with packed weights: 'f' float32, 'H' bfloat16.");
 PyDoc_STRVAR(holds_doc, "holds(packed, weight)\n\n"
-                        "Whether packed still holds weight, judged by one place in every 64 outputs.");
+                        "Whether packed still holds weight, judged by some of its numbers.");
 PyDoc_STRVAR(palettes_doc, "lacks_palettes()\n\n"
                            "Whether this processor announces AMX tiles without a palette, so that their use is fatal.");
 PyDoc_STRVAR(instructions_doc, "instructions(format)\n\n"
@@ -363,6 +388,7 @@ static PyMethodDef methods[] = {
     {"linear", linear, METH_VARARGS, linear_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {"holds", holds, METH_VARARGS, holds_doc},
+    {"packs", packs, METH_VARARGS, packs_doc},
     {"lacks_palettes", lacks_palettes, METH_NOARGS, palettes_doc},
     {"instructions", instructions, METH_VARARGS, instructions_doc},
     {NULL, NULL, 0, NULL},

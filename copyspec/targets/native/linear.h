@@ -21,7 +21,7 @@ typedef enum { FLOAT32 = 0, BFLOAT16 = 1 } Kind;
 typedef struct {
     Kind kind;
     const char *x, *weight, *bias; /* [rows, in], [out, in], [out] or NULL */
-    int is_packed; /* float32: two weights in 32 bits, as packed by the kernel that multiplies */
+    int is_packed; /* weight: [out / PANEL, in / 2, PANEL] units of 32 bits, each two adjacent inputs in bfloat16 */
     char *y;                       /* [rows, out] */
     Py_ssize_t rows, out, in;
     Py_ssize_t apart; /* inputs per separate sum, for kernels that add in oneDNN's order; a multiple of 64 */
@@ -31,8 +31,8 @@ typedef struct {
 
 typedef struct {
     const char *instructions;
-    int lanes; /* float32 numbers in a register */
     int (*is_supported)(Kind kind); /* whether this processor supports it */
+    int (*packs)(Kind kind);        /* whether it is faster with packed weights */
     /* Scratch memory that a product needs, in bytes, and how it is filled before threads start; may be NULL. */
     size_t (*scratch_size)(const Product *product);
     void (*prepare)(Product *product);
@@ -42,7 +42,10 @@ typedef struct {
 
 #if HAS_KERNELS
 extern const Kernel AVX512_KERNEL, AVX2_KERNEL;
-void avx512_multiply_floats(const Product *product, Py_ssize_t first, Py_ssize_t last); /* of AVX512_KERNEL */
+/* Parts of AVX512_KERNEL. */
+void avx512_multiply_floats(const Product *product, Py_ssize_t first, Py_ssize_t last);
+void avx512_multiply_packed(const Product *product, Py_ssize_t first, Py_ssize_t last);
+void avx2_multiply_packed(const Product *product, Py_ssize_t first, Py_ssize_t last); /* of AVX2_KERNEL */
 #endif
 
 #endif

@@ -1,0 +1,43 @@
+/* The kernel for AVX2 and packed weights, in float32. */
+
+#include "linear.h"
+
+#if HAS_KERNELS
+
+#include <immintrin.h>
+#include <string.h>
+
+#define LANES 8
+#define BLOCK 5
+#define TARGET __attribute__((target("avx2,fma")))
+#define Floats __m256
+#define LOAD _mm256_load_ps
+#define STORE _mm256_store_ps
+#define FMA _mm256_fmadd_ps
+#define BROADCAST(at) _mm256_broadcast_ss(at)
+#define FIRST(at) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)(at)), 16))
+#define SECOND(at)                                                                                                     \
+    _mm256_castsi256_ps(                                                                                               \
+        _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(at)), _mm256_set1_epi32((int)0xffff0000)))
+
+#include "packed.h"
+
+TARGET static void
+finish(const Product *p, Py_ssize_t row, Py_ssize_t output, const float *sums)
+{
+    for (int at = 0; at < HALF; at += LANES) {
+        __m256 sum = _mm256_load_ps(sums + at);
+        if (p->bias != NULL) {
+            sum = _mm256_add_ps(sum, _mm256_loadu_ps((const float *)p->bias + output + at));
+        }
+        _mm256_storeu_ps((float *)p->y + row * p->out + output + at, sum);
+    }
+}
+
+void
+avx2_multiply_packed(const Product *p, Py_ssize_t first, Py_ssize_t last)
+{
+    multiply_packed(p, (const float *)p->x, first, last, finish);
+}
+
+#endif

@@ -1,0 +1,106 @@
+/* The kernels for packed weights, of both instruction sets. The file that includes this defines:
+
+   LANES, BLOCK, TARGET   numbers in a register, rows of x multiplied at a time, the functions' target attribute
+   Floats                 a register of float32
+   LOAD, STORE, ZERO, ADD, BROADCAST, FMA         on them
+   FIRST, SECOND          the two inputs of each unit, as float32
+
+   The sums of a register belong to different outputs, and each is taken over the inputs in order, the second input of
+   a unit before the first: the order of oneDNN's bfloat16 products, with a separate sum for every `apart` inputs, and a
+   good one for float32. It does not depend on the number of rows. */
+
+#define HALF (2 * LANES) /* outputs whose sums stay in registers at a time */
+
+/* Add `units` units of `rows` rows of x, `in` apart, times HALF outputs of a panel to the sums, [rows, HALF].
+   128 bytes from `ahead` on are prefetched for `step` = 128. */
+TARGET static inline __attribute__((always_inline)) void
+add_units(const int rows, float *sums, const uint32_t *panel, const float *x, Py_ssize_t in, Py_ssize_t units,
+          const char *ahead, Py_ssize_t step)
+{
+    Floats low[BLOCK], high[BLOCK];
+    for (int row = 0; row < rows; row++) {
+        low[row] = LOAD(sums + HALF * row);
+        high[row] = LOAD(sums + HALF * row + LANES);
+    }
+    for (Py_ssize_t unit = 0; unit < units; unit++) {
+        __builtin_prefetch(ahead, 0, 2);
+        __builtin_prefetch(ahead + step / 2, 0, 2);
+        ahead += step;
+        Floats first_low = FIRST(panel), second_low = SECOND(panel);
+        Floats first_high = FIRST(panel + LANES), second_high = SECOND(panel + LANES);
+        panel += PANEL;
+        for (int row = 0; row < rows; row++) {
+            Floats second = BROADCAST(x + row * in + 1), first = BROADCAST(x + row * in);
+            low[row] = FMA(first, first_low, FMA(second, second_low, low[row]));
+            high[row] = FMA(first, first_high, FMA(second, second_high, high[row]));
+        }
+        x += 2;
+    }
+    for (int row = 0; row < rows; row++) {
+        STORE(sums + HALF * row, low[row]);
+        STORE(sums + HALF * row + LANES, high[row]);
+    }
+}
+
+typedef void (*AddUnits)(float *, const uint32_t *, const float *, Py_ssize_t, Py_ssize_t, const char *, Py_ssize_t);
+
+#define DEFINE_ADD_UNITS(ROWS)                                                                                         \
+    TARGET static void add_units_##ROWS(float *sums, const uint32_t *panel, const float *x, Py_ssize_t in,             \
+                                        Py_ssize_t units, const char *ahead, Py_ssize_t step)                          \
+    {                                                                                                                  \
+        add_units(ROWS, sums, panel, x, in, units, ahead, step);                                                       \
+    }
+DEFINE_ADD_UNITS(1)
+DEFINE_ADD_UNITS(2)
+DEFINE_ADD_UNITS(3)
+DEFINE_ADD_UNITS(4)
+DEFINE_ADD_UNITS(5)
+#if BLOCK > 5
+DEFINE_ADD_UNITS(6)
+DEFINE_ADD_UNITS(7)
+DEFINE_ADD_UNITS(8)
+DEFINE_ADD_UNITS(9)
+DEFINE_ADD_UNITS(10)
+DEFINE_ADD_UNITS(11)
+DEFINE_ADD_UNITS(12)
+#endif
+
+static const AddUnits ADD_UNITS[BLOCK] = {
+    add_units_1, add_units_2, add_units_3, add_units_4, add_units_5,
+#if BLOCK > 5
+    add_units_6, add_units_7, add_units_8, add_units_9, add_units_10, add_units_11, add_units_12,
+#endif
+};
+
+/* Multiply outputs first .. last - 1 by x in float32; `finish` writes the sums of a row and HALF outputs. */
+TARGET static void
+multiply_packed(const Product *p, const float *x, Py_ssize_t first, Py_ssize_t last,
+                void (*finish)(const Product *, Py_ssize_t row, Py_ssize_t output, const float *sums))
+{
+    float sums[BLOCK * HALF] __attribute__((aligned(64))), folded[BLOCK * HALF] __attribute__((aligned(64)));
+    const Py_ssize_t units = p->in / 2, apart = p->kind == BFLOAT16 ? p->apart / 2 : units;
+    const Py_ssize_t blocks = (p->rows + BLOCK - 1) / BLOCK, size = (p->rows + blocks - 1) / blocks;
+    const Py_ssize_t step = (Py_ssize_t)sizeof(uint32_t) * HALF / blocks; /* the next panel is prefetched evenly over this one */
+    for (; first < last; first += PANEL) {
+        const uint32_t *panel = (const uint32_t *)p->weight + first * units;
+        const char *ahead = (const char *)(panel + PANEL * units);
+        for (Py_ssize_t row = 0; row < p->rows; row += size) {
+            Py_ssize_t rows = p->rows - row < size ? p->rows - row : size;
+            for (int half = 0; half < PANEL; half += HALF) {
+                for (Py_ssize_t unit = 0; unit < units; unit += apart) {
+                    Py_ssize_t count = units - unit < apart ? units - unit : apart;
+                    memset(sums, 0, sizeof sums);
+                    ADD_UNITS[rows - 1](sums, panel + PANEL * unit + half, x + row * p->in + 2 * unit, p->in, count, ahead,
+                                        step);
+                    ahead += step * count;
+                    for (Py_ssize_t i = 0; count < units && i < rows * HALF; i++) {
+                        folded[i] = unit == 0 ? sums[i] : folded[i] + sums[i];
+                    }
+                }
+                for (Py_ssize_t i = 0; i < rows; i++) {
+                    finish(p, row + i, first + half, (apart < units ? folded : sums) + HALF * i);
+                }
+            }
+        }
+    }
+}
