@@ -5,10 +5,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 VERSION: int
-MOST_ROWS: int
 
 def linear(
-    y: NDArray[Any], x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None, threads: int, apart: int
+    y: int,
+    x: int,
+    rows: int,
+    format: str,
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None,
+    threads: int,
+    apart: int,
 ) -> None: ...
 def pack(packed: NDArray[Any], weight: NDArray[Any]) -> bool: ...
 def holds(packed: NDArray[Any], weight: NDArray[Any]) -> bool: ...

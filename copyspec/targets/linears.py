@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 avoid_missing_tiles()  # before the first product
 
-VERSION = 6
+VERSION = 7
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
@@ -251,15 +251,17 @@ def _apart(inputs: int) -> int:
 def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: _Held | None = None) -> Forward:
     """Create the replacement of the layer's `forward`. `reads`: the module also multiplies prompts."""
     held = held or _Held()
+    parameters = module._parameters  # faster than the attributes
 
     def forward(input: torch.Tensor) -> torch.Tensor:
-        weight, bias = module.weight, module.bias
-        size = weight.shape[1]
+        weight, bias = parameters["weight"], parameters["bias"]
+        assert weight is not None
+        size, dtype = weight.shape[1], input.dtype
         rows = input.numel() // size
         prompt = reading.prompt if rows == reading.columns else 0
         if (
-            (rows - prompt not in held.rows(input.dtype) and not (reads and prompt == rows))
-            or input.dtype is not weight.dtype
+            (rows - prompt not in held.rows(dtype) and not (reads and prompt == rows))
+            or dtype is not weight.dtype
             or torch.is_grad_enabled()
             or type(input) is not torch.Tensor
             or input.device.type != "cpu"
@@ -269,29 +271,32 @@ def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: 
         arrays = held.arrays(weight, bias)
         if arrays is None:
             return linear(input, weight, bias)
-        tokens = input.reshape(rows, size)
         if not prompt:
-            output = _product(tokens, arrays, APART)
-        else:
-            read = tokens[:prompt]
-            parts = [_product(read, arrays, _apart(size)) if reads else linear(read, weight, bias)]
-            if prompt < rows:
-                parts.append(_product(tokens[prompt:], arrays, APART))
-            output = torch.cat(parts) if len(parts) > 1 else parts[0]
-        return output.view(*input.shape[:-1], -1)
+            return _product(input, arrays, APART)
+        tokens = input.view(rows, size)
+        read = tokens[:prompt]
+        parts = [_product(read, arrays, _apart(size)) if reads else linear(read, weight, bias)]
+        if prompt < rows:
+            parts.append(_product(tokens[prompt:], arrays, APART))
+        return torch.cat(parts).view(*input.shape[:-1], -1)
 
     return forward
 
 
 def _product(tokens: torch.Tensor, arrays: Arrays, apart: int) -> torch.Tensor:
-    """The layer's outputs, [n, out], for `tokens`, [n, in]. `apart`: inputs per separate sum, in bfloat16."""
-    output = tokens.new_empty(len(tokens), len(arrays[0]))
-    given, found, most = numbers(tokens), numbers(output), _linear.MOST_ROWS
-    if len(given) <= most:
-        _linear.linear(found, given, *arrays, torch.get_num_threads(), apart)
-        return output
-    for at in range(0, len(given), most):
-        _linear.linear(found[at : at + most], given[at : at + most], *arrays, torch.get_num_threads(), apart)
+    """The layer's outputs, [..., out], for `tokens`, [..., in]. `apart`: inputs per separate sum, in bfloat16."""
+    tokens = tokens.contiguous()
+    *leading, size = tokens.shape
+    output = tokens.new_empty((*leading, len(arrays[0])))
+    _linear.linear(
+        output.data_ptr(),
+        tokens.data_ptr(),
+        tokens.numel() // size,
+        _FORMATS[tokens.dtype],
+        *arrays,
+        torch.get_num_threads(),
+        apart,
+    )
     return output
 
 

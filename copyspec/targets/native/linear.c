@@ -13,7 +13,7 @@
 #include <cpuid.h>
 #endif
 
-#define VERSION 6 /* of the arguments and the order of sums; must equal VERSION in linears.py */
+#define VERSION 7 /* of the arguments and the order of sums; must equal VERSION in linears.py */
 
 #if HAS_KERNELS
 
@@ -96,9 +96,9 @@ multiply_all(Product *p)
 
 #endif
 
-/* Get an array's buffer; check its dimensions, and that its format is `format`, or sets that if it is 0. */
+/* Get an array's buffer; check its dimensions, and that its format is one of `formats`. */
 static int
-take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int writable, char *format)
+take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int writable, const char *formats)
 {
     int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(array, buffer, flags) < 0) {
@@ -106,21 +106,18 @@ take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int w
     }
     const char *found = buffer->format != NULL ? buffer->format : "B";
     Py_ssize_t size = *found == 'H' ? 2 : 4;
-    if (strlen(found) != 1 || strchr("fHI", *found) == NULL || buffer->itemsize != size) {
+    if (strlen(found) != 1 || strchr(formats, *found) == NULL || buffer->itemsize != size) {
         PyErr_Format(PyExc_ValueError,
-                     "%s has format '%s'; 'f' is float32, 'H' the bits of bfloat16, 'I' packed weights", name, found);
-    }
-    else if (*format != 0 && *found != *format) {
-        PyErr_Format(PyExc_ValueError, "%s has format '%c', another array '%c'", name, *found, *format);
+                     "%s has format '%s', not one of '%s'; 'f' is float32, 'H' the bits of bfloat16, 'I' packed weights",
+                     name, found, formats);
     }
     else if (buffer->ndim != dimensions) {
         PyErr_Format(PyExc_ValueError, "%s has %d dimensions instead of %d", name, buffer->ndim, dimensions);
     }
-    else if (size != 0 && (uintptr_t)buffer->buf % (uintptr_t)size != 0) {
+    else if ((uintptr_t)buffer->buf % (uintptr_t)size != 0) {
         PyErr_Format(PyExc_ValueError, "%s starts between two numbers", name);
     }
     else {
-        *format = *found;
         return 0;
     }
     PyBuffer_Release(buffer);
@@ -128,15 +125,17 @@ take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int w
 }
 
 static int
-check(const Product *p, const Py_buffer *y, const Py_buffer *x, const Py_buffer *weight, const Py_buffer *bias)
+check(const Product *p, const Py_buffer *bias)
 {
     Py_ssize_t whole = p->kind == BFLOAT16 || p->is_packed ? 32 : 16;
-    if (x->shape[1] != p->in || y->shape[1] != p->out || y->shape[0] != p->rows ||
-        (bias != NULL && bias->shape[0] != p->out)) {
-        PyErr_SetString(PyExc_ValueError, "shapes do not fit: x [m, k], weight [n, k], bias [n], y [m, n]");
+    if (bias != NULL && bias->shape[0] != p->out) {
+        PyErr_Format(PyExc_ValueError, "bias has %zd numbers for %zd outputs", bias->shape[0], p->out);
     }
-    else if (p->rows < 1 || p->rows > MOST_ROWS) {
-        PyErr_Format(PyExc_ValueError, "x has %zd rows; 1 to %d are multiplied", p->rows, MOST_ROWS);
+    else if (p->rows < 1) {
+        PyErr_Format(PyExc_ValueError, "rows is %zd; it is a number from 1", p->rows);
+    }
+    else if (p->x == NULL || p->y == NULL || ((uintptr_t)p->x | (uintptr_t)p->y) % (p->kind == BFLOAT16 ? 2 : 4) != 0) {
+        PyErr_SetString(PyExc_ValueError, "x or y starts at no number");
     }
     else if (p->out < PANEL || p->out % PANEL != 0 || p->in < whole || p->in % whole != 0) {
         PyErr_Format(PyExc_ValueError, "weight is [%zd, %zd]; multiples of %d and %zd are multiplied", p->out, p->in,
@@ -154,49 +153,60 @@ check(const Product *p, const Py_buffer *y, const Py_buffer *x, const Py_buffer 
     else {
         return 0;
     }
-    (void)weight;
     return -1;
+}
+
+/* Multiply MOST_ROWS rows of x at a time. Returns -1 if out of memory. */
+static int
+multiply_parts(Product p)
+{
+    const Py_ssize_t size = p.kind == BFLOAT16 ? 2 : 4, rows = p.rows;
+    for (Py_ssize_t row = 0; row < rows; row += MOST_ROWS) {
+        p.rows = rows - row < MOST_ROWS ? rows - row : MOST_ROWS;
+        if (multiply_all(&p) < 0) {
+            return -1;
+        }
+        p.x += size * p.rows * p.in;
+        p.y += size * p.rows * p.out;
+    }
+    return 0;
 }
 
 static PyObject *
 linear(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *y_array, *x_array, *weight_array, *bias_array, *result = NULL;
-    Py_buffer y, x, weight, bias;
+    PyObject *weight_array, *bias_array, *result = NULL;
+    Py_buffer weight, bias;
     Product p = {0};
-    char format = 0, weight_format = 0;
-    if (!PyArg_ParseTuple(args, "OOOOin", &y_array, &x_array, &weight_array, &bias_array, &p.threads, &p.apart)) {
+    unsigned long long y, x;
+    int format;
+    if (!PyArg_ParseTuple(args, "KKnCOOin", &y, &x, &p.rows, &format, &weight_array, &bias_array, &p.threads,
+                          &p.apart)) {
         return NULL;
     }
-    if (take(&y, "y", y_array, 2, 1, &format) < 0) {
+    if (format != 'f' && format != 'H') {
+        PyErr_Format(PyExc_ValueError, "format is '%c'; 'f' is float32, 'H' the bits of bfloat16", format);
         return NULL;
     }
-    if (take(&x, "x", x_array, 2, 0, &format) < 0) {
-        goto no_x;
+    const char *own = format == 'H' ? "H" : "f";
+    if (take(&weight, "weight", weight_array, 2, 0, format == 'H' ? "HI" : "fI") < 0) {
+        return NULL;
     }
-    if (format == 'I') {
-        PyErr_SetString(PyExc_ValueError, "y has format 'I'; only weights are packed");
-        goto no_weight;
-    }
-    if (take(&weight, "weight", weight_array, 2, 0, &weight_format) < 0) {
-        goto no_weight;
-    }
-    p.is_packed = weight_format == 'I';
-    if (weight_format != format && !p.is_packed) {
-        PyErr_Format(PyExc_ValueError, "weight has format '%c', x '%c'", weight_format, format);
-        goto no_bias;
-    }
-    if (bias_array != Py_None && take(&bias, "bias", bias_array, 1, 0, &format) < 0) {
+    if (bias_array != Py_None && take(&bias, "bias", bias_array, 1, 0, own) < 0) {
         goto no_bias;
     }
     p.kind = format == 'H' ? BFLOAT16 : FLOAT32;
-    p.x = x.buf, p.weight = weight.buf, p.y = y.buf;
+    p.is_packed = *weight.format == 'I';
+    p.x = (const char *)(uintptr_t)x, p.y = (char *)(uintptr_t)y, p.weight = weight.buf;
     p.bias = bias_array != Py_None ? bias.buf : NULL;
-    p.rows = x.shape[0], p.out = weight.shape[0], p.in = weight.shape[1] * (p.is_packed ? 2 : 1);
-    if (check(&p, &y, &x, &weight, p.bias != NULL ? &bias : NULL) == 0) {
+    p.out = weight.shape[0], p.in = weight.shape[1] * (p.is_packed ? 2 : 1);
+    if (p.is_packed && kernel_for(p.kind) != NULL && !kernel_for(p.kind)->packs(p.kind)) {
+        PyErr_SetString(PyExc_ValueError, "weight is packed; packs() of this format is false");
+    }
+    else if (check(&p, p.bias != NULL ? &bias : NULL) == 0) {
         int failed;
         Py_BEGIN_ALLOW_THREADS
-        failed = multiply_all(&p);
+        failed = multiply_parts(p);
         Py_END_ALLOW_THREADS
         result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
     }
@@ -205,10 +215,6 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
     }
 no_bias:
     PyBuffer_Release(&weight);
-no_weight:
-    PyBuffer_Release(&x);
-no_x:
-    PyBuffer_Release(&y);
     return result;
 }
 
@@ -270,24 +276,21 @@ with_packed(PyObject *args, int writable, int (*use)(uint32_t *, const void *, K
 {
     PyObject *packed_array, *weight_array, *result = NULL;
     Py_buffer packed, weight;
-    char packed_format = 'I', format = 0;
     if (!PyArg_ParseTuple(args, "OO", &packed_array, &weight_array) ||
-        take(&packed, "packed", packed_array, 2, writable, &packed_format) < 0) {
+        take(&packed, "packed", packed_array, 2, writable, "I") < 0) {
         return NULL;
     }
-    if (take(&weight, "weight", weight_array, 2, 0, &format) == 0) {
+    if (take(&weight, "weight", weight_array, 2, 0, "fH") == 0) {
         Py_ssize_t out = weight.shape[0], in = weight.shape[1];
-        if (format == 'I') {
-            PyErr_SetString(PyExc_ValueError, "weight has format 'I'; it is packed already");
-        }
-        else if (out % PANEL != 0 || in % 32 != 0 || packed.shape[0] != out || packed.shape[1] != in / 2) {
+        Kind kind = *weight.format == 'H' ? BFLOAT16 : FLOAT32;
+        if (out % PANEL != 0 || in % 32 != 0 || packed.shape[0] != out || packed.shape[1] != in / 2) {
             PyErr_Format(PyExc_ValueError, "shapes do not fit: weight [n, k], packed [n, k / 2], multiples of %d and 32",
                          PANEL);
         }
         else {
             int found;
             Py_BEGIN_ALLOW_THREADS
-            found = use(packed.buf, weight.buf, format == 'H' ? BFLOAT16 : FLOAT32, out, in);
+            found = use(packed.buf, weight.buf, kind, out, in);
             Py_END_ALLOW_THREADS
             result = PyBool_FromLong(found);
         }
@@ -369,9 +372,10 @@ lacks_palettes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args))
     return PyBool_FromLong(lacks);
 }
 
-PyDoc_STRVAR(linear_doc, "linear(y, x, weight, bias, threads, apart)\n\n"
-                         "Writes x W^T + b into y, [m, n]. Arrays of float32 or of the bits of bfloat16; bias may be "
-                         "None, and weights may be packed. `apart`: inputs per separate sum, for AVX-512 and bfloat16.");
+PyDoc_STRVAR(linear_doc, "linear(y, x, rows, format, weight, bias, threads, apart)\n\n"
+                         "Writes x W^T + b, [rows, n], to the address y; x is the address of [rows, k]. Numbers are "
+                         "float32, format 'f', or the bits of bfloat16, 'H'; weight may be packed, and bias None. "
+                         "`apart`: inputs per separate sum, for AVX-512 and bfloat16.");
 PyDoc_STRVAR(pack_doc, "pack(packed, weight)\n\n"
                        "Writes weights, [n, k], into packed, [n, k / 2] of uint32, and returns True, or returns False "
                        "if one of them is no bfloat16.");
@@ -398,7 +402,7 @@ static int
 fill_module(PyObject *module)
 {
     find_threads();
-    return PyModule_AddIntMacro(module, VERSION) < 0 || PyModule_AddIntMacro(module, MOST_ROWS) < 0 ? -1 : 0;
+    return PyModule_AddIntMacro(module, VERSION);
 }
 
 static PyModuleDef_Slot slots[] = {
