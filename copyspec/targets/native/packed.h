@@ -10,6 +10,7 @@
    good one for float32. It does not depend on the number of rows. */
 
 #define HALF (2 * LANES) /* outputs whose sums stay in registers at a time */
+#define CHUNK 128        /* units */
 
 /* Add `units` units of `rows` rows of x, `in` apart, times HALF outputs of a panel to the sums, [rows, HALF].
    128 bytes from `ahead` on are prefetched for `step` = 128. */
@@ -72,34 +73,51 @@ static const AddUnits ADD_UNITS[BLOCK] = {
 #endif
 };
 
-/* Multiply outputs first .. last - 1 by x in float32; `finish` writes the sums of a row and HALF outputs. */
+/* Add the sums to the folded ones, or store them if they are the first, and reset them. */
+TARGET static void
+fold(float *folded, float *sums, Py_ssize_t count, int is_first)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        folded[i] = is_first ? sums[i] : folded[i] + sums[i];
+        sums[i] = 0.0f;
+    }
+}
+
+/* Multiply outputs first .. last - 1 by x in float32; `finish` writes the sums of a row and HALF outputs. Of the panel,
+   CHUNK units at a time stay in the L1 cache for all rows. */
 TARGET static void
 multiply_packed(const Product *p, const float *x, Py_ssize_t first, Py_ssize_t last,
                 void (*finish)(const Product *, Py_ssize_t row, Py_ssize_t output, const float *sums))
 {
-    float sums[BLOCK * HALF] __attribute__((aligned(64))), folded[BLOCK * HALF] __attribute__((aligned(64)));
-    const Py_ssize_t units = p->in / 2, apart = p->kind == BFLOAT16 ? p->apart / 2 : units;
+    float sums[MOST_ROWS * HALF] __attribute__((aligned(64))), folded[MOST_ROWS * HALF] __attribute__((aligned(64)));
+    const Py_ssize_t units = p->in / 2, apart = p->kind == BFLOAT16 ? p->apart / 2 : units, all = p->rows * HALF;
     const Py_ssize_t blocks = (p->rows + BLOCK - 1) / BLOCK, size = (p->rows + blocks - 1) / blocks;
-    const Py_ssize_t step = (Py_ssize_t)sizeof(uint32_t) * HALF / blocks; /* the next panel is prefetched evenly over this one */
+    const Py_ssize_t step = (Py_ssize_t)sizeof(uint32_t) * HALF / blocks; /* the next panel is prefetched evenly */
     for (; first < last; first += PANEL) {
         const uint32_t *panel = (const uint32_t *)p->weight + first * units;
         const char *ahead = (const char *)(panel + PANEL * units);
-        for (Py_ssize_t row = 0; row < p->rows; row += size) {
-            Py_ssize_t rows = p->rows - row < size ? p->rows - row : size;
-            for (int half = 0; half < PANEL; half += HALF) {
-                for (Py_ssize_t unit = 0; unit < units; unit += apart) {
-                    Py_ssize_t count = units - unit < apart ? units - unit : apart;
-                    memset(sums, 0, sizeof sums);
-                    ADD_UNITS[rows - 1](sums, panel + PANEL * unit + half, x + row * p->in + 2 * unit, p->in, count, ahead,
-                                        step);
+        for (int half = 0; half < PANEL; half += HALF) {
+            int folds = 0;
+            memset(sums, 0, sizeof(float) * (size_t)all);
+            for (Py_ssize_t unit = 0, count; unit < units; unit += count) {
+                Py_ssize_t end = unit - unit % apart + apart; /* of this separate sum */
+                if (unit > 0 && unit % apart == 0) {
+                    fold(folded, sums, all, folds++ == 0);
+                }
+                end = end < units ? end : units;
+                count = end - unit < CHUNK ? end - unit : CHUNK;
+                for (Py_ssize_t row = 0; row < p->rows; row += size) {
+                    Py_ssize_t rows = p->rows - row < size ? p->rows - row : size;
+                    ADD_UNITS[rows - 1](sums + HALF * row, panel + PANEL * unit + half, x + row * p->in + 2 * unit,
+                                        p->in, count, ahead, step);
                     ahead += step * count;
-                    for (Py_ssize_t i = 0; count < units && i < rows * HALF; i++) {
-                        folded[i] = unit == 0 ? sums[i] : folded[i] + sums[i];
-                    }
                 }
-                for (Py_ssize_t i = 0; i < rows; i++) {
-                    finish(p, row + i, first + half, (apart < units ? folded : sums) + HALF * i);
-                }
+            }
+            if (folds > 0) {
+                fold(folded, sums, all, 0);
+            }
+            for (Py_ssize_t row = 0; row < p->rows; row++) {
+                finish(p, row, first + half, (folds > 0 ? folded : sums) + HALF * row);
             }
         }
     }
