@@ -137,7 +137,8 @@ def generate(
     arguments, LoadError if the model cannot be loaded, and UnsupportedModelError if its architecture cannot verify
     drafts.
     """
-    check_flag("stream", stream)
+    if stream is not False:
+        check_flag("stream", stream)
     model, checked = _split(options)
     call = _engine(model).start(prompt, references, checked)
     if stream:
@@ -272,7 +273,19 @@ def _split(options: CallKeywords) -> tuple[dict[str, object], CallOptions]:
 
 
 def _engine(options: dict[str, object], *, corrects: bool = False) -> Engine:
-    chosen = _choice(options) if options.get("model") is not None else _default(options, corrects)
+    """The engine of the model in `options`, loaded if need be; without one, of the configured or the default model."""
+    loading = {name: value for name, value in options.items() if value is not None}
+    configured, is_default = _STATE.configured, False
+    if "model" not in loading:
+        if isinstance(configured, ModelChoice):
+            loading = {each.name: getattr(configured, each.name) for each in fields(configured)} | loading
+        else:
+            is_default = configured is None
+            loading["model"] = choose_default(corrects=corrects) if configured is None else configured
+    chosen = _choice(loading)
+    if is_default and not _STATE.named_default and not os.environ.get(MODEL_VARIABLE):
+        _STATE.named_default = True
+        logger.warning("%s", about_default(str(loading["model"]), corrects=corrects))
     return chosen if isinstance(chosen, Engine) else _STATE.registry.engine(chosen)
 
 
@@ -295,7 +308,8 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
         raise ValueError(f"on_unsupported must be 'error' or 'plain', got {unsupported!r}")
     if not isinstance(loading.get("static", StaticOptions()), StaticOptions):
         raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(loading['static'])}")
-    check_flag("trust_remote_code", loading.get("trust_remote_code", False))
+    if "trust_remote_code" in loading:
+        check_flag("trust_remote_code", loading["trust_remote_code"])
     if loading.keys() & {"adapter", "model_kwargs"}:
         _check_files(model, loading)
     return ModelChoice(model, **loading)  # type: ignore[arg-type]
@@ -318,18 +332,3 @@ def _check_files(model: object, loading: dict[str, object]) -> None:
             f"model is a loaded {type(model).__name__}: {' and '.join(given)} cannot be changed any more; "
             "load it with them, or give its name"
         )
-
-
-def _default(options: dict[str, object], corrects: bool) -> ModelChoice | Engine:
-    loading = {name: value for name, value in options.items() if value is not None}
-    configured = _STATE.configured
-    if isinstance(configured, Engine):
-        return _choice({**loading, "model": configured})
-    if configured is not None:
-        return _choice({**{each.name: getattr(configured, each.name) for each in fields(configured)}, **loading})
-    model = choose_default(corrects=corrects)
-    choice = _choice({**loading, "model": model})  # invalid options raise before the default model is logged
-    if not os.environ.get(MODEL_VARIABLE) and not _STATE.named_default:
-        _STATE.named_default = True
-        logger.warning("%s", about_default(model, corrects=corrects))
-    return choice

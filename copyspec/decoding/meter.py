@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -56,26 +56,29 @@ class PassCost(NamedTuple):
         return cls(rows, allowed_nodes, rows * budget.seconds, extra)
 
 
+@dataclass(eq=False, slots=True)
 class Meter:
-    """Counts what one row drafts, and asks its controller how much to draft."""
+    """Counts what one row drafts, and tells its controller what came of it."""
 
-    def __init__(self, costs: CostModel, sources: Sequence[Source], eos: frozenset[int], *, adaptive: bool) -> None:
-        """`adaptive`: draft only as much as pays at the costs in `costs`."""
-        self.controller = DraftController(costs.start) if adaptive else None
-        self.times = PassTimes()  # of the whole batch; `before` is what was spent before the row joined
-        self.before = PassTimes()
-        self.cached_tokens = 0  # prompt tokens taken from a prefix cache
-        self._costs, self._eos = costs, eos
-        self.proposed: tuple[DraftTree, float] | None = None
-        """The drafter's tree for this pass, and the seconds it took; None: the drafter was not asked."""
-        self._rows = 0  # in the last pass
-        self._uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
-        self._kinds = ["prompt" if source.kind == "block" else source.kind for source in sources]
-        self._from: tuple[list[int], list[int]] = ([0] * (len(sources) + 1), [0] * (len(sources) + 1))
-        self._made: tuple[dict[str, int], dict[str, int]] = ({}, {})  # drafted, accepted; the last source is OUTPUT
-        self._accepted: list[int] = []  # number of drafts by how many of their tokens were accepted
-        self._drafted = self._allowed = 0
-        self._decisions: Counter[str] = Counter()
+    _costs: CostModel
+    _sources: Sequence[Source]
+    _eos: frozenset[int]
+    controller: DraftController | None = None  # None: the row always drafts as much as it may
+    times: PassTimes = field(default_factory=PassTimes)  # of the whole batch
+    before: PassTimes = field(default_factory=PassTimes)  # what was spent before the row joined
+    cached_tokens: int = 0  # prompt tokens taken from a prefix cache
+    proposed: tuple[DraftTree, float] | None = None
+    """The drafter's tree for this pass, and the seconds it took; None: the drafter was not asked."""
+    _rows: int = 0  # in the last pass
+    _uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
+    _from: tuple[Counter[int], Counter[int]] = field(default_factory=lambda: (Counter(), Counter()))
+    """Tokens by index of their source or OUTPUT: drafted, accepted."""
+    _made: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
+    """The same of tokens without a source, by the drafter that made them."""
+    _accepted: list[int] = field(default_factory=list)  # number of drafts by how many of their tokens were accepted
+    _drafted: int = 0
+    _allowed: int = 0
+    _decisions: Counter[str] = field(default_factory=Counter)
 
     def pause(self) -> None:
         """Record that the drafter was not asked, because its drafts do not pay at present."""
@@ -154,17 +157,16 @@ class Meter:
         for node in nodes:
             origin = origins[node]
             if origin is not None:
-                counts[origin[0]] += 1
+                counts[origin.source] += 1
             else:
                 drafter = tree.makers[node] if tree.makers is not None else None
                 kind = drafter or ("end" if tree.tokens[node] in self._eos else "guess")
-                self._made[which][kind] = self._made[which].get(kind, 0) + 1
+                self._made[which][kind] += 1
 
     def _by_source(self, which: int) -> dict[str, int]:
         """Counts by kind of source; tokens without a source count under the drafter that made them."""
-        assert OUTPUT == -1
-        found = dict(self._made[which])
-        for kind, count in zip([*self._kinds, "output"], self._from[which], strict=True):
-            if count:
-                found[kind] = found.get(kind, 0) + count
-        return found
+        found, counts = Counter(self._made[which]), self._from[which]
+        for index, source in enumerate(self._sources):
+            found["prompt" if source.kind == "block" else source.kind] += counts[index]
+        found["output"] += counts[OUTPUT]
+        return {kind: count for kind, count in found.items() if count}

@@ -203,7 +203,7 @@ class Engine:
             jobs = maker.make(prompts, options)
             requests = [job.request for job in jobs]
             ticket = self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
-        return Call(self.scheduler, ticket, jobs, single=single, timeout=options.timeout)
+        return Call(self.scheduler, ticket, jobs, single, options.timeout)
 
     def generate_each(
         self,

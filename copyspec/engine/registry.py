@@ -28,35 +28,33 @@ class Registry:
 
     def engine(self, choice: ModelChoice) -> Engine:
         """The engine of `choice`, loaded if necessary. Loaded engines are returned while others load."""
-        engine = self._find(choice)
-        if engine is not None:
-            return engine
-        check_forked(self._loading, "loading a model")
+        key = choice.key()
+        while True:
+            with self._lock:
+                engine = self._engines.pop(key, None)
+                if engine is not None and not engine.is_unloaded:
+                    self._engines[key] = engine  # move to the most recently used end
+                    return engine
+            check_forked(self._loading, "loading a model")
+            self._load(choice, key)
+
+    def _load(self, choice: ModelChoice, key: tuple[object, ...]) -> None:
+        """Load the engine of `choice`, unless another thread has done so in the meantime."""
         with self._loading:
-            engine = self._find(choice)  # another thread may have loaded it
-            if engine is not None:
-                return engine
+            with self._lock:
+                if key in self._engines:
+                    return
             engine = load_engine(choice, self.engine)
             with self._lock:
-                self._engines[choice.key()] = engine
+                self._engines[key] = engine
                 while len(self._engines) > self.max_loaded:
                     # Not unloaded, since a caller may still use it; it is freed with the last reference.
                     self._engines.popitem(last=False)
-            return engine
 
     def names(self) -> list[str]:
         """Names of the loaded models, least recently used first."""
         with self._lock:
             return [engine.name for engine in self._engines.values()]
-
-    def _find(self, choice: ModelChoice) -> Engine | None:
-        key = choice.key()
-        with self._lock:
-            engine = self._engines.pop(key, None)
-            if engine is None or engine.is_unloaded:
-                return None
-            self._engines[key] = engine  # move to the most recently used end
-            return engine
 
     def forget(self, model: object = None) -> int:
         """Unload the engines of `model` (its name, path, object or engine; None: all) and return how many."""

@@ -97,7 +97,7 @@ def drafter(functions: set[Function]) -> set[Function]:
 @pytest.mark.skipif(not IS_COMPILED or COMPILED is None, reason="counts the compiled path")
 @pytest.mark.parametrize(
     ("edits", "first", "between", "outside"),
-    [(True, (119, 37), 70, 53), (False, (88, 26), 33, 33)],
+    [(True, (103, 35), 65, 48), (False, (75, 25), 29, 29)],
     ids=["edits", "no drafts"],
 )
 def test_functions_on_the_way(
