@@ -16,7 +16,7 @@ import torch
 from copyspec.budget import CostModel
 from copyspec.decoding import reuse
 from copyspec.decoding.controller import fit
-from copyspec.decoding.meter import PassCost, PassTimes
+from copyspec.decoding.meter import PassTimes
 from copyspec.decoding.picks import contrasted, pick
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.row import Row
@@ -194,9 +194,8 @@ class Batch:
         sizes = [len(tree.tokens) for tree in trees]
         self._record(marks, longest if is_first else 0, max(sizes))
         if budget is not None:
-            cost = PassCost.of(budget, sizes, allowed)
             for row, tree, path in zip(rows, trees, paths, strict=True):
-                row.meter.count(tree, path, cost)
+                row.meter.count(tree, path, budget, sizes, allowed)
         count = len(rows)
         return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
 

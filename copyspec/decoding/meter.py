@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
 
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.controller import DraftController
@@ -40,22 +39,6 @@ class PassTimes:
         )
 
 
-class PassCost(NamedTuple):
-    """The cost of one pass. All rows wait for it; rows that drafted pay for it in proportion to their nodes."""
-
-    rows: int
-    allowed_nodes: int  # maximum tree size that was allowed
-    seconds: float = 0.0  # of a pass without draft nodes; 0: unknown, or of no interest
-    per_node: float = 0.0  # extra cost per node, in passes without draft nodes
-
-    @classmethod
-    def of(cls, budget: Budget, sizes: Sequence[int], allowed_nodes: int) -> PassCost:
-        """The cost of a pass that verified trees of `sizes`, as it was known when they were drafted with `budget`."""
-        rows, total = len(sizes), sum(sizes)
-        extra = rows * (budget.costs[max(sizes)] - 1.0) / total if total and budget.costs else 0.0
-        return cls(rows, allowed_nodes, rows * budget.seconds, extra)
-
-
 @dataclass(eq=False, slots=True)
 class Meter:
     """Counts what one row drafts, and tells its controller what came of it."""
@@ -84,22 +67,27 @@ class Meter:
         """Record that the drafter was not asked, because its drafts do not pay at present."""
         self._decisions["paused"] += 1
 
-    def count(self, tree: DraftTree, path: Sequence[int], cost: PassCost) -> None:
-        """Record that a pass verified `tree` and accepted `path`."""
-        self._rows, size = cost.rows, len(tree.tokens)
+    def count(self, tree: DraftTree, path: Sequence[int], budget: Budget, sizes: Sequence[int], allowed: int) -> None:
+        """Record that a pass, of trees of `sizes`, verified `tree` and accepted `path`. `allowed`: most nodes that a
+        tree could have.
+
+        All rows wait for a pass. Those that drafted pay for what it took longer, in proportion to their nodes and at
+        the costs in `budget`, by which they were drafted.
+        """
+        self._rows, size = len(sizes), len(tree.tokens)
         self._uncounted = (tree, path) if size else None
         if self.proposed is None:
             return
         (proposed, seconds), self.proposed = self.proposed, None
-        self._allowed += cost.allowed_nodes
+        self._allowed += allowed
         controller = self.controller
         if size:
             self._decisions["probed" if controller is not None and controller.is_probe else "drafted"] += 1
         else:
             self._decisions["unprofitable" if len(proposed.tokens) else "nothing"] += 1
         if controller is not None:
-            look = cost.rows * seconds / cost.seconds if cost.seconds else 0.0
-            controller.observe(proposed, tree, path, cost.per_node * size, look)
+            extra = len(sizes) * (budget.costs[max(sizes)] - 1.0) * size / sum(sizes) if size and budget.costs else 0.0
+            controller.observe(proposed, tree, path, extra, seconds / budget.seconds if budget.seconds else 0.0)
 
     def settle(self) -> None:
         """Count the nodes of the last pass. `stats` does it if need be; decoding calls it while the next pass runs."""

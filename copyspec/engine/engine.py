@@ -86,12 +86,12 @@ class Engine:
         self.scheduler = CallScheduler(self.name)
         self.prefix_cache = PrefixCache()
         """Cache of keys and values kept by calls with `prefix_cache=True`: at most `max_bytes`; `clear` empties it."""
-        self._make_parts()
+        self._vocabulary: tuple[object, ...] = ()  # changes with the vocabulary of model and tokenizer
+        self._current_jobs()
 
     def _make_parts(self) -> None:
         """Build everything that depends on the current vocabulary of model and tokenizer."""
         model = self.model
-        self._vocabulary = _vocabulary(model, self.tokenizer)
         self._target = wrap(model, on_unsupported=self._on_unsupported, static=self._static)
         limit = encoder_length(model.config)
         self._jobs = JobMaker(
@@ -198,7 +198,7 @@ class Engine:
         """`submit` with options that are already checked."""
         with self.scheduler.arriving():
             maker = self._current_jobs()
-            options = maker.followed(options)
+            options = maker.settings(options).followed(options)
             prompts, single = gather(prompt, references, options)
             jobs = maker.make(prompts, options)
             requests = [job.request for job in jobs]
@@ -235,7 +235,7 @@ class Engine:
 
     def followed(self, options: CallOptions) -> CallOptions:
         """Fill in the sampling options that the call leaves open from the model's generation_config."""
-        return self._current_jobs().followed(options)
+        return self._current_jobs().settings(options).followed(options)
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
@@ -295,11 +295,15 @@ class Engine:
         """The current JobMaker, rebuilt if tokens or a template were added to the tokenizer or the model was resized.
         Calls that are already running keep the old one. Raises RuntimeError if the engine was unloaded."""
         self._check_loaded()
-        if self._vocabulary != _vocabulary(self.model, self.codec.tokenizer):
-            codec = Codec(self.tokenizer)
+        # `resize_token_embeddings`, new tokens and a new template change these, which are read in a few microseconds.
+        config, tokenizer = self.model.config.get_text_config(decoder=True), self.codec.tokenizer
+        sizes = getattr(config, "decoder_vocab_size", None), config.vocab_size, len(tokenizer)
+        vocabulary = (*sizes, tuple(tokenizer.all_special_ids), tokenizer.chat_template)
+        if vocabulary != self._vocabulary:
+            codec = Codec(tokenizer) if self._vocabulary else self.codec  # the first time it is new
             self._drafting.rematch(codec)
             with self._lock:
-                self.codec = codec
+                self.codec, self._vocabulary = codec, vocabulary
                 self._make_parts()
         return self._jobs
 
@@ -323,11 +327,3 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"Engine({self.name!r})"
-
-
-def _vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
-    """A key that changes when `resize_token_embeddings` was called, when tokens were added or a template was set;
-    computed in a few microseconds."""
-    config, special = model.config.get_text_config(decoder=True), tuple(tokenizer.all_special_ids)
-    sizes = getattr(config, "decoder_vocab_size", None), config.vocab_size, len(tokenizer)
-    return *sizes, special, tokenizer.chat_template

@@ -74,8 +74,9 @@ class CopyEncodings:
         self._lock = at_rest(threading.Lock())
 
     def encode(self, text: str, lead: Lead) -> Encoded:
-        """`Codec.encode_copy` with caching. The ids are shared between calls and must not be modified."""
-        if not MIN_CHARACTERS <= len(text) <= self._max:
+        """`Codec.encode_copy`, cached unless the text is longer than all that is kept. The ids are shared between calls
+        and must not be modified."""
+        if len(text) > self._max:
             return self._codec.encode_copy(text, lead)
         key = (text, lead)
         with self._lock:
@@ -148,7 +149,8 @@ class InputEncoder:
             if reference.text is None:
                 encoded = Encoded(list(reference.ids or ()))
             else:
-                encoded = self._copies.encode(reference.text, lead)
+                encode = self._copies.encode if len(reference.text) >= MIN_CHARACTERS else self._codec.encode_copy
+                encoded = encode(reference.text, lead)
             if encoded.ids:
                 known = encoded.ids
                 if max(known) >= size:  # replaced one by one, so that character offsets stay aligned

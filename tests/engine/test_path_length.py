@@ -97,7 +97,7 @@ def drafter(functions: set[Function]) -> set[Function]:
 @pytest.mark.skipif(not IS_COMPILED or COMPILED is None, reason="counts the compiled path")
 @pytest.mark.parametrize(
     ("edits", "first", "between", "outside"),
-    [(True, (103, 35), 65, 48), (False, (75, 25), 29, 29)],
+    [(True, (93, 35), 60, 45), (False, (68, 25), 28, 28)],
     ids=["edits", "no drafts"],
 )
 def test_functions_on_the_way(
