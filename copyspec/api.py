@@ -13,11 +13,10 @@ from copyspec.checks import check_flag, shown
 from copyspec.engine import aio
 from copyspec.engine.aio import AsyncChunks
 from copyspec.engine.call import Call
-from copyspec.engine.call_options import CallOptions, check_options
+from copyspec.engine.call_options import check_options
 from copyspec.engine.comparison import compare_jobs
-from copyspec.engine.engine import Engine
+from copyspec.engine.engine import Engine, Registry
 from copyspec.engine.keywords import GenerateOptions
-from copyspec.engine.registry import Registry
 from copyspec.engine.results import Chunk, Comparison, Result
 from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import (
@@ -139,8 +138,8 @@ def generate(
     """
     if stream is not False:
         check_flag("stream", stream)
-    model, checked = _split(options)
-    call = _engine(model).start(prompt, references, checked)
+    checked = check_options(options, _NOT_OF_CALLS)
+    call = _engine(options).start(prompt, references, checked)
     if stream:
         return call.chunks()
     results = call.results()
@@ -178,8 +177,8 @@ def agenerate(
 
     async def submitted() -> Call:
         check_flag("stream", stream)
-        model, checked = _split(options)
-        return await aio.submit(lambda: _engine(model), prompt, references, checked)
+        checked = check_options(options, _NOT_OF_CALLS)
+        return await aio.submit(lambda: _engine(options), prompt, references, checked)
 
     async def whole() -> Result | list[Result]:
         call = await submitted()
@@ -209,9 +208,9 @@ def compare(
     passes over one, so near-ties can flip: `Comparison.difference` shows where, and how close the two scores were.
     """
     check_flag("prompt_lookup", prompt_lookup)
-    model, checked = _split(options)
+    checked = check_options(options, _NOT_OF_CALLS)
     _, single = parse_prompts(prompt)
-    comparisons = compare_jobs(_engine(model), prompt, references, checked, with_lookup=prompt_lookup)
+    comparisons = compare_jobs(_engine(options), prompt, references, checked, with_lookup=prompt_lookup)
     return comparisons[0] if single else comparisons
 
 
@@ -265,27 +264,27 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]
     _STATE.configured = _choice(dict(options)) if options else None
 
 
-def _split(options: CallKeywords) -> tuple[dict[str, object], CallOptions]:
-    """Split `options` into the model's and the call's, and check the latter before any model is loaded."""
-    given: dict[str, object] = dict(options)
-    model = {name: given.pop(name) for name in ModelKeywords.__annotations__ if name in given}
-    return model, check_options(given, [*ModelKeywords.__annotations__, "references", "stream"])
+_NOT_OF_CALLS = (*ModelKeywords.__annotations__, "references", "stream")
+"""Arguments that are no options of a call: `_engine` reads the first ones."""
 
 
-def _engine(options: dict[str, object], *, corrects: bool = False) -> Engine:
+def _engine(options: Mapping[str, object], *, corrects: bool = False) -> Engine:
     """The engine of the model in `options`, loaded if need be; without one, of the configured or the default model."""
-    loading = {name: value for name, value in options.items() if value is not None}
-    configured, is_default = _STATE.configured, False
-    if "model" not in loading:
-        if isinstance(configured, ModelChoice):
-            loading = {each.name: getattr(configured, each.name) for each in fields(configured)} | loading
-        else:
-            is_default = configured is None
-            loading["model"] = choose_default(corrects=corrects) if configured is None else configured
-    chosen = _choice(loading)
-    if is_default and not _STATE.named_default and not os.environ.get(MODEL_VARIABLE):
-        _STATE.named_default = True
-        logger.warning("%s", about_default(str(loading["model"]), corrects=corrects))
+    loading = {name: value for name in ModelKeywords.__annotations__ if (value := options.get(name)) is not None}
+    configured = _STATE.configured
+    if "model" in loading:
+        chosen = _choice(loading)
+    elif isinstance(configured, Engine):
+        chosen = _choice({**loading, "model": configured})
+    elif configured is not None:
+        chosen = _choice({each.name: getattr(configured, each.name) for each in fields(configured)} | loading)
+    else:
+        model = choose_default(corrects=corrects)
+        # Invalid options raise before the default model is logged.
+        chosen = _choice({**loading, "model": model}) if loading else ModelChoice(named(model))
+        if not _STATE.named_default and not os.environ.get(MODEL_VARIABLE):
+            _STATE.named_default = True
+            logger.warning("%s", about_default(model, corrects=corrects))
     return chosen if isinstance(chosen, Engine) else _STATE.registry.engine(chosen)
 
 

@@ -372,15 +372,15 @@ _PER_PROMPT = ("max_new_tokens", "max_tokens", "temperature", "seed")
 
 
 def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> CallOptions:
-    """Make CallOptions from `given`; None means that an option was not given. Raises TypeError for unknown names and
-    suggests a similar one from the options and `others`."""
+    """Make CallOptions from `given`; None means that an option was not given. Arguments named in `others` are left to
+    the caller. Raises TypeError for unknown names and suggests a similar one."""
     known = {*OPTIONS, *others}
     if not given.keys() <= known:
         reject_unknown(given, known)
     values: Any = {
         name: plain_value(value) if name in _PER_PROMPT or isinstance(value, Number) else value
         for name, value in given.items()
-        if value is not None
+        if value is not None and name in _DEFAULTS
     }
     return CallOptions(**values)
 

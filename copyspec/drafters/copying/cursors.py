@@ -16,6 +16,7 @@ from copyspec.drafters.copying.followed import (
     Copied,
     EncoderInput,
     Followed,
+    FoundText,
 )
 from copyspec.drafters.copying.growth import Cursor, forked
 from copyspec.drafters.copying.situations import (
@@ -103,7 +104,7 @@ class Tracker:
         if len(corpus.tokens) == output_start:
             self._add_starts(cursors)
         else:
-            if followed.free is None or not self._is_begun:
+            if isinstance(followed, FoundText) or not self._is_begun:
                 self._add_later_starts(cursors)
             if copied.since and anchor > 0:
                 self._add_resumed(cursors)
@@ -156,7 +157,9 @@ class Tracker:
     def _add_starts(self, cursors: list[Cursor]) -> None:
         """Add the cursors for the first output token, which need no match."""
         corpus, followed = self._corpus, self._followed
-        if followed.free is None:  # the odds of a block's start tell more than a match of the prompt's end does
+        if isinstance(
+            followed, FoundText
+        ):  # the odds of a block's start tell more than a match of the prompt's end does
             ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # the prompt's end may match there
             cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts and cursor[0] not in ends]
             cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
@@ -182,7 +185,7 @@ class Tracker:
         tokens, written = corpus.tokens, len(corpus.tokens) - corpus.output_start
         is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
         starts: list[Cursor] = []
-        if followed.free is None:
+        if isinstance(followed, FoundText):
             likely = [] if followed.is_active else corpus.likely_starts
             if is_break:
                 starts = [(start, later_start(corpus.text_starts[start])) for start in likely]

@@ -6,12 +6,13 @@ from collections.abc import Sequence, Set
 from functools import cache
 
 from copyspec.budget import Budget
+from copyspec.drafters.copying.alignment import align
 from copyspec.drafters.copying.chains import Chain
 from copyspec.drafters.copying.compiled import best_chain, grow, walk
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.cursors import Tracker
 from copyspec.drafters.copying.estimates import NGRAM_PRECISION, Estimates
-from copyspec.drafters.copying.followed import Copied, EditedText, EncoderInput, FoundText
+from copyspec.drafters.copying.followed import Copied, EditedText, EncoderInput, Followed, FoundText
 from copyspec.drafters.copying.growth import Cursor, Grown
 from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, STRIDE
 from copyspec.drafters.predictors.ngrams import NGrams
@@ -52,8 +53,10 @@ class CopyDrafter:
     ) -> None:
         self._ngrams = ngrams
         self._corpus = corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
-        named = EncoderInput if corpus.follows_input else EditedText
-        followed = named(corpus) if corpus.followed[0] else FoundText(corpus)
+        followed: Followed = FoundText(corpus)
+        if corpus.followed[0]:
+            (start, stop), kind = corpus.followed, EncoderInput if corpus.follows_input else EditedText
+            followed = kind(corpus, start, stop, align(corpus.tokens[start:stop], kind.free))
         self._tracker = Tracker(corpus, followed, Copied(anchor=followed.start), breaks, ngrams)
         self._estimates = Estimates(found=bool(corpus.text_starts), is_question=corpus.is_question)
         self._cursors: list[Cursor] = []
