@@ -86,7 +86,7 @@ class Meter:
         else:
             self._decisions["unprofitable" if len(proposed.tokens) else "nothing"] += 1
         if controller is not None:
-            extra = len(sizes) * (budget.costs[max(sizes)] - 1.0) * size / sum(sizes) if size and budget.costs else 0.0
+            extra = len(sizes) * (budget.costs[max(sizes)] - 1.0) / sum(sizes) * size if size and budget.costs else 0.0
             controller.observe(proposed, tree, path, extra, seconds / budget.seconds if budget.seconds else 0.0)
 
     def settle(self) -> None:

@@ -263,6 +263,7 @@ class CallScheduler:
                     elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
                         waiter, seconds = self._changed.waiter(), begins.left()
                     elif ticket.arrived is None and all([each is ticket or each.is_cancelled for each in lane.tickets]):
+                        # Alone in its lane, the caller drives it.
                         claims, lane.driver = True, get_ident()
                     else:
                         self._call_worker(lane)
