@@ -13,11 +13,10 @@ from copyspec.checks import check_flag, shown
 from copyspec.engine import aio
 from copyspec.engine.aio import AsyncChunks
 from copyspec.engine.call import Call
-from copyspec.engine.call_options import CallOptions, check_options
+from copyspec.engine.call_options import check_options
 from copyspec.engine.comparison import compare_jobs
-from copyspec.engine.engine import Engine
+from copyspec.engine.engine import Engine, Registry
 from copyspec.engine.keywords import GenerateOptions
-from copyspec.engine.registry import Registry
 from copyspec.engine.results import Chunk, Comparison, Result
 from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import (
@@ -137,9 +136,10 @@ def generate(
     arguments, LoadError if the model cannot be loaded, and UnsupportedModelError if its architecture cannot verify
     drafts.
     """
-    check_flag("stream", stream)
-    model, checked = _split(options)
-    call = _engine(model).start(prompt, references, checked)
+    if stream is not False:
+        check_flag("stream", stream)
+    checked = check_options(options, _NOT_OF_CALLS)
+    call = _engine(options).start(prompt, references, checked)
     if stream:
         return call.chunks()
     results = call.results()
@@ -177,8 +177,8 @@ def agenerate(
 
     async def submitted() -> Call:
         check_flag("stream", stream)
-        model, checked = _split(options)
-        return await aio.submit(lambda: _engine(model), prompt, references, checked)
+        checked = check_options(options, _NOT_OF_CALLS)
+        return await aio.submit(lambda: _engine(options), prompt, references, checked)
 
     async def whole() -> Result | list[Result]:
         call = await submitted()
@@ -208,9 +208,9 @@ def compare(
     passes over one, so near-ties can flip: `Comparison.difference` shows where, and how close the two scores were.
     """
     check_flag("prompt_lookup", prompt_lookup)
-    model, checked = _split(options)
+    checked = check_options(options, _NOT_OF_CALLS)
     _, single = parse_prompts(prompt)
-    comparisons = compare_jobs(_engine(model), prompt, references, checked, with_lookup=prompt_lookup)
+    comparisons = compare_jobs(_engine(options), prompt, references, checked, with_lookup=prompt_lookup)
     return comparisons[0] if single else comparisons
 
 
@@ -264,15 +264,27 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]
     _STATE.configured = _choice(dict(options)) if options else None
 
 
-def _split(options: CallKeywords) -> tuple[dict[str, object], CallOptions]:
-    """Split `options` into the model's and the call's, and check the latter before any model is loaded."""
-    given: dict[str, object] = dict(options)
-    model = {name: given.pop(name) for name in ModelKeywords.__annotations__ if name in given}
-    return model, check_options(given, [*ModelKeywords.__annotations__, "references", "stream"])
+_NOT_OF_CALLS = (*ModelKeywords.__annotations__, "references", "stream")
+"""Arguments that are no options of a call: `_engine` reads the first ones."""
 
 
-def _engine(options: dict[str, object], *, corrects: bool = False) -> Engine:
-    chosen = _choice(options) if options.get("model") is not None else _default(options, corrects)
+def _engine(options: Mapping[str, object], *, corrects: bool = False) -> Engine:
+    """The engine of the model in `options`, loaded if need be; without one, of the configured or the default model."""
+    loading = {name: value for name in ModelKeywords.__annotations__ if (value := options.get(name)) is not None}
+    configured = _STATE.configured
+    if "model" in loading:
+        chosen = _choice(loading)
+    elif isinstance(configured, Engine):
+        chosen = _choice({**loading, "model": configured})
+    elif configured is not None:
+        chosen = _choice({each.name: getattr(configured, each.name) for each in fields(configured)} | loading)
+    else:
+        model = choose_default(corrects=corrects)
+        # Invalid options raise before the default model is logged.
+        chosen = _choice({**loading, "model": model}) if loading else ModelChoice(named(model))
+        if not _STATE.named_default and not os.environ.get(MODEL_VARIABLE):
+            _STATE.named_default = True
+            logger.warning("%s", about_default(model, corrects=corrects))
     return chosen if isinstance(chosen, Engine) else _STATE.registry.engine(chosen)
 
 
@@ -295,7 +307,8 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
         raise ValueError(f"on_unsupported must be 'error' or 'plain', got {unsupported!r}")
     if not isinstance(loading.get("static", StaticOptions()), StaticOptions):
         raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(loading['static'])}")
-    check_flag("trust_remote_code", loading.get("trust_remote_code", False))
+    if "trust_remote_code" in loading:
+        check_flag("trust_remote_code", loading["trust_remote_code"])
     if loading.keys() & {"adapter", "model_kwargs"}:
         _check_files(model, loading)
     return ModelChoice(model, **loading)  # type: ignore[arg-type]
@@ -318,18 +331,3 @@ def _check_files(model: object, loading: dict[str, object]) -> None:
             f"model is a loaded {type(model).__name__}: {' and '.join(given)} cannot be changed any more; "
             "load it with them, or give its name"
         )
-
-
-def _default(options: dict[str, object], corrects: bool) -> ModelChoice | Engine:
-    loading = {name: value for name, value in options.items() if value is not None}
-    configured = _STATE.configured
-    if isinstance(configured, Engine):
-        return _choice({**loading, "model": configured})
-    if configured is not None:
-        return _choice({**{each.name: getattr(configured, each.name) for each in fields(configured)}, **loading})
-    model = choose_default(corrects=corrects)
-    choice = _choice({**loading, "model": model})  # invalid options raise before the default model is logged
-    if not os.environ.get(MODEL_VARIABLE) and not _STATE.named_default:
-        _STATE.named_default = True
-        logger.warning("%s", about_default(model, corrects=corrects))
-    return choice

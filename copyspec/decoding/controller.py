@@ -6,9 +6,10 @@ Time is counted in plain passes: forward passes of the target without draft node
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 
@@ -34,6 +35,7 @@ _BEFORE = 4.0  # trials in which a new row's drafter counts as calibrated
 _DOUBT = 1.0  # pseudo-count that keeps `trust` above 0 when no trial succeeded
 
 
+@dataclass(eq=False, slots=True)
 class DraftController:
     """Decides for one row how much to draft, from what its drafts have gained so far.
 
@@ -42,27 +44,27 @@ class DraftController:
       probabilities are scaled down accordingly, so that trees shrink, or are left out where no size pays;
     - pauses follow while the average gain of a draft (tokens per pass over the pass's cost) is below 1, or while scaled
       probabilities justify no draft. Each failure doubles the pause; a trial draft ends it;
-    - the allowance bounds the loss, whatever drafters claim and however passes are priced. It starts with `start`
-      plain passes and grows by SHARE per token and by what drafts gain.
+    - the allowance bounds the loss, whatever drafters claim and however passes are priced. It grows by SHARE per token
+      and by what drafts gain.
     """
 
-    MAX_PAUSE = 32  # in passes
-    _MEMORY = 0.875
+    MAX_PAUSE: ClassVar[int] = 32  # in passes
+    _MEMORY: ClassVar[float] = 0.875
 
-    def __init__(self, start: float = 1.0) -> None:
-        self.earned = 0.0
-        """Time that drafts saved less what they cost, in plain passes."""
-        self.allowance = start
-        """Plain passes that the next pass may lose; below 0: none."""
-        self._gain = 1.25  # above 1, so that a new row drafts a few times
-        self._pause = 1
-        self._left = 0
-        self._right = self._said = _BEFORE
-        self.trust = 1.0
-        """Factor, at most 1, by which the drafter's probabilities are multiplied."""
-        self._look = 0.0  # average cost of asking the drafter, in plain passes
-        self.is_probe = False
-        """Whether the next draft is the first one after a pause."""
+    allowance: float = 1.0
+    """Plain passes that the next pass may lose; below 0: none."""
+    earned: float = 0.0
+    """Time that drafts saved less what they cost, in plain passes."""
+    trust: float = 1.0
+    """Factor, at most 1, by which the drafter's probabilities are multiplied."""
+    is_probe: bool = False
+    """Whether the next draft is the first one after a pause."""
+    _gain: float = 1.25  # above 1, so that a new row drafts a few times
+    _pause: int = 1
+    _left: int = 0
+    _right: float = _BEFORE
+    _said: float = _BEFORE
+    _look: float = 0.0  # average cost of asking the drafter, in plain passes
 
     def wants_draft(self) -> bool:
         """Whether to draft in this pass. Call once per pass: it advances the pause and the allowance."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from copyspec.drafters.copying.alignment import Alignment, align
@@ -26,16 +26,18 @@ class Departure:
     """The score of the first differing token less that of the source's token, in nats of the target."""
 
 
+@dataclass(eq=False, slots=True)
 class Departures:
     """Follows one greedy output along its edit source. Each token costs one comparison while they agree."""
 
-    def __init__(self, source: Sequence[int], eos_token_ids: frozenset[int]) -> None:
-        self._source, self._eos = list(source), eos_token_ids
-        self._place = 0  # index in the source of the token expected next
-        self._lost: Alignment | None = None  # aligns the output with the source since they parted
-        self._left, self._margin = 0, 0.0
-        self._behind: frozenset[int] = frozenset()  # tokens of the source from that point on
-        self._found: list[Departure] = []
+    _source: list[int]
+    _eos: frozenset[int]
+    _place: int = 0  # index in the source of the token expected next
+    _lost: Alignment | None = None  # aligns the output with the source since they parted
+    _left: int = 0
+    _margin: float = 0.0
+    _behind: frozenset[int] = frozenset()  # tokens of the source from that point on
+    _found: list[Departure] = field(default_factory=list)
 
     def follow(self, tokens: Sequence[int], scores: Callable[[int], torch.Tensor]) -> None:
         """Add output tokens; `scores(index)` returns those that the token at `index` was picked from, [V]."""

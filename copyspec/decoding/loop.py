@@ -9,14 +9,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 
 import torch
 
 from copyspec.budget import CostModel
 from copyspec.decoding import reuse
 from copyspec.decoding.controller import fit
-from copyspec.decoding.meter import PassCost, PassTimes
+from copyspec.decoding.meter import PassTimes
 from copyspec.decoding.picks import contrasted, pick
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.row import Row
@@ -68,12 +68,15 @@ def decode(
         while True:
             room = settings.batch_size - len(batch.rows)
             if not is_exhausted and (room >= refill or not batch.rows):
-                taken, is_exhausted = _take(waiting, room)
-                fresh = [
-                    Row(index, request, target, costs, adaptive=draft.adaptive, keep_margins=settings.keep_margins)
-                    for index, request in enumerate(taken, count)
-                ]
-                count += len(fresh)
+                fresh: list[Row] = []
+                for request in islice(waiting, room):
+                    if request is None:  # no more at present
+                        break
+                    margins = settings.keep_margins
+                    fresh.append(Row(count, request, target, costs, adaptive=draft.adaptive, keep_margins=margins))
+                    count += 1
+                else:
+                    is_exhausted = len(fresh) < room
                 if fresh:
                     # Under a verification rule the output depends on the drafts; these must not depend on timing.
                     splits = draft.adaptive and not target.is_encoder_decoder
@@ -88,18 +91,6 @@ def decode(
             yield outputs
     finally:
         batch.close()
-
-
-def _take(requests: Iterator[Request | None], most: int) -> tuple[list[Request], bool]:
-    """Up to `most` requests, as many as are available now, and whether there are no more."""
-    taken: list[Request] = []
-    for request in requests:
-        if request is None:
-            return taken, False
-        taken.append(request)
-        if len(taken) == most:
-            return taken, False
-    return taken, True
 
 
 def _admit(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Batch]) -> Iterator[list[StepOutput]]:
@@ -133,20 +124,22 @@ def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
     return [ordered[start:end] for start, end in pairwise(ends)]
 
 
+@dataclass(eq=False, slots=True)
 class Batch:
     """Rows and the session that holds their KV caches. Rows may join and leave; `replace` swaps a single one."""
 
-    def __init__(self, target: Target, draft: DraftOptions, cost_model: CostModel) -> None:
-        self.rows: list[Row] = []
-        self._target, self._draft, self._costs = target, draft, cost_model
-        self._session: Session | None = None
-        self._times = PassTimes()
-        self._blocks = target.device.type == "cpu"  # a pass has ended when `score` returns
+    _target: Target
+    _draft: DraftOptions
+    _costs: CostModel
+    rows: list[Row] = field(default_factory=list)
+    _session: Session | None = None
+    _times: PassTimes = field(default_factory=PassTimes)
+    _blocks: bool = False  # whether a pass has ended when `score` returns
 
     def open(self, rows: list[Row]) -> None:
         """Start the batch with `rows`; the next step reads their prompts."""
         self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
-        self.rows = [*rows]
+        self.rows, self._blocks = [*rows], self._target.device.type == "cpu"
         for row in rows:
             row.meter.times, row.meter.before = self._times, replace(self._times)
         if all(row.request.prefixes is None for row in rows):
@@ -201,9 +194,8 @@ class Batch:
         sizes = [len(tree.tokens) for tree in trees]
         self._record(marks, longest if is_first else 0, max(sizes))
         if budget is not None:
-            cost = PassCost.of(budget, sizes, allowed)
             for row, tree, path in zip(rows, trees, paths, strict=True):
-                row.meter.count(tree, path, cost)
+                row.meter.count(tree, path, budget, sizes, allowed)
         count = len(rows)
         return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
 
@@ -248,6 +240,7 @@ class Batch:
         """Append the rows of `other`, a batch of the same target, and take over their caches."""
         if not self.rows:
             self.rows, self._session, self._times = other.rows, other._session, other._times
+            self._blocks = other._blocks
             return
         if other._session is not None and self._session is not None:
             self._session.join(other._session)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
 
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.controller import DraftController
@@ -40,63 +39,55 @@ class PassTimes:
         )
 
 
-class PassCost(NamedTuple):
-    """The cost of one pass. All rows wait for it; rows that drafted pay for it in proportion to their nodes."""
-
-    rows: int
-    allowed_nodes: int  # maximum tree size that was allowed
-    seconds: float = 0.0  # of a pass without draft nodes; 0: unknown, or of no interest
-    per_node: float = 0.0  # extra cost per node, in passes without draft nodes
-
-    @classmethod
-    def of(cls, budget: Budget, sizes: Sequence[int], allowed_nodes: int) -> PassCost:
-        """The cost of a pass that verified trees of `sizes`, as it was known when they were drafted with `budget`."""
-        rows, total = len(sizes), sum(sizes)
-        extra = rows * (budget.costs[max(sizes)] - 1.0) / total if total and budget.costs else 0.0
-        return cls(rows, allowed_nodes, rows * budget.seconds, extra)
-
-
+@dataclass(eq=False, slots=True)
 class Meter:
-    """Counts what one row drafts, and asks its controller how much to draft."""
+    """Counts what one row drafts, and tells its controller what came of it."""
 
-    def __init__(self, costs: CostModel, sources: Sequence[Source], eos: frozenset[int], *, adaptive: bool) -> None:
-        """`adaptive`: draft only as much as pays at the costs in `costs`."""
-        self.controller = DraftController(costs.start) if adaptive else None
-        self.times = PassTimes()  # of the whole batch; `before` is what was spent before the row joined
-        self.before = PassTimes()
-        self.cached_tokens = 0  # prompt tokens taken from a prefix cache
-        self._costs, self._eos = costs, eos
-        self.proposed: tuple[DraftTree, float] | None = None
-        """The drafter's tree for this pass, and the seconds it took; None: the drafter was not asked."""
-        self._rows = 0  # in the last pass
-        self._uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
-        self._kinds = ["prompt" if source.kind == "block" else source.kind for source in sources]
-        self._from: tuple[list[int], list[int]] = ([0] * (len(sources) + 1), [0] * (len(sources) + 1))
-        self._made: tuple[dict[str, int], dict[str, int]] = ({}, {})  # drafted, accepted; the last source is OUTPUT
-        self._accepted: list[int] = []  # number of drafts by how many of their tokens were accepted
-        self._drafted = self._allowed = 0
-        self._decisions: Counter[str] = Counter()
+    _costs: CostModel
+    _sources: Sequence[Source]
+    _eos: frozenset[int]
+    controller: DraftController | None = None  # None: the row always drafts as much as it may
+    times: PassTimes = field(default_factory=PassTimes)  # of the whole batch
+    before: PassTimes = field(default_factory=PassTimes)  # what was spent before the row joined
+    cached_tokens: int = 0  # prompt tokens taken from a prefix cache
+    proposed: tuple[DraftTree, float] | None = None
+    """The drafter's tree for this pass, and the seconds it took; None: the drafter was not asked."""
+    _rows: int = 0  # in the last pass
+    _uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
+    _from: tuple[Counter[int], Counter[int]] = field(default_factory=lambda: (Counter(), Counter()))
+    """Tokens by index of their source or OUTPUT: drafted, accepted."""
+    _made: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
+    """The same of tokens without a source, by the drafter that made them."""
+    _accepted: list[int] = field(default_factory=list)  # number of drafts by how many of their tokens were accepted
+    _drafted: int = 0
+    _allowed: int = 0
+    _decisions: Counter[str] = field(default_factory=Counter)
 
     def pause(self) -> None:
         """Record that the drafter was not asked, because its drafts do not pay at present."""
         self._decisions["paused"] += 1
 
-    def count(self, tree: DraftTree, path: Sequence[int], cost: PassCost) -> None:
-        """Record that a pass verified `tree` and accepted `path`."""
-        self._rows, size = cost.rows, len(tree.tokens)
+    def count(self, tree: DraftTree, path: Sequence[int], budget: Budget, sizes: Sequence[int], allowed: int) -> None:
+        """Record that a pass, of trees of `sizes`, verified `tree` and accepted `path`. `allowed`: most nodes that a
+        tree could have.
+
+        All rows wait for a pass. Those that drafted pay for what it took longer, in proportion to their nodes and at
+        the costs in `budget`, by which they were drafted.
+        """
+        self._rows, size = len(sizes), len(tree.tokens)
         self._uncounted = (tree, path) if size else None
         if self.proposed is None:
             return
         (proposed, seconds), self.proposed = self.proposed, None
-        self._allowed += cost.allowed_nodes
+        self._allowed += allowed
         controller = self.controller
         if size:
             self._decisions["probed" if controller is not None and controller.is_probe else "drafted"] += 1
         else:
             self._decisions["unprofitable" if len(proposed.tokens) else "nothing"] += 1
         if controller is not None:
-            look = cost.rows * seconds / cost.seconds if cost.seconds else 0.0
-            controller.observe(proposed, tree, path, cost.per_node * size, look)
+            extra = len(sizes) * (budget.costs[max(sizes)] - 1.0) / sum(sizes) * size if size and budget.costs else 0.0
+            controller.observe(proposed, tree, path, extra, seconds / budget.seconds if budget.seconds else 0.0)
 
     def settle(self) -> None:
         """Count the nodes of the last pass. `stats` does it if need be; decoding calls it while the next pass runs."""
@@ -154,17 +145,16 @@ class Meter:
         for node in nodes:
             origin = origins[node]
             if origin is not None:
-                counts[origin[0]] += 1
+                counts[origin.source] += 1
             else:
                 drafter = tree.makers[node] if tree.makers is not None else None
                 kind = drafter or ("end" if tree.tokens[node] in self._eos else "guess")
-                self._made[which][kind] = self._made[which].get(kind, 0) + 1
+                self._made[which][kind] += 1
 
     def _by_source(self, which: int) -> dict[str, int]:
         """Counts by kind of source; tokens without a source count under the drafter that made them."""
-        assert OUTPUT == -1
-        found = dict(self._made[which])
-        for kind, count in zip([*self._kinds, "output"], self._from[which], strict=True):
-            if count:
-                found[kind] = found.get(kind, 0) + count
-        return found
+        found, counts = Counter(self._made[which]), self._from[which]
+        for index, source in enumerate(self._sources):
+            found["prompt" if source.kind == "block" else source.kind] += counts[index]
+        found["output"] += counts[OUTPUT]
+        return {kind: count for kind, count in found.items() if count}

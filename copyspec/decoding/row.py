@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from copyspec.budget import Budget, CostModel
+from copyspec.decoding.controller import DraftController
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
@@ -66,7 +67,7 @@ class Row:
         edited = next((source for source in request.sources if source.kind == "edit"), None)
         # With noise, scores do not show the target's preference.
         if edited is not None and request.rule is None and request.sampling.is_greedy:
-            self._departures = Departures(edited.tokens, request.eos_token_ids)
+            self._departures = Departures(list(edited.tokens), request.eos_token_ids)
         self._reported = 0
         self._vocab_size = target.vocab_size
         self._drafter: Drafter | None = None
@@ -81,8 +82,8 @@ class Row:
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
         self._clock = (costs := costs or CostModel()).clock
-        adapts = adaptive and self._drafter is not None
-        self.meter = Meter(costs, request.sources, request.eos_token_ids, adaptive=adapts)
+        controller = DraftController(costs.start) if adaptive and self._drafter is not None else None
+        self.meter = Meter(costs, request.sources, request.eos_token_ids, controller)
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the row's draft: empty without a drafter, and while drafting does not pay."""
@@ -208,7 +209,8 @@ class Row:
                     break
             count = len(output) - before
             tokens = tokens[:count]
-        self.picker.extend(tokens)
+        if not self.takes_argmax:
+            self.picker.extend(tokens)
         if self._keep_margins:
             self._margins += [picks.margin(node) for node in (ROOT, *path)[:count]]
         if self._departures is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,26 +23,18 @@ class CancelledCallError(RuntimeError):
     """Raised in a caller that waits for a cancelled call."""
 
 
+@dataclass(eq=False, repr=False)
 class Call:
     """Prompts in an engine's queue, as returned by `Engine.submit`. Use one of the four ways to wait, once.
 
     Decoding advances only while somebody waits for this call or for another that shares its batch.
     """
 
-    def __init__(
-        self,
-        scheduler: CallScheduler,
-        ticket: Ticket,
-        jobs: Sequence[Job],
-        *,
-        single: bool,
-        timeout: float | None = None,
-    ) -> None:
-        """`single`: a single prompt was given, not a list; `timeout`: seconds after which waiting raises
-        TimeoutError."""
-        self.jobs = jobs
-        self.is_single = single
-        self._scheduler, self._ticket, self._timeout = scheduler, ticket, timeout
+    _scheduler: CallScheduler
+    _ticket: Ticket
+    jobs: Sequence[Job]
+    is_single: bool  # a single prompt was given, not a list
+    _timeout: float | None = None  # seconds after which waiting raises TimeoutError
 
     def results(self) -> list[Result]:
         """Wait for one result per prompt, each with its samples if there are several. Raises TimeoutError after the

@@ -196,6 +196,8 @@ class CallOptions:
     """The models that draft in this call."""
     datastores: tuple[TokenStore, ...] = field(init=False)
     contrast_options: ContrastOptions = field(init=False)
+    lists: tuple[str, ...] = field(init=False)
+    """The options that are given as a list with one value per prompt."""
 
     def __post_init__(self) -> None:
         given = {name for name, default in _DEFAULTS.items() if getattr(self, name) is not default}
@@ -208,6 +210,10 @@ class CallOptions:
         if given & _CONSTRAINTS:
             check_constraint(self.json_schema, self.regex, self.choices, self.grammar)
         object.__setattr__(self, "is_constrained", bool(given & _CONSTRAINTS))
+        lists = tuple(
+            [name for name in _PER_PROMPT if name in given and isinstance(getattr(self, name), (list, tuple))]
+        )
+        object.__setattr__(self, "lists", lists)
         for derive, names in _DERIVED:
             # Where none of the options that it depends on is given, the result is computed once for all calls.
             derived = None if given & names else _UNGIVEN.get(derive)
@@ -220,16 +226,13 @@ class CallOptions:
 
     def of_prompt(self, index: int, count: int) -> CallOptions:
         """The options of one of `count` prompts. Raises ValueError for lists of another length."""
-        names = [name for name in _PER_PROMPT if isinstance(getattr(self, name), (list, tuple))]
-        if not names:
-            return self
-        for name in names:
+        for name in self.lists:
             if len(getattr(self, name)) != count:
                 raise ValueError(
                     f"{name} holds {len(getattr(self, name))} values for {count} prompt{'s' if count != 1 else ''}; "
                     "give one value for all, or one per prompt"
                 )
-        own: dict[str, Any] = {name: plain_value(getattr(self, name)[index]) for name in names}
+        own: dict[str, Any] = {name: plain_value(getattr(self, name)[index]) for name in self.lists}
         return replace(self, **own)
 
     def _check_chat(self) -> None:
@@ -369,15 +372,15 @@ _PER_PROMPT = ("max_new_tokens", "max_tokens", "temperature", "seed")
 
 
 def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> CallOptions:
-    """Make CallOptions from `given`; None means that an option was not given. Raises TypeError for unknown names and
-    suggests a similar one from the options and `others`."""
+    """Make CallOptions from `given`; None means that an option was not given. Arguments named in `others` are left to
+    the caller. Raises TypeError for unknown names and suggests a similar one."""
     known = {*OPTIONS, *others}
     if not given.keys() <= known:
         reject_unknown(given, known)
     values: Any = {
         name: plain_value(value) if name in _PER_PROMPT or isinstance(value, Number) else value
         for name, value in given.items()
-        if value is not None
+        if value is not None and name in _DEFAULTS
     }
     return CallOptions(**values)
 

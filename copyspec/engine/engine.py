@@ -1,8 +1,11 @@
-"""The engine: one loaded model with its tokenizer; it takes text and returns text."""
+"""The engine: one loaded model with its tokenizer; it takes text and returns text. The registry loads each model once
+and drops the least recently used one."""
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -24,8 +27,11 @@ from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
+from copyspec.models.errors import first_line, load_errors
+from copyspec.models.loading import ModelChoice, identity, load_model
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
+from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.limits import encoder_length, trained_length
 from copyspec.targets.locks import lock_of
 from copyspec.targets.prefixes import PrefixCache
@@ -38,13 +44,15 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from copyspec.engine.keywords import GenerateOptions
-    from copyspec.models.loading import ModelChoice
     from copyspec.text.prompts import ManyPrompts, OnePrompt
 
 logger = logging.getLogger(__name__)
 
 _UNLOADED = ("model", "_target", "_jobs", "_threads")
 """Attributes that `unload` removes."""
+
+# Two models can be compared without reloading either; more would fill a GPU.
+MAX_LOADED = 2
 
 
 class Engine:
@@ -86,12 +94,12 @@ class Engine:
         self.scheduler = CallScheduler(self.name)
         self.prefix_cache = PrefixCache()
         """Cache of keys and values kept by calls with `prefix_cache=True`: at most `max_bytes`; `clear` empties it."""
-        self._make_parts()
+        self._vocabulary: tuple[object, ...] = ()  # changes with the vocabulary of model and tokenizer
+        self._current_jobs()
 
     def _make_parts(self) -> None:
         """Build everything that depends on the current vocabulary of model and tokenizer."""
         model = self.model
-        self._vocabulary = _vocabulary(model, self.tokenizer)
         self._target = wrap(model, on_unsupported=self._on_unsupported, static=self._static)
         limit = encoder_length(model.config)
         self._jobs = JobMaker(
@@ -198,12 +206,12 @@ class Engine:
         """`submit` with options that are already checked."""
         with self.scheduler.arriving():
             maker = self._current_jobs()
-            options = maker.followed(options)
+            options = maker.settings(options).followed(options)
             prompts, single = gather(prompt, references, options)
             jobs = maker.make(prompts, options)
             requests = [job.request for job in jobs]
             ticket = self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
-        return Call(self.scheduler, ticket, jobs, single=single, timeout=options.timeout)
+        return Call(self.scheduler, ticket, jobs, single, options.timeout)
 
     def generate_each(
         self,
@@ -235,7 +243,7 @@ class Engine:
 
     def followed(self, options: CallOptions) -> CallOptions:
         """Fill in the sampling options that the call leaves open from the model's generation_config."""
-        return self._current_jobs().followed(options)
+        return self._current_jobs().settings(options).followed(options)
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
@@ -295,11 +303,15 @@ class Engine:
         """The current JobMaker, rebuilt if tokens or a template were added to the tokenizer or the model was resized.
         Calls that are already running keep the old one. Raises RuntimeError if the engine was unloaded."""
         self._check_loaded()
-        if self._vocabulary != _vocabulary(self.model, self.codec.tokenizer):
-            codec = Codec(self.tokenizer)
+        # `resize_token_embeddings`, new tokens and a new template change these, which are read in a few microseconds.
+        config, tokenizer = self.model.config.get_text_config(decoder=True), self.codec.tokenizer
+        sizes = getattr(config, "decoder_vocab_size", None), config.vocab_size, len(tokenizer)
+        vocabulary = (*sizes, tuple(tokenizer.all_special_ids), tokenizer.chat_template)
+        if vocabulary != self._vocabulary:
+            codec = Codec(tokenizer) if self._vocabulary else self.codec  # the first time it is new
             self._drafting.rematch(codec)
             with self._lock:
-                self.codec = codec
+                self.codec, self._vocabulary = codec, vocabulary
                 self._make_parts()
         return self._jobs
 
@@ -325,9 +337,76 @@ class Engine:
         return f"Engine({self.name!r})"
 
 
-def _vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
-    """A key that changes when `resize_token_embeddings` was called, when tokens were added or a template was set;
-    computed in a few microseconds."""
-    config, special = model.config.get_text_config(decoder=True), tuple(tokenizer.all_special_ids)
-    sizes = getattr(config, "decoder_vocab_size", None), config.vocab_size, len(tokenizer)
-    return *sizes, special, tokenizer.chat_template
+class Registry:
+    """Loaded engines in least-recently-used order. Thread-safe: each model is loaded once."""
+
+    def __init__(self, max_loaded: int = MAX_LOADED) -> None:
+        self.max_loaded = max_loaded
+        self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
+        self._lock = forks.at_rest(threading.RLock())  # protects `_engines`
+        # One load at a time: during `from_pretrained` torch's default dtype and its initialisers are changed globally.
+        self._loading = forks.at_rest(threading.Lock())
+
+    def engine(self, choice: ModelChoice) -> Engine:
+        """The engine of `choice`, loaded if necessary. Loaded engines are returned while others load."""
+        key = choice.key()
+        while True:
+            with self._lock:
+                engine = self._engines.pop(key, None)
+                if engine is not None and not engine.is_unloaded:
+                    self._engines[key] = engine  # move to the most recently used end
+                    return engine
+            forks.check_forked(self._loading, "loading a model")
+            self._load(choice, key)
+
+    def _load(self, choice: ModelChoice, key: tuple[object, ...]) -> None:
+        """Load the engine of `choice`, unless another thread has done so in the meantime."""
+        with self._loading:
+            with self._lock:
+                if key in self._engines:
+                    return
+            engine = load_engine(choice, self.engine)
+            with self._lock:
+                self._engines[key] = engine
+                while len(self._engines) > self.max_loaded:
+                    # Not unloaded, since a caller may still use it; it is freed with the last reference.
+                    self._engines.popitem(last=False)
+
+    def names(self) -> list[str]:
+        """Names of the loaded models, least recently used first."""
+        with self._lock:
+            return [engine.name for engine in self._engines.values()]
+
+    def forget(self, model: object = None) -> int:
+        """Unload the engines of `model` (its name, path, object or engine; None: all) and return how many."""
+        with self._lock:
+            gone = [
+                key
+                for key, engine in self._engines.items()
+                if model is None or engine is model or engine.name == model or key[0] == identity(model)
+            ]
+            for key in gone:
+                self._engines.pop(key).unload()
+            return len(gone)
+
+
+def load_engine(choice: ModelChoice, load_draft: Callable[[ModelChoice], Engine] | None = None) -> Engine:
+    """Load the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture.
+
+    load_draft: loads the models that this one drafts with.
+    """
+    model, tokenizer = load_model(choice)
+    if not isinstance(choice.model, str):
+        return Engine(
+            model, tokenizer, on_unsupported=choice.on_unsupported, static=choice.static, load_draft=load_draft
+        )
+    name = choice.model
+    with load_errors(lambda error: f"model {name!r} cannot be used: {first_line(error)}", but=UnsupportedModelError):
+        return Engine(
+            model,
+            tokenizer,
+            name=name,
+            on_unsupported=choice.on_unsupported,
+            static=choice.static,
+            load_draft=load_draft,
+        )

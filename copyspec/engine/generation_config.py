@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from logging import WARNING
+from logging import WARNING, getLogger
 from typing import TYPE_CHECKING, Any, cast
 
 from copyspec.checks import (
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel
 
     from copyspec.engine.call_options import CallOptions
+
+logger = getLogger(__name__)
 
 # Settings that are ignored with a warning; `ignored` handles those that need a different message.
 _NOT_APPLIED = ("token_healing", "dola_layers", "penalty_alpha")
@@ -42,14 +44,47 @@ class Settings:
     eos_token_ids: frozenset[int]
     stops: tuple[str, ...]  # strings that end an output
     has_processors: bool
+    noted: set[str]  # what was logged about the model's configs
 
     @classmethod
-    def of(cls, config: GenerationConfig, vocab_size: int) -> Settings:
-        """Check and read a config. Raises TypeError or ValueError for invalid settings."""
+    def of(cls, config: GenerationConfig, vocab_size: int, noted: set[str]) -> Settings:
+        """Check and read a config. Raises TypeError or ValueError for invalid settings; those that are not supported
+        are logged, unless they are `noted`."""
         check_settings(config)
         check_vocabulary(config, vocab_size)
         has_processors = any(getattr(config, name, None) not in off for name, off in _PROCESSED.items())
-        return cls(config, deepcopy(vars(config)), eos_token_ids(config), stop_strings(config), has_processors)
+        eos, stops = eos_token_ids(config), stop_strings(config)
+        for level, text in ignored(config):
+            if text not in noted:
+                noted.add(text)
+                logger.log(level, text)
+        return cls(config, deepcopy(vars(config)), eos, stops, has_processors, noted)
+
+    def followed(self, options: CallOptions) -> CallOptions:
+        """The options, with the config's sampling settings where the call gives none, as in `generate`; they are logged
+        once."""
+        changes: dict[str, Any] = {}
+        config = self.config
+        if options.temperature is None and config.do_sample:
+            changes["temperature"] = 1.0 if config.temperature is None else config.temperature
+            if options.top_k is None and config.top_k is None:
+                changes["top_k"] = GENERATE_TOP_K
+        if changes.get("temperature") or not options.sampling.is_greedy:
+            for name in ("top_k", "top_p", "min_p"):
+                value = getattr(config, name, None)
+                if getattr(options, name) is None and value is not None:
+                    changes[name] = value
+        if options.max_time is None and config.max_time is not None:
+            changes["max_time"] = config.max_time
+        if options.n > 1 and options.temperature is None:
+            changes.setdefault("temperature", 0.0)
+        result = replace(options, **changes) if changes else options
+        if changes or options.limit is None:
+            text = sampling_summary(options, result, config)
+            if text and text not in self.noted:
+                self.noted.add(text)
+                logger.info("%s", text)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +144,6 @@ def limit(config: GenerationConfig, start: int) -> int | None:
     if config.max_new_tokens is not None:
         return int(config.max_new_tokens)
     return None if config.max_length is None else max(1, int(config.max_length) - start)
-
-
-def followed(options: CallOptions, config: GenerationConfig) -> CallOptions:
-    """The options, with the config's sampling settings where the call gives none, as in `generate`."""
-    changes: dict[str, Any] = {}
-    if options.temperature is None and config.do_sample:
-        changes["temperature"] = 1.0 if config.temperature is None else config.temperature
-        if options.top_k is None and config.top_k is None:
-            changes["top_k"] = GENERATE_TOP_K
-    if changes.get("temperature") or not options.sampling.is_greedy:
-        for name in ("top_k", "top_p", "min_p"):
-            value = getattr(config, name, None)
-            if getattr(options, name) is None and value is not None:
-                changes[name] = value
-    if options.max_time is None and config.max_time is not None:
-        changes["max_time"] = config.max_time
-    if options.n > 1 and options.temperature is None:
-        changes.setdefault("temperature", 0.0)
-    return replace(options, **changes) if changes else options
 
 
 def sampling_summary(before: CallOptions, after: CallOptions, config: GenerationConfig) -> str:
@@ -238,7 +254,8 @@ def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor
     """Logits processors of the output's config, in the order of `GenerationMixin._get_logits_processor`.
 
     `penalise=False` leaves out the config's repetition penalty, because the caller gave one. Sampling settings are not
-    included: `followed` copies them into the call's options. Raises ValueError for settings that transformers rejects.
+    included: `Settings.followed` copies them into the call's options. Raises ValueError for settings that transformers
+    rejects.
     """
     try:
         return list(_processors(output, penalise))

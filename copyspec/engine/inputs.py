@@ -74,8 +74,9 @@ class CopyEncodings:
         self._lock = at_rest(threading.Lock())
 
     def encode(self, text: str, lead: Lead) -> Encoded:
-        """`Codec.encode_copy` with caching. The ids are shared between calls and must not be modified."""
-        if not MIN_CHARACTERS <= len(text) <= self._max:
+        """`Codec.encode_copy`, cached unless the text is longer than all that is kept. The ids are shared between calls
+        and must not be modified."""
+        if len(text) > self._max:
             return self._codec.encode_copy(text, lead)
         key = (text, lead)
         with self._lock:
@@ -102,6 +103,7 @@ class InputEncoder:
         self._target = target
         self._codec = codec
         self._copies = CopyEncodings(codec)
+        self._warned_about: set[str] = set()  # control tokens
         self._encoder_limit = encoder_limit
 
     def prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
@@ -114,8 +116,8 @@ class InputEncoder:
             if options.rendered:
                 encoded = self._codec.encode_rendered(prompt.text)
             else:
-                if (control := self._codec.control_token(prompt.text)) is not None:
-                    self._warn_control(index, control)
+                if self._codec.control is not None and (found := self._codec.control.search(prompt.text)) is not None:
+                    self._warn_control(index, found[0])
                 encoded = self._codec.encode(prompt.text, wrap=True)
             if not encoded.ids:
                 raise ValueError(f"prompt {index} has no tokens: {brief(prompt.text)}; the model needs at least one")
@@ -148,7 +150,8 @@ class InputEncoder:
             if reference.text is None:
                 encoded = Encoded(list(reference.ids or ()))
             else:
-                encoded = self._copies.encode(reference.text, lead)
+                encode = self._copies.encode if len(reference.text) >= MIN_CHARACTERS else self._codec.encode_copy
+                encoded = encode(reference.text, lead)
             if encoded.ids:
                 known = encoded.ids
                 if max(known) >= size:  # replaced one by one, so that character offsets stay aligned
@@ -177,7 +180,8 @@ class InputEncoder:
         return with_system(messages, options.system)
 
     def _warn_control(self, index: int, control: str) -> None:
-        if self._codec.first_time(control):
+        if control not in self._warned_about:
+            self._warned_about.add(control)
             logger.warning(
                 "prompt %d holds %r, a control token of the tokenizer, and is read as plain text: rendered=True takes "
                 "what a chat template made as it is; a chat ([{'role': 'user', 'content': ...}]) needs no rendering",

@@ -178,63 +178,43 @@ class JobMaker:
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
         """Make one job per prompt and sample. Raises ValueError if a prompt or an option does not fit the model."""
-        settings = self.settings(options)
+        target, settings = self._target, self.settings(options)
         self._encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         self._encoder.check_tokens("stop_token_ids", options.stop_ids)
         if options.stop_strings:
             self._note_special(options.stop_strings)
-        count = len(prompts)
-        return [
-            job
-            for index, each in enumerate(prompts)
-            for job in self._make(index, each, options.of_prompt(index, count), settings)
-        ]
+        shared, jobs = options, list[Job]()
+        for index, given in enumerate(prompts):
+            options = shared.of_prompt(index, len(prompts)) if shared.lists else shared
+            encoded = self._encoder.prompt(index, given, options)
+            prompt, start = encoded.ids, target.start(encoded.ids)
+            cache = options.output_cache if options.drafts else None
+            earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
+            sources = self._encoder.sources(given, prompt, earlier, with_references=options.drafts)
+            # Needed without drafts too: the default token limit depends on it.
+            edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
+            if options.drafts:
+                sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, given.text))
+            limit = options.limit
+            if limit is None:
+                default = generation_config.limit(settings.config, len(start)) or DEFAULT_MAX_NEW_TOKENS
+                limit = max(default, EDIT_GROWTH * edit_tokens)
+            if target.max_length is not None:
+                limit = min(limit, target.max_length - len(start) + 1)
+            output = generation_config.Output(settings, prompt, len(start), limit, target.device)
+            finds = options.drafts and options.copies and len(sources) == 1 and not target.is_encoder_decoder
+            blocks = prompt_blocks(self._codec, prompt) if finds else []
+            for sample in range(options.n):
+                jobs.append(self._job(index, sample, output, sources, blocks, options))
+                jobs[-1].leaves_space = encoded.leaves_space and not target.is_encoder_decoder
+        return jobs
 
     def settings(self, options: CallOptions) -> generation_config.Settings:
-        """The model's current generation_config with the call's changes. Settings that are not supported are logged
-        once."""
+        """The model's current generation_config with the call's changes."""
         config, settings = self._read_config(options), self._settings
         if settings is None or vars(config) != settings.values:  # the user may change the config at any time
-            settings = self._settings = generation_config.Settings.of(config, self._target.vocab_size)
-            for level, text in generation_config.ignored(config):
-                if text not in self._noted:
-                    self._noted.add(text)
-                    logger.log(level, text)
+            settings = self._settings = generation_config.Settings.of(config, self._target.vocab_size, self._noted)
         return settings
-
-    def followed(self, options: CallOptions) -> CallOptions:
-        """The options with the config's sampling settings where the call gives none; they are logged once."""
-        config = self.settings(options).config
-        result = generation_config.followed(options, config)
-        if result is not options or options.limit is None:
-            text = generation_config.sampling_summary(options, result, config)
-            if text and text not in self._noted:
-                self._noted.add(text)
-                logger.info("%s", text)
-        return result
-
-    def _make(self, index: int, given: Prompt, options: CallOptions, settings: generation_config.Settings) -> list[Job]:
-        encoded = self._encoder.prompt(index, given, options)
-        prompt, start = encoded.ids, self._target.start(encoded.ids)
-        cache = options.output_cache if options.drafts else None
-        earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
-        sources = self._encoder.sources(given, prompt, earlier, with_references=options.drafts)
-        # Needed without drafts too: the default token limit depends on it.
-        edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
-        if options.drafts:
-            sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, given.text))
-        default = generation_config.limit(settings.config, len(start)) or DEFAULT_MAX_NEW_TOKENS
-        limit = options.limit or max(default, EDIT_GROWTH * edit_tokens)
-        if self._target.max_length is not None:
-            limit = min(limit, self._target.max_length - len(start) + 1)
-        output = generation_config.Output(settings, prompt, len(start), limit, self._target.device)
-        leaves_space = encoded.leaves_space and not self._target.is_encoder_decoder
-        finds = options.drafts and options.copies and len(sources) == 1 and not self._target.is_encoder_decoder
-        blocks = prompt_blocks(self._codec, prompt) if finds else []
-        jobs = [self._job(index, sample, output, sources, blocks, options) for sample in range(options.n)]
-        for job in jobs:
-            job.leaves_space = leaves_space
-        return jobs
 
     def _job(
         self,

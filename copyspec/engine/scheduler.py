@@ -11,8 +11,9 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
@@ -132,7 +133,10 @@ class CallScheduler:
         version: requests of different versions never share a batch.
         loop: the event loop that waits with `asteps`.
         """
-        ticket = Ticket(requests, options.batch_size, loop)
+        ticket = Ticket(iter(requests), options.batch_size, loop, None if loop is None else asyncio.Event())
+        if isinstance(requests, Sequence):  # all wait at once
+            ticket.waiting.extend(enumerate([replace(each, owner=ticket) for each in requests if each is not None]))
+            ticket.is_exhausted = True
         key: tuple[object, ...] = (options.draft, options.batch_size, options.threads, version)
         with self._lock:
             if self._closing:
@@ -258,7 +262,8 @@ class CallScheduler:
                         waiter = self._changed.waiter()
                     elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
                         waiter, seconds = self._changed.waiter(), begins.left()
-                    elif lane.belongs_to(ticket):
+                    elif ticket.arrived is None and all([each is ticket or each.is_cancelled for each in lane.tickets]):
+                        # Alone in its lane, the caller drives it.
                         claims, lane.driver = True, get_ident()
                     else:
                         self._call_worker(lane)
@@ -281,7 +286,10 @@ class CallScheduler:
         outputs: list[StepOutput] = []
         failed: BaseException | None = None
         try:
-            outputs = lane.step(alone)
+            lane.only = alone
+            if lane.steps is None:
+                lane.steps, lane.count = lane.decode(lane.take()), 0
+            outputs = next(lane.steps)
         except BaseException as error:
             failed = error
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter, sleep, thread_time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -49,45 +48,20 @@ class Threads:
     def __init__(self, model: PreTrainedModel, costs: CostModel) -> None:
         """`costs`: measures the passes and reports each one's time relative to the expected time."""
         self._parameters = sum(parameter.numel() for parameter in model.parameters())  # the model itself is not kept
-        self._costs = costs
-        self._limit = allowed()
+        self.costs = costs
+        self.limit = allowed()
+        self.choice: ThreadChoice | None = None  # made with the first pass
         self._load = Load.read()
-        self._choice: ThreadChoice | None = None
 
     def count(self) -> int:
         """Threads of the next pass in this Python thread."""
-        bound = min(_own(), self._limit)
-        return (self._choice or self._first_choice(bound)).next(bound)
+        bound = min(_own(), self.limit)
+        return (self.choice or self.first_choice(bound)).next(bound)
 
-    def run(self, call: Callable[[], T], given: int | None = None) -> T:
-        """Run `call`, a forward pass, on `given` threads or the number measured to be fastest, and return its
-        result."""
-        own = torch.get_num_threads() if _SEEN.yes else _own()
-        bound = min(own, self._limit)
-        if given is None and bound == 1 == own:
-            return call()
-        choice = self._choice or self._first_choice(bound)
-        count = given or choice.next(bound)
-        started, used = perf_counter(), thread_time()
-        if count == own:
-            result = call()
-        else:
-            lent = (own, count)
-            _LENT.append(lent)
-            try:
-                torch.set_num_threads(count)
-                result = call()
-            finally:
-                torch.set_num_threads(own)
-                _LENT.remove(lent)
-        ratio = self._costs.take_ratio()
-        if given is None:
-            choice.observe(count, bound, perf_counter() - started, thread_time() - used, ratio)
-        return result
-
-    def _first_choice(self, bound: int) -> ThreadChoice:
+    def first_choice(self, bound: int) -> ThreadChoice:
+        """Begin to measure, with at most `bound` threads."""
         start = 1 if self._parameters <= SMALL else bound - round(held_by_others(self._load))
-        self._choice = choice = ThreadChoice(start)
+        self.choice = choice = ThreadChoice(start)
         return choice
 
 
@@ -101,28 +75,44 @@ class Passes:
 
     locks: Callable[[], Sequence[threading.RLock]]
     counts: Threads | None = None  # None for a model that is not on a CPU
-    given: int | None = None  # the caller's thread count
+    given: int | None = None  # the caller's thread count; None: the number measured to be fastest
 
-    def run(self, call: Callable[[], T]) -> T:
-        """Run `call`, a forward pass or a part of one, and return its result."""
-        if forks.is_waiting:
-            sleep(forks.FORK_SECONDS)
-        if self.counts is not None:
-            call = partial(self.counts.run, call, self.given)
-        locks = self.locks()
-        if len(locks) == 1:
+    def run(self, call: Callable[[], T], locks: Sequence[threading.RLock] | None = None) -> T:
+        """Run `call`, a forward pass or a part of one. `locks`: those to take before; None: all."""
+        if locks is None:
+            if forks.is_waiting:
+                sleep(forks.FORK_SECONDS)
+            locks = sorted(set(self.locks()), key=id)
+        if locks:
+            # Nested `with` statements on the locks themselves, not a context manager: an interrupt (Ctrl-C) inside its
+            # __enter__ would leave a lock held forever.
             with locks[0]:
-                return call()
-        return _holding(sorted(set(locks), key=id), call)
-
-
-def _holding(locks: Sequence[threading.RLock], call: Callable[[], T]) -> T:
-    # Nested `with` statements on the locks themselves, not a context manager: an interrupt (Ctrl-C) inside its
-    # __enter__ would leave a lock held forever.
-    if not locks:
-        return call()
-    with locks[0]:
-        return _holding(locks[1:], call)
+                return self.run(call, locks[1:])
+        counts, given = self.counts, self.given
+        if counts is None:
+            return call()
+        own = torch.get_num_threads() if _SEEN.yes else _own()
+        bound = min(own, counts.limit)
+        if given is None and bound == 1 == own:
+            return call()
+        choice = counts.choice or counts.first_choice(bound)
+        count = given or choice.next(bound)
+        started, used = perf_counter(), thread_time()
+        if count == own:
+            result = call()
+        else:
+            lent = (own, count)
+            _LENT.append(lent)
+            try:
+                torch.set_num_threads(count)
+                result = call()
+            finally:
+                torch.set_num_threads(own)
+                _LENT.remove(lent)
+        ratio = counts.costs.take_ratio()
+        if given is None:
+            choice.observe(count, bound, perf_counter() - started, thread_time() - used, ratio)
+        return result
 
 
 def _own() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -15,33 +15,23 @@ if TYPE_CHECKING:
     import threading
 
 
+@dataclass(eq=False, slots=True)
 class Ticket:
     """The queued requests of one caller."""
 
-    lane: Lane
-
-    def __init__(
-        self, requests: Iterable[Request | None], batch_size: int, loop: asyncio.AbstractEventLoop | None = None
-    ) -> None:
-        """`requests` is iterated in the caller's own thread, as far as a batch has room; a None means that no request
-        is available yet. `loop`: the event loop that waits for the ticket."""
-        self.is_cancelled = False  # set without a lock by whoever stops waiting, which may be the garbage collector
-        self.waiting: deque[tuple[int, Request]] = deque()
-        self.arrived: asyncio.Event | None = None
-        self._requests = iter(requests)
-        self._room = batch_size
-        self._count = 0  # requests taken so far
-        self.is_exhausted = False  # all requests are taken
-        self.running = 0  # rows
-        self.outputs: deque[list[StepOutput]] = deque()  # of steps, not yet taken
-        self._error: BaseException | None = None
-        self._loop = loop
-        if loop is not None:
-            import asyncio
-
-            self.arrived = asyncio.Event()
-        if isinstance(requests, Sequence):
-            self.fill(all_of_them=True)
+    requests: Iterator[Request | None]
+    """Read in the caller's own thread, as far as a batch has room; a None means that no request is available yet."""
+    room: int  # of a batch
+    loop: asyncio.AbstractEventLoop | None = None  # that waits for the ticket, until `arrived` is set
+    arrived: asyncio.Event | None = None
+    lane: Lane = field(init=False)
+    is_cancelled: bool = False  # set without a lock by whoever stops waiting, which may be the garbage collector
+    waiting: deque[tuple[int, Request]] = field(default_factory=deque)
+    count: int = 0  # requests taken so far
+    is_exhausted: bool = False  # all requests are taken
+    running: int = 0  # rows
+    outputs: deque[list[StepOutput]] = field(default_factory=deque)  # of steps, not yet taken
+    _error: BaseException | None = None
 
     @property
     def expects(self) -> bool:
@@ -59,20 +49,18 @@ class Ticket:
         """Whether one of its rows is running or may still begin."""
         return bool(self.running) or not (self.is_cancelled or (self.is_exhausted and not self.waiting))
 
-    def fill(self, *, all_of_them: bool = False) -> None:
+    def fill(self) -> None:
         """Take requests until a batch would be full."""
-        while not (self.is_exhausted or self.is_cancelled):
-            if not all_of_them and len(self.waiting) + self.running >= self._room:
-                return
+        while not (self.is_exhausted or self.is_cancelled) and len(self.waiting) + self.running < self.room:
             try:
-                request = next(self._requests)
+                request = next(self.requests)
             except StopIteration:
                 self.is_exhausted = True
                 return
             if request is None:
                 return
-            self.waiting.append((self._count, replace(request, owner=self)))
-            self._count += 1
+            self.waiting.append((self.count, replace(request, owner=self)))
+            self.count += 1
 
     def take(self) -> list[StepOutput] | None:
         """The oldest outputs not yet taken; None if there are none. Raises the error that ended the ticket."""
@@ -93,39 +81,32 @@ class Ticket:
         self.waiting.clear()
         self.wake()
 
-    def lose_rows(self) -> None:
-        """Forget the running rows, whose batch is gone."""
-        self.running = 0
-
     def wake(self) -> None:
         """Notify the event loop that waits, if one does."""
-        if self._loop is not None and self.arrived is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.arrived.set)
+        if self.loop is not None and self.arrived is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.arrived.set)
 
 
+@dataclass(eq=False, slots=True)
 class Lane:
     """One running batch and the callers whose requests run in it or wait for a row."""
 
-    def __init__(
-        self,
-        decode: Callable[[Iterable[Request | None]], Generator[list[StepOutput], None, None]],
-        lock: threading.Lock,
-    ) -> None:
-        """`lock` is the scheduler's; every method except `step` is called with it held."""
-        self.tickets: deque[Ticket] = deque()  # live callers; they take turns for free rows, the first one next
-        self.worker: threading.Thread | None = None
-        self.driver: int | None = None  # ident of the thread that is in `step`
-        self._decode = decode
-        self._lock = lock
-        self._steps: Generator[list[StepOutput], None, None] | None = None
-        self._rows: dict[int, tuple[Ticket, int]] = {}  # row of the batch -> (its ticket, index of the request)
-        self._count = 0
-        self._only: Ticket | None = None
+    decode: Callable[[Iterable[Request | None]], Generator[list[StepOutput], None, None]]
+    lock: threading.Lock  # the scheduler's, which is held around every method except `take`
+    tickets: deque[Ticket] = field(default_factory=deque)
+    """Live callers; they take turns for free rows, the first one next."""
+    worker: threading.Thread | None = None
+    driver: int | None = None  # ident of the thread that runs a step
+    steps: Generator[list[StepOutput], None, None] | None = None  # of the batch; None: the next step starts one
+    only: Ticket | None = None  # whose requests alone may join the batch; None: those of all callers
+    rows: dict[int, tuple[Ticket, int]] = field(default_factory=dict)
+    """Row of the batch -> its ticket and the index of the request."""
+    count: int = 0  # rows of the batch so far
 
     @property
     def running(self) -> int:
         """Number of running rows."""
-        return len(self._rows)
+        return len(self.rows)
 
     @property
     def needs_worker(self) -> bool:
@@ -135,28 +116,15 @@ class Lane:
         live = [ticket for ticket in self.tickets if not ticket.is_cancelled]
         return len(live) > 1 or live[0].arrived is not None
 
-    def belongs_to(self, ticket: Ticket) -> bool:
-        """Whether `ticket` is the only live caller of the lane."""
-        if ticket.arrived is not None:
-            return False
-        return len(self.tickets) <= 1 or all(each is ticket or each.is_cancelled for each in self.tickets)
-
-    def step(self, only: Ticket | None) -> list[StepOutput]:
-        """Run one step of the batch. Only requests of `only` may join it; None: those of all callers."""
-        self._only = only
-        if self._steps is None:
-            self._steps, self._count = self._decode(self._take()), 0
-        return next(self._steps)
-
     def deliver(self, outputs: Sequence[StepOutput]) -> None:
         """Hand each caller the outputs of its rows from one step."""
         parts: dict[Ticket, list[StepOutput]] = {}
         ended = False
         for output in outputs:
-            ticket, index = self._rows[output.row]
+            ticket, index = self.rows[output.row]
             if output.finish is not None:
                 ended = True
-                del self._rows[output.row]
+                del self.rows[output.row]
                 ticket.running -= 1
             output.row = index
             parts.setdefault(ticket, []).append(output)
@@ -176,13 +144,13 @@ class Lane:
         Returns the step generator, to be closed by the caller without the lock: an interrupt may have come before or
         after the step, and closing takes the model's lock, whose holder may be waiting for this one.
         """
-        failed = {ticket for ticket, _ in self._rows.values()} or (
+        failed = {ticket for ticket, _ in self.rows.values()} or (
             {alone} if alone is not None and not isinstance(error, Exception) else set(self.tickets)
         )
-        self._rows.clear()
-        steps, self._steps = self._steps, None
+        self.rows.clear()
+        steps, self.steps = self.steps, None
         for ticket in failed:
-            ticket.lose_rows()
+            ticket.running = 0
             ticket.fail(error)
         self._prune()
         return steps
@@ -200,26 +168,26 @@ class Lane:
         None."""
         if self.driver is not None or not all([ticket.is_cancelled for ticket in self.tickets]):
             return None
-        steps, self._steps = self._steps, None
-        for ticket, _ in self._rows.values():
-            ticket.lose_rows()
-        self._rows.clear()
+        steps, self.steps = self.steps, None
+        for ticket, _ in self.rows.values():
+            ticket.running = 0
+        self.rows.clear()
         self.tickets.clear()
         return steps
 
-    def _take(self) -> Iterator[Request | None]:
+    def take(self) -> Iterator[Request | None]:
         """Yield requests for the batch, one from each caller in turn; None if nobody waits."""
         while True:
             request = None
-            with self._lock:
+            with self.lock:
                 for _ in range(len(self.tickets)):
                     ticket = self.tickets[0]
                     self.tickets.rotate(-1)  # to the back, so that a caller with many requests does not delay others
-                    if ticket.waiting and not ticket.is_cancelled and self._only in (None, ticket):
+                    if ticket.waiting and not ticket.is_cancelled and self.only in (None, ticket):
                         index, request = ticket.waiting.popleft()
                         ticket.running += 1
-                        self._rows[self._count] = ticket, index
-                        self._count += 1
+                        self.rows[self.count] = ticket, index
+                        self.count += 1
                         break
             yield request
 

@@ -106,12 +106,10 @@ def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenize
 def choose_default(*, corrects: bool = False) -> str:
     """The model used if none is given or configured: $COPYSPEC_MODEL, else the preferred one if the user has installed
     or fetched it, else the one in the package. `corrects`: choose among models for correcting and quoting."""
-    named = os.environ.get(MODEL_VARIABLE)
-    if named:
-        return named
-    if corrects and CORRECTOR in ALIASES:
-        return CORRECTOR if is_ready(ALIASES[CORRECTOR]) else _bundled("no model was given")
-    return PREFERRED if is_ready(ALIASES[PREFERRED]) else _bundled("no model was given")
+    if chosen := os.environ.get(MODEL_VARIABLE):
+        return chosen
+    preferred = CORRECTOR if corrects and CORRECTOR in ALIASES else PREFERRED
+    return preferred if is_ready(ALIASES[preferred]) else named(DEFAULT, "no model was given")
 
 
 def about_default(model: str, *, corrects: bool = False) -> str:
@@ -131,9 +129,17 @@ def about_default(model: str, *, corrects: bool = False) -> str:
     return f"no model given: using {which}; others by {ways} (see `copyspec models`)"
 
 
-def named(model: str | os.PathLike[str]) -> str:
-    """The name to load; the str "default" becomes the folder in the package."""
-    return _bundled(f"model={DEFAULT!r} is the one in the package") if model == DEFAULT else os.fspath(model)
+def named(model: str | os.PathLike[str], why: str = f"model={DEFAULT!r} is the one in the package") -> str:
+    """The name to load; the str "default" becomes the folder in the package. A build without that folder raises
+    LoadError, and `why` the folder is wanted."""
+    if model != DEFAULT:
+        return os.fspath(model)
+    if not (BUNDLED / "config.json").exists():
+        raise LoadError(
+            f"{why}, and this build has no default model in {BUNDLED}; give model='a hub id or a folder', "
+            f"call copyspec.configure(model=...), or set {MODEL_VARIABLE}"
+        )
+    return str(BUNDLED)
 
 
 def identity(model: object) -> object:
@@ -143,15 +149,6 @@ def identity(model: object) -> object:
         name = os.fspath(model)
         return os.path.realpath(name) if os.path.isdir(name) else name
     return None if model is None else id(model)
-
-
-def _bundled(why: str) -> str:
-    if not (BUNDLED / "config.json").exists():
-        raise LoadError(
-            f"{why}, and this build has no default model in {BUNDLED}; give model='a hub id or a folder', "
-            f"call copyspec.configure(model=...), or set {MODEL_VARIABLE}"
-        )
-    return str(BUNDLED)
 
 
 def check_dtype(dtype: object) -> str | torch.dtype:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from copyspec.targets.columns import Columns, tree_masks
-from copyspec.targets.facts import ModelFacts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.hooks.cpu_parity import split_masks
 from copyspec.targets.hooks.positions import positions_from_outside
@@ -19,8 +19,6 @@ from copyspec.targets.session import TreeSession
 from copyspec.targets.wrapped import WrappedModel, last_logits, training_error
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from copyspec.targets.base import Session
 
 
@@ -36,16 +34,14 @@ class CausalTarget(WrappedModel):
     supports_drafts = True
     is_encoder_decoder = False
 
-    def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
-        super().__init__(model, facts)
-        self.supports_trees = supports_trees
-
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
         if self.model.training:
             raise training_error(self.model)
-        if self.supports_trees and self.facts.positions != "mpt":
-            return CausalSession(self, len(prompts), new_tokens)
-        return RowSessions([CausalSession(self, 1, new_tokens) for _ in prompts])
+        facts = self.facts
+        self.linears.check()
+        if self.supports_trees and facts.positions != "mpt":
+            return CausalSession(self, facts, len(prompts), new_tokens, few_shapes=facts.few_shapes)
+        return RowSessions([CausalSession(self, facts, 1, new_tokens, few_shapes=facts.few_shapes) for _ in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
@@ -55,19 +51,7 @@ class CausalSession(TreeSession):
     """The session of a `CausalTarget`."""
 
     keeps_prefixes = True
-
-    def __init__(self, target: CausalTarget, rows: int, new_tokens: int = 0) -> None:
-        self._model, self._facts = target.model, target.facts
-        super().__init__(
-            rows,
-            chains_only=not target.supports_trees,
-            few_shapes=self._facts.few_shapes,
-            new_tokens=new_tokens,
-        )
-        self._is_on_cpu = self._facts.device.type == "cpu"
-        self._linears = target.linears
-        self._linears.check()
-        self._positions: dict[int, torch.Tensor] = {}  # [1, 1] each, of the next single tokens
+    _positions: Mapping[int, torch.Tensor] = MappingProxyType({})  # [1, 1] each, of the next single tokens
 
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         width = len(chains[0])
@@ -85,6 +69,7 @@ class CausalSession(TreeSession):
 
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
+        self._cache.write = columns.write
         packed = torch.from_numpy(columns.packed)
         tokens, positions = packed if self._is_on_cpu else packed.to(facts.device, non_blocking=True)
         masks = columns.mask if columns.mask is not None else tree_masks(columns, facts)
@@ -123,7 +108,7 @@ class CausalSession(TreeSession):
             arguments["position_ids"] = positions
         if "logits_to_keep" in self._facts.arguments:
             arguments["logits_to_keep"] = kept
-        linears = self._linears
+        linears = self._target.linears
         rows, width = tokens.shape
         pays = rows * width in linears.counts or rows * kept in linears.counts
         with linears.used(prompt, rows * width) if pays else _UNCHANGED:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from copyspec.targets.cache import Write
 from copyspec.tree import COMPILED, ROOT, DraftTree
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Columns:
     packed: IndexArray  # [2, B, Q], tokens and positions, 0 at padding; one array, for one copy to the device
     slots: IndexArray  # [B, Q], PAD_SLOT at padding
     visible: BoolArray  # [B, Q, K], which slots a column attends to; padding attends to slot 0
+    write: Write  # the same for the cache
     kept: int  # number of last columns whose logits are needed: root and nodes
     prompt: int = 0
     """Number of columns that read a prompt, the root included; 0 if every chain is a single token."""
@@ -85,7 +87,10 @@ def lay_out(
     shape = (len(starts), max(width, chain_width + max(sizes)))
     used = max(used, max(map(int.__add__, ends, sizes)))
     packed, slots = np.empty((2, *shape), np.int64), np.empty(shape, np.int64)
-    columns = Columns(packed, slots, np.empty((*shape, used), np.bool_), kept=shape[1] - chain_width + 1)
+    write = Write(starts[0], used, plain=False)
+    if len(starts) > 1:
+        write = Write(0, used, torch.from_numpy(slots), plain=False)
+    columns = Columns(packed, slots, np.empty((*shape, used), np.bool_), write, kept=shape[1] - chain_width + 1)
     columns.prompt = chain_width if chain_width > 1 else 0
     if COMPILED is None:
         _fill(columns, starts, chains, trees)

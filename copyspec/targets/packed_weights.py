@@ -63,11 +63,6 @@ class PackedWeights:
         """Whether this is a copy of `weight`, as far as PyTorch counts its changes."""
         return self._weight() is weight and self._state == _state(weight)
 
-    def is_current(self) -> bool:
-        """Compare some of the numbers, because changes through `.data` are not counted; 1 ms for 100 M of them."""
-        weight = self._weight()
-        return weight is None or not self.is_of(weight) or _linear.holds(self.units, numbers(weight))
-
 
 def _state(weight: torch.Tensor) -> tuple[int, int]:
     return weight.data_ptr(), weight._version

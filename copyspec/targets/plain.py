@@ -17,7 +17,10 @@ from copyspec.targets.session import check_rows
 from copyspec.targets.wrapped import WrappedModel, training_error
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from copyspec.targets.base import Session
+    from copyspec.targets.facts import ModelFacts
     from copyspec.targets.hooks.states import RowStates
     from copyspec.tree import DraftTree
 
@@ -28,8 +31,10 @@ _INNER_STATE = ("conv1d_state", "recurrent_states")
 class PlainTarget(WrappedModel):
     """A target that only ever scores the next token."""
 
-    supports_trees = False
     supports_drafts = False
+
+    def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
+        super().__init__(model, facts, supports_trees=False)
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -11,7 +11,6 @@ from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
 from copyspec.targets.columns import Columns, tree_masks
-from copyspec.targets.facts import ModelFacts
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
@@ -31,10 +30,6 @@ class Seq2SeqTarget(WrappedModel):
     supports_drafts = True
     is_encoder_decoder = True
 
-    def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
-        super().__init__(model, facts)
-        self.supports_trees = supports_trees
-
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
         if self.model.training:
             raise training_error(self.model)
@@ -51,8 +46,7 @@ class Seq2SeqSession(TreeSession):
 
     @in_inference_mode
     def __init__(self, target: Seq2SeqTarget, prompts: Sequence[Sequence[int]]) -> None:
-        super().__init__(len(prompts), chains_only=not target.supports_trees)
-        self._model, self._facts = target.model, target.facts
+        super().__init__(target, target.facts, len(prompts))
         self._encoded, self._visible = self._encode(prompts)
         self._cross = DynamicCache()
         self._caches = EncoderDecoderCache(self._cache, self._cross)
@@ -139,6 +133,7 @@ class Seq2SeqSession(TreeSession):
 
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
+        self._cache.write = columns.write
         tokens = torch.from_numpy(columns.tokens).to(facts.device, non_blocking=True)
         queries = torch.from_numpy(columns.positions).to(facts.device, non_blocking=True)
         keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)

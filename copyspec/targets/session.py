@@ -18,11 +18,10 @@ from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucke
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from copyspec.targets.base import Session
     from copyspec.targets.facts import ModelFacts
     from copyspec.targets.prefixes import Layers
+    from copyspec.targets.wrapped import WrappedModel
     from copyspec.tree import DraftTree
 
 PREFILL_CHUNK = 2048
@@ -37,22 +36,26 @@ _UNCHANGED = nullcontext()
 class TreeSession(ABC):
     """Rows of one batch in one tree cache. Subclasses implement how their model is called.
 
-    With `chains_only` the model builds its own masks and positions: a draft is a plain continuation of the chain, and
-    the session has one row. With `few_shapes` passes use a small set of sizes, and prompts are read in their own pass.
+    Without `supports_trees` the model builds its own masks and positions: a draft is a plain continuation of the chain,
+    and the session has one row. With `few_shapes` passes use a small set of sizes, and prompts are read in their own
+    pass.
     """
 
     runner = "eager"
     is_settled = True
-    _model: PreTrainedModel
-    _facts: ModelFacts
     keeps_prefixes = False
     """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
     them."""
 
-    def __init__(self, rows: int, *, chains_only: bool = False, few_shapes: bool = False, new_tokens: int = 0) -> None:
-        """`new_tokens`: expected number of tokens after the prompts."""
+    def __init__(
+        self, target: WrappedModel, facts: ModelFacts, rows: int, new_tokens: int = 0, *, few_shapes: bool = False
+    ) -> None:
+        """`facts`: the target's, as they are now. `new_tokens`: expected number of tokens after the prompts."""
+        self._target, self._model, self._facts = target, target.model, facts
+        self._is_on_cpu = facts.device.type == "cpu"
         self._cache = TreeCache(rows)
-        self._chains_only, self._few_shapes = chains_only, few_shapes and not chains_only
+        self._chains_only = not target.supports_trees
+        self._few_shapes = few_shapes and not self._chains_only
         self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
         self.prefill_chunk = PREFILL_CHUNK
         self._lengths = [0] * rows
@@ -82,7 +85,7 @@ class TreeSession(ABC):
             if kept > tree_width and len(set(starts)) == 1 and (longest == 1 or len(set(map(len, chains))) == 1):
                 self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
                 return self._continue(chains, starts[0], kept)
-            return self._score(self._laid_out(starts, chains, trees))
+            return self._score(lay_out(starts, chains, trees, facts=self._facts))
 
     def _pass_of_few_shapes(
         self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
@@ -94,7 +97,7 @@ class TreeSession(ABC):
         if max(map(len, chains)) > 1:
             self._read([chain[:-1] for chain in chains], starts)
             starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
-        return self._score(self._laid_out(starts, chains, trees, nodes, self._attended))[:, :width]
+        return self._score(lay_out(starts, chains, trees, nodes, self._attended, self._facts))[:, :width]
 
     def score_with_states(
         self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
@@ -127,7 +130,7 @@ class TreeSession(ABC):
                 self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
                 self._continue(chains, starts[0], 1)
             else:
-                self._score(self._laid_out(starts, chains, empty))
+                self._score(lay_out(starts, chains, empty, facts=self._facts))
         self._lengths = [start + len(chain) for start, chain in zip(starts, chains, strict=True)]
         self._chains = None
 
@@ -195,24 +198,7 @@ class TreeSession(ABC):
 
     @abstractmethod
     def _score(self, columns: Columns) -> torch.Tensor:
-        """Logits of the last `columns.kept` columns. [B, kept, V]"""
-
-    def _laid_out(
-        self,
-        starts: Sequence[int],
-        chains: Sequence[Sequence[int]],
-        trees: Sequence[DraftTree],
-        width: int = 0,
-        used: int = 0,
-    ) -> Columns:
-        """`lay_out`, and where the cache writes these columns."""
-        columns = lay_out(starts, chains, trees, width, used, self._facts)
-        stop = columns.visible.shape[2]
-        if len(starts) == 1:
-            self._cache.write = Write(starts[0], stop, plain=False)
-        else:
-            self._cache.write = Write(0, stop, torch.from_numpy(columns.slots), plain=False)
-        return columns
+        """Logits of the last `columns.kept` columns, written to the cache as `columns.write` says. [B, kept, V]"""
 
     def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
         longest = max(map(len, chains))

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 class WrappedModel(ABC):
     """A model with its facts. It may be moved to another device or dtype between sessions, so these are reread."""
 
-    def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
+    def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
+        """`supports_trees`: False if only chains, one row at a time, match the model's plain logits."""
         self.model = model
+        self.supports_trees = supports_trees
         self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
         self._facts = facts
 

@@ -51,10 +51,10 @@ class Codec:
         self._special = _any_of(text for text in special if len(text) > 1)
         template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
         in_template = {token.content for token in added.values() if token.content in template}
-        self._control = _any_of(text for text in special | in_template if len(text) > 1)
+        self.control = _any_of(text for text in special | in_template if len(text) > 1)
+        """Matches the strings of control tokens; None if there are none."""
         strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
         self._separators = sorted(special - strips, key=len, reverse=True)
-        self._warned_about: set[str] = set()
         self._strings = {token.content: i for i, token in added.items() if token.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         """Ids of control tokens and of the unknown token."""
@@ -95,7 +95,7 @@ class Codec:
 
         def guard(text: str, role: str) -> str:
             # Templates strip markers like "</think>" from assistant turns only, so these must stay intact there.
-            return mark.join(_cut(text, self._special if role == "assistant" else self._control))
+            return mark.join(_cut(text, self._special if role == "assistant" else self.control))
 
         text = render(self.tokenizer, map_texts(messages, guard), tools)
         ids = self._encode_pieces(text.split(mark), wrap=False).ids
@@ -104,17 +104,6 @@ class Codec:
     def encode_rendered(self, text: str) -> Encoded:
         """Encode rendered text as the tokenizer does, parsing control tokens and adding nothing around it."""
         return self._tokenized(text, wrap=False)
-
-    def control_token(self, text: str) -> str | None:
-        """The first control token whose string occurs in `text`, or None."""
-        found = self._control.search(text) if self._control is not None else None
-        return found[0] if found is not None else None
-
-    def first_time(self, control: str) -> bool:
-        """True on the first call for a control token, so that each is warned about once."""
-        size = len(self._warned_about)
-        self._warned_about.add(control)
-        return len(self._warned_about) > size
 
     def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
         """The context before the output's first token, as far as it affects tokenization: nothing, a newline or a

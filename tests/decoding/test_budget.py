@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.meter import PassCost
+from copyspec.decoding.controller import DraftController
+from copyspec.decoding.meter import Meter
 from copyspec.tree import EMPTY, DraftTree
 
 
@@ -146,11 +147,19 @@ def test_a_pass_costs_what_its_budget_says(tree: DraftTree) -> None:
     for nodes, seconds in [(0, 0.1), (2, 0.15), (0, 0.1)]:
         model.observe(1, nodes, seconds)
     model.learn()
+    observed: list[tuple[float, float]] = []
+
+    class Watched(DraftController):
+        def observe(self, proposed: DraftTree, drafted: DraftTree, path: object, cost: float, look: float) -> None:
+            observed.append((cost, look))
+
     budget = model.budget(1, 4)
-    cost = PassCost.of(budget, [len(tree)], 4)
-    assert cost.seconds == budget.seconds and cost.allowed_nodes == 4
-    assert cost.per_node * len(tree) == pytest.approx(budget.costs[len(tree)] - 1.0)
-    assert PassCost.of(model.budget(1, 4, adaptive=False), [len(tree)], 4) == PassCost(1, 4)
+    for each in (budget, model.budget(1, 4, adaptive=False)):
+        meter = Meter(model, (), frozenset(), Watched())
+        meter.proposed = tree, 0.02
+        meter.count(tree, [], each, [len(tree)], 4)
+        assert meter.stats(1).num_allowed_nodes == 4
+    assert observed == [pytest.approx((budget.costs[len(tree)] - 1.0, 0.02 / budget.seconds)), (0.0, 0.0)]
 
 
 def test_the_prior_holds_until_calls_differ() -> None:

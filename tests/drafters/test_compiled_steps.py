@@ -22,7 +22,6 @@ from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import alignment, compiled, context, resumptions
 from copyspec.drafters.copying.native_module import COMPILED
-from copyspec.drafters.copying.situations import resumed_shifts
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from training.ngrams import count
@@ -86,7 +85,8 @@ def test_columns_of_resumptions_are_the_same(seed: int) -> None:
     letters = [ord(each) for each in set(PROSE)] + [2**40]
     ngrams.small_words, ngrams.word_pieces = (frozenset(rng.sample(letters, k=3)) for _ in range(2))
     text, since = [*map(ord, rng.choices(PROSE, k=80)), *rng.choices(letters, k=4)], rng.choice([1, 2, 3, 4, 9, 48])
-    arguments = (text, rng.randint(0, 30), since, [*resumed_shifts(since)], ngrams)
+    shifts = [0, 1, 2, 3] if since < 4 else [0, since, since - 1]
+    arguments = (text, rng.randint(0, 30), since, shifts, ngrams)
     assert compiled.columns(*arguments) == [*resumptions.columns(*arguments)]
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import zip_longest
@@ -21,10 +21,10 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 import copyspec
 from copyspec import Engine, Input
+from copyspec.decoding.requests import StepOutput
 from copyspec.engine import scheduler
 from copyspec.engine.call import CancelledCallError
 from copyspec.engine.scheduler import QueueFullError
-from copyspec.engine.tickets import Lane
 from tests.helpers.texts import byte_level, counted, llama
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -170,16 +170,20 @@ def test_a_request_that_waits_is_never_started_after_it_was_given_up(callers: Ca
     assert callers.waiting == callers.running == 0
 
 
-def test_an_interrupt_before_a_step_waits_for_the_model_without_the_queue(
-    callers: Callers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_before_a_step_waits_for_the_model_without_the_queue(callers: Callers) -> None:
     """The dropped batch is closed under the model's lock, whose holder may need the scheduler's lock."""
     stream, failing, held = callers.stream(PROMPTS[0]), threading.Event(), threading.Event()
     next(stream)
 
-    def interrupted(*_: object) -> None:
-        failing.set()
-        raise KeyboardInterrupt
+    class Interrupted:
+        """The steps of a batch, the next of which is interrupted."""
+
+        def __init__(self, steps: Generator[list[StepOutput], None, None]) -> None:
+            self.close = steps.close
+
+        def __next__(self) -> list[StepOutput]:
+            failing.set()
+            raise KeyboardInterrupt
 
     def hold() -> None:
         with callers.engine._lock:
@@ -192,7 +196,9 @@ def test_an_interrupt_before_a_step_waits_for_the_model_without_the_queue(
     holder = threading.Thread(target=hold, daemon=True)
     holder.start()
     held.wait()
-    monkeypatch.setattr(Lane, "step", interrupted)
+    (lane,) = callers.engine.scheduler._lanes.values()
+    assert lane.steps is not None
+    lane.steps = Interrupted(lane.steps)  # type: ignore[assignment]
 
     def call() -> None:
         with suppress(KeyboardInterrupt):
@@ -203,7 +209,6 @@ def test_an_interrupt_before_a_step_waits_for_the_model_without_the_queue(
     caller.join(10)
     assert not caller.is_alive(), "each waits for the other's lock"
     holder.join(10)
-    monkeypatch.undo()
     assert callers.texts(PROMPTS[0]) == callers.plain(PROMPTS[0])
 
 

@@ -197,7 +197,7 @@ def test_an_error_and_an_abandoned_stream_leave_the_threads_as_they_were(watched
 
 def test_what_the_program_leaves_is_the_most_that_is_taken(watched: tuple[Engine, list[int]]) -> None:
     engine, counts = watched
-    engine._threads._choice = ThreadChoice(4)
+    engine._threads.choice = ThreadChoice(4)
     torch.set_num_threads(2)
     engine.generate(PROMPT, max_new_tokens=3)
     assert counts[0] == max(counts) == 2 == torch.get_num_threads()
@@ -205,7 +205,7 @@ def test_what_the_program_leaves_is_the_most_that_is_taken(watched: tuple[Engine
 
 def test_both_sides_of_a_comparison_take_one_number(watched: tuple[Engine, list[int]]) -> None:
     engine, counts = watched
-    engine._threads._choice = choice = ThreadChoice(4)
+    engine._threads.choice = choice = ThreadChoice(4)
     choice._tried = 2  # a trial is in progress
     assert copyspec.compare(PROMPT, model=engine, max_new_tokens=6).equal  # type: ignore[union-attr]
     assert len(set(counts)) == 1

@@ -18,7 +18,7 @@ import torch
 
 import copyspec
 from copyspec.api import _STATE
-from copyspec.engine import registry
+from copyspec.engine import engine as engines
 from copyspec.models import loading
 from tests.helpers.texts import CORPUS, byte_level, engine, llama
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("steady_drafts")
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start each test without a loaded, configured or named model."""
-    monkeypatch.setattr(_STATE, "registry", registry.Registry())
+    monkeypatch.setattr(_STATE, "registry", engines.Registry())
     monkeypatch.setattr(_STATE, "configured", None)
     monkeypatch.setattr(_STATE, "named_default", False)
     monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
@@ -52,13 +52,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Records the models that were loaded from folders, in order."""
     seen: list[object] = []
-    load = registry.load_engine
+    load = engines.load_engine
 
     def counted(choice: loading.ModelChoice, *others: Any) -> copyspec.Engine:
         seen.append(choice.model)
         return load(choice, *others)
 
-    monkeypatch.setattr(registry, "load_engine", counted)
+    monkeypatch.setattr(engines, "load_engine", counted)
     return seen
 
 
@@ -155,7 +155,7 @@ def test_a_draft_model_is_loaded_once_and_counted(folders: list[Path], loads: li
 
 def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     copyspec.load(folders[0])
-    load, loading_now, go_on = registry.load_engine, threading.Event(), threading.Event()
+    load, loading_now, go_on = engines.load_engine, threading.Event(), threading.Event()
     count: list[object] = []
 
     def slow(choice: loading.ModelChoice, *others: Any) -> copyspec.Engine:
@@ -164,7 +164,7 @@ def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeyp
         go_on.wait(10)
         return load(choice, *others)
 
-    monkeypatch.setattr(registry, "load_engine", slow)
+    monkeypatch.setattr(engines, "load_engine", slow)
     threads = [threading.Thread(target=copyspec.load, args=(folders[1],)) for _ in range(2)]
     for thread in threads:
         thread.start()

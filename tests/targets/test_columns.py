@@ -102,7 +102,9 @@ def test_ancestors_include_the_node_itself(tree: DraftTree) -> None:
 def test_compiled_equals_python(batch: Rows, more_rows: int, more: int, data: st.DataObject) -> None:
     starts, chains, trees = [row[0] for row in batch], [row[1] for row in batch], [row[2] for row in batch]
     compiled = lay_out(starts, chains, trees, width=more, used=more)
-    filled = Columns(compiled.packed.copy(), compiled.slots.copy(), compiled.visible.copy(), compiled.kept)
+    filled = Columns(
+        compiled.packed.copy(), compiled.slots.copy(), compiled.visible.copy(), compiled.write, compiled.kept
+    )
     columns_module._fill(filled, starts, chains, trees)
     for name in ("packed", "slots", "visible"):
         np.testing.assert_array_equal(getattr(compiled, name), getattr(filled, name))

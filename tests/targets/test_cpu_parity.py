@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.targets import wrap
-from copyspec.targets.columns import lay_out
+from copyspec.targets.columns import Columns, lay_out
 from copyspec.targets.hooks import cpu_parity
-from copyspec.targets.hooks.cpu_parity import Group, Split, split, split_masks
+from copyspec.targets.hooks.cpu_parity import Group, Split, SplitMask, split_masks
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.models import random_ids, tiny
 
@@ -24,6 +24,12 @@ def tree_of(parents: list[int]) -> DraftTree:
 
 def chain_of(count: int) -> DraftTree:
     return tree_of(list(range(ROOT, count - 1)))
+
+
+def split(columns: Columns) -> Split:
+    mask = split_masks(torch.zeros(1, 1, *columns.visible.shape[1:]), columns)
+    assert isinstance(mask, SplitMask)
+    return mask.calls
 
 
 def test_calls_of_a_prompt_a_chain_and_branches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ Each cursor has a situation (`situations`): how it was found, and the length of 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from dataclasses import dataclass
 
 from copyspec.drafters.copying.compiled import columns
 from copyspec.drafters.copying.context import EDIT, LONGEST, PROMPT, REFERENCE, WRITTEN, CopyContext
@@ -13,7 +14,6 @@ from copyspec.drafters.copying.followed import (
     INSTRUCTION,
     WITHIN,
     Copied,
-    EditedText,
     EncoderInput,
     Followed,
     FoundText,
@@ -42,7 +42,6 @@ from copyspec.drafters.copying.situations import (
     VERSIONS,
     later_start,
     resumed,
-    resumed_shifts,
 )
 from copyspec.drafters.copying.versions import version_of
 from copyspec.drafters.predictors.ngrams import NGrams
@@ -65,19 +64,16 @@ BESIDE = frozenset({ALIGNED, ALIGNED_1, ALIGNED_3, EDIT_START, RESUMED_BY_KIND[E
 RESUME_FOLLOWED_WITHIN = 48  # as RESUME_WITHIN, in followed text, which the output follows to the end
 
 
+@dataclass(eq=False, slots=True)
 class Tracker:
     """Tracks the output's position in the row's sources by suffix matches, edit alignment and interrupted copies."""
 
-    def __init__(self, corpus: CopyContext, breaks: Set[int] = frozenset(), ngrams: NGrams | None = None) -> None:
-        self._corpus, self._breaks, self._ngrams = corpus, breaks, ngrams
-        self._followed: Followed
-        if not corpus.followed[0]:
-            self._followed = FoundText(corpus)
-        else:
-            self._followed = EncoderInput(corpus) if corpus.follows_input else EditedText(corpus)
-        self._finds = isinstance(self._followed, FoundText)
-        self._is_begun = False  # whether the output has begun to copy `edit_source`
-        self._copied = Copied(anchor=self._followed.start)
+    _corpus: CopyContext
+    _followed: Followed
+    _copied: Copied  # the last copy; at first at the start of the followed text
+    _breaks: Set[int] = frozenset()
+    _ngrams: NGrams | None = None
+    _is_begun: bool = False  # whether the output has begun to copy `edit_source`
 
     def cursors(self) -> list[Cursor]:
         """Return all positions that the next token may be copied from, each once, with its situation."""
@@ -108,7 +104,7 @@ class Tracker:
         if len(corpus.tokens) == output_start:
             self._add_starts(cursors)
         else:
-            if self._finds or not self._is_begun:
+            if isinstance(followed, FoundText) or not self._is_begun:
                 self._add_later_starts(cursors)
             if copied.since and anchor > 0:
                 self._add_resumed(cursors)
@@ -161,7 +157,9 @@ class Tracker:
     def _add_starts(self, cursors: list[Cursor]) -> None:
         """Add the cursors for the first output token, which need no match."""
         corpus, followed = self._corpus, self._followed
-        if self._finds:  # the odds of a block's start tell more than a match of the prompt's end does
+        if isinstance(
+            followed, FoundText
+        ):  # the odds of a block's start tell more than a match of the prompt's end does
             ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # the prompt's end may match there
             cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts and cursor[0] not in ends]
             cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
@@ -187,7 +185,7 @@ class Tracker:
         tokens, written = corpus.tokens, len(corpus.tokens) - corpus.output_start
         is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
         starts: list[Cursor] = []
-        if self._finds:
+        if isinstance(followed, FoundText):
             likely = [] if followed.is_active else corpus.likely_starts
             if is_break:
                 starts = [(start, later_start(corpus.text_starts[start])) for start in likely]
@@ -228,9 +226,11 @@ class Tracker:
         seen = {position for position, _ in cursors}
         family = (followed.resumed if is_followed else RESUMED_BY_KIND[kind]) * STRIDE
         end = len(corpus.tokens) if kind == WRITTEN else corpus.output_start
+        # Behind an insertion, a substitution, a deletion; of one to three tokens, several of each.
+        tried = (0, 1, 2, 3) if since < 4 else (0, since, since - 1)
         shifts = [
             shift
-            for shift in resumed_shifts(since)
+            for shift in tried
             if anchor + shift < end and (kind == WRITTEN or corpus.kinds[anchor + shift] == kind)
         ]
         if is_followed or kind == EDIT:

@@ -6,11 +6,13 @@ from collections.abc import Sequence, Set
 from functools import cache
 
 from copyspec.budget import Budget
+from copyspec.drafters.copying.alignment import align
 from copyspec.drafters.copying.chains import Chain
 from copyspec.drafters.copying.compiled import best_chain, grow, walk
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.cursors import Tracker
 from copyspec.drafters.copying.estimates import NGRAM_PRECISION, Estimates
+from copyspec.drafters.copying.followed import Copied, EditedText, EncoderInput, Followed, FoundText
 from copyspec.drafters.copying.growth import Cursor, Grown
 from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, STRIDE
 from copyspec.drafters.predictors.ngrams import NGrams
@@ -50,9 +52,13 @@ class CopyDrafter:
         at_once: bool = True,
     ) -> None:
         self._ngrams = ngrams
-        self._corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
-        self._tracker = Tracker(self._corpus, breaks, ngrams)
-        self._estimates = Estimates(found=bool(self._corpus.text_starts), is_question=self._corpus.is_question)
+        self._corpus = corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
+        followed: Followed = FoundText(corpus)
+        if corpus.followed[0]:
+            (start, stop), kind = corpus.followed, EncoderInput if corpus.follows_input else EditedText
+            followed = kind(corpus, start, stop, align(corpus.tokens[start:stop], kind.free))
+        self._tracker = Tracker(corpus, followed, Copied(anchor=followed.start), breaks, ngrams)
+        self._estimates = Estimates(found=bool(corpus.text_starts), is_question=corpus.is_question)
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
 
@@ -93,8 +99,18 @@ class CopyDrafter:
         """Append `tokens` to the output, and learn from what was accepted of the last tree."""
         grown, estimates = self._grown, self._estimates
         node, taken = walk(grown, tokens, self._corpus, estimates)
-        if grown.offered:
-            self._learn(tokens[0])
+        if grown.offered:  # learn from the token that the output took at the root
+            offered = tokens[0] in grown.offered
+            resumed = [cursor for cursor in self._cursors if cursor[1] // STRIDE == FOLLOWED_RESUMED]
+            if resumed:
+                weight = sum([estimates.at_root[state] for _, state in resumed])
+                is_right = tokens[0] in [self._corpus.tokens[at] for at, _ in resumed]
+                estimates.record_resumed(weight, grown.covered, is_right)
+            estimates.record_any(grown.covered, offered)
+            if grown.words and not offered:
+                predicted = [(each, share) for each, share in grown.words if each not in grown.offered]
+                expected = NGRAM_PRECISION * sum([share for _, share in predicted])
+                estimates.record_words(expected, any([each == tokens[0] for each, _ in predicted]))
         if not self._corpus.followed[0]:  # copies of an edit source are expected to continue
             estimates.record_pass(len(tokens))
         cursors = self._cursors if node == ROOT else grown.cursors[node]  # at the last accepted node
@@ -107,18 +123,3 @@ class CopyDrafter:
         self._cursors = self._tracker.cursors()
         self._grown = grow(self._corpus, self._cursors, self._estimates, _wide(length), self._ngrams)
         return best_chain(self._grown, self._corpus, self._estimates, length)
-
-    def _learn(self, token: int) -> None:
-        """Learn from the token that the output took at the root of the last tree."""
-        grown, estimates = self._grown, self._estimates
-        resumed = [cursor for cursor in self._cursors if cursor[1] // STRIDE == FOLLOWED_RESUMED]
-        if resumed:
-            weight = sum([estimates.at_root[state] for _, state in resumed])
-            text = self._corpus.tokens
-            estimates.record_resumed(weight, grown.covered, token in [text[at] for at, _ in resumed])
-        offered = token in grown.offered
-        estimates.record_any(grown.covered, offered)
-        if grown.words and not offered:
-            predicted = [(each, share) for each, share in grown.words if each not in grown.offered]
-            expected = NGRAM_PRECISION * sum([share for _, share in predicted])
-            estimates.record_words(expected, any([each == token for each, _ in predicted]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from copyspec.drafters.copying.alignment import Alignment, align
 from copyspec.drafters.copying.context import LONGEST, CopyContext
@@ -56,25 +57,24 @@ class Copied:
     cursor: Cursor | None = None  # the heaviest cursor at the last accepted node; None: there was none
 
 
+@dataclass(eq=False)
 class Followed(ABC):
     """A span of the corpus that the output follows, and the output's position in it."""
 
-    by_excess: tuple[int, int, int, int] = (ALIGNED, ALIGNED_1, ALIGNED_3, ALIGNED_3)
+    by_excess: ClassVar[tuple[int, int, int, int]] = (ALIGNED, ALIGNED_1, ALIGNED_3, ALIGNED_3)
     """Family of a match, by its edit cost above the minimum."""
-    resumed = EDIT_RESUMED
-    free: int | None = 0
-    """First positions at any of which the output may begin without cost; None: the text is yet to be found."""
+    resumed: ClassVar[int] = EDIT_RESUMED
+    free: ClassVar[int] = 0
+    """First positions at any of which the output may begin without cost."""
 
-    def __init__(self, corpus: CopyContext) -> None:
-        self._corpus = corpus
-        self.start, self.stop = corpus.followed
-        self.alignment: Alignment | None = None
-        self.is_active = self.free is not None
-        """Whether the output follows it at present."""
-        if self.free is not None:
-            self.alignment = align(corpus.tokens[self.start : self.stop], self.free)
-        self.doubles: Sequence[tuple[int, int]] = ()
-        """Spans of the corpus with the same text: copies from them are no evidence of another position."""
+    _corpus: CopyContext
+    start: int = 0
+    stop: int = 0
+    alignment: Alignment | None = None  # with the output; None: the text is yet to be found
+    is_active: bool = True
+    """Whether the output follows it at present."""
+    doubles: Sequence[tuple[int, int]] = ()
+    """Spans of the corpus with the same text: copies from them are no evidence of another position."""
 
     @abstractmethod
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
@@ -113,6 +113,7 @@ class EncoderInput(Followed):
         self.is_active = alignment.least() <= FEW_EDITS + EDITED_SHARE * written
 
 
+@dataclass(eq=False)
 class FoundText(Followed):
     """A source that is found to be followed once enough tokens were copied from it in order.
 
@@ -121,12 +122,11 @@ class FoundText(Followed):
 
     by_excess = (FOLLOWED, FOLLOWED_1, FOLLOWED_3, FOLLOWED_3)
     resumed = FOLLOWED_RESUMED
-    free = None
 
-    def __init__(self, corpus: CopyContext) -> None:
-        super().__init__(corpus)
-        self._is_begun = False
-        self._written = self._in_order = 0  # output tokens since it was found, and how many were copied in order
+    is_active: bool = False
+    _is_begun: bool = False
+    _written: int = 0  # output tokens since it was found
+    _in_order: int = 0  # how many of them were copied in order
 
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         if not self._corpus.text_starts:

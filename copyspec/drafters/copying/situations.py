@@ -87,11 +87,6 @@ def resumed(since: int, shift: int) -> int:
     return 13 + (0 if shift == 0 else 1 if shift == since else 2)
 
 
-def resumed_shifts(since: int) -> tuple[int, ...]:
-    """Return the positions past the break to try after `since` tokens: an insertion, a substitution, a deletion too."""
-    return (0, 1, 2, 3) if since < 4 else (0, since, since - 1)
-
-
 _AFTER_UNMATCHED = {
     EDIT_START: ALIGNED,
     REFERENCE_START: FAR_BY_KIND[REFERENCE],

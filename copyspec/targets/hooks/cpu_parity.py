@@ -46,7 +46,7 @@ class Split(NamedTuple):
 
 
 class SplitMask(torch.Tensor):
-    """A mask that makes fused attention run by `split`, transparently to the model and to other threads."""
+    """A mask that makes fused attention run by its `Split`, transparently to the model and to other threads."""
 
     calls: Split
     parts: list[tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]]
@@ -73,17 +73,7 @@ class SplitMask(torch.Tensor):
 
 
 def split_masks(masks: Masks, columns: Columns) -> Masks:
-    """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs in the calls of `split`."""
-    found = split(columns)
-    converted = {}
-    for kind, mask in masks.items() if isinstance(masks, dict) else [("", masks)]:
-        converted[kind] = own = mask.as_subclass(SplitMask)
-        own.calls = found
-    return {**converted} if isinstance(masks, dict) else converted[""]
-
-
-def split(columns: Columns) -> Split:
-    """The calls of a one-row pass."""
+    """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs in the calls of a `Split`."""
     slots, first = columns.slots[0], columns.prompt
     cached = int(slots[0])
     groups: list[Group] = []
@@ -99,7 +89,11 @@ def split(columns: Columns) -> Split:
                 continue
         last[path[-1]] = len(groups)
         groups.append(Group([column], path))
-    return Split(first, cached, groups)
+    converted, calls = {}, Split(first, cached, groups)
+    for kind, mask in masks.items() if isinstance(masks, dict) else [("", masks)]:
+        converted[kind] = marked = mask.as_subclass(SplitMask)
+        marked.calls = calls
+    return {**converted} if isinstance(masks, dict) else converted[""]
 
 
 def _is_mask_like(result: object, mask: torch.Tensor) -> bool:
