@@ -24,6 +24,7 @@ from torch.nn.functional import linear
 
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
+from copyspec.targets.hooks.weights import parameters_of
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ def _apart(inputs: int) -> int:
 def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: _Held | None = None) -> Forward:
     """Create the replacement of the layer's `forward`. `reads`: the module also multiplies prompts."""
     held = held or _Held()
-    parameters = module._parameters  # faster than the attributes
+    parameters = parameters_of(module)
 
     def forward(input: torch.Tensor) -> torch.Tensor:
         weight, bias = parameters["weight"], parameters["bias"]

@@ -13,6 +13,8 @@ from weakref import ref
 import numpy as np
 import torch
 
+from copyspec.targets.hooks.weights import state_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -45,7 +47,7 @@ class PackedWeights:
     def __init__(self, weight: torch.Tensor, units: NDArray[np.uint32]) -> None:
         self.units = units
         """Pairs of adjacent inputs, [outputs, inputs / 2] in number; in the order [outputs / 32, inputs / 2, 32]."""
-        self._weight, self._state = ref(weight), _state(weight)
+        self._weight, self._state = ref(weight), state_of(weight)
 
     @classmethod
     def of(cls, weight: torch.Tensor, format: str, memory: int) -> PackedWeights | None:
@@ -61,11 +63,7 @@ class PackedWeights:
 
     def is_of(self, weight: torch.Tensor) -> bool:
         """Whether this is a copy of `weight`, as far as PyTorch counts its changes."""
-        return self._weight() is weight and self._state == _state(weight)
-
-
-def _state(weight: torch.Tensor) -> tuple[int, int]:
-    return weight.data_ptr(), weight._version
+        return self._weight() is weight and self._state == state_of(weight)
 
 
 def numbers(tensor: torch.Tensor) -> Numbers:

@@ -1,0 +1,17 @@
+"""Private parts of torch's modules and tensors that tell of a layer's weights in a fraction of a microsecond."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def parameters_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
+    """The module's own parameters by name, as they are at any time: attributes of a module take ten times as long."""
+    return module._parameters  # type: ignore[return-value]
+
+
+def state_of(weight: torch.Tensor) -> tuple[int, int]:
+    """Where the numbers are and how often torch has changed them in place; not for inference tensors, which do not
+    count. Changes through `.data` are not counted."""
+    return weight.data_ptr(), weight._version
