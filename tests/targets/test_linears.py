@@ -92,7 +92,7 @@ def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(
         given[2] = 1e-39  # below the normal numbers: its instructions take these as zeros
     theirs = torch.cat([linear(given[at : at + 1], module.weight) for at in range(len(given))])
     forward = product(module, packed)
-    for rows in (1, 2, 4, 5, 8, 11, 13, len(given)):  # by pairs, or split
+    for rows in (1, 2, 4, 5, 8, 11, 13, 129, len(given)):  # by pairs, or split; 128 at a time
         found = forward(given[:rows])
         assert torch.equal(theirs[:rows].isnan(), found.isnan())
         assert torch.equal(theirs[:rows].nan_to_num(), found.nan_to_num())

@@ -57,7 +57,8 @@ multiply_all(Product *p)
 {
     const Kernel *kernel = kernel_for(p->kind);
     size_t size = kernel->scratch_size != NULL ? kernel->scratch_size(p) : 0;
-    if (size > 0 && (p->scratch = PyMem_RawMalloc(size)) == NULL) {
+    p->scratch = size > 0 ? PyMem_RawMalloc(size) : NULL;
+    if (size > 0 && p->scratch == NULL) {
         return -1;
     }
     if (kernel->prepare != NULL) {
