@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     ModelLike = str | os.PathLike[str] | PreTrainedModel | Engine | None
 
-_ANY_TEXT = "a text"
-
 
 def engine_of(model: ModelLike) -> Engine:
     """The engine for `model`, as in `copyspec.generate`; None is the configured or bundled one."""
@@ -46,10 +44,7 @@ def wants_chat(engine: Engine) -> bool:
 def answers_plain_text(engine: Engine) -> bool:
     """Whether the tokenizer applies the chat template to plain text, so that the model answers instead of continuing
     it."""
-    if not engine.tokenizer.chat_template:
-        return False
-    as_chat = engine.codec.encode_chat([{"role": "user", "content": _ANY_TEXT}])
-    return engine.codec.encode(_ANY_TEXT, wrap=True).ids == as_chat.ids
+    return engine.codec.frames
 
 
 def is_bundled(engine: Engine) -> bool:

@@ -116,7 +116,8 @@ class InputEncoder:
             else:
                 if (control := self._codec.control_token(prompt.text)) is not None:
                     self._warn_control(index, control)
-                encoded = self._codec.encode(prompt.text, wrap=True)
+                raw = options.chat is False
+                encoded = self._codec.encode_raw(prompt.text) if raw else self._codec.encode(prompt.text, wrap=True)
             if not encoded.ids:
                 raise ValueError(f"prompt {index} has no tokens: {brief(prompt.text)}; the model needs at least one")
         else:
