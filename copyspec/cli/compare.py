@@ -21,7 +21,7 @@ from copyspec.cli.common import (
 from copyspec.cli.figures import comparison_dict
 from copyspec.cli.model_options import MODEL, Adapter, Device, Model
 from copyspec.cli.printing import console, echo
-from copyspec.cli.showing import check_page, write_page
+from copyspec.cli.showing import write_page
 
 if TYPE_CHECKING:
     from copyspec.api import CallKeywords
@@ -68,7 +68,6 @@ def compare(
     Exit code 1 if the outputs differ.
     """
     text = read_prompt(prompt, file)
-    check_page(html)
     check_outputs({"--html": html}, [file, edit_file, *(reference_file or ())])
     if json_output and str(html) == STDIN:
         raise UsageError("--json and --html - both write to stdout; give --html a file")
