@@ -46,7 +46,9 @@ def compare(
     device: Device = None,
     dtype: Annotated[
         str,
-        typer.Option(help="float32 (exactly equal outputs), auto, bfloat16 or float16.", rich_help_panel=MODEL),
+        typer.Option(
+            help="float32 (exactly equal outputs), auto (the model's own), bfloat16 or float16.", rich_help_panel=MODEL
+        ),
     ] = "float32",
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch on a CPU, the same for all runs.", rich_help_panel=MODEL)
@@ -65,7 +67,8 @@ def compare(
     """Decode a prompt plainly, by prompt lookup and copied, in one run: times, passes, and whether outputs are equal.
 
     The runs take place one after the other, so that none slows another. All three use the same verification loop.
-    Exit code 1 if the outputs differ.
+    They are in float32, whatever the model was saved in: only there are outputs promised to be equal. Times in the
+    model's own dtype: --dtype auto. Exit code 1 if the outputs differ.
     """
     text = read_prompt(prompt, file)
     check_outputs({"--html": html}, [file, edit_file, *(reference_file or ())])
@@ -113,4 +116,6 @@ def _compared(
         screen.print()
         for line in lines(shown, screen.width):
             screen.print(line)
+        dtype = options.get("dtype")
+        screen.print(f"compared in {'the dtype of the model' if dtype == 'auto' else dtype}")
     return 0 if all(lane.equal for lane in shown.lanes) else 1
