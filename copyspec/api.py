@@ -123,8 +123,8 @@ def generate(
         >>> print(copyspec.generate("Correct the grammar: He have a car.", max_new_tokens=40))
 
     prompt: a str, a chat (`[{"role": "user", "content": ...}]`), a list of token ids, or a list of those. Text is
-        always tokenized as text: strings of special tokens inside it never become control tokens. A str is passed to
-        the tokenizer as it is; `chat=True` or `system=...` applies the chat template.
+        always tokenized as text: strings of special tokens inside it never become control tokens. A str is read as it
+        is, except by the models that copyspec names; `chat=True` or `system=...` applies the chat template.
     references: texts to copy from that are NOT shown to the model: a str, an object with `.page_content`,
         `{"text": ...}`, token ids, a list of those for all prompts, or one list per prompt. They change the
         output only under a `rule` that lets drafts decide. The prompt and the output so far are always copied from.

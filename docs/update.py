@@ -25,24 +25,6 @@ from docs.site import figures, recording
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
-COMMANDS = (
-    "",
-    "generate",
-    "chat",
-    "gec",
-    "rag",
-    "edit",
-    "serve",
-    "index",
-    "index add",
-    "index list",
-    "index remove",
-    "models",
-    "models fetch",
-    "trace",
-    "compare",
-    "doctor",
-)
 METHOD = "copyspec"
 SURVEY = "spec-bench.json"
 REAL = "real-smollm2-float32.json"
@@ -53,14 +35,19 @@ REAL_NOTE = (
 )
 
 
-_SHOW_HELP = """import json, sys
+_SHOW_HELP = """import json
 from contextlib import redirect_stdout
 from io import StringIO
+import typer
 from copyspec.cli import main
-for command in json.load(sys.stdin):
+from copyspec.cli.app import app
+def show(names, command):
     with redirect_stdout(StringIO()) as shown:
-        main([*command.split(), "--help"])
-    print(json.dumps(shown.getvalue()))
+        main([*names, "--help"])
+    print(json.dumps([" ".join(["copyspec", *names]), shown.getvalue()]))
+    for name, below in getattr(command, "commands", {}).items():
+        show([*names, name], below)
+show([], typer.main.get_command(app))
 """
 
 
@@ -68,14 +55,13 @@ def help_texts() -> str:
     """Return the `--help` of every command at 80 columns, as fenced blocks. A subprocess is used to set COLUMNS."""
     environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80", "NO_COLOR": "1", "TERM": "dumb"}
     environment.pop("FORCE_COLOR", None)
-    done = subprocess.run(
-        [sys.executable, "-c", _SHOW_HELP], cwd=ROOT, env=environment, input=json.dumps(COMMANDS),
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    command = [sys.executable, "-c", _SHOW_HELP]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     blocks = []
-    for command, line in zip(COMMANDS, done.stdout.splitlines(), strict=True):
-        text = "\n".join(each.rstrip() for each in json.loads(line).strip("\n").splitlines())
-        blocks.append(f"## `{' '.join(['copyspec', *command.split()])}`\n\n```text\n{text.strip()}\n```")
+    for line in done.stdout.splitlines():
+        name, shown = json.loads(line)
+        text = "\n".join(each.rstrip() for each in shown.strip("\n").splitlines())
+        blocks.append(f"## `{name}`\n\n```text\n{text.strip()}\n```")
     return "\n\n".join(blocks)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import copyspec
 from copyspec.api import load_corrector
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from copyspec import Engine
 
     ModelLike = str | os.PathLike[str] | PreTrainedModel | Engine | None
-
-_ANY_TEXT = "a text"
 
 
 def engine_of(model: ModelLike) -> Engine:
@@ -43,13 +41,15 @@ def wants_chat(engine: Engine) -> bool:
     return bool(engine.tokenizer.chat_template) and not answers_plain_text(engine)
 
 
+def chat_option(engine: Engine) -> Literal[True, "auto"]:
+    """The option `chat` for an instruction. Never False, which would send it raw to a model that answers plain text."""
+    return True if wants_chat(engine) else "auto"
+
+
 def answers_plain_text(engine: Engine) -> bool:
     """Whether the tokenizer applies the chat template to plain text, so that the model answers instead of continuing
     it."""
-    if not engine.tokenizer.chat_template:
-        return False
-    as_chat = engine.codec.encode_chat([{"role": "user", "content": _ANY_TEXT}])
-    return engine.codec.encode(_ANY_TEXT, wrap=True).ids == as_chat.ids
+    return engine.codec.frames
 
 
 def is_bundled(engine: Engine) -> bool:
@@ -75,7 +75,7 @@ def corrects_by_itself(name: str) -> bool:
     return is_own or bool(Pretrained(place).config().is_encoder_decoder)
 
 
-def fits(engine: Engine, prompt: str, *, chat: bool) -> bool:
+def fits(engine: Engine, prompt: str, *, chat: Literal[True, "auto"]) -> bool:
     """Whether `prompt` fits into the model's context."""
     try:
         engine.jobs(prompt, None, check_options({"chat": chat}))

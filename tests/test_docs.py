@@ -75,6 +75,13 @@ def test_make_targets_exist(page: str, command: str) -> None:
     assert set(command.split()[1:]) <= set(targets)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs_named_in_the_text_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for module in re.findall(r"python -m ((?:benchmarks|docs|examples|training)[\w.]*)", text):
+        assert importlib.util.find_spec(module) is not None, module
+
+
 def _modules() -> dict[str, list[str]]:
     """Group the commands by the module that they run."""
     found: dict[str, list[str]] = {}

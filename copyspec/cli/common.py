@@ -34,13 +34,29 @@ def read(path: Path, option: str) -> str:
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[str | Path | None]) -> None:
-    """Raise UsageError if a file to write, by option, is one that is read or that another option writes."""
+    """Raise UsageError, before the model runs for nothing, if a file to write, by option, cannot be written, is one
+    that is read, or is one that another option writes."""
     held = {os.path.realpath(each): "an input" for each in inputs if each is not None and str(each) != STDIN}
     for option, path in outputs.items():
         if path is None or str(path) == STDIN:
             continue
+        _check_writable(option, path)
         if (other := held.setdefault(os.path.realpath(path), option)) != option:
             raise UsageError(f"{option} {str(path)!r} would replace {other}; name another file")
+
+
+def _check_writable(option: str, path: Path) -> None:
+    from copyspec.pipelines import AtomicFile
+
+    if path.is_dir():
+        raise UsageError(f"{option} {str(path)!r} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
+    try:
+        AtomicFile(path).discard()  # only a trial shows whether a file can be made there
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise UsageError(f"{option} {str(path)!r}: {why}") from error
 
 
 def check_stdout(inputs: Iterable[str | Path]) -> None:

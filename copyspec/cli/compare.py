@@ -21,7 +21,7 @@ from copyspec.cli.common import (
 from copyspec.cli.figures import comparison_dict
 from copyspec.cli.model_options import MODEL, Adapter, Device, Model
 from copyspec.cli.printing import console, echo
-from copyspec.cli.showing import check_page, write_page
+from copyspec.cli.showing import write_page
 
 if TYPE_CHECKING:
     from copyspec.api import CallKeywords
@@ -46,7 +46,9 @@ def compare(
     device: Device = None,
     dtype: Annotated[
         str,
-        typer.Option(help="float32 (exactly equal outputs), auto, bfloat16 or float16.", rich_help_panel=MODEL),
+        typer.Option(
+            help="float32 (exactly equal outputs), auto (the model's own), bfloat16 or float16.", rich_help_panel=MODEL
+        ),
     ] = "float32",
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch on a CPU, the same for all runs.", rich_help_panel=MODEL)
@@ -65,10 +67,10 @@ def compare(
     """Decode a prompt plainly, by prompt lookup and copied, in one run: times, passes, and whether outputs are equal.
 
     The runs take place one after the other, so that none slows another. All three use the same verification loop.
-    Exit code 1 if the outputs differ.
+    They are in float32, whatever the model was saved in: only there are outputs promised to be equal. Times in the
+    model's own dtype: --dtype auto. Exit code 1 if the outputs differ.
     """
     text = read_prompt(prompt, file)
-    check_page(html)
     check_outputs({"--html": html}, [file, edit_file, *(reference_file or ())])
     if json_output and str(html) == STDIN:
         raise UsageError("--json and --html - both write to stdout; give --html a file")
@@ -114,4 +116,6 @@ def _compared(
         screen.print()
         for line in lines(shown, screen.width):
             screen.print(line)
+        dtype = options.get("dtype")
+        screen.print(f"compared in {'the dtype of the model' if dtype == 'auto' else dtype}")
     return 0 if all(lane.equal for lane in shown.lanes) else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,13 +142,6 @@ def inputs_of(
     if STDIN in found and len(found) > 1:
         raise UsageError("- is stdin and must be the only input; correct the other files in another run")
     return found
-
-
-def check_folders(named: Mapping[str, Path | None]) -> None:
-    """Raise UsageError, naming the option, if a file is to be written into a folder that does not exist."""
-    for option, path in named.items():
-        if path is not None and str(path) != STDIN and not path.parent.is_dir():
-            raise UsageError(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
 
 
 def words_of(paths: Sequence[Path]) -> tuple[str, ...]:

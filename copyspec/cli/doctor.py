@@ -26,7 +26,7 @@ def doctor(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Test with this model.")] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="Measure passes on the GPU and compare outputs.")] = False,
 ) -> int:
-    """Show versions, devices and models, and check that copied output equals plain output."""
+    """Show versions, devices and models, and check that copied output equals plain output in float32."""
     if gpu:
         return _gpu_test(model)
     _show("copyspec", _version("copyspec"))
@@ -141,4 +141,4 @@ def _gpu_test(model: str | None) -> int:
 
 
 def _verdict(comparison: Comparison) -> str:
-    return f"{'passed' if comparison.equal else 'FAILED'}: {comparison}"
+    return f"{'passed' if comparison.equal else 'FAILED'} in float32: {comparison}"

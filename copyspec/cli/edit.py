@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli import correction_options as options
-from copyspec.cli.common import STDIN, UsageError, check_stdout, quiet_libraries, quiet_log
-from copyspec.cli.correcting import CHANGED, FAILED, check_folders, reason
+from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout, quiet_libraries, quiet_log
+from copyspec.cli.correcting import CHANGED, FAILED, reason
 from copyspec.cli.correction_options import GUARDS, OUTPUT
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.printing import echo, echo_bytes
@@ -85,7 +85,7 @@ def edit(
     writes = in_place or output is not None
     if sum((writes, whole, diff, check)) > 1:
         raise UsageError("-i or -o, --whole, --diff and --check are different outputs; give one")
-    check_folders({"--output": output})
+    check_outputs({"--output": output}, ())
     check_stdout(paths)
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
@@ -135,6 +135,13 @@ class _NewVersions:
 
         self._base = base_of_diff([path for path in paths if path != STDIN])
 
+    def check_writable(self, path: str) -> None:
+        """Raise OSError, before the model runs for nothing, for a file that is to be replaced and cannot be."""
+        from copyspec.pipelines import AtomicFile
+
+        if self.in_place:
+            AtomicFile(Path(path)).discard()
+
     def put(self, path: str, edited: Edited, data: bytes) -> None:
         target = Path(path) if self.in_place else self.target
         if target is not None:
@@ -179,6 +186,7 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
         try:
             data = sys.stdin.buffer.read() if path == STDIN else read_input(path)
             text = decoded_text(data)
+            shown.check_writable(path)
             edited = pipeline(text, instruction)
             if edited.refusal is None:
                 shown.put(path, edited, data)

@@ -14,7 +14,6 @@ from copyspec.cli.common import UsageError, check_outputs, check_stdout
 from copyspec.cli.correcting import (
     LISTS,
     ReportOptions,
-    check_folders,
     check_terminal,
     corrector_of,
     inputs_of,
@@ -264,7 +263,8 @@ def gec(
         raise UsageError(f"--list {list!r}: {' or '.join(LISTS)}")
     if stats not in (None, "text", "json"):
         raise UsageError(f"--stats {stats!r}: text or json")
-    check_folders({"--output": output, "--edits": edits, "--html": html, "--m2": m2})
+    reports = {"--edits": edits, "--html": html, "--m2": m2}
+    check_outputs({"--output": output, **reports}, [*(words or ()), apply])
     form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
     form = replace(form, force_format=force_format)
     in_place = in_place or (patch and output is None)
@@ -315,9 +315,7 @@ def gec(
     inputs = inputs_of(paths, format, exclude or (), report, suffix)
     check_terminal(inputs, format, report)
     check_stdout(inputs)
-    reports = {"--edits": edits, "--html": html, "--m2": m2}
     check_outputs(reports, inputs)
-    check_outputs({"--output": output, **reports}, [*(words or ()), apply])
     make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads)
     if ray is not None:
         from copyspec.integrations.ray.files import correct_on_ray

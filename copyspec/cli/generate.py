@@ -24,7 +24,7 @@ from copyspec.cli.figures import comparison_dict, comparison_text, print_notes
 from copyspec.cli.index import corpus_folder, default_folder
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.printing import echo
-from copyspec.cli.showing import check_page, print_coloured, watch, write_page
+from copyspec.cli.showing import print_coloured, watch, write_page
 
 if TYPE_CHECKING:
     from copyspec.api import CallKeywords
@@ -155,8 +155,6 @@ def generate(
     The output is that of plain decoding; --compare shows it. Only --lossy, with a rule that needs it, gives that up.
     """
     text = read_prompt(prompt, file)
-    check_page(html)
-    check_page(trace, "--trace")
     check_outputs({"--html": html, "--trace": trace}, [file, edit_file, *(reference_file or ())])
     if trace is not None and (compare or str(trace) == STDIN):
         raise UsageError("--trace needs a file of its own, and a run without --compare")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, read_line
+from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_options, quiet_libraries, read_line
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Threads, loading
 from copyspec.cli.printing import echo
-from copyspec.cli.showing import check_page, write_page
+from copyspec.cli.showing import write_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,7 @@ def _check(
     question: str | None, stride: int, passages: int, html: Path | None, json_output: bool, stream: bool
 ) -> None:
     """Raise UsageError for invalid options, alone or combined."""
-    check_page(html)
+    check_outputs({"--html": html}, ())
     if str(html) == STDIN and (json_output or stream):
         raise UsageError(f"--html - and --{'json' if json_output else 'stream'} both write to stdout; give one a file")
     if stream and json_output:

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from copyspec.cli.common import STDIN, UsageError
+from copyspec.cli.common import STDIN
 from copyspec.cli.printing import console, echo, echo_bytes
 
 if TYPE_CHECKING:
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 
     from copyspec.engine.results import Chunk, Result
     from copyspec.views.provenance import Provenance
-
-
-def check_page(path: Path | None, option: str = "--html") -> None:
-    """Raise UsageError before the model runs if a page cannot be written to `path`."""
-    if path is None or str(path) == STDIN:
-        return
-    if path.is_dir():
-        raise UsageError(f"{option} {path}: is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise UsageError(f"{option} {path}: no folder {str(path.parent)!r}; make it first")
 
 
 def write_page(path: Path, pieces: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from copyspec.cli.common import STDIN, UsageError, check_outputs
 from copyspec.cli.printing import console
-from copyspec.cli.showing import check_page, write_page
+from copyspec.cli.showing import write_page
 
 
 def trace(
@@ -27,7 +27,6 @@ def trace(
     from copyspec.views.trace_lines import pass_line, summary, tree_lines
     from copyspec.views.trace_page import trace_page
 
-    check_page(html)
     check_outputs({"--html": html}, [file])
     try:
         found = Trace.load(file)

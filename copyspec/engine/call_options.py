@@ -119,7 +119,8 @@ class CallOptions:
     system: str | None = None
     """A system message; a str prompt becomes the user message of a chat."""
     chat: bool | Literal["auto"] = "auto"
-    """True wraps a str prompt as a chat; "auto", the default, does so only with `system`."""
+    """True makes a str prompt the user message of a chat; False sends it raw. "auto", the default: True with `system`
+    and for the models that copyspec names ("default", "smollm2", "smollm2-correct"), otherwise raw."""
     rendered: bool = False
     """True: a str prompt is the output of a chat template (`apply_chat_template(..., tokenize=False)`): its control
     tokens are parsed as such, and nothing is added around it."""

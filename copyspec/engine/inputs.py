@@ -118,7 +118,8 @@ class InputEncoder:
             else:
                 if self._codec.control is not None and (found := self._codec.control.search(prompt.text)) is not None:
                     self._warn_control(index, found[0])
-                encoded = self._codec.encode(prompt.text, wrap=True)
+                raw = options.chat is False
+                encoded = self._codec.encode_raw(prompt.text) if raw else self._codec.encode(prompt.text, wrap=True)
             if not encoded.ids:
                 raise ValueError(f"prompt {index} has no tokens: {brief(prompt.text)}; the model needs at least one")
         else:

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("copyspec.integrations.haystack needs haystack-ai: pip install haystack-ai") from error
 
-from copyspec.pipelines.models import engine_of, wants_chat
+from copyspec.pipelines.models import chat_option, engine_of
 from copyspec.retrievers import Passage, Retriever
 
 
@@ -36,7 +36,7 @@ class CopySpecGenerator:
         self, prompt: str, documents: list[Document] | None = None, generation_kwargs: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Generate the answer to a prompt."""
-        given = {"chat": wants_chat(self._engine), **self._options, **(generation_kwargs or {})}
+        given = {"chat": chat_option(self._engine), **self._options, **(generation_kwargs or {})}
         held = [document for document in documents or () if document.content]
         result = self._engine.generate(prompt, references=held or None, **given)
         meta = {"finish_reason": result.finish_reason, "stats": result.stats.to_dict(), "spans": list(result.spans)}

@@ -24,7 +24,7 @@ except ImportError as error:
 from pydantic import PrivateAttr
 
 from copyspec import Engine
-from copyspec.pipelines.models import engine_of, wants_chat
+from copyspec.pipelines.models import chat_option, engine_of
 from copyspec.retrievers import Passage, Retriever
 
 
@@ -79,7 +79,7 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
         return pieces()
 
     def _given(self, formatted: bool, options: dict[str, Any]) -> dict[str, Any]:
-        chat = not formatted and wants_chat(self._engine)
+        chat = False if formatted else chat_option(self._engine)
         return {"max_new_tokens": self.max_tokens, "chat": chat, **self._options, **options}
 
 

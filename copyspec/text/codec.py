@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # SentencePiece's visible space: a token that begins with it stands for a word after a space.
 SENTENCEPIECE_SPACE = "▁"
 
+PROBE = "The"  # a word that tokenizers of languages with Latin letters know
+
 
 Lead = Literal["", "\n", " "]
 
@@ -72,6 +74,11 @@ class Codec:
         if self._count_special(encoded.ids) == self._count_special(self._tokenized("", wrap).ids):
             return encoded
         return self._encode_pieces(_cut(text, self._special), wrap=wrap)
+
+    def encode_raw(self, text: str) -> Encoded:
+        """Encode `text` as a prompt outside a chat, with the tokenizer's own special tokens around it; a tokenizer that
+        writes the chat template around every text adds nothing."""
+        return self.encode(text, wrap=not self.frames)
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of many short texts without special tokens. Fast tokenizers only."""
@@ -144,6 +151,19 @@ class Codec:
         return text
 
     @cached_property
+    def frames(self) -> bool:
+        """Whether the tokenizer itself writes the chat template around a text, as those of the models with short names
+        do. Tokens on one side only are no chat: many tokenizers begin or end a text with one."""
+        if not self.tokenizer.chat_template:
+            return False
+        try:
+            chat = self.encode_chat([{"role": "user", "content": PROBE}]).ids
+            framed, bare = self._tokenized(PROBE, True).ids, self._tokenized(PROBE, False).ids
+        except Exception:  # a template that rejects this chat is not what the tokenizer writes
+            return False
+        return framed == chat and framed[:1] != bare[:1] and framed[-1:] != bare[-1:]
+
+    @cached_property
     def breaks(self) -> frozenset[int]:
         """Tokens after which an output's introduction may be over and a copy may begin."""
 
@@ -164,7 +184,7 @@ class Codec:
     def _marks_first_word(self) -> bool:
         """Whether the first word of a text is encoded as after a space, as SentencePiece does."""
         try:
-            first = self.encode("The").ids[:1]
+            first = self.encode(PROBE).ids[:1]
         except Exception:  # tokenizers raises plain Exception for a letter it does not know
             return False
         return bool(first) and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(SENTENCEPIECE_SPACE)

@@ -19,7 +19,7 @@ from .journal import SUFFIX, Journal, fingerprint
 from .output import AtomicFile, check_suffix, remove_leftovers, target_of
 from .runner import Done, RunOptions, Work
 from .selection import Marks, Selection, selected
-from .standing import ChangedFileError, Standing, beside, check_replaceable
+from .standing import ChangedFileError, Standing, beside
 from .summary import Summary
 
 STDIN = "-"
@@ -251,7 +251,7 @@ class FileJob:
         target = self.target()
         if target is None:
             return
-        check_replaceable(target)
+        AtomicFile(target).discard()  # a folder without write permission is found before the model is loaded
         if self._options.backup is not None:
             Standing.of(target.with_name(target.name + self._options.backup))  # raises for a name that is too long
         self._standing = Standing.of(target)

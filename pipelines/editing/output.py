@@ -203,6 +203,7 @@ def _new_beside(path: Path) -> tuple[int, str]:
         return tempfile.mkstemp(prefix=_prefix(path), suffix=".tmp", dir=path.parent)
     except OSError as error:
         told = f"no file can be made in the folder {os.fspath(path.parent)!r} ({error.strerror})"
+        told += ": change its permissions, or write elsewhere"
         raise OSError(error.errno, told, os.fspath(path)) from error
 
 

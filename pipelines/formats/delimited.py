@@ -16,6 +16,7 @@ _DELIMITERS = ",;\t|"
 _RECORD_LIMIT = 1 << 20
 """Maximum characters of a record with a quoted cell; above it, the quote is taken as never closed."""
 _SHOWN = 300  # characters of the column names in an error
+_DIGITS = 18  # of a column's number, which is more than any row has cells
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _MARK = "\ufeff"
 _IGNORED = " \u00a0\ufeff"
@@ -54,13 +55,19 @@ class DelimitedFormat:
         delimiter = self.delimiter or max(_DELIMITERS, key=first.count)
         reader = _Reader(delimiter)
         index: int | None = None
+        names: list[str] = []
+        widest, is_there = 0, False
         for record in reader.records(first, lines):
             cells = reader.cells(record)
             if index is None:
-                index, is_header = self._index([_value(record[start:end]) for start, end in cells])
+                names = [_value(record[start:end]) for start, end in cells]
+                index, is_header = self._index(names)
                 if is_header:
+                    is_there = True
                     yield Part("", carried=_Cell(record))
                     continue
+            if not is_blank(record):
+                widest, is_there = max(widest, len(cells)), is_there or index < len(cells)
             if is_blank(record) or index >= len(cells):
                 yield Part("", carried=_Cell(record))
                 continue
@@ -68,6 +75,10 @@ class DelimitedFormat:
             text = _value(record[start:end])
             segments, refused = _segments(text, delimiter, is_quoted=bool(_QUOTED.fullmatch(record, start, end)))
             yield Part(text, segments, refused, _Cell(record, start, end, delimiter))
+        if widest and not is_there:  # known at the end only: the first row may be a title, with fewer cells
+            raise FormatError(
+                f"no column {self.column!r}: rows have up to {widest}, and the first has {_listed(names)}"
+            )
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         cell = part.carried
@@ -89,14 +100,20 @@ class DelimitedFormat:
         if isinstance(self.column, str) and self.column in names:
             return names.index(self.column), True
         if isinstance(self.column, int) or (self.column and self.column.isdecimal()):
-            if int(self.column) < 1:
+            # A str may have more digits than `int` reads, and no row has as many cells as its first ones say.
+            number = int(self.column[:_DIGITS] if isinstance(self.column, str) else self.column)
+            if number < 1:
                 raise FormatError(f"column={self.column!r}: columns are counted from 1")
-            return int(self.column) - 1, False
-        listed = ", ".join(map(repr, names))
-        listed = listed if len(listed) <= _SHOWN else f"{listed[:_SHOWN]}..."
+            return number - 1, False
+        listed = _listed(names)
         if self.column is None:
             raise FormatError(f"name the column that holds the text (--column): one of {listed}, or a number from 1")
         raise FormatError(f"no column {self.column!r}: the first row has {listed}")
+
+
+def _listed(names: list[str]) -> str:
+    listed = ", ".join(map(repr, names))
+    return listed if len(listed) <= _SHOWN else f"{listed[:_SHOWN]}..."
 
 
 class _Reader:

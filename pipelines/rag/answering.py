@@ -11,7 +11,7 @@ from copyspec import Result
 from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
 from ..instructions import check_template, fill
-from ..models import corrector_of, corrects, fits, wants_chat
+from ..models import chat_option, corrector_of, corrects, fits
 from .citing import Citation, citations, settled
 from .finding import Found, find, rarity_in, stems_of, widened
 from .quoting import INSTRUCTION, is_near
@@ -136,7 +136,7 @@ class DocumentAnswers:
         around = _around(hit.text, best)
         prompt = fill(INSTRUCTION, question=question, passage=around)
         result = engine.generate(
-            prompt, references=[around], chat=wants_chat(engine), max_new_tokens=self._max_new_tokens
+            prompt, references=[around], chat=chat_option(engine), max_new_tokens=self._max_new_tokens
         )
         answer = _by_words(hits, found)
         cited = citations(result.text.strip(), {hit.id: hit.text})
@@ -146,7 +146,7 @@ class DocumentAnswers:
     def _written(self, engine: Engine, question: str, hits: list[Hit], found: list[Found]) -> Iterator[AnswerChunk]:
         """The answer that the model writes from the passages."""
         template = self._instruction or ANSWER_INSTRUCTION
-        chat = wants_chat(engine)
+        chat = chat_option(engine)
         shown = list(hits)
         while len(shown) > 1 and not fits(engine, self._prompt(template, question, shown), chat=chat):
             shown.pop()

@@ -18,7 +18,7 @@ from copyspec.engine.rewindable import Assembly
 from copyspec.options import DraftOptions
 from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever
 
-from ..models import engine_of, wants_chat
+from ..models import chat_option, engine_of
 from .citing import Citation, citations
 from .options import ON, LayoutOptions, Speculation, check_call, check_layout
 from .rounds import Rounds, plainly
@@ -106,7 +106,7 @@ class IterativeRAG:
         """Return the answer in pieces, as they are verified. Closing the stream ends it and frees the KV caches."""
         if not isinstance(prompt, str):
             raise TypeError(f"prompt must be a str, got {shown(prompt)}")
-        checked = self.engine.followed(check_options({"chat": wants_chat(self.engine), **options}))
+        checked = self.engine.followed(check_options({"chat": chat_option(self.engine), **options}))
         check_call(checked)
         task = self._task(prompt, checked)
         return RAGStream(self, task, task.job())

@@ -13,7 +13,7 @@ from copyspec.retrievers import STOP_WORDS, BM25Retriever, Hit, Retriever, Stems
 from ..editing.sentences import sentences
 from ..guards.likeness import are_akin
 from ..instructions import check_template, fill
-from ..models import corrector_of, wants_chat
+from ..models import chat_option, corrector_of
 from .citing import Citation, citations
 from .iterative import IterativeRAG
 
@@ -85,7 +85,7 @@ def answer(
             return engine.generate(
                 quote_prompt(question, passage, instruction),
                 references=[passage],
-                chat=wants_chat(engine),
+                chat=chat_option(engine),
                 max_new_tokens=max_new_tokens,
             )
 

@@ -365,6 +365,49 @@ def test_wrong_usage_is_told_before_anything_is_loaded(
     assert (code, out) == (2, b"") and said in err and err.count("\n") == 1
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which not even root can make a file")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["gec", "a", option] for option in ("--output", "--html", "--edits", "--m2")),
+        ["edit", "a", "--instruction", "x", "--output"],
+        *(["generate", "x", option] for option in ("--html", "--trace")),
+        *([command, "x", "--html"] for command in ("compare", "trace")),
+        ["rag", "x", "--index", "x", "--html"],
+    ],
+)
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_loaded(
+    arguments: list[str], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    code, out, told = run_binary(capfdbinary, *arguments, "/proc/b")
+    assert (code, out) == (2, b"")
+    assert f"{arguments[-1]} '/proc/b': no file can be made in the folder '/proc'" in told and "write elsewhere" in told
+
+
+def test_a_file_that_cannot_be_replaced_is_told_before_the_model_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def refuse(**options: object) -> tuple[int, str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("copyspec.cli.edit.pipeline_of", lambda *_: FakePipeline())
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: pytest.fail("the model is loaded"))
+    monkeypatch.setattr("copyspec.pipelines.editing.output.tempfile.mkstemp", refuse)
+    (tmp_path / "a.txt").write_text("goed")
+    for command in (["gec"], ["edit", "--instruction", "x"]):
+        code, out, told = run_binary(capfdbinary, *command, "-i", tmp_path / "a.txt")
+        assert (code, out) == (3, b"")
+        assert "a.txt: no file can be made in the folder" in told and "Permission denied" in told
+
+
+class FakePipeline:
+    def check(self, instruction: str) -> None:
+        pass
+
+    def __call__(self, text: str, instruction: str) -> object:
+        pytest.fail("the model runs")
+
+
 def test_a_model_that_cannot_be_loaded_is_wrong_usage(
     capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,7 +160,7 @@ def test_doctor_shows_what_is_there_and_tests_it(capsys: pytest.CaptureFixture[s
         "model cache",
     ):
         assert f"{word} " in out
-    assert str(folder) in out and "self-test       passed: " in out and "outputs equal" in out
+    assert str(folder) in out and "self-test       passed in float32: " in out and "outputs equal" in out
 
 
 def test_version_and_help_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,6 +309,9 @@ def test_a_str_gets_an_answer_from_an_alias(alias: Alias, installed: None) -> No
         assert loaded.codec.decode(framed.ids).split() == loaded.codec.decode(asked.ids).split()
         bare = loaded.codec.encode(text)
         assert any(framed.ids[i : i + len(bare.ids)] == bare.ids for i in range(len(framed.ids)))
+        assert loaded.codec.encode_raw(text).ids == bare.ids
+    raw = loaded.generate("the cat", chat=False, max_new_tokens=8)
+    assert raw.token_ids == loaded.generate(loaded.codec.encode("the cat").ids, max_new_tokens=8).token_ids
     assert not answers_plain_text(Engine(loaded.model, AutoTokenizer.from_pretrained(resolve.resolve("tiny"))))
     copyspec.unload("tiny")
 

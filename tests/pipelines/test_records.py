@@ -145,6 +145,13 @@ def test_csv_columns_by_number_and_their_errors() -> None:
     assert run(format_of("x.csv", options=FormatOptions(column="1")), b"teh,teh\n")[0] == b"the,teh\n"
     with pytest.raises(FormatError, match="no column 'body': the first row has 'id', 'text'"):
         run(format_of("x.csv", options=FormatOptions(column="body")), CSV["plain"])
+    for column in (3, "3", "9" * 5000):
+        with pytest.raises(
+            FormatError, match=f"no column '?{column}'?: rows have up to 2, and the first has 'teh', 'b'"
+        ):
+            run(format_of("x.csv", options=FormatOptions(column=column)), b"teh,b\n\nteh\n")
+    title = b"a title\nteh,teh\n"
+    assert run(format_of("x.csv", options=FormatOptions(column=2)), title)[0] == b"a title\nteh,the\n"
     with pytest.raises(FormatError, match=r"name the column.*'id', 'text'"):
         run(format_of("x.csv"), CSV["plain"])
     with pytest.raises(FormatError, match="from 1"):

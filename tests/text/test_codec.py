@@ -21,6 +21,15 @@ def special_ids(codec: Codec) -> set[int]:
     return set(codec.tokenizer.all_special_ids)
 
 
+@pytest.mark.parametrize("template", [None, "{{ bos_token }}{{ messages[0]['content'] }}", NO_SYSTEM_TEMPLATE])
+def test_raw_text_keeps_the_tokenizers_own_special_tokens(template: str | None) -> None:
+    tokenizer = byte_level(wraps=True)
+    tokenizer.chat_template = template
+    codec = Codec(tokenizer)
+    assert not codec.frames
+    assert codec.encode_raw("the").ids == codec.encode("the", wrap=True).ids != codec.encode("the").ids
+
+
 @given(st.text(max_size=40))
 def test_ordinary_text_has_the_tokenizers_ids(text: str) -> None:
     for codec in (CODEC, Codec(byte_level(wraps=True))):
