@@ -2,7 +2,7 @@
 
    LANES, BLOCK, TARGET   numbers in a register, rows of x multiplied at a time, the functions' target attribute
    Floats                 a register of float32
-   LOAD, STORE, ZERO, ADD, BROADCAST, FMA         on them
+   LOAD, STORE, BROADCAST, FMA                    on them
    FIRST, SECOND          the two inputs of each unit, as float32
 
    The sums of a register belong to different outputs, and each is taken over the inputs in order, the second input of
@@ -12,8 +12,8 @@
 #define HALF (2 * LANES) /* outputs whose sums stay in registers at a time */
 #define CHUNK 128        /* units */
 
-/* Add `units` units of `rows` rows of x, `in` apart, times HALF outputs of a panel to the sums, [rows, HALF].
-   128 bytes from `ahead` on are prefetched for `step` = 128. */
+/* Add `units` units of `rows` rows of x, `in` apart, times HALF outputs of a panel to the sums, [rows, HALF]. `step`
+   bytes per unit are prefetched, from `ahead` on. */
 TARGET static inline __attribute__((always_inline)) void
 add_units(const int rows, float *sums, const uint32_t *panel, const float *x, Py_ssize_t in, Py_ssize_t units,
           const char *ahead, Py_ssize_t step)
