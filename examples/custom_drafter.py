@@ -1,4 +1,4 @@
-"""A drafter of your own, beside copying: it drafts phrases that your support team always writes.
+"""A drafter of your own, beside copying: it knows mistakes that your texts repeat, and what the model makes of them.
 
 python -m examples.custom_drafter
 """
@@ -8,32 +8,32 @@ from collections.abc import Sequence
 import copyspec
 
 
-class PhraseDrafter:
-    """Drafts the rest of a phrase as soon as the output ends with the phrase's first tokens."""
+class KnownCorrections:
+    """Drafts the edited text with the known corrections made, from where the output stands in it."""
 
-    def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
-        self._phrases, self._output = phrases, list[int]()
+    def __init__(self, context: copyspec.DraftContext) -> None:
+        text = context.decode(context.sources[0].tokens)
+        for wrong, right in (("childrens", "children"), ("informations", "information"), ("to to", "to")):
+            text = text.replace(wrong, right)
+        self._text, self._output = context.encode(text), list[int]()
 
     def propose(self, budget: copyspec.Budget) -> copyspec.DraftTree:
-        for phrase in self._phrases:
-            for begun in range(len(phrase) - 1, 1, -1):  # the longest prefix of the phrase that the output ends with
-                if self._output[-begun:] == phrase[:begun]:
-                    return copyspec.DraftTree.of_chain(phrase[begun : begun + budget.max_nodes])
-        return copyspec.DraftTree()
+        last = self._output[-3:]
+        found = (at for at in range(len(last), len(self._text)) if self._text[at - len(last) : at] == last)
+        at = next(found, len(self._text))
+        return copyspec.DraftTree.of_chain(self._text[at : at + budget.max_nodes])
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._output.extend(tokens)
 
 
-def phrases(context: copyspec.DraftContext) -> PhraseDrafter:
-    return PhraseDrafter([context.encode(" Thank you for your patience, and please write to us again.")])
-
-
 def main() -> None:
-    prompt = "Correct the grammar: We is sorry for the trouble. Thank you for your patience, and please writes to us."
-    result = copyspec.generate(prompt, drafter=["auto", phrases], max_new_tokens=60)
-    print(result.text, f"{result.stats.num_output_tokens} tokens in {result.stats.num_calls} passes", sep="\n")
-    assert result.text == copyspec.generate(prompt, drafter="none", max_new_tokens=60).text
+    text = "The childrens has read the informations about boats. We want to to sail. The childrens has no informations."
+    engine, prompt = copyspec.load("default"), f"Correct the grammar: {text}"
+    own = engine.generate(prompt, edit_source=text, drafter=["auto", KnownCorrections])
+    copied = engine.generate(prompt, edit_source=text)
+    assert own.text == copied.text
+    print(own.text, f"{copied.stats.num_calls} passes, {own.stats.num_calls} with the drafter", sep="\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import copyspec
 from copyspec.models.loading import BUNDLED
 
 ROOT = Path(__file__).parent.parent
@@ -69,3 +70,16 @@ def test_the_demo_fits_a_terminal_and_its_outputs_are_equal() -> None:
     assert max(map(len, lines)) <= 80
     verdicts = [line for line in lines if "times as fast" in line]
     assert len(verdicts) == 2 and all(line.startswith("EQUAL, ") for line in verdicts)
+
+
+@needs_default_model
+def test_the_drafter_of_ones_own_pays_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    program = importlib.import_module("examples.custom_drafter")
+    program.main()
+    copied, own = (int(word) for word in capsys.readouterr().out.splitlines()[1].split() if word.isdigit())
+    assert own < copied
+    text = "We needs informations."
+    result = copyspec.generate(
+        f"Correct the grammar: {text}", edit_source=text, drafter=["auto", program.KnownCorrections], model="default"
+    )
+    assert result.stats.num_draft_tokens_per_source["KnownCorrections"]

@@ -20,8 +20,8 @@ class Stats:
     num_cached_tokens: int = 0  # prompt tokens whose keys and values came from earlier calls (`prefix_cache`)
     num_accepted_tokens_per_pos: tuple[int, ...] = ()  # [depth - 1]
     num_draft_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
-    """By kind of source, or "output", "model", "heads", "pool", "datastore", "end" (end of sequence), "guess"
-    (no known origin)."""
+    """By kind of source, or "output", "model", "heads", "pool", "datastore", "end" (end of sequence), the class of a
+    drafter of your own, "guess" (no known origin)."""
     num_accepted_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)
     """Passes by what the controller decided: "drafted"; "probed", a trial draft after a pause; "nothing", the drafter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from copyspec.budget import Budget
 from copyspec.checks import shown
@@ -49,8 +49,10 @@ class JoinedDrafter:
     This is the merge-based tree construction of SpecInfer (Miao et al. 2024, arXiv 2305.09781).
     """
 
-    def __init__(self, drafters: Sequence[Drafter], vocab_size: int) -> None:
-        self._drafters = list(drafters)
+    def __init__(self, own: Sequence[Drafter], vocab_size: int, builtin: Drafter | None = None) -> None:
+        """Counters name the tokens of `own` drafters, except copies, after the class of each."""
+        self._drafters = [*([builtin] if builtin is not None else []), *own]
+        self._builtin = builtin
         self._vocab_size = vocab_size
 
     @property
@@ -101,7 +103,13 @@ class JoinedDrafter:
                     f"{name} proposed an invalid draft tree: node {node} has score {score!r}; a score is the estimated "
                     "probability that the path to the node is accepted, from 0 to 1"
                 )
+        return tree if drafter is self._builtin else _named(tree, name)
+
+
+def _named(tree: DraftTree, name: str) -> DraftTree:
+    if tree.makers is not None or not len(tree):
         return tree
+    return replace(tree, makers=[name if origin is None else None for origin in tree.origins])
 
 
 def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:

@@ -321,7 +321,7 @@ class JobMaker:
         size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
         context = DraftContext(row.prompt, sources, eos, size, lambda text: encode(text).ids, decode)
         made = [make_own(factory, context) for factory in own]
-        return JoinedDrafter([builtin(), *made] if builtin is not None else made, size)
+        return JoinedDrafter(made, size, builtin() if builtin is not None else None)
 
     def _contrast(self, options: CallOptions) -> Callable[[], Contrast] | None:
         if self._drafting is None:
