@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from copyspec.checks import check_flag, shown
+from copyspec.checks import brief, check_flag, check_type, shown
 from copyspec.engine import aio
 from copyspec.engine.aio import AsyncChunks
 from copyspec.engine.call import Call
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["agenerate", "compare", "configure", "generate", "load", "references", "unload"]
 
 logger = logging.getLogger(__name__)
+
+MAX_DEVICES = 128  # torch holds the number of a device in a byte
 
 
 class LoadOptions(TypedDict, total=False):
@@ -288,17 +290,37 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
     model = named(model) if isinstance(model, (str, os.PathLike)) else unwrapped(model)
     if not isinstance(model, (str, PreTrainedModel)) or model == "":
         raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
-    if "dtype" in loading:
-        loading["dtype"] = check_dtype(loading["dtype"])
-    unsupported = loading.get("on_unsupported", "error")
-    if unsupported not in ("error", "plain"):
-        raise ValueError(f"on_unsupported must be 'error' or 'plain', got {unsupported!r}")
-    if not isinstance(loading.get("static", StaticOptions()), StaticOptions):
-        raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(loading['static'])}")
-    check_flag("trust_remote_code", loading.get("trust_remote_code", False))
+    _check_loading(loading)
     if loading.keys() & {"adapter", "model_kwargs"}:
         _check_files(model, loading)
     return ModelChoice(model, **loading)  # type: ignore[arg-type]
+
+
+def _check_loading(loading: dict[str, object]) -> None:
+    """Check the options about how a model is loaded, and give them the types of `ModelChoice`."""
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    if "dtype" in loading:
+        loading["dtype"] = check_dtype(loading["dtype"])
+    unsupported = loading.get("on_unsupported", "error")
+    if not isinstance(unsupported, str) or unsupported not in ("error", "plain"):
+        raise ValueError(f"on_unsupported must be 'error' or 'plain', got {brief(unsupported)}")
+    static = loading.get("static", StaticOptions())
+    check_type(isinstance(static, StaticOptions), "static", static, "a copyspec.StaticOptions")
+    check_flag("trust_remote_code", loading.get("trust_remote_code", False))
+    device = loading.get("device", "cpu")
+    is_index = isinstance(device, int) and not isinstance(device, bool) and 0 <= device < MAX_DEVICES
+    fits = isinstance(device, (str, torch.device)) or is_index
+    check_type(fits, "device", device, "'cpu', 'cuda', 'cuda:1' or the like, or 'auto'")
+    revision = loading.get("revision", "main")
+    check_type(isinstance(revision, str), "revision", revision, "the name of a branch, a tag or a commit")
+    if "tokenizer" in loading:
+        tokenizer = loading["tokenizer"]
+        tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else tokenizer
+        fits = isinstance(tokenizer, PreTrainedTokenizerBase) or (isinstance(tokenizer, str) and tokenizer != "")
+        check_type(fits, "tokenizer", tokenizer, "a hub id, a folder or a transformers tokenizer")
+        loading["tokenizer"] = tokenizer
 
 
 def _check_files(model: object, loading: dict[str, object]) -> None:
