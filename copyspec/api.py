@@ -290,25 +290,26 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
     model = named(model) if isinstance(model, (str, os.PathLike)) else unwrapped(model)
     if not isinstance(model, (str, PreTrainedModel)) or model == "":
         raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
-    _check_loading(loading)
-    if loading.keys() & {"adapter", "model_kwargs"}:
-        _check_files(model, loading)
-    return ModelChoice(model, **loading)  # type: ignore[arg-type]
-
-
-def _check_loading(loading: dict[str, object]) -> None:
-    """Check the options about how a model is loaded, and give them the types of `ModelChoice`."""
-    import torch
-    from transformers import PreTrainedTokenizerBase
-
     if "dtype" in loading:
         loading["dtype"] = check_dtype(loading["dtype"])
     unsupported = loading.get("on_unsupported", "error")
     if not isinstance(unsupported, str) or unsupported not in ("error", "plain"):
         raise ValueError(f"on_unsupported must be 'error' or 'plain', got {brief(unsupported)}")
-    static = loading.get("static", StaticOptions())
-    check_type(isinstance(static, StaticOptions), "static", static, "a copyspec.StaticOptions")
+    if not isinstance(loading.get("static", StaticOptions()), StaticOptions):
+        raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(loading['static'])}")
     check_flag("trust_remote_code", loading.get("trust_remote_code", False))
+    if loading.keys() & {"device", "revision", "tokenizer"}:
+        _check_types(loading)
+    if loading.keys() & {"adapter", "model_kwargs"}:
+        _check_files(model, loading)
+    return ModelChoice(model, **loading)  # type: ignore[arg-type]
+
+
+def _check_types(loading: dict[str, object]) -> None:
+    """Check options that other libraries read, whose errors would not name them."""
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
     device = loading.get("device", "cpu")
     is_index = isinstance(device, int) and not isinstance(device, bool) and 0 <= device < MAX_DEVICES
     fits = isinstance(device, (str, torch.device)) or is_index
