@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from copyspec.checks import check_flag, shown
+from copyspec.checks import brief, check_flag, check_type, shown
 from copyspec.engine import aio
 from copyspec.engine.aio import AsyncChunks
 from copyspec.engine.call import Call
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["agenerate", "compare", "configure", "generate", "load", "references", "unload"]
 
 logger = logging.getLogger(__name__)
+
+MAX_DEVICES = 128  # torch holds the number of a device in a byte
 
 
 class LoadOptions(TypedDict, total=False):
@@ -303,15 +305,36 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
     if "dtype" in loading:
         loading["dtype"] = check_dtype(loading["dtype"])
     unsupported = loading.get("on_unsupported", "error")
-    if unsupported not in ("error", "plain"):
-        raise ValueError(f"on_unsupported must be 'error' or 'plain', got {unsupported!r}")
+    if not isinstance(unsupported, str) or unsupported not in ("error", "plain"):
+        raise ValueError(f"on_unsupported must be 'error' or 'plain', got {brief(unsupported)}")
     if not isinstance(loading.get("static", StaticOptions()), StaticOptions):
         raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(loading['static'])}")
     if "trust_remote_code" in loading:
         check_flag("trust_remote_code", loading["trust_remote_code"])
+    if loading.keys() & {"device", "revision", "tokenizer"}:
+        _check_types(loading)
     if loading.keys() & {"adapter", "model_kwargs"}:
         _check_files(model, loading)
     return ModelChoice(model, **loading)  # type: ignore[arg-type]
+
+
+def _check_types(loading: dict[str, object]) -> None:
+    """Check options that other libraries read, whose errors would not name them."""
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    device = loading.get("device", "cpu")
+    is_index = isinstance(device, int) and not isinstance(device, bool) and 0 <= device < MAX_DEVICES
+    fits = isinstance(device, (str, torch.device)) or is_index
+    check_type(fits, "device", device, "'cpu', 'cuda', 'cuda:1' or the like, or 'auto'")
+    revision = loading.get("revision", "main")
+    check_type(isinstance(revision, str), "revision", revision, "the name of a branch, a tag or a commit")
+    if "tokenizer" in loading:
+        tokenizer = loading["tokenizer"]
+        tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else tokenizer
+        fits = isinstance(tokenizer, PreTrainedTokenizerBase) or (isinstance(tokenizer, str) and tokenizer != "")
+        check_type(fits, "tokenizer", tokenizer, "a hub id, a folder or a transformers tokenizer")
+        loading["tokenizer"] = tokenizer
 
 
 def _check_files(model: object, loading: dict[str, object]) -> None:

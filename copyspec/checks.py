@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeGuard
@@ -93,15 +94,17 @@ def check_whole(name: str, value: int, *, low: int, high: int | None = None, why
 
 
 def check_count(name: str, value: object) -> int:
-    """Return `value`. Raises ValueError if it is not an integer >= 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, got {brief(value)}")
+    """Return `value`. Raises ValueError if it is not an integer >= 1 that a list could have as its length."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= sys.maxsize:
+        bounds = f"from 1 to {sys.maxsize}" if isinstance(value, int) and value > sys.maxsize else ">= 1"
+        raise ValueError(f"{name} must be an integer {bounds}, got {brief(value)}")
     return value
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Raise ValueError if `value` is not a positive number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    """Raise ValueError if `value` is not a positive number, or an int that no float holds."""
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    if not fits or (isinstance(value, int) and value > sys.float_info.max):
         raise ValueError(f"{name} must be a number of seconds above 0, got {brief(value)}")
 
 

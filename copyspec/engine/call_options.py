@@ -14,6 +14,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal
 
 from copyspec.checks import (
+    brief,
     check_count,
     check_flag,
     check_seconds,
@@ -241,7 +242,9 @@ class CallOptions:
         if system is not None:
             check_type(isinstance(system, str), "system", system, "a str")
             encodable(system, "system")
-        check_type(chat == "auto" or isinstance(chat, bool), "chat", chat, "'auto', True or False")
+        check_type(
+            isinstance(chat, bool) or (isinstance(chat, str) and chat == "auto"), "chat", chat, "'auto', True or False"
+        )
         if system is not None and chat is False:
             raise ValueError("system= makes the prompt a chat; leave out chat=False, or write it into the prompt")
         if self.rendered and (system is not None or chat is True):
@@ -252,7 +255,7 @@ class CallOptions:
     def _limit(self) -> dict[str, object]:
         limits = {name: each for name in sorted(_LIMITS) if (each := getattr(self, name)) is not None}
         if len(limits) == 2 and self.max_new_tokens != self.max_tokens:
-            given = " and ".join(f"{name}={limit!r}" for name, limit in limits.items())
+            given = " and ".join(f"{name}={brief(limit)}" for name, limit in limits.items())
             raise ValueError(f"{given} are two names for one limit; give one")
         each = [check_count(name, limit) for name, limit in limits.items() for limit in listed(name, limit)]
         return {"limit": max(each, default=None)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.checks import shown
+from copyspec.checks import brief, shown
 from copyspec.models.aliases import ALIASES, CORRECTOR, PREFERRED
 from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
@@ -157,7 +157,7 @@ def check_dtype(dtype: object) -> str | torch.dtype:
         dtype = dtype.removeprefix("torch.")
         dtype = _SHORT_DTYPES.get(dtype, dtype)
         if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)} or a torch.dtype; got {dtype!r}")
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)} or a torch.dtype; got {brief(dtype)}")
         return dtype
     import torch
 
@@ -263,4 +263,6 @@ def _parse_device(wanted: object) -> torch.device:
     try:
         return torch.device(wanted)  # type: ignore[call-overload,no-any-return]
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device must be 'cpu', 'cuda', 'cuda:1' or the like, or 'auto'; got {wanted!r}") from error
+        raise ValueError(
+            f"device must be 'cpu', 'cuda', 'cuda:1' or the like, or 'auto'; got {brief(wanted)}"
+        ) from error

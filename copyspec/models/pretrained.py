@@ -16,9 +16,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from copyspec.checks import brief
 from copyspec.forks import at_rest
 from copyspec.models.aliases import ALIASES, ways_to_get
-from copyspec.models.errors import CodeError, FileError, first_line, is_path, load_errors, why_not
+from copyspec.models.errors import CodeError, FileError, LoadError, first_line, is_path, load_errors, why_not
 from copyspec.models.files import (
     ADAPTER,
     CONFIG,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 ATTENTION = ("eager", "sdpa", "flex_attention")
 """Attention implementations that a configuration may request; others are in other packages, or are downloaded code."""
 
+MAX_NAME = 4096  # characters of a name, as of a path on Linux; errors show it whole
+
 PROBE = "He goes home."
 
 # Limits on what a configuration may describe. Modules and tensors: the largest mixtures of experts have some 300,000.
@@ -67,6 +70,14 @@ class Pretrained:
     """Folder of a LoRA adapter that is merged into the model."""
     hub: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options of the hub client: `token`, `cache_dir`, `local_files_only`."""
+
+    def __post_init__(self) -> None:
+        for what, name in (("model", self.name), ("adapter", self.adapter or "")):
+            if len(name) > MAX_NAME:
+                raise LoadError(
+                    f"{what} {brief(name)} has {len(name):,} characters, and no path or hub id has more than "
+                    f"{MAX_NAME:,}; give a hub id or a folder"
+                )
 
     @property
     def place(self) -> str:

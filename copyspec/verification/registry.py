@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from copyspec.checks import brief
 from copyspec.options import SamplingOptions
 from copyspec.verification.classic.lossy import BiLD, Lenience, TopKGap, Typical
 from copyspec.verification.classic.rules import Coupled, Greedy, KSequential, MultiStep, Rejection, Rule
@@ -54,7 +55,7 @@ def rule(name: str, /, **settings: float) -> Rule:
     """Create a rule from its name and settings. Raises ValueError for unknown names and settings, and bad values."""
     kind = RULES.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise ValueError(f"unknown rule {name!r}; rules are {', '.join(map(repr, RULES))}")
+        raise ValueError(f"unknown rule {brief(name)}; rules are {', '.join(map(repr, RULES))}")
     known = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
     for given in settings:
         if given not in known:
