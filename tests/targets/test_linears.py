@@ -126,6 +126,8 @@ def test_a_prompt_has_the_bits_of_torch_and_the_nodes_behind_it_those_of_single_
         assert torch.equal(forward(given[:, 290:]), nodes)  # the output head is not given the prompt
         whole = product(module, packed, Reading(290, 290), reads=reads)
         assert torch.equal(whole(given[:, :290]), prompt)
+        strided = given.transpose(1, 2).contiguous().transpose(1, 2)
+        assert torch.equal(forward(strided), torch.cat([prompt, nodes], dim=1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
