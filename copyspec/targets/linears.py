@@ -278,7 +278,7 @@ def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: 
             return linear(input, weight, bias)
         if not prompt:
             return _product(input, arrays, APART)
-        tokens = input.reshape(rows, size)
+        tokens = input.contiguous().view(rows, size)
         read = tokens[:prompt]
         parts = [_product(read, arrays, _apart(size)) if reads else linear(read, weight, bias)]
         if prompt < rows:
