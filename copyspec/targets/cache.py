@@ -85,10 +85,8 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         write = self._cache.write
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        elif write.stop >= self._capacity:
-            self.grow(_capacity(max(write.stop, 2 * self._capacity - 1)))
-        assert self.keys is not None and self.values is not None
-        keys, values = self.keys[: self._cache.rows], self.values[: self._cache.rows]
+        keys, values = self.buffers()
+        keys, values = keys[: self._cache.rows], values[: self._cache.rows]
         if write.row is not None:
             keys, values = keys.narrow(0, write.row, 1), values.narrow(0, write.row, 1)
         if write.slots is None:
@@ -100,6 +98,13 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             keys[rows, :, slots] = key_states.transpose(1, 2)
             values[rows, :, slots] = value_states.transpose(1, 2)
         return keys.narrow(2, 0, write.stop), values.narrow(2, 0, write.stop)
+
+    def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, [B, H, S, D] each, with space for the pass's columns."""
+        if self._cache.write.stop >= self._capacity:
+            self.grow(_capacity(max(self._cache.write.stop, 2 * self._capacity - 1)))
+        assert self.keys is not None and self.values is not None
+        return self.keys, self.values
 
     def fill(self, row: int, pieces: Sequence[tuple[torch.Tensor, torch.Tensor]], room: int) -> int:
         """Put the pieces, [H, n, D] each, into the first slots of a row; return the number of slots filled."""
@@ -193,10 +198,14 @@ class TreeCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        while len(self._tree_layers) <= layer_idx:
+        return self.layer(layer_idx).update(key_states, value_states)
+
+    def layer(self, index: int) -> TreeLayer:
+        """The layer of this index, which is made if the model has not written to it yet."""
+        while len(self._tree_layers) <= index:
             self._tree_layers.append(TreeLayer(self))
             self.layers.append(self._tree_layers[-1])
-        return self._tree_layers[layer_idx].update(key_states, value_states)
+        return self._tree_layers[index]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.write.start if self.write.plain else 0
@@ -249,12 +258,10 @@ class TreeCache(Cache):
                 continue
             self.write = Write(stop=room)
             for index, held in enumerate(zip(*pieces, strict=True)):
-                if len(self._tree_layers) <= index:
-                    self._tree_layers.append(TreeLayer(self))
-                    self.layers.append(self._tree_layers[-1])
+                layer = self.layer(index)
                 filled = [each for each in held if each is not None]
                 if filled:
-                    lengths[row] = self._tree_layers[index].fill(row, filled, room)
+                    lengths[row] = layer.fill(row, filled, room)
         return lengths
 
     def read(self, row: int, start: int, stop: int) -> Layers:

@@ -23,8 +23,10 @@ from torch import nn
 from torch.nn.functional import linear
 
 from copyspec.targets.hooks.inference import in_inference_mode
+from copyspec.targets.hooks.llama_layers import llama_layers
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
 from copyspec.targets.hooks.weights import parameters_of
+from copyspec.targets.layers import FastLayer
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 avoid_missing_tiles()  # before the first product
 
-VERSION = 7
+VERSION = 8
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
@@ -139,10 +141,12 @@ class FastLinears:
         """Numbers of tokens for which at least one layer uses the module."""
         self._reading = Reading()
         self._held: list[_Held] = []
+        self._layers: list[FastLayer] = []
+        self._usable: list[FastLayer] = []  # those that no hooks were added to
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # the model is compiled: other forwards would make torch compile it again
         tried: dict[object, tuple[bool, bool]] = {}
-        memory = memory_for_packing()
+        memory, by_linear = memory_for_packing(), dict[nn.Module, _Held]()
         for module in model.modules():
             if type(module) is nn.Linear and "forward" not in vars(module) and _fits(module):
                 kind = (module.weight.dtype, module.weight.shape, module.bias is None)
@@ -154,12 +158,17 @@ class FastLinears:
                     memory -= held.packed_bytes
                     held.arrays(module.weight, module.bias)
                     self._held.append(held)
+                    by_linear[module] = held
                     self._forwards.append((vars(module), _forward(module, self._reading, reads=reads, held=held)))
                     of_layer = held.rows(module.weight.dtype)
                     self.counts = range(
                         min(self.counts.start or sys.maxsize, of_layer.start), max(self.counts.stop, of_layer.stop)
                     )
-
+        for parts in llama_layers(model):
+            held_all = [by_linear.get(each) for each in parts.linears]
+            if None not in held_all and parts.linears[0].weight.dtype == torch.float32 and FastLayer.fits(parts):
+                sources = [_source(each, held) for each, held in zip(parts.linears, held_all, strict=True)]
+                self._layers.append(FastLayer(parts, sources))
         if self.packed_bytes:
             logger.info("packed copies of weights take %d MB of memory", self.packed_bytes / 1e6)
 
@@ -178,6 +187,7 @@ class FastLinears:
             packed, numbers = held.packed, held.numbers
             if packed is not None and numbers is not None and not _linear.holds(packed.units, numbers[0]):
                 held.packed = None
+        self._usable = [layer for layer in self._layers if layer.is_right and layer.is_unchanged()]
 
     @contextmanager
     def used(self, prompt: int = 0, columns: int = 0) -> Iterator[None]:
@@ -191,10 +201,14 @@ class FastLinears:
         try:
             for names, forward in self._forwards:
                 names["forward"] = forward
+            for layer in self._usable:
+                layer.names["forward"] = layer.forward
             yield
         finally:
             for names, _ in self._forwards:
                 names.pop("forward", None)
+            for layer in self._usable:
+                layer.names.pop("forward", None)
 
 
 def few_row_product(weight: torch.Tensor) -> Forward:
@@ -339,6 +353,18 @@ class _Held:
             self.packed = PackedWeights.of(weight, _FORMATS.get(weight.dtype, ""), self.packed_bytes)
             return self.arrays(weight, bias)
         return self.packed.units, self.numbers[1]
+
+
+def _source(module: nn.Linear, held: _Held) -> Callable[[], Arrays | None]:
+    """A function that returns the layer's arrays as they are now."""
+    parameters = parameters_of(module)
+
+    def arrays() -> Arrays | None:
+        weight, bias = parameters["weight"], parameters["bias"]
+        assert weight is not None
+        return held.arrays(weight, bias) if weight.dtype == torch.float32 else None
+
+    return arrays
 
 
 def _arrays(weight: torch.Tensor, bias: torch.Tensor | None) -> Arrays:

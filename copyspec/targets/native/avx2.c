@@ -11,14 +11,11 @@
 
 #if HAS_KERNELS
 
-#include <immintrin.h>
+#include "avx2.h"
 
 #define OUTPUTS 4 /* per panel */
 #define ROWS 3    /* rows of x at a time */
 #define CHUNK 64  /* number of separate sums in bfloat16 */
-
-#define FAST __attribute__((target("avx2,fma")))
-#define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
 
 static int
 is_supported(Kind kind)
@@ -40,20 +37,8 @@ typedef struct {
     Py_ssize_t step; /* bytes per 8 inputs */
 } Ahead;
 
-/* Add up each of 4 registers, in the order ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */
-INLINE __m128
-add_up(const __m256 *sums)
-{
-    __m128 r[OUTPUTS];
-    for (int i = 0; i < OUTPUTS; i++) {
-        r[i] = _mm_add_ps(_mm256_castps256_ps128(sums[i]), _mm256_extractf128_ps(sums[i], 1));
-    }
-    _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]);
-    return _mm_add_ps(_mm_add_ps(r[0], r[2]), _mm_add_ps(r[1], r[3]));
-}
-
 /* Multiply `rows` rows of x by one panel, and prefetch the next panel. */
-INLINE void
+INLINED void
 float_sums(const int rows, const float *x, const float *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)
 {
     __m256 sum[ROWS][OUTPUTS];
@@ -84,7 +69,7 @@ float_sums(const int rows, const float *x, const float *weight, Py_ssize_t in, A
     }
 }
 
-INLINE __m256
+INLINED __m256
 widened(const uint16_t *pairs, const int is_odd)
 {
     __m256i units = _mm256_loadu_si256((const __m256i *)pairs);
@@ -93,7 +78,7 @@ widened(const uint16_t *pairs, const int is_odd)
 }
 
 /* Sum over 16 inputs of every chunk, starting at x and weight, at even or odd indices; add to or set `sums`. */
-INLINE void
+INLINED void
 quarter_sums(const int rows, const int is_odd, const float *x, const uint16_t *weight, Py_ssize_t in, Py_ssize_t chunks,
              Ahead ahead, int is_added, __m256 *sums)
 {
@@ -130,7 +115,7 @@ quarter_sums(const int rows, const int is_odd, const float *x, const uint16_t *w
 typedef void (*Quarter)(const float *, const uint16_t *, Py_ssize_t, Py_ssize_t, Ahead, int, __m256 *);
 
 /* Multiply by one panel in bfloat16. x is float32; of every 16 inputs the 8 at even indices come first. */
-INLINE void
+INLINED void
 brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16_t *weight, Py_ssize_t in, Ahead ahead,
            __m256 *sums)
 {
@@ -153,7 +138,7 @@ brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16
 }
 
 #define DEFINE_QUARTER(NAME, ROWS_HERE, IS_ODD)                                                                        \
-    FAST static __attribute__((noinline)) void NAME(const float *x, const uint16_t *weight, Py_ssize_t in,             \
+    TARGET static __attribute__((noinline)) void NAME(const float *x, const uint16_t *weight, Py_ssize_t in,             \
                                                     Py_ssize_t chunks, Ahead ahead, int is_added, __m256 *sums)        \
     {                                                                                                                  \
         quarter_sums(ROWS_HERE, IS_ODD, x, weight, in, chunks, ahead, is_added, sums);                                 \
@@ -161,11 +146,11 @@ brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16
 #define DEFINE_SUMS(ROWS_HERE)                                                                                         \
     DEFINE_QUARTER(even_##ROWS_HERE, ROWS_HERE, 0)                                                                     \
     DEFINE_QUARTER(odd_##ROWS_HERE, ROWS_HERE, 1)                                                                      \
-    FAST static void floats_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
+    TARGET static void floats_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
     {                                                                                                                  \
         float_sums(ROWS_HERE, x, weight, in, ahead, sums);                                                          \
     }                                                                                                                  \
-    FAST static void brains_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
+    TARGET static void brains_##ROWS_HERE(const void *x, const void *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)  \
     {                                                                                                                  \
         static const Quarter quarters[2] = {even_##ROWS_HERE, odd_##ROWS_HERE};                                        \
         brain_sums(ROWS_HERE, quarters, x, weight, in, ahead, sums);                                                   \
@@ -178,7 +163,7 @@ typedef void (*Sums)(const void *, const void *, Py_ssize_t, Ahead, __m256 *);
 static const Sums SUMS[2][ROWS] = {{floats_1, floats_2, floats_3}, {brains_1, brains_2, brains_3}};
 
 /* Store four outputs of one row. */
-FAST static void
+TARGET static void
 finish_floats(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
 {
     if (p->bias != NULL) {
@@ -188,7 +173,7 @@ finish_floats(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
 }
 
 /* The same, rounded to the nearest bfloat16, ties to even; NaN stays NaN. */
-FAST static void
+TARGET static void
 finish_brains(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
 {
     if (p->bias != NULL) {
@@ -203,7 +188,7 @@ finish_brains(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
     _mm_storel_epi64((__m128i *)((uint16_t *)p->y + row * p->out + first), _mm_packus_epi32(rounded, rounded));
 }
 
-FAST static void
+TARGET static void
 multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
     if (p->is_packed) {
@@ -235,7 +220,7 @@ scratch_size(const Product *p)
 }
 
 /* Convert x to float32; of every 16 inputs the 8 at even indices come first. */
-FAST static void
+TARGET static void
 prepare(Product *p)
 {
     const uint16_t *x = (const uint16_t *)p->x;

@@ -4,17 +4,11 @@
 
 #if HAS_KERNELS
 
-#include <immintrin.h>
 #include <string.h>
 
-#define LANES 8
+#include "avx2.h"
+
 #define BLOCK 5
-#define TARGET __attribute__((target("avx2,fma")))
-#define Floats __m256
-#define LOAD _mm256_load_ps
-#define STORE _mm256_store_ps
-#define FMA _mm256_fmadd_ps
-#define BROADCAST(at) _mm256_broadcast_ss(at)
 #define FIRST(at) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)(at)), 16))
 #define SECOND(at)                                                                                                     \
     _mm256_castsi256_ps(                                                                                               \

@@ -8,31 +8,15 @@
 
 #if HAS_KERNELS
 
-#include <immintrin.h>
+#include "avx512.h"
 
 #define OUTPUTS 4 /* of one inner loop */
 #define GROUPS 2  /* of OUTPUTS in a panel */
 #define ROWS 6    /* rows of x at a time */
 
-#define FAST __attribute__((target("avx512f,avx512dq,fma")))
-#define INLINE static inline __attribute__((always_inline, target("avx512f,avx512dq,fma")))
-
-/* The totals of four registers: those of pairs of numbers first, at last those of the four quarters. */
-INLINE __m128
-add_up(const __m512 *sums)
-{
-    __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(sums[0], sums[1]), _mm512_unpackhi_ps(sums[0], sums[1]));
-    __m512 high = _mm512_add_ps(_mm512_unpacklo_ps(sums[2], sums[3]), _mm512_unpackhi_ps(sums[2], sums[3]));
-    __m512 even = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(low), _mm512_castps_pd(high)));
-    __m512 odd = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(low), _mm512_castps_pd(high)));
-    __m512 quarters = _mm512_add_ps(even, odd);
-    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
-    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-}
-
 /* Multiply `rows` rows of x by the weights of OUTPUTS outputs and write the products to y. `lines` cache lines are
    prefetched per 16 inputs, from `ahead` on. */
-INLINE void
+INLINED void
 inner_products(const int rows, const int lines, const Product *p, const float *x, const float *weight,
                const float *bias, float *y, const char *ahead)
 {
@@ -68,7 +52,7 @@ inner_products(const int rows, const int lines, const Product *p, const float *x
 typedef void (*Inner)(const Product *, const float *, const float *, const float *, float *, const char *);
 
 #define DEFINE_INNER(ROWS_HERE, LINES)                                                                                 \
-    FAST static void inner_##ROWS_HERE##_##LINES(const Product *p, const float *x, const float *weight,                \
+    TARGET static void inner_##ROWS_HERE##_##LINES(const Product *p, const float *x, const float *weight,                \
                                                  const float *bias, float *y, const char *ahead)                       \
     {                                                                                                                  \
         inner_products(ROWS_HERE, LINES, p, x, weight, bias, y, ahead);                                                \
@@ -87,7 +71,7 @@ DEFINE_INNERS(1)
 DEFINE_INNERS(2)
 DEFINE_INNERS(4)
 
-FAST void
+TARGET void
 avx512_multiply_floats(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
     const float *x = (const float *)p->x, *weight = (const float *)p->weight, *bias = (const float *)p->bias;

@@ -4,17 +4,11 @@
 
 #if HAS_KERNELS
 
-#include <immintrin.h>
 #include <string.h>
 
-#define LANES 16
+#include "avx512.h"
+
 #define BLOCK 12
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
-#define Floats __m512
-#define LOAD _mm512_load_ps
-#define STORE _mm512_store_ps
-#define FMA _mm512_fmadd_ps
-#define BROADCAST(at) _mm512_set1_ps(*(at))
 #define FIRST(at) _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(at), 16))
 #define SECOND(at)                                                                                                     \
     _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(at), _mm512_set1_epi32((int)0xffff0000)))

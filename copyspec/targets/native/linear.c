@@ -5,7 +5,7 @@
    avx512.c and avx2.c read them once. Threads come from OpenMP's GNU interface if the process has loaded it, as PyTorch
    does. */
 
-#include "linear.h"
+#include "layer.h"
 
 #include <string.h>
 
@@ -13,31 +13,33 @@
 #include <cpuid.h>
 #endif
 
-#define VERSION 7 /* of the arguments and the order of sums; must equal VERSION in linears.py */
+#define VERSION 8 /* of the arguments and the order of sums; must equal VERSION in linears.py */
+
+Parallel run_parallel;
+Number thread_number, thread_count;
+void (*wait_for_threads)(void);
 
 #if HAS_KERNELS
 
 #include <dlfcn.h>
 
-typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
-typedef int (*Number)(void);
-static Parallel parallel; /* OpenMP's GOMP_parallel; NULL: one thread */
-static Number thread_number, thread_count;
-
 static void
 find_threads(void)
 {
     /* A union, since ISO C cannot convert an object pointer to a function pointer. */
-    union { void *found; Parallel parallel; Number number; } name;
+    union { void *found; Parallel parallel; Number number; void (*wait)(void); } name;
     name.found = dlsym(RTLD_DEFAULT, "omp_get_thread_num");
     thread_number = name.number;
     name.found = dlsym(RTLD_DEFAULT, "omp_get_num_threads");
     thread_count = name.number;
+    name.found = dlsym(RTLD_DEFAULT, "GOMP_barrier");
+    wait_for_threads = name.wait;
     name.found = dlsym(RTLD_DEFAULT, "GOMP_parallel");
-    parallel = thread_number != NULL && thread_count != NULL ? name.parallel : NULL;
+    const int has_all = thread_number != NULL && thread_count != NULL && wait_for_threads != NULL;
+    run_parallel = has_all ? name.parallel : NULL;
 }
 
-static const Kernel *
+const Kernel *
 kernel_for(Kind kind)
 {
     return AVX512_KERNEL.is_supported(kind) ? &AVX512_KERNEL : AVX2_KERNEL.is_supported(kind) ? &AVX2_KERNEL : NULL;
@@ -64,8 +66,8 @@ multiply_all(Product *p)
     if (kernel->prepare != NULL) {
         kernel->prepare(p);
     }
-    if (p->threads > 1 && p->out > PANEL && parallel != NULL) {
-        parallel(multiply_part, p, (unsigned)p->threads, 0);
+    if (p->threads > 1 && p->out > PANEL && run_parallel != NULL) {
+        run_parallel(multiply_part, p, (unsigned)p->threads, 0);
     }
     else {
         kernel->multiply(p, 0, p->out);
@@ -76,7 +78,7 @@ multiply_all(Product *p)
 
 #else
 
-static const Kernel *
+const Kernel *
 kernel_for(Kind kind)
 {
     (void)kind;
@@ -97,8 +99,7 @@ multiply_all(Product *p)
 
 #endif
 
-/* Get an array's buffer; check its dimensions, and that its format is one of `formats`. */
-static int
+int
 take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int writable, const char *formats)
 {
     int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
@@ -106,7 +107,7 @@ take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int w
         return -1;
     }
     const char *found = buffer->format != NULL ? buffer->format : "B";
-    Py_ssize_t size = *found == 'H' ? 2 : 4;
+    Py_ssize_t size = *found == 'H' ? 2 : *found == 'l' ? 8 : 4;
     if (strlen(found) != 1 || strchr(formats, *found) == NULL || buffer->itemsize != size) {
         PyErr_Format(PyExc_ValueError,
                      "%s has format '%s', not one of '%s'; 'f' is float32, 'H' the bits of bfloat16, 'I' packed weights",
@@ -125,14 +126,34 @@ take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int w
     return -1;
 }
 
-static int
-check(const Product *p, const Py_buffer *bias)
+int
+take_weight(Product *p, Py_buffer *weight, Py_buffer *bias, PyObject *weight_array, PyObject *bias_array)
+{
+    if (take(weight, "weight", weight_array, 2, 0, p->kind == BFLOAT16 ? "HI" : "fI") < 0) {
+        return -1;
+    }
+    if (bias_array != Py_None && take(bias, "bias", bias_array, 1, 0, p->kind == BFLOAT16 ? "H" : "f") < 0) {
+        return -1;
+    }
+    p->is_packed = *weight->format == 'I';
+    p->weight = weight->buf, p->bias = bias->buf;
+    p->out = weight->shape[0], p->in = weight->shape[1] * (p->is_packed ? 2 : 1);
+    if (p->is_packed && kernel_for(p->kind) != NULL && !kernel_for(p->kind)->packs(p->kind)) {
+        PyErr_SetString(PyExc_ValueError, "weight is packed; packs() of this format is false");
+        return -1;
+    }
+    if (p->bias != NULL && bias->shape[0] != p->out) {
+        PyErr_Format(PyExc_ValueError, "bias has %zd numbers for %zd outputs", bias->shape[0], p->out);
+        return -1;
+    }
+    return 0;
+}
+
+int
+check_product(const Product *p)
 {
     Py_ssize_t whole = p->kind == BFLOAT16 || p->is_packed ? 32 : 16;
-    if (bias != NULL && bias->shape[0] != p->out) {
-        PyErr_Format(PyExc_ValueError, "bias has %zd numbers for %zd outputs", bias->shape[0], p->out);
-    }
-    else if (p->rows < 1) {
+    if (p->rows < 1) {
         PyErr_Format(PyExc_ValueError, "rows is %zd; it is a number from 1", p->rows);
     }
     else if (p->x == NULL || p->y == NULL || ((uintptr_t)p->x | (uintptr_t)p->y) % (p->kind == BFLOAT16 ? 2 : 4) != 0) {
@@ -177,7 +198,7 @@ static PyObject *
 linear(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *weight_array, *bias_array, *result = NULL;
-    Py_buffer weight, bias;
+    Py_buffer weight = {0}, bias = {0};
     Product p = {0};
     unsigned long long y, x;
     int format;
@@ -189,32 +210,16 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_Format(PyExc_ValueError, "format is '%c'; 'f' is float32, 'H' the bits of bfloat16", format);
         return NULL;
     }
-    const char *own = format == 'H' ? "H" : "f";
-    if (take(&weight, "weight", weight_array, 2, 0, format == 'H' ? "HI" : "fI") < 0) {
-        return NULL;
-    }
-    if (bias_array != Py_None && take(&bias, "bias", bias_array, 1, 0, own) < 0) {
-        goto no_bias;
-    }
     p.kind = format == 'H' ? BFLOAT16 : FLOAT32;
-    p.is_packed = *weight.format == 'I';
-    p.x = (const char *)(uintptr_t)x, p.y = (char *)(uintptr_t)y, p.weight = weight.buf;
-    p.bias = bias_array != Py_None ? bias.buf : NULL;
-    p.out = weight.shape[0], p.in = weight.shape[1] * (p.is_packed ? 2 : 1);
-    if (p.is_packed && kernel_for(p.kind) != NULL && !kernel_for(p.kind)->packs(p.kind)) {
-        PyErr_SetString(PyExc_ValueError, "weight is packed; packs() of this format is false");
-    }
-    else if (check(&p, p.bias != NULL ? &bias : NULL) == 0) {
+    p.x = (const char *)(uintptr_t)x, p.y = (char *)(uintptr_t)y;
+    if (take_weight(&p, &weight, &bias, weight_array, bias_array) == 0 && check_product(&p) == 0) {
         int failed;
         Py_BEGIN_ALLOW_THREADS
         failed = multiply_parts(p);
         Py_END_ALLOW_THREADS
         result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
     }
-    if (bias_array != Py_None) {
-        PyBuffer_Release(&bias);
-    }
-no_bias:
+    PyBuffer_Release(&bias);
     PyBuffer_Release(&weight);
     return result;
 }
@@ -391,6 +396,7 @@ PyDoc_STRVAR(instructions_doc, "instructions(format)\n\n"
 
 static PyMethodDef methods[] = {
     {"linear", linear, METH_VARARGS, linear_doc},
+    {"layer", run_layer, METH_VARARGS, layer_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {"holds", holds, METH_VARARGS, holds_doc},
     {"packs", packs, METH_VARARGS, packs_doc},

@@ -40,6 +40,26 @@ typedef struct {
     void (*multiply)(const Product *product, Py_ssize_t first, Py_ssize_t last);
 } Kernel;
 
+/* The kernel for this processor; NULL if there is none. */
+const Kernel *kernel_for(Kind kind);
+
+/* Get an array's buffer; check its dimensions, and that its format is one of `formats`. Returns -1 with an error set. */
+int take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int writable, const char *formats);
+
+/* Take the weight and the bias, an array or None, of `product`, whose `kind` is set, into buffers to be released; those
+   that were not taken have no `obj`. Returns -1 with an error set. */
+int take_weight(Product *product, Py_buffer *weight, Py_buffer *bias, PyObject *weight_array, PyObject *bias_array);
+
+/* Check the sizes and addresses of a product. Returns -1 with an error set. */
+int check_product(const Product *product);
+
+/* OpenMP's, of the process; `run_parallel` is NULL where there is none, and then there is one thread. */
+typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
+typedef int (*Number)(void);
+extern Parallel run_parallel;
+extern Number thread_number, thread_count;
+extern void (*wait_for_threads)(void); /* a barrier of all threads of the region */
+
 #if HAS_KERNELS
 extern const Kernel AVX512_KERNEL, AVX2_KERNEL;
 /* Parts of AVX512_KERNEL. */

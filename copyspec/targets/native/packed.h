@@ -1,9 +1,6 @@
-/* The kernels for packed weights, of both instruction sets. The file that includes this defines:
-
-   LANES, BLOCK, TARGET   numbers in a register, rows of x multiplied at a time, the functions' target attribute
-   Floats                 a register of float32
-   LOAD, STORE, BROADCAST, FMA                    on them
-   FIRST, SECOND          the two inputs of each unit, as float32
+/* The kernels for packed weights, of both instruction sets. The file that includes this includes
+   avx512.h or avx2.h and defines BLOCK, the rows of x multiplied at a time, and FIRST and SECOND, the two inputs of each
+   unit as float32.
 
    The sums of a register belong to different outputs, and each is taken over the inputs in order, the second input of
    a unit before the first: the order of oneDNN's bfloat16 products, with a separate sum for every `apart` inputs, and a
@@ -14,7 +11,7 @@
 
 /* Add `units` units of `rows` rows of x, `in` apart, times HALF outputs of a panel to the sums, [rows, HALF]. `step`
    bytes per unit are prefetched, from `ahead` on. */
-TARGET static inline __attribute__((always_inline)) void
+INLINED void
 add_units(const int rows, float *sums, const uint32_t *panel, const float *x, Py_ssize_t in, Py_ssize_t units,
           const char *ahead, Py_ssize_t step)
 {

@@ -1,0 +1,63 @@
+"""Decoder layers whose arithmetic is Llama's, told by their class and parts, for the compiled one of `layers.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from copyspec.targets.hooks.states import decoder_layers
+
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+"""transformers' classes: RMSNorm, attention with rotary positions, RMSNorm, MLP with a SiLU gate, each added to its
+input. Qwen3 also normalises each head of queries and keys."""
+
+_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_HEAD_NORMS = {"q_norm", "k_norm"}
+_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+
+
+class LlamaLayer(NamedTuple):
+    """The parts of a layer."""
+
+    layer: nn.Module
+    attention: nn.Module
+    linears: Sequence[nn.Linear]
+    """Queries, keys, values, output, gate, up, down."""
+    norms: Sequence[nn.Module | None]
+    """Before attention, before the MLP, of queries, of keys; the latter two may be None."""
+
+
+def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
+    """The layers of a model that compute what Llama's do; none if its class is not known to."""
+    for layer in decoder_layers(model):  # type: ignore[arg-type]
+        kind = type(layer)
+        family = kind.__name__.removesuffix("DecoderLayer")
+        if family not in FAMILIES or not kind.__module__.startswith("transformers.models."):
+            return
+        parts = dict(layer.named_children())
+        if set(parts) != {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}:
+            return
+        attention, mlp = dict(parts["self_attn"].named_children()), dict(parts["mlp"].named_children())
+        head_norms = _HEAD_NORMS if family == "Qwen3" else set[str]()
+        if set(attention) != _ATTENTION | head_norms or set(mlp) != _MLP:
+            return
+        if type(parts["self_attn"]).__name__ != f"{family}Attention" or type(parts["mlp"]).__name__ != f"{family}MLP":
+            return
+        if type(mlp["act_fn"]).__name__ not in ("SiLU", "SiLUActivation"):
+            return
+        linears = [attention[name] for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
+        linears += [mlp[name] for name in ("gate_proj", "up_proj", "down_proj")]
+        norms = [parts["input_layernorm"], parts["post_attention_layernorm"]]
+        norms += [attention.get("q_norm"), attention.get("k_norm")]  # type: ignore[list-item]
+        if any(type(each) is not nn.Linear for each in linears):
+            return
+        if any(each is not None and type(each).__name__ != f"{family}RMSNorm" for each in norms):
+            return
+        yield LlamaLayer(layer, parts["self_attn"], linears, norms)  # type: ignore[arg-type]
+
+
+def is_unchanged(part: nn.Module) -> bool:
+    """Whether calling a module runs its class's forward and nothing else: it has no hooks and no other forward."""
+    return not (part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
