@@ -49,12 +49,8 @@ class FastLayer:
         self._parts = parts
         self._weights = weights
         self._forward = parts.layer.forward
-        attention = parts.attention
-        self._index: int = attention.layer_idx  # type: ignore[assignment]
-        self._head_size: int = attention.head_dim  # type: ignore[assignment]
-        self._heads, self._key_heads = (each.out_features // self._head_size for each in parts.linears[:2])
-        epsilon: float = parts.norms[0].variance_epsilon  # type: ignore[union-attr, assignment]
-        self._sizes = self._heads, self._key_heads, self._head_size, epsilon, attention.scaling
+        self._attention = parts.attention
+        self._sizes: tuple[object, ...] = ()
         self._compared: set[bool] = set()  # for passes with a mask, and without
         self.is_right = True
         """Whether its results equal the layer's own, as far as they were compared."""
@@ -71,11 +67,17 @@ class FastLayer:
             and all(norm.weight.dtype == torch.float32 and norm.weight.is_contiguous() for norm in norms)  # type: ignore[union-attr, operator]
         )
 
-    def is_unchanged(self) -> bool:
-        """Whether no part was given a hook or another forward, as far as the module would skip them."""
-        parts = self._parts
-        inner = (parts.attention, parts.layer.mlp, *parts.linears, *(norm for norm in parts.norms if norm is not None))
-        return "forward" not in self.names and all(is_unchanged(each) for each in inner)  # type: ignore[arg-type]
+    def prepare(self) -> bool:
+        """Read the layer's sizes and factors. Returns whether the module can run it: no part has a hook or another
+        forward that would be skipped."""
+        parts, attention = self._parts, self._attention
+        inner = (attention, parts.layer.mlp, *parts.linears, *(norm for norm in parts.norms if norm is not None))
+        if not self.is_right or "forward" in self.names or not all(is_unchanged(each) for each in inner):  # type: ignore[arg-type]
+            return False
+        size, epsilon = attention.head_dim, parts.norms[0].variance_epsilon  # type: ignore[union-attr]
+        heads, key_heads = (each.out_features // size for each in parts.linears[:2])  # type: ignore[operator]
+        self._sizes = heads, key_heads, size, epsilon, attention.scaling
+        return True
 
     def forward(
         self,
@@ -113,7 +115,7 @@ class FastLayer:
     def _compare(self, ours: torch.Tensor, theirs: torch.Tensor) -> None:
         self.is_right = bool((ours - theirs).abs().max() <= TOLERANCE * theirs.abs().max())
         if not self.is_right:
-            logger.info("layer %d is run by torch: the module's results differ", self._index)
+            logger.info("layer %s is run by torch: the module's results differ", self._attention.layer_idx)
 
     def _run(
         self,
@@ -147,14 +149,15 @@ class FastLayer:
         norms = tuple([None if norm is None else norm.weight.detach().numpy() for norm in self._parts.norms])  # type: ignore[operator, union-attr]
         if any(each is None for each in products):
             return None
-        layer = cache.layer(self._index)
+        _, key_heads, head_size, *_ = self._sizes
+        layer = cache.layer(self._attention.layer_idx)  # type: ignore[arg-type]
         if not layer.is_initialized:
-            like = hidden.new_empty((batch, self._key_heads, 0, self._head_size))
+            like = hidden.new_empty((batch, key_heads, 0, head_size))  # type: ignore[arg-type]
             layer.lazy_initialization(like, like)
         keys, values = layer.buffers()
         output = torch.empty_like(hidden)
         capacity = keys.shape[2]
-        row = 4 * (write.row or 0) * self._key_heads * capacity * self._head_size
+        row = 4 * (write.row or 0) * keys.stride(0)
         _linear.layer(
             output.data_ptr(),
             hidden.data_ptr(),

@@ -169,6 +169,7 @@ class FastLinears:
             if None not in held_all and parts.linears[0].weight.dtype == torch.float32 and FastLayer.fits(parts):
                 sources = [_source(each, held) for each, held in zip(parts.linears, held_all, strict=True)]
                 self._layers.append(FastLayer(parts, sources))
+                self.counts = range(1, self.counts.stop)
         if self.packed_bytes:
             logger.info("packed copies of weights take %d MB of memory", self.packed_bytes / 1e6)
 
@@ -187,7 +188,7 @@ class FastLinears:
             packed, numbers = held.packed, held.numbers
             if packed is not None and numbers is not None and not _linear.holds(packed.units, numbers[0]):
                 held.packed = None
-        self._usable = [layer for layer in self._layers if layer.is_right and layer.is_unchanged()]
+        self._usable = [layer for layer in self._layers if layer.prepare()]
 
     @contextmanager
     def used(self, prompt: int = 0, columns: int = 0) -> Iterator[None]:

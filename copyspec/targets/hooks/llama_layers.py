@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from copyspec.targets.hooks.states import decoder_layers
 
@@ -31,7 +32,7 @@ class LlamaLayer(NamedTuple):
 
 def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
     """The layers of a model that compute what Llama's do; none if its class is not known to."""
-    for layer in decoder_layers(model):  # type: ignore[arg-type]
+    for layer in decoder_layers(model) if isinstance(model, PreTrainedModel) else ():
         kind = type(layer)
         family = kind.__name__.removesuffix("DecoderLayer")
         if family not in FAMILIES or not kind.__module__.startswith("transformers.models."):

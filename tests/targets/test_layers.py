@@ -1,0 +1,306 @@
+"""Compiled decoder layers: PyTorch's results, for trees and batches, too, and the model's own where they differ."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from copyspec.targets import layers, linears, wrap
+from copyspec.targets.base import Target
+from copyspec.targets.linears import is_compiled
+from copyspec.tree import DraftTree
+
+pytestmark = pytest.mark.skipif(not is_compiled(torch.float32), reason="not compiled for this processor")
+
+VOCAB = 128
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
+
+
+def model(family: str = "llama", **options: object) -> PreTrainedModel:
+    """A model of sizes that the module takes: heads of 16 and 48 numbers, two groups of heads."""
+    sizes = {
+        "vocab_size": VOCAB,
+        "hidden_size": 96,
+        "intermediate_size": 160,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 48,
+        "max_position_embeddings": 512,
+    }
+    torch.manual_seed(0)
+    with torch.inference_mode(False):
+        config = AutoConfig.for_model(family, **(sizes | options))
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for parameter in made.parameters():
+        parameter.data.mul_(4.0)  # logits far apart
+    return made
+
+
+@pytest.fixture(autouse=True)
+def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linears, "LEAST_WEIGHTS", 1)
+
+
+@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"], autouse=True)
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def tree(drawn: random.Random, size: int) -> DraftTree:
+    tokens = [drawn.randrange(VOCAB) for _ in range(size)]
+    parents = [drawn.randint(-1, node - 1) for node in range(size)]
+    return DraftTree(tokens, parents, [0.5] * size, [None] * size)
+
+
+def path(drawn: random.Random, draft: DraftTree) -> list[int]:
+    """A path of the tree, which often leaves its first chain."""
+    found, last = list[int](), -1
+    for node, parent in enumerate(draft.parents):
+        if parent == last and drawn.random() < 0.6:
+            found.append(node)
+            last = node
+    return found
+
+
+def decoded(target: Target, seed: int, rows: int) -> list[torch.Tensor]:
+    """The logits of some passes with drawn prompts, trees, and accepted paths."""
+    drawn = random.Random(seed)
+    prompts = [[drawn.randrange(VOCAB) for _ in range(drawn.randint(1, 50))] for _ in range(rows)]
+    session = target.open(prompts, 64)
+    found = [session.score(prompts, [DraftTree()] * rows)]
+    session.keep([[]] * rows)
+    for size in (0, 5, 1, 30, 0, 12):
+        trees = [tree(drawn, drawn.randint(size // 2, size)) for _ in range(rows)]
+        found.append(session.score([[drawn.randrange(VOCAB)] for _ in range(rows)], trees))
+        session.keep([path(drawn, each) for each in trees])
+    session.close()
+    return found
+
+
+def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows by one with each layer that the module runs."""
+    runs, run = list[int](), linears._linear.layer
+
+    def counted(*arguments: object) -> None:
+        runs.append(1)
+        run(*arguments)
+
+    monkeypatch.setattr(layers._linear, "layer", counted)
+    return runs
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_results_are_those_of_torch(family: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model(family)
+    runs = count_runs(monkeypatch)
+    target = wrap(made)
+    decoded(target, 99, rows)  # the first passes compare
+    before = len(runs)
+    ours = decoded(target, 0, rows)
+    assert len(runs) >= before + 2 * 6  # at most the prompts' pass is left to torch
+    monkeypatch.setattr(linears, "llama_layers", lambda model: ())
+    theirs = decoded(wrap(made), 0, rows)
+    assert len(runs) < before + 2 * 8
+    for mine, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"head_dim": 16, "num_key_value_heads": 6}),
+        ("llama", {"head_dim": 80, "num_key_value_heads": 2}),
+        ("llama", {"head_dim": 128, "num_attention_heads": 4, "num_key_value_heads": 1}),
+        ("mistral", {"sliding_window": 7}),
+        ("qwen3", {"attention_bias": True}),
+    ],
+)
+def test_other_sizes_biases_and_windows(
+    family: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = model(family, **options)
+    runs = count_runs(monkeypatch)
+    target = wrap(made)
+    decoded(target, 99, 1)
+    assert runs
+    ours = decoded(target, 3, 1)
+    monkeypatch.setattr(linears, "llama_layers", lambda model: ())
+    for mine, reference in zip(ours, decoded(wrap(made), 3, 1), strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("family", ["gemma", "olmo2", "granite", "cohere", "phi3", "smollm3", "mixtral", "starcoder2"])
+def test_other_families_are_left_to_torch(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = count_runs(monkeypatch)
+    options = {"pad_token_id": 0} if family in ("phi3", "smollm3") else {}
+    decoded(wrap(model(family, **options)), 0, 1)
+    assert not runs
+
+
+def test_a_layer_that_computes_something_else_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model()
+    theirs = type(made.model.layers[0].mlp).forward
+    monkeypatch.setattr(type(made.model.layers[0].mlp), "forward", lambda self, x: 0.5 * theirs(self, x))
+    target = wrap(made)
+    ours = decoded(target, 0, 1)
+    runs = count_runs(monkeypatch)
+    ours = decoded(target, 0, 1)
+    assert not runs
+    monkeypatch.setattr(linears, "llama_layers", lambda model: ())
+    for mine, reference in zip(ours, decoded(wrap(made), 0, 1), strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=2e-4)
+
+
+def test_hooks_of_a_layers_parts_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model()
+    target = wrap(made)
+    decoded(target, 0, 1)
+    runs, seen = count_runs(monkeypatch), list[int]()
+    first, second = made.model.layers
+    handle = first.mlp.register_forward_hook(lambda *_: seen.append(1))
+    decoded(target, 0, 1)
+    assert len(seen) == 7 and 6 <= len(runs) <= 7  # the other layer's
+    handle.remove()
+    second.register_forward_hook(lambda *_: seen.append(1))  # around the layer: the module may run it
+    decoded(target, 0, 1)
+    assert len(seen) == 14 and len(runs) >= 18
+
+
+def test_changed_factors_and_weights_are_seen() -> None:
+    made = model()
+    target = wrap(made)
+    before = decoded(target, 0, 1)
+    with torch.no_grad():
+        for layer in made.model.layers:
+            layer.self_attn.scaling *= 3.0
+            layer.input_layernorm.weight.mul_(1.5)
+            layer.mlp.down_proj.weight.mul_(0.5)
+    changed = decoded(target, 0, 1)
+    assert (changed[-1] - before[-1]).abs().max() > 0.01
+    for mine, reference in zip(changed, decoded(wrap(made), 0, 1), strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=2e-4)
+
+
+def test_the_model_is_left_as_it_came() -> None:
+    made = model()
+    decoded(wrap(made), 0, 1)
+    assert not any("forward" in vars(each) for each in made.modules())
+
+
+def test_outputs_equal_plain_generation() -> None:
+    made = model()
+    target = wrap(made)
+    prompt = list(range(5, 40))
+    expected = made.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False, pad_token_id=0)[
+        0, 35:
+    ].tolist()
+    session, output, chain = target.open([prompt], 24), list[int](), prompt
+    while len(output) < 24:
+        draft = expected[len(output) + 1 : len(output) + 5]
+        draft = [*draft[:2], VOCAB - 1 - draft[2], *draft[3:]] if len(draft) > 2 else draft  # one is wrong
+        picked = session.score(
+            [chain], [DraftTree(draft, range(-1, len(draft) - 1), [0.5] * len(draft), [None] * len(draft))]
+        )
+        tokens, accepted = [int(picked[0, 0].argmax())], list[int]()
+        for node, token in enumerate(draft):
+            if token != tokens[-1]:
+                break
+            accepted.append(node)
+            tokens.append(int(picked[0, node + 1].argmax()))
+        session.keep([accepted])
+        output, chain = output + tokens, tokens[-1:]
+    assert output[:24] == expected
+
+
+def arguments() -> dict[str, object]:
+    """Good arguments of `_linear.layer`, by name: two columns of one row, behind three slots."""
+    f, rows, hidden, inner, heads, key_heads, size, capacity = np.float32, 2, 32, 64, 4, 2, 16, 64
+    x, y = np.ones((rows, hidden), f), np.ones((rows, hidden), f)
+    shapes = [(64, hidden), (32, hidden), (32, hidden), (hidden, 64), (inner, hidden), (inner, hidden), (hidden, inner)]
+    turned = np.ones((rows, size), f)
+    cache = np.zeros((1, key_heads, capacity, size), f)
+    mask = np.zeros((rows, 5), f)
+    return {
+        "y": y.ctypes.data,
+        "x": x.ctypes.data,
+        "batch": 1,
+        "columns": rows,
+        "products": tuple((np.ones(shape, f), None) for shape in shapes),
+        "norms": (np.ones(hidden, f), np.ones(hidden, f), None, None),
+        "sizes": (heads, key_heads, size, 1e-6, 0.25),
+        "rotary": (turned.ctypes.data, turned.ctypes.data, size, False),
+        "cache": (cache.ctypes.data, cache.ctypes.data, capacity, 3, 5, None),
+        "mask": (mask.ctypes.data, False),
+        "threads": 1,
+        "kept": (x, y, turned, cache, mask),  # alive
+    }
+
+
+def run(given: dict[str, object]) -> None:
+    linears._linear.layer(*[value for name, value in given.items() if name != "kept"])
+
+
+def replaced(name: str, place: int, value: object) -> dict[str, object]:
+    """The good arguments with one part of one replaced."""
+    given = arguments()
+    parts = list(given[name])  # type: ignore[call-overload]
+    parts[place] = value
+    return given | {name: tuple(parts)}
+
+
+F = np.float32
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"x": 0}, "starts at no number"),
+        ({"y": 3}, "starts at no number"),
+        ({"batch": 0}, "rows"),
+        ({"columns": 1 << 40}, "rows"),
+        ({"columns": 128, "batch": 2}, "rows"),
+        ({"threads": 0}, "threads"),
+        (("products", 0, (np.ones((32, 32), F), None)), "weights"),
+        (("products", 6, (np.ones((32, 32), F), None)), "weights"),
+        (("products", 4, (np.ones((64, 32), F), np.ones(32, F))), "bias has 32 numbers for 64 outputs"),
+        (("products", 4, (np.ones((64, 32)), None)), "format 'd'"),
+        (("norms", 0, np.ones(16, F)), "norms"),
+        (("norms", 2, np.ones(32, F)), "norms"),
+        (("sizes", 0, 3), "heads"),
+        (("sizes", 1, 0), "heads"),
+        (("sizes", 2, 24), "heads"),
+        (("rotary", 0, 0), "positions"),
+        (("rotary", 2, 18), "positions"),
+        (("cache", 0, 0), "slots"),
+        (("cache", 2, 5), "slots"),
+        (("cache", 3, 4), "slots"),
+        (("cache", 3, -1), "slots"),
+        (("cache", 4, 64), "slots"),
+        (("cache", 5, np.array([[0, 5]])), "slots"),
+        (("cache", 5, np.array([[0, -2]])), "slots"),
+        (("cache", 5, np.array([[0, 1, 2]])), "slots"),
+        (("cache", 5, np.array([[0, 1]], np.int32)), "format 'i'"),
+        ({"mask": None, "cache": "slots"}, "masks"),
+    ],
+)  # fmt: skip
+def test_the_module_trusts_no_argument(given: dict[str, object] | tuple[str, int, object], message: str) -> None:
+    run(arguments())
+    if isinstance(given, tuple):
+        changed = replaced(*given)
+    elif given.get("cache") == "slots":
+        changed = replaced("cache", 5, np.array([[0, 1]])) | {"mask": None}
+    else:
+        changed = arguments() | given
+    with pytest.raises(ValueError, match=message):
+        run(changed)
