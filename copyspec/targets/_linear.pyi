@@ -1,5 +1,6 @@
 """Types of the compiled module `_linear` (`native/linear.c`)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,6 +16,32 @@ def linear(
     bias: NDArray[Any] | None,
     threads: int,
     apart: int,
+) -> None: ...
+def layer(
+    y: int,
+    x: int,
+    batch: int,
+    columns: int,
+    products: Sequence[object],
+    norms: Sequence[object],
+    sizes: tuple[int, int, int, float, float],
+    rotary: tuple[int, int, int, bool],
+    cache: tuple[int, int, int, int, int, NDArray[Any] | None],
+    mask: tuple[int, bool] | None,
+    threads: int,
+) -> None: ...
+def half_layer(
+    y: int,
+    x: int,
+    attended: int,
+    batch: int,
+    columns: int,
+    products: Sequence[object],
+    norms: Sequence[object],
+    sizes: tuple[int, int, int, float, int, int],
+    rotary: tuple[int, int, int, bool],
+    silu: NDArray[Any],
+    threads: int,
 ) -> None: ...
 def pack(packed: NDArray[Any], weight: NDArray[Any]) -> bool: ...
 def holds(packed: NDArray[Any], weight: NDArray[Any]) -> bool: ...

@@ -1,25 +1,29 @@
-"""Whole decoder layers for CPU passes of few tokens, in float32.
+"""Whole decoder layers for CPU passes of few tokens.
 
 Beside its linear layers, a decoder layer runs some forty operations, which for a few tokens take as long to start as
-the linear layers take to read their weights. The compiled module (`native/layer.c`) runs a layer of Llama's kind in one
-call: norms, products, rotary positions, attention over the tree cache with the pass's mask, and the gated MLP. Its
-results equal PyTorch's within rounding, as those of two numbers of rows do. Each layer's first pass runs both and
-compares them.
+the linear layers take to read their weights. The compiled module runs a layer of Llama's kind in one call
+(`native/layer.c`): norms, products, rotary positions, attention over the tree cache with the pass's mask, and the gated
+MLP. In float32 its results equal PyTorch's within rounding, as those of two numbers of rows do. In bfloat16 they must
+be PyTorch's bits, which for attention only PyTorch has: there the module runs what is before and behind it
+(`native/half_layer.c`). The first passes of a model run both and compare them.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from copyspec.targets.cache import TreeCache
-from copyspec.targets.hooks.llama_layers import LlamaLayer, is_unchanged
+from copyspec.targets.hooks.llama_layers import LlamaLayer, fused_attention, is_unchanged
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 try:
@@ -29,42 +33,99 @@ except ImportError:  # the source is native/layer.c
 
 logger = logging.getLogger(__name__)
 
-MOST_TOKENS = 128
-"""Tokens of a pass, over all rows, up to which the compiled layer is faster."""
+MOST_TOKENS = {torch.float32: 128, torch.bfloat16: 64}
+"""Tokens of a pass, over all rows, up to which the compiled layer is used."""
 
-TOLERANCE = 1e-4  # of the comparison with the model's own layer, relative to the largest output
+TOLERANCE = 1e-4  # of the float32 comparison, relative to the largest output
+
+TRIED = {torch.float32: 1, torch.bfloat16: 60_000}
+"""Numbers that are compared with the model's own layers, with and without a mask each: in bfloat16 another order of a
+sum changes one of thirty thousand."""
+
+LANES = (8, 16)
+"""Numbers in a register of PyTorch's sums, of which the first that gives its bits is used."""
 
 _HEAD_SIZES = 16  # they are a multiple of this
 
 Weights = tuple[Any, Any]  # of a linear layer, as arrays
 
 
-class FastLayer:
+@dataclass
+class Reading:
+    """The pass that runs, as far as it reads a prompt."""
+
+    prompt: int = 0
+    """Leading tokens that a prompt's own pass multiplies together in plain decoding; 0: none."""
+    columns: int = 0  # all tokens of the pass
+
+
+class Trial:
+    """The comparison of a model's compiled layers with its own, which are alike."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._compared = {True: 0, False: 0}  # numbers, in passes with a mask and without
+        self._lanes = list(LANES)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the results are the model's, as far as they were compared."""
+        return bool(self._lanes)
+
+    @property
+    def lanes(self) -> int:
+        return self._lanes[0]
+
+    def is_over(self, masked: bool) -> bool:
+        return self._compared[masked] >= TRIED[self._dtype]
+
+    def compare(self, ours: torch.Tensor, theirs: torch.Tensor, *, masked: bool) -> None:
+        """Record the results of one layer."""
+        if self._dtype == torch.bfloat16:
+            is_right = torch.equal(ours, theirs)
+        else:
+            is_right = bool((ours - theirs).abs().max() <= TOLERANCE * theirs.abs().max())
+        if is_right:
+            self._compared[masked] += ours.numel()
+            return
+        self._compared = {True: 0, False: 0}
+        if self._dtype == torch.bfloat16:
+            del self._lanes[0]
+        else:
+            self._lanes = []
+        if not self._lanes:
+            logger.info("the model's layers are run by torch: the module's results differ")
+
+
+class FastLayer(ABC):
     """A decoder layer that the compiled module runs."""
 
-    def __init__(self, parts: LlamaLayer, weights: Sequence[Callable[[], Weights | None]]) -> None:
+    dtype: torch.dtype
+
+    def __init__(self, parts: LlamaLayer, weights: Sequence[Callable[[], Weights | None]], trial: Trial) -> None:
         """`weights`: for each linear layer, a function that returns its arrays, or None if they cannot be read."""
         self.names = vars(parts.layer)
         """The layer's `__dict__`."""
-        self._parts = parts
+        self._parts, self._attention = parts, parts.attention
         self._weights = weights
         self._forward = parts.layer.forward
-        self._attention = parts.attention
-        self._sizes: tuple[object, ...] = ()
-        self._compared: set[bool] = set()  # for passes with a mask, and without
-        self.is_right = True
-        """Whether its results equal the layer's own, as far as they were compared."""
+        self._trial = trial
+        self._heads = self._key_heads = self._head_size = 0
+        self._epsilon = self._scaling = 0.0
 
     @staticmethod
     def fits(parts: LlamaLayer) -> bool:
         """Whether the module can run a layer of these sizes."""
         size = parts.attention.head_dim
         norms = [norm for norm in parts.norms if norm is not None]
+        dtype = parts.linears[0].weight.dtype
+        if dtype == torch.bfloat16 and _linear.instructions("H") != "avx512":
+            return False
         return (
             isinstance(size, int)
             and size % _HEAD_SIZES == 0
             and len({norm.variance_epsilon for norm in norms}) == 1
-            and all(norm.weight.dtype == torch.float32 and norm.weight.is_contiguous() for norm in norms)  # type: ignore[union-attr, operator]
+            and all(norm.weight.dtype == dtype and norm.weight.is_contiguous() for norm in norms)  # type: ignore[operator]
         )
 
     def prepare(self) -> bool:
@@ -72,11 +133,11 @@ class FastLayer:
         forward that would be skipped."""
         parts, attention = self._parts, self._attention
         inner = (attention, parts.layer.mlp, *parts.linears, *(norm for norm in parts.norms if norm is not None))
-        if not self.is_right or "forward" in self.names or not all(is_unchanged(each) for each in inner):  # type: ignore[arg-type]
+        if not self._trial.is_right or "forward" in self.names or not all(is_unchanged(each) for each in inner):  # type: ignore[arg-type]
             return False
-        size, epsilon = attention.head_dim, parts.norms[0].variance_epsilon  # type: ignore[union-attr]
-        heads, key_heads = (each.out_features // size for each in parts.linears[:2])  # type: ignore[operator]
-        self._sizes = heads, key_heads, size, epsilon, attention.scaling
+        self._head_size, self._scaling = attention.head_dim, attention.scaling  # type: ignore[assignment]
+        self._heads, self._key_heads = (each.out_features // self._head_size for each in parts.linears[:2])
+        self._epsilon = parts.norms[0].variance_epsilon  # type: ignore[union-attr, assignment]
         return True
 
     def forward(
@@ -90,12 +151,14 @@ class FastLayer:
         **more: Any,
     ) -> torch.Tensor:
         """The layer's forward, for passes of `TreeSession`; any other pass runs its own."""
-        ours: torch.Tensor | None = None
-        is_compared = (attention_mask is None) in self._compared
-        if type(past_key_values) is TreeCache and position_embeddings is not None and self.is_right and is_compared:
-            ours = self._run(hidden_states, attention_mask, past_key_values, *position_embeddings)
-        if ours is not None:
-            return ours
+        trial, masked = self._trial, attention_mask is not None
+        held = past_key_values if type(past_key_values) is TreeCache else None
+        can_run = held is not None and position_embeddings is not None and trial.is_right
+        is_over = trial.is_over(masked)
+        if can_run and is_over:
+            ours = self._run(hidden_states, attention_mask, held, *position_embeddings)  # type: ignore[arg-type, misc]
+            if ours is not None:
+                return ours
         theirs: torch.Tensor = self._forward(
             hidden_states,
             attention_mask=attention_mask,
@@ -105,17 +168,11 @@ class FastLayer:
             position_embeddings=position_embeddings,
             **more,
         )
-        if type(past_key_values) is TreeCache and position_embeddings is not None and self.is_right and not is_compared:
-            ours = self._run(hidden_states, attention_mask, past_key_values, *position_embeddings)
+        if can_run and not is_over:
+            ours = self._run(hidden_states, attention_mask, held, *position_embeddings)  # type: ignore[arg-type, misc]
             if ours is not None:
-                self._compare(ours, theirs)
-                self._compared.add(attention_mask is None)
+                trial.compare(ours, theirs, masked=masked)
         return theirs
-
-    def _compare(self, ours: torch.Tensor, theirs: torch.Tensor) -> None:
-        self.is_right = bool((ours - theirs).abs().max() <= TOLERANCE * theirs.abs().max())
-        if not self.is_right:
-            logger.info("layer %s is run by torch: the module's results differ", self._attention.layer_idx)
 
     def _run(
         self,
@@ -128,35 +185,62 @@ class FastLayer:
         """The layer's output, [B, Q, D]; its keys and values are written to the cache. None if this is not a pass that
         the module can run."""
         batch, columns, _ = hidden.shape
-        given = (hidden, cosines, sines) if mask is None else (hidden, cosines, sines, mask)
-        if batch * columns > MOST_TOKENS or torch.is_grad_enabled():
+        if batch * columns > MOST_TOKENS[self.dtype] or torch.is_grad_enabled():
             return None
-        for each in given:
-            if each.dtype is not torch.float32 or type(each) is not torch.Tensor or not each.is_contiguous():
+        for each in (hidden, cosines, sines):
+            if each.dtype is not self.dtype or type(each) is not torch.Tensor or not each.is_contiguous():
                 return None
-        write = cache.write
+        if cosines.shape != sines.shape or cosines.shape[0] not in (1, batch) or cosines.shape[1] != columns:
+            return None
+        if batch != (cache.rows if cache.write.row is None else 1):
+            return None
+        products = tuple([each() for each in self._weights])
+        if None in [None if each is None else 0 for each in products]:
+            return None
+        rotary = cosines.data_ptr(), sines.data_ptr(), cosines.shape[2], cosines.shape[0] > 1
+        return self._compute(hidden, mask, cache, products, rotary)
+
+    @abstractmethod
+    def _compute(
+        self,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        cache: TreeCache,
+        products: Sequence[Weights | None],
+        rotary: tuple[int, int, int, bool],
+    ) -> torch.Tensor | None:
+        """`_run` for tensors that fit."""
+
+
+class FloatLayer(FastLayer):
+    """A layer in float32."""
+
+    dtype = torch.float32
+
+    def _compute(
+        self,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        cache: TreeCache,
+        products: Sequence[Weights | None],
+        rotary: tuple[int, int, int, bool],
+    ) -> torch.Tensor | None:
+        (batch, columns, _), write = hidden.shape, cache.write
         slots: NDArray[np.int64] | None = None if write.slots is None else write.slots.numpy()
         if mask is None:
             if slots is not None or not write.plain:
                 return None
         elif mask.shape[1:] != (1, columns, write.stop) or mask.shape[0] not in (1, batch):
             return None
-        if cosines.shape != sines.shape or cosines.shape[0] not in (1, batch) or cosines.shape[1] != columns:
+        elif mask.dtype is not torch.float32 or type(mask) is not torch.Tensor or not mask.is_contiguous():
             return None
-        if batch != (cache.rows if write.row is None else 1):
-            return None
-        products = tuple([each() for each in self._weights])
-        norms = tuple([None if norm is None else norm.weight.detach().numpy() for norm in self._parts.norms])  # type: ignore[operator, union-attr]
-        if any(each is None for each in products):
-            return None
-        _, key_heads, head_size, *_ = self._sizes
         layer = cache.layer(self._attention.layer_idx)  # type: ignore[arg-type]
         if not layer.is_initialized:
-            like = hidden.new_empty((batch, key_heads, 0, head_size))  # type: ignore[arg-type]
+            like = hidden.new_empty((batch, self._key_heads, 0, self._head_size))
             layer.lazy_initialization(like, like)
         keys, values = layer.buffers()
+        norms = [None if norm is None else norm.weight.detach().numpy() for norm in self._parts.norms]  # type: ignore[operator]
         output = torch.empty_like(hidden)
-        capacity = keys.shape[2]
         row = 4 * (write.row or 0) * keys.stride(0)
         _linear.layer(
             output.data_ptr(),
@@ -164,11 +248,73 @@ class FastLayer:
             batch,
             columns,
             products,
-            norms,
-            self._sizes,
-            (cosines.data_ptr(), sines.data_ptr(), cosines.shape[2], cosines.shape[0] > 1),
-            (keys.data_ptr() + row, values.data_ptr() + row, capacity, write.start, write.stop, slots),
+            tuple(norms),
+            (self._heads, self._key_heads, self._head_size, self._epsilon, self._scaling),
+            rotary,
+            (keys.data_ptr() + row, values.data_ptr() + row, keys.shape[2], write.start, write.stop, slots),
             None if mask is None else (mask.data_ptr(), mask.shape[0] > 1),
             torch.get_num_threads(),
         )
         return output
+
+
+class BrainLayer(FastLayer):
+    """A layer in bfloat16, with packed weights, around PyTorch's fused attention."""
+
+    dtype = torch.bfloat16
+
+    def __init__(
+        self,
+        parts: LlamaLayer,
+        weights: Sequence[Callable[[], Weights | None]],
+        trial: Trial,
+        reading: Reading,
+        apart: int,
+    ) -> None:
+        """`apart`: inputs per separate sum in the products of single tokens."""
+        super().__init__(parts, weights, trial)
+        self._reading, self._apart = reading, apart
+
+    def _compute(
+        self,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        cache: TreeCache,
+        products: Sequence[Weights | None],
+        rotary: tuple[int, int, int, bool],
+    ) -> torch.Tensor | None:
+        attend = fused_attention(self._attention)
+        # What reads a prompt has the bits of products of many tokens.
+        if attend is None or self._reading.prompt or any(each[0].dtype != np.uint32 for each in products if each):
+            return None
+        (batch, columns, _), size = hidden.shape, self._head_size
+        heads, key_heads = self._heads, self._key_heads
+        counts = [batch * columns * each * size for each in (heads, key_heads, key_heads)]
+        made = hidden.new_empty(sum(counts))
+        sizes = heads, key_heads, size, self._epsilon, self._trial.lanes, self._apart
+        norms = tuple([None if norm is None else _bits(norm.weight) for norm in self._parts.norms])  # type: ignore[arg-type]
+        threads, silu = torch.get_num_threads(), _silu()
+        at = hidden.data_ptr()
+        _linear.half_layer(made.data_ptr(), at, 0, batch, columns, products, norms, sizes, rotary, silu, threads)
+        queries, keys, values = [
+            each.view(batch, columns, -1, size).transpose(1, 2) for each in made.split(counts)
+        ]
+        keys, values = cache.update(keys, values, self._attention.layer_idx)  # type: ignore[arg-type]
+        attended = attend(queries, keys, values, mask, self._scaling).reshape(batch, columns, -1).contiguous()
+        output = torch.empty_like(hidden)
+        _linear.half_layer(
+            output.data_ptr(), at, attended.data_ptr(), batch, columns, products, norms, sizes, rotary, silu, threads
+        )
+        return output
+
+
+def _bits(tensor: torch.Tensor) -> NDArray[np.uint16]:
+    bits: NDArray[np.uint16] = tensor.detach().view(torch.uint16).numpy()
+    return bits
+
+
+@cache
+def _silu() -> NDArray[np.uint16]:
+    """PyTorch's SiLU of every bfloat16, by its bits. [65536]"""
+    numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16)
+    return _bits(torch.nn.functional.silu(numbers))

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.llama_layers import llama_layers
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
 from copyspec.targets.hooks.weights import parameters_of
-from copyspec.targets.layers import FastLayer
+from copyspec.targets.layers import BrainLayer, FastLayer, FloatLayer, Reading, Trial
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
@@ -123,15 +122,6 @@ def _gain_for_many(dtype: torch.dtype) -> float:
     return min(theirs) / min(ours)
 
 
-@dataclass(slots=True)
-class Reading:
-    """The pass that runs, as far as it reads a prompt."""
-
-    prompt: int = 0
-    """Leading tokens that a prompt's own pass multiplies together in plain decoding; 0: none."""
-    columns: int = 0  # all tokens of the pass
-
-
 class FastLinears:
     """The linear layers of a model for which the module is used; empty where it cannot be."""
 
@@ -164,17 +154,27 @@ class FastLinears:
                     self.counts = range(
                         min(self.counts.start or sys.maxsize, of_layer.start), max(self.counts.stop, of_layer.stop)
                     )
-        for parts in llama_layers(model):
-            held_all = [by_linear.get(each) for each in parts.linears]
-            if None not in held_all and parts.linears[0].weight.dtype == torch.float32 and FastLayer.fits(parts):
-                sources = [_source(each, held) for each, held in zip(parts.linears, held_all, strict=True)]
-                self._layers.append(FastLayer(parts, sources))
-                self.counts = range(1, self.counts.stop)
+        self._add_layers(model, by_linear)
         if self.packed_bytes:
             logger.info("packed copies of weights take %d MB of memory", self.packed_bytes / 1e6)
 
     def __len__(self) -> int:
         return len(self._forwards)
+
+    def _add_layers(self, model: nn.Module, held: Mapping[nn.Module, _Held]) -> None:
+        """Find the decoder layers that the module can run, those all of whose linear layers it multiplies."""
+        trials: dict[torch.dtype, Trial] = {}
+        for parts in llama_layers(model):
+            if not all(each in held for each in parts.linears) or not FastLayer.fits(parts):
+                continue
+            dtype = parts.linears[0].weight.dtype
+            trial = trials.setdefault(dtype, Trial(dtype))
+            weights = [_source(each, held[each], dtype) for each in parts.linears]
+            if dtype == torch.bfloat16:
+                self._layers.append(BrainLayer(parts, weights, trial, self._reading, APART))
+            else:
+                self._layers.append(FloatLayer(parts, weights, trial))
+            self.counts = range(1, self.counts.stop)
 
     @property
     def packed_bytes(self) -> int:
@@ -356,14 +356,14 @@ class _Held:
         return self.packed.units, self.numbers[1]
 
 
-def _source(module: nn.Linear, held: _Held) -> Callable[[], Arrays | None]:
-    """A function that returns the layer's arrays as they are now."""
+def _source(module: nn.Linear, held: _Held, dtype: torch.dtype) -> Callable[[], Arrays | None]:
+    """A function that returns the layer's arrays as they are now; None if they are not of this `dtype`."""
     parameters = parameters_of(module)
 
     def arrays() -> Arrays | None:
         weight, bias = parameters["weight"], parameters["bias"]
         assert weight is not None
-        return held.arrays(weight, bias) if weight.dtype == torch.float32 else None
+        return held.arrays(weight, bias) if weight.dtype == dtype else None
 
     return arrays
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.states import decoder_layers
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -17,6 +20,10 @@ input. Qwen3 also normalises each head of queries and keys."""
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+
+
+FusedAttention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, float], torch.Tensor]
+"""Queries, [B, H, Q, D], keys and values, [B, H, K, D], a mask, and the factor of the scores to [B, Q, H, D]."""
 
 
 class LlamaLayer(NamedTuple):
@@ -62,3 +69,19 @@ def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
 def is_unchanged(part: nn.Module) -> bool:
     """Whether calling a module runs its class's forward and nothing else: it has no hooks and no other forward."""
     return not (part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
+
+
+def fused_attention(attention: nn.Module) -> FusedAttention | None:
+    """PyTorch's fused attention as the module calls it; None if it uses another implementation."""
+    chosen = object.__getattribute__(attention.config, "_attn_implementation_internal")  # read in every layer's pass
+    if chosen not in ("sdpa", GROUPED):
+        return None
+    call = ALL_ATTENTION_FUNCTIONS[chosen]
+
+    def attend(
+        queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+    ) -> torch.Tensor:
+        found: torch.Tensor = call(attention, queries, keys, values, mask, dropout=0.0, scaling=scaling)[0]
+        return found
+
+    return attend

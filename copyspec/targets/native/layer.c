@@ -16,33 +16,28 @@ layer_kernel(void)
     return kernel_for(FLOAT32) == &AVX512_KERNEL ? &AVX512_LAYER : &AVX2_LAYER;
 }
 
-/* Thread `number` of `count` takes the items first .. last - 1 of `all`. */
-typedef struct {
-    int number, count;
-} Share;
-
-static inline Py_ssize_t
+Py_ssize_t
 first_of(Share share, Py_ssize_t all)
 {
     return all * share.number / share.count;
 }
 
-static inline Py_ssize_t
+Py_ssize_t
 last_of(Share share, Py_ssize_t all)
 {
     return all * (share.number + 1) / share.count;
 }
 
-static inline void
-wait(Share share)
+void
+wait_in(Share share)
 {
     if (share.count > 1) {
         wait_for_threads();
     }
 }
 
-/* Multiply this thread's share of the outputs of `count` products as if they followed each other. */
-static void
+/* Multiply a thread's share of the outputs of `count` products as if they followed each other. */
+void
 multiply_share(const Product *products, int count, Share share)
 {
     Py_ssize_t all = 0, before = 0;
@@ -54,7 +49,7 @@ multiply_share(const Product *products, int count, Share share)
         const Py_ssize_t panels = products[i].out / PANEL;
         Py_ssize_t from = first > before ? first - before : 0, to = last - before < panels ? last - before : panels;
         if (from < to) {
-            kernel_for(FLOAT32)->multiply(&products[i], from * PANEL, to * PANEL);
+            kernel_for(products[i].kind)->multiply(&products[i], from * PANEL, to * PANEL);
         }
         before += panels;
     }
@@ -143,20 +138,20 @@ run_share(void *given)
     const Layer *l = given;
     const Share share = l->threads > 1 ? (Share){thread_number(), thread_count()} : (Share){0, 1};
     normalise_rows(l, l->x, l->norms[BEFORE_ATTENTION], share);
-    wait(share);
+    wait_in(share);
     multiply_share(l->products + QUERY, 3, share);
-    wait(share);
+    wait_in(share);
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
         place_row(l, row);
     }
-    wait(share);
+    wait_in(share);
     attend_share(l, share);
-    wait(share);
+    wait_in(share);
     multiply_share(l->products + OUTPUT, 1, share);
     add_share(l, l->y, l->x, share);
-    wait(share);
+    wait_in(share);
     normalise_rows(l, l->y, l->norms[BEFORE_MLP], share);
-    wait(share);
+    wait_in(share);
     multiply_share(l->products + GATE, 1, share);
     multiply_share(l->products + UP, 1, share);
     const Py_ssize_t panels = l->inner / PANEL, first = first_of(share, panels) * PANEL;
@@ -164,7 +159,7 @@ run_share(void *given)
     for (Py_ssize_t row = 0; count > 0 && row < l->rows; row++) {
         layer_kernel()->activate(l->gate + row * l->inner + first, l->up + row * l->inner + first, count);
     }
-    wait(share);
+    wait_in(share);
     multiply_share(l->products + DOWN, 1, share); /* to `normed`, which no thread reads any more */
     add_share(l, l->y, l->normed, share);
 }

@@ -1,4 +1,7 @@
-/* A decoder layer of Llama's kind in float32, and the kernels that compute its parts beside the products. */
+/* A decoder layer of Llama's kind, and the kernels that compute its parts beside the products.
+
+   In float32 the whole layer is computed. In bfloat16 its attention is PyTorch's, since only that has its bits: the
+   layer is computed up to the queries, keys and values, and from the attention's output on. */
 
 #ifndef COPYSPEC_LAYER_H
 #define COPYSPEC_LAYER_H
@@ -43,8 +46,54 @@ typedef struct {
 extern const LayerKernel AVX512_LAYER, AVX2_LAYER;
 #endif
 
-/* The function `layer` of the module. */
+/* One half of a layer in bfloat16. Products have the bits of `linear`; other numbers are computed in float32 and rounded
+   wherever PyTorch rounds them. */
+typedef struct {
+    Product products[PRODUCTS];
+    const uint16_t *norms[NORMS];
+    float epsilon;
+    Py_ssize_t batch, columns, rows, hidden, inner, heads, key_heads, head_size;
+    const uint16_t *x;        /* [rows, hidden], the layer's input */
+    const uint16_t *attended; /* [rows, heads, head_size]; NULL in the first half */
+    uint16_t *y;              /* [rows, hidden], or queries, keys and values: [rows, all heads, head_size] one by one */
+    const uint16_t *cosines, *sines;
+    Py_ssize_t turned, turned_step;
+    const uint16_t *silu; /* of all 65,536 numbers */
+    int lanes;            /* numbers in a register of PyTorch's sums */
+    float *given, *wide;  /* scratch memory: inputs of products, [rows, hidden or queries] and [rows, inner] */
+    uint16_t *gate, *up, *made;
+    int threads;
+} BrainLayer;
+
+typedef struct {
+    /* y = x / sqrt(mean(x^2) + epsilon) * weight, of `size` numbers, rounded to bfloat16 as PyTorch does. */
+    void (*normalise)(float *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size, int lanes);
+    /* Rotary position embedding of one head. */
+    void (*turn)(uint16_t *head, const uint16_t *cosines, const uint16_t *sines, Py_ssize_t turned);
+    /* y = silu(gate) * up */
+    void (*activate)(float *y, const uint16_t *gate, const uint16_t *up, const uint16_t *silu, Py_ssize_t size);
+    void (*add)(uint16_t *y, const uint16_t *x, const uint16_t *z, Py_ssize_t size); /* y = x + z */
+    void (*widen)(float *y, const uint16_t *x, Py_ssize_t size);
+    void (*narrow)(uint16_t *y, const float *x, Py_ssize_t size);
+} BrainKernel;
+
+#if HAS_KERNELS
+extern const BrainKernel AVX512_BRAINS;
+#endif
+
+/* Thread `number` of `count` takes the items first_of .. last_of - 1 of `all`. */
+typedef struct {
+    int number, count;
+} Share;
+
+Py_ssize_t first_of(Share share, Py_ssize_t all);
+Py_ssize_t last_of(Share share, Py_ssize_t all);
+void wait_in(Share share);
+void multiply_share(const Product *products, int count, Share share);
+
+/* The functions `layer` and `half_layer` of the module. */
 PyObject *run_layer(PyObject *module, PyObject *args);
-extern const char layer_doc[];
+PyObject *run_half_layer(PyObject *module, PyObject *args);
+extern const char layer_doc[], half_layer_doc[];
 
 #endif

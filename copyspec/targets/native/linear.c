@@ -397,6 +397,7 @@ PyDoc_STRVAR(instructions_doc, "instructions(format)\n\n"
 static PyMethodDef methods[] = {
     {"linear", linear, METH_VARARGS, linear_doc},
     {"layer", run_layer, METH_VARARGS, layer_doc},
+    {"half_layer", run_half_layer, METH_VARARGS, half_layer_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {"holds", holds, METH_VARARGS, holds_doc},
     {"packs", packs, METH_VARARGS, packs_doc},
