@@ -38,7 +38,7 @@ def half_layer(
     columns: int,
     products: Sequence[object],
     norms: Sequence[object],
-    sizes: tuple[int, int, int, float, int, int],
+    sizes: tuple[int, int, int, float, int],
     rotary: tuple[int, int, int, bool],
     silu: NDArray[Any],
     threads: int,

@@ -42,10 +42,7 @@ TRIED = {torch.float32: 1, torch.bfloat16: 60_000}
 """Numbers that are compared with the model's own layers, with and without a mask each: in bfloat16 another order of a
 sum changes one of thirty thousand."""
 
-LANES = (8, 16)
-"""Numbers in a register of PyTorch's sums, of which the first that gives its bits is used."""
-
-_HEAD_SIZES = 16  # they are a multiple of this
+_HEAD_SIZES = range(16, 1025, 16)
 
 Weights = tuple[Any, Any]  # of a linear layer, as arrays
 
@@ -65,16 +62,8 @@ class Trial:
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self._compared = {True: 0, False: 0}  # numbers, in passes with a mask and without
-        self._lanes = list(LANES)
-
-    @property
-    def is_right(self) -> bool:
+        self.is_right = True
         """Whether the results are the model's, as far as they were compared."""
-        return bool(self._lanes)
-
-    @property
-    def lanes(self) -> int:
-        return self._lanes[0]
 
     def is_over(self, masked: bool) -> bool:
         return self._compared[masked] >= TRIED[self._dtype]
@@ -82,18 +71,11 @@ class Trial:
     def compare(self, ours: torch.Tensor, theirs: torch.Tensor, *, masked: bool) -> None:
         """Record the results of one layer."""
         if self._dtype == torch.bfloat16:
-            is_right = torch.equal(ours, theirs)
+            self.is_right = torch.equal(ours, theirs)
         else:
-            is_right = bool((ours - theirs).abs().max() <= TOLERANCE * theirs.abs().max())
-        if is_right:
-            self._compared[masked] += ours.numel()
-            return
-        self._compared = {True: 0, False: 0}
-        if self._dtype == torch.bfloat16:
-            del self._lanes[0]
-        else:
-            self._lanes = []
-        if not self._lanes:
+            self.is_right = bool((ours - theirs).abs().max() <= TOLERANCE * theirs.abs().max())
+        self._compared[masked] += ours.numel()
+        if not self.is_right:
             logger.info("the model's layers are run by torch: the module's results differ")
 
 
@@ -123,7 +105,7 @@ class FastLayer(ABC):
             return False
         return (
             isinstance(size, int)
-            and size % _HEAD_SIZES == 0
+            and size in _HEAD_SIZES
             and len({norm.variance_epsilon for norm in norms}) == 1
             and all(norm.weight.dtype == dtype and norm.weight.is_contiguous() for norm in norms)  # type: ignore[operator]
         )
@@ -227,12 +209,7 @@ class FloatLayer(FastLayer):
     ) -> torch.Tensor | None:
         (batch, columns, _), write = hidden.shape, cache.write
         slots: NDArray[np.int64] | None = None if write.slots is None else write.slots.numpy()
-        if mask is None:
-            if slots is not None or not write.plain:
-                return None
-        elif mask.shape[1:] != (1, columns, write.stop) or mask.shape[0] not in (1, batch):
-            return None
-        elif mask.dtype is not torch.float32 or type(mask) is not torch.Tensor or not mask.is_contiguous():
+        if not (slots is None and write.plain if mask is None else _is_added(mask, batch, columns, write.stop)):
             return None
         layer = cache.layer(self._attention.layer_idx)  # type: ignore[arg-type]
         if not layer.is_initialized:
@@ -291,13 +268,13 @@ class BrainLayer(FastLayer):
         heads, key_heads = self._heads, self._key_heads
         counts = [batch * columns * each * size for each in (heads, key_heads, key_heads)]
         made = hidden.new_empty(sum(counts))
-        sizes = heads, key_heads, size, self._epsilon, self._trial.lanes, self._apart
+        sizes = heads, key_heads, size, self._epsilon, self._apart
         norms = tuple([None if norm is None else _bits(norm.weight) for norm in self._parts.norms])  # type: ignore[arg-type]
         threads, silu = torch.get_num_threads(), _silu()
         at = hidden.data_ptr()
         _linear.half_layer(made.data_ptr(), at, 0, batch, columns, products, norms, sizes, rotary, silu, threads)
         queries, keys, values = [
-            each.view(batch, columns, -1, size).transpose(1, 2) for each in made.split(counts)
+            each.view(batch, columns, -1, size).transpose(1, 2) for each in made.split_with_sizes(counts)
         ]
         keys, values = cache.update(keys, values, self._attention.layer_idx)  # type: ignore[arg-type]
         attended = attend(queries, keys, values, mask, self._scaling).reshape(batch, columns, -1).contiguous()
@@ -306,6 +283,12 @@ class BrainLayer(FastLayer):
             output.data_ptr(), at, attended.data_ptr(), batch, columns, products, norms, sizes, rotary, silu, threads
         )
         return output
+
+
+def _is_added(mask: torch.Tensor, batch: int, columns: int, keys: int) -> bool:
+    """Whether a mask is a plain tensor that is added to the scores of these keys."""
+    is_plain = mask.dtype is torch.float32 and type(mask) is torch.Tensor and mask.is_contiguous()
+    return is_plain and mask.shape[0] in (1, batch) and mask.shape[1:] == (1, columns, keys)
 
 
 def _bits(tensor: torch.Tensor) -> NDArray[np.uint16]:

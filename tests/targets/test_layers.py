@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from copyspec.targets import layers, linears, wrap
 from copyspec.targets.base import Target
-from copyspec.targets.linears import is_compiled
+from copyspec.targets.layers import BrainLayer, FloatLayer
+from copyspec.targets.linears import instructions, is_compiled
 from copyspec.tree import DraftTree
 
 pytestmark = pytest.mark.skipif(not is_compiled(torch.float32), reason="not compiled for this processor")
@@ -21,8 +23,16 @@ VOCAB = 128
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 
 
-def model(family: str = "llama", **options: object) -> PreTrainedModel:
-    """A model of sizes that the module takes: heads of 16 and 48 numbers, two groups of heads."""
+DTYPES = [
+    torch.float32,
+    pytest.param(
+        torch.bfloat16, marks=pytest.mark.skipif(instructions(torch.bfloat16) != "avx512", reason="needs AVX-512's")
+    ),
+]
+
+
+def model(family: str = "llama", dtype: torch.dtype = torch.float32, **options: object) -> PreTrainedModel:
+    """A model of sizes that the module takes: heads of 48 numbers, two groups of heads."""
     sizes = {
         "vocab_size": VOCAB,
         "hidden_size": 96,
@@ -39,12 +49,13 @@ def model(family: str = "llama", **options: object) -> PreTrainedModel:
         made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in made.parameters():
         parameter.data.mul_(4.0)  # logits far apart
-    return made
+    return made.to(dtype)
 
 
 @pytest.fixture(autouse=True)
 def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linears, "LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(layers, "TRIED", {torch.float32: 1, torch.bfloat16: 1})
 
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"], autouse=True)
@@ -88,37 +99,53 @@ def decoded(target: Target, seed: int, rows: int) -> list[torch.Tensor]:
 
 def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list that grows by one with each layer that the module runs."""
-    runs, run = list[int](), linears._linear.layer
+    runs = list[int]()
+    for kind in (FloatLayer, BrainLayer):
+        compute = kind._compute
 
-    def counted(*arguments: object) -> None:
-        runs.append(1)
-        run(*arguments)
+        def counted(*arguments: Any, compute: Callable[..., Any] = compute) -> object:
+            found = compute(*arguments)
+            runs.extend([1] if found is not None else [])
+            return found
 
-    monkeypatch.setattr(layers._linear, "layer", counted)
+        monkeypatch.setattr(kind, "_compute", counted)
     return runs
 
 
+def check_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+    """Check that the logits are equal: bit by bit in bfloat16."""
+    for mine, reference in zip(ours, theirs, strict=True):
+        if mine.dtype == torch.bfloat16:
+            assert torch.equal(mine, reference)
+        else:
+            assert (mine - reference).abs().max() <= 5e-5 * reference.abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_results_are_those_of_torch(family: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = model(family)
+def test_results_are_those_of_torch(
+    family: str, rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = model(family, dtype)
     runs = count_runs(monkeypatch)
     target = wrap(made)
     decoded(target, 99, rows)  # the first passes compare
     before = len(runs)
     ours = decoded(target, 0, rows)
-    assert len(runs) >= before + 2 * 6  # at most the prompts' pass is left to torch
+    few = 3 if dtype == torch.bfloat16 and rows > 1 else 6  # of 7 passes: in bfloat16 those of up to 64 tokens
+    assert len(runs) >= before + 2 * few
     monkeypatch.setattr(linears, "llama_layers", lambda model: ())
     theirs = decoded(wrap(made), 0, rows)
-    assert len(runs) < before + 2 * 8
-    for mine, reference in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=2e-4)
+    assert len(runs) <= before + 2 * 7
+    check_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
     ("family", "options"),
     [
         ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"hidden_size": 1248, "intermediate_size": 1120, "num_hidden_layers": 1}),
         ("llama", {"head_dim": 16, "num_key_value_heads": 6}),
         ("llama", {"head_dim": 80, "num_key_value_heads": 2}),
         ("llama", {"head_dim": 128, "num_attention_heads": 4, "num_key_value_heads": 1}),
@@ -126,18 +153,18 @@ def test_results_are_those_of_torch(family: str, rows: int, monkeypatch: pytest.
         ("qwen3", {"attention_bias": True}),
     ],
 )
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_other_sizes_biases_and_windows(
-    family: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    family: str, options: dict[str, object], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = model(family, **options)
+    made = model(family, dtype, **options)
     runs = count_runs(monkeypatch)
     target = wrap(made)
     decoded(target, 99, 1)
     assert runs
     ours = decoded(target, 3, 1)
     monkeypatch.setattr(linears, "llama_layers", lambda model: ())
-    for mine, reference in zip(ours, decoded(wrap(made), 3, 1), strict=True):
-        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=2e-4)
+    check_equal(ours, decoded(wrap(made), 3, 1))
 
 
 @pytest.mark.parametrize("family", ["gemma", "olmo2", "granite", "cohere", "phi3", "smollm3", "mixtral", "starcoder2"])
@@ -158,8 +185,20 @@ def test_a_layer_that_computes_something_else_is_left_to_torch(monkeypatch: pyte
     ours = decoded(target, 0, 1)
     assert not runs
     monkeypatch.setattr(linears, "llama_layers", lambda model: ())
-    for mine, reference in zip(ours, decoded(wrap(made), 0, 1), strict=True):
-        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=2e-4)
+    check_equal(ours, decoded(wrap(made), 0, 1))
+
+
+@pytest.mark.skipif(instructions(torch.bfloat16) != "avx512", reason="needs AVX-512's")
+def test_in_bfloat16_any_other_bit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model(dtype=torch.bfloat16)
+    silu = layers._silu().copy()
+    silu[0x3F00:0x4000:7] += 1
+    monkeypatch.setattr(layers, "_silu", lambda: silu)
+    target = wrap(made)
+    ours = decoded(target, 0, 1)
+    assert not target.linears._layers[0]._trial.is_right
+    monkeypatch.undo()
+    check_equal(ours, decoded(wrap(made), 0, 1))
 
 
 def test_hooks_of_a_layers_parts_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +227,7 @@ def test_changed_factors_and_weights_are_seen() -> None:
             layer.mlp.down_proj.weight.mul_(0.5)
     changed = decoded(target, 0, 1)
     assert (changed[-1] - before[-1]).abs().max() > 0.01
-    for mine, reference in zip(changed, decoded(wrap(made), 0, 1), strict=True):
-        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=2e-4)
+    check_equal(changed, decoded(wrap(made), 0, 1))
 
 
 def test_the_model_is_left_as_it_came() -> None:

@@ -9,8 +9,11 @@
 
 #include "avx512.h"
 
-#define RUNS 4   /* sums that PyTorch takes turns with */
-#define LEVELS 4 /* of its cascade */
+/* Of PyTorch's sums, which are computed with AVX2: numbers in a register, registers that take turns, and levels of the
+   cascade. */
+#define WIDTH 8
+#define RUNS 4
+#define LEVELS 4
 
 INLINED float
 widened(uint16_t x)
@@ -55,10 +58,10 @@ narrow(uint16_t *y, const float *x, Py_ssize_t size)
 /* The sum of squares in the order of PyTorch's sum over adjacent numbers: RUNS registers in turn, each in a cascade of
    sums of 16, then the registers, then their lanes. */
 INLINED float
-sum_of_squares(const float *x, Py_ssize_t size, const int lanes)
+sum_of_squares(const float *x, Py_ssize_t size)
 {
-    float sums[LEVELS][RUNS][16] = {{{0}}};
-    const Py_ssize_t registers = size / lanes, turns = registers / RUNS;
+    float sums[LEVELS][RUNS][WIDTH] = {{{0}}};
+    const Py_ssize_t registers = size / WIDTH, turns = registers / RUNS;
     int power = 0;
     while (((Py_ssize_t)1 << power) < turns) {
         power++;
@@ -71,15 +74,15 @@ sum_of_squares(const float *x, Py_ssize_t size, const int lanes)
         const int is_whole = turn + step <= turns;
         for (; turn < end; turn++) {
             for (int run = 0; run < RUNS; run++) {
-                for (int lane = 0; lane < lanes; lane++) {
-                    float number = x[(turn * RUNS + run) * lanes + lane];
+                for (int lane = 0; lane < WIDTH; lane++) {
+                    float number = x[(turn * RUNS + run) * WIDTH + lane];
                     sums[0][run][lane] += number * number;
                 }
             }
         }
         for (int level = 1; is_whole && level < LEVELS; level++) {
             for (int run = 0; run < RUNS; run++) {
-                for (int lane = 0; lane < lanes; lane++) {
+                for (int lane = 0; lane < WIDTH; lane++) {
                     sums[level][run][lane] += sums[level - 1][run][lane];
                     sums[level - 1][run][lane] = 0.0f;
                 }
@@ -91,37 +94,37 @@ sum_of_squares(const float *x, Py_ssize_t size, const int lanes)
     }
     for (int level = 1; level < LEVELS; level++) {
         for (int run = 0; run < RUNS; run++) {
-            for (int lane = 0; lane < lanes; lane++) {
+            for (int lane = 0; lane < WIDTH; lane++) {
                 sums[0][run][lane] += sums[level][run][lane];
             }
         }
     }
     for (Py_ssize_t at = turns * RUNS; at < registers; at++) {
-        for (int lane = 0; lane < lanes; lane++) {
-            float number = x[at * lanes + lane];
+        for (int lane = 0; lane < WIDTH; lane++) {
+            float number = x[at * WIDTH + lane];
             sums[0][0][lane] += number * number;
         }
     }
     for (int run = 1; run < RUNS; run++) {
-        for (int lane = 0; lane < lanes; lane++) {
+        for (int lane = 0; lane < WIDTH; lane++) {
             sums[0][0][lane] += sums[0][run][lane];
         }
     }
     float sum = 0.0f;
-    for (Py_ssize_t at = registers * lanes; at < size; at++) {
+    for (Py_ssize_t at = registers * WIDTH; at < size; at++) {
         sum += x[at] * x[at];
     }
-    for (int lane = 0; lane < lanes; lane++) {
+    for (int lane = 0; lane < WIDTH; lane++) {
         sum += sums[0][0][lane];
     }
     return sum;
 }
 
 TARGET static void
-normalise(float *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size, int lanes)
+normalise(float *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size)
 {
     widen(y, x, size);
-    float sum = lanes == 16 ? sum_of_squares(y, size, 16) : sum_of_squares(y, size, 8);
+    float sum = sum_of_squares(y, size);
     float factor = 1.0f / sqrtf(sum / (float)size + epsilon);
     for (Py_ssize_t i = 0; i < size; i++) {
         y[i] = rounded(widened(weight[i]) * rounded(y[i] * factor));

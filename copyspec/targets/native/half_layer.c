@@ -11,8 +11,7 @@ static void
 normalise_rows(const BrainLayer *l, const uint16_t *x, const uint16_t *weight, Share share)
 {
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        AVX512_BRAINS.normalise(l->given + row * l->hidden, x + row * l->hidden, weight, l->epsilon, l->hidden,
-                                l->lanes);
+        AVX512_BRAINS.normalise(l->given + row * l->hidden, x + row * l->hidden, weight, l->epsilon, l->hidden);
     }
 }
 
@@ -20,7 +19,7 @@ static void
 place(const BrainLayer *l, uint16_t *head, Py_ssize_t row, const uint16_t *norm, float *space)
 {
     if (norm != NULL) {
-        AVX512_BRAINS.normalise(space, head, norm, l->epsilon, l->head_size, l->lanes);
+        AVX512_BRAINS.normalise(space, head, norm, l->epsilon, l->head_size);
         AVX512_BRAINS.narrow(head, space, l->head_size);
     }
     const Py_ssize_t at = row / l->columns * l->turned_step + row % l->columns * l->turned;
@@ -37,7 +36,7 @@ run_first(const BrainLayer *l, Share share)
     wait_in(share);
     uint16_t *queries = (uint16_t *)l->products[QUERY].y, *keys = (uint16_t *)l->products[KEY].y;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        float *space = l->given + row * l->hidden; /* of this row, which is multiplied */
+        float *space = l->given + row * l->heads * l->head_size; /* the inputs are multiplied */
         for (Py_ssize_t head = 0; head < l->heads; head++) {
             place(l, queries + (row * l->heads + head) * l->head_size, row, l->norms[OF_QUERIES], space);
         }
@@ -100,7 +99,6 @@ run_half(BrainLayer *l)
     const size_t queries = (size_t)(l->heads * l->head_size);
     const size_t given = rows * (hidden > queries ? hidden : queries);
     l->threads = run_parallel != NULL ? l->threads : 1;
-    /* Rows end where registers may be read as a whole. */
     char *memory = PyMem_RawMalloc(sizeof(float) * (given + rows * inner) +
                                    sizeof(uint16_t) * (2 * rows * inner + rows * hidden));
     if (memory == NULL) {
@@ -158,7 +156,7 @@ check_half(BrainLayer *l)
     }
     l->rows = l->batch * l->columns;
     if (l->key_heads < 1 || l->heads < l->key_heads || l->heads % l->key_heads != 0 || l->head_size < 16 ||
-        l->head_size > l->hidden || l->head_size % 16 != 0 || l->head_size > 1024 || l->heads > 4096) {
+        l->head_size % 16 != 0 || l->head_size > 1024 || l->heads > 4096) {
         return fail("heads");
     }
     const Py_ssize_t shapes[PRODUCTS][2] = {{queries, l->hidden}, {keys, l->hidden},     {keys, l->hidden},
@@ -178,9 +176,6 @@ check_half(BrainLayer *l)
         return fail("positions");
     }
     l->turned_step = l->turned_step != 0 ? l->columns * l->turned : 0;
-    if (l->lanes != 8 && l->lanes != 16) {
-        return fail("lanes");
-    }
     return 0;
 }
 
@@ -190,7 +185,7 @@ const char half_layer_doc[] =
     "values, [batch, columns, heads, head size] one after the other, to the address y; x is the address of the layer's "
     "input, [batch, columns, hidden]. Else attended is the address of the attention's output, and the layer's is "
     "written to y. products, norms: as for `layer`, of bfloat16's bits; sizes: (heads, key heads, head size, epsilon, "
-    "lanes of PyTorch's sums, apart); rotary: (address of cosines, of sines, turned numbers, whether each row has its "
+    "apart); rotary: (address of cosines, of sines, turned numbers, whether each row has its "
     "own); silu: of all numbers, [65536].";
 
 PyObject *
@@ -202,10 +197,10 @@ run_half_layer(PyObject *Py_UNUSED(module), PyObject *args)
     unsigned long long y, x, attended, cosines, sines;
     Py_ssize_t apart;
     int is_turned_by_row, is_good = 1;
-    if (!PyArg_ParseTuple(args, "KKKnn(OOOOOOO)(OOOO)(nnnfin)(KKnp)Oi", &y, &x, &attended, &l.batch, &l.columns,
+    if (!PyArg_ParseTuple(args, "KKKnn(OOOOOOO)(OOOO)(nnnfn)(KKnp)Oi", &y, &x, &attended, &l.batch, &l.columns,
                           &pairs[0], &pairs[1], &pairs[2], &pairs[3], &pairs[4], &pairs[5], &pairs[6], &norm_arrays[0],
                           &norm_arrays[1], &norm_arrays[2], &norm_arrays[3], &l.heads, &l.key_heads, &l.head_size,
-                          &l.epsilon, &l.lanes, &apart, &cosines, &sines, &l.turned, &is_turned_by_row, &silu_array,
+                          &l.epsilon, &apart, &cosines, &sines, &l.turned, &is_turned_by_row, &silu_array,
                           &l.threads)) {
         return NULL;
     }

@@ -59,7 +59,6 @@ typedef struct {
     const uint16_t *cosines, *sines;
     Py_ssize_t turned, turned_step;
     const uint16_t *silu; /* of all 65,536 numbers */
-    int lanes;            /* numbers in a register of PyTorch's sums */
     float *given, *wide;  /* scratch memory: inputs of products, [rows, hidden or queries] and [rows, inner] */
     uint16_t *gate, *up, *made;
     int threads;
@@ -67,7 +66,7 @@ typedef struct {
 
 typedef struct {
     /* y = x / sqrt(mean(x^2) + epsilon) * weight, of `size` numbers, rounded to bfloat16 as PyTorch does. */
-    void (*normalise)(float *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size, int lanes);
+    void (*normalise)(float *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size);
     /* Rotary position embedding of one head. */
     void (*turn)(uint16_t *head, const uint16_t *cosines, const uint16_t *sines, Py_ssize_t turned);
     /* y = silu(gate) * up */
