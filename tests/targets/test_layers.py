@@ -342,3 +342,66 @@ def test_the_module_trusts_no_argument(given: dict[str, object] | tuple[str, int
         changed = arguments() | given
     with pytest.raises(ValueError, match=message):
         run(changed)
+
+
+def half_arguments() -> dict[str, object]:
+    """Good arguments of `_linear.half_layer`, by name, of two columns."""
+    h, rows, hidden, inner, heads, key_heads, size = np.uint16, 2, 32, 64, 4, 2, 16
+    x, y, attended = np.zeros((rows, hidden), h), np.zeros((rows, 128), h), np.zeros((rows, 64), h)
+    shapes = [(64, hidden), (32, hidden), (32, hidden), (hidden, 64), (inner, hidden), (inner, hidden), (hidden, inner)]
+    turned = np.zeros((rows, size), h)
+    return {
+        "y": y.ctypes.data,
+        "x": x.ctypes.data,
+        "attended": attended.ctypes.data,
+        "batch": 1,
+        "columns": rows,
+        "products": tuple((np.zeros((out, given // 2), np.uint32), None) for out, given in shapes),
+        "norms": (np.zeros(hidden, h), np.zeros(hidden, h), None, np.zeros(size, h)),
+        "sizes": (heads, key_heads, size, 1e-6, 512),
+        "rotary": (turned.ctypes.data, turned.ctypes.data, size, False),
+        "silu": np.zeros(1 << 16, h),
+        "threads": 2,
+        "kept": (x, y, attended, turned),  # alive
+    }
+
+
+H = np.uint16
+
+
+@pytest.mark.skipif(instructions(torch.bfloat16) != "avx512", reason="needs AVX-512's")
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x": 0}, "starts at no number"),
+        ({"columns": 129}, "rows"),
+        ({"batch": -1}, "rows"),
+        ({"threads": 0}, "threads"),
+        ({"silu": np.zeros(65535, H)}, "silu"),
+        ({"silu": np.zeros(65536, np.int16)}, "format 'h'"),
+        (("products", 0, (np.zeros((64, 32), H), None)), "weights"),
+        (("products", 5, (np.zeros((32, 16), np.uint32), None)), "weights"),
+        (("products", 5, (np.zeros((64, 16), np.uint32), np.zeros(64, np.float32))), "format 'f'"),
+        (("norms", 1, np.zeros(16, H)), "norms"),
+        (("norms", 3, np.zeros(32, H)), "norms"),
+        (("sizes", 1, 3), "heads"),
+        (("sizes", 2, 8), "heads"),
+        (("sizes", 4, 0), "apart"),
+        (("rotary", 1, 0), "positions"),
+        (("rotary", 2, 32), "positions"),
+    ],
+)  # fmt: skip
+def test_the_half_trusts_no_argument(changed: dict[str, object] | tuple[str, int, object], message: str) -> None:
+    def run(given: dict[str, object]) -> None:
+        linears._linear.half_layer(*[value for name, value in given.items() if name != "kept"])
+
+    good = half_arguments()
+    run(good)
+    run(good | {"attended": 0})
+    if isinstance(changed, tuple):
+        name, place, value = changed
+        parts = list(good[name])  # type: ignore[call-overload]
+        parts[place] = value
+        changed = {name: tuple(parts)}
+    with pytest.raises(ValueError, match=message):
+        run(good | changed)
