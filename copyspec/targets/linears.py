@@ -22,10 +22,10 @@ from torch import nn
 from torch.nn.functional import linear
 
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.hooks.llama_layers import llama_layers
+from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
 from copyspec.targets.hooks.weights import parameters_of
-from copyspec.targets.layers import BrainLayer, FastLayer, FloatLayer, Reading, Trial
+from copyspec.targets.layers import BrainLayer, FastLayer, FloatLayer, Reading
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
@@ -163,18 +163,29 @@ class FastLinears:
 
     def _add_layers(self, model: nn.Module, held: Mapping[nn.Module, _Held]) -> None:
         """Find the decoder layers that the module can run, those all of whose linear layers it multiplies."""
-        trials: dict[torch.dtype, Trial] = {}
+        rotary = rotary_of(model)
         for parts in llama_layers(model):
-            if not all(each in held for each in parts.linears) or not FastLayer.fits(parts):
-                continue
+            if rotary is None or not all(each in held for each in parts.linears) or not FastLayer.fits(parts):
+                return
             dtype = parts.linears[0].weight.dtype
-            trial = trials.setdefault(dtype, Trial(dtype))
             weights = [_source(each, held[each], dtype) for each in parts.linears]
-            if dtype == torch.bfloat16:
-                self._layers.append(BrainLayer(parts, weights, trial, self._reading, APART))
-            else:
-                self._layers.append(FloatLayer(parts, weights, trial))
+            is_float = dtype == torch.float32
+            layer = FloatLayer(parts, weights) if is_float else BrainLayer(parts, weights, self._reading, APART)
+            if self._layers and type(layer) is not type(self._layers[0]):
+                return
+            if not self._layers and not (layer.prepare() and self._is_right(layer, rotary)):
+                return
+            self._layers.append(layer)
             self.counts = range(1, self.counts.stop)
+
+    @in_inference_mode
+    def _is_right(self, layer: FastLayer, rotary: Rotary) -> bool:
+        """Whether the module's results for the first layer are the model's; the others are alike."""
+        with self.used():
+            right = layer.is_right(rotary)
+        if not right:
+            logger.info("the model's layers are run by torch: the module's results differ")
+        return right
 
     @property
     def packed_bytes(self) -> int:

@@ -26,6 +26,10 @@ FusedAttention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tenso
 """Queries, [B, H, Q, D], keys and values, [B, H, K, D], a mask, and the factor of the scores to [B, Q, H, D]."""
 
 
+Rotary = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Hidden states, for their dtype, and positions, [B, Q], to cosines and sines, [B, Q, D]."""
+
+
 class LlamaLayer(NamedTuple):
     """The parts of a layer."""
 
@@ -64,6 +68,12 @@ def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
         if any(each is not None and type(each).__name__ != f"{family}RMSNorm" for each in norms):
             return
         yield LlamaLayer(layer, parts["self_attn"], linears, norms)  # type: ignore[arg-type]
+
+
+def rotary_of(model: nn.Module) -> Rotary | None:
+    """The module that computes a Llama model's positions."""
+    found = getattr(getattr(model, "base_model", None), "rotary_emb", None)
+    return found if isinstance(found, nn.Module) else None
 
 
 def is_unchanged(part: nn.Module) -> bool:
