@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from copyspec.targets.columns import Columns, tree_masks
-from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
-from copyspec.targets.hooks.cpu_parity import split_masks
+from copyspec.targets.hooks.attention import masked_attention, split_masks, without_cudnn_attention
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.session import TreeSession
@@ -77,7 +76,8 @@ class CausalSession(TreeSession):
             if facts.positions == "argument":
                 prompt = 0
                 if self._is_on_cpu and facts.zero.dtype == torch.bfloat16 and tokens.shape[0] == 1:
-                    masks, prompt = split_masks(masks, columns), columns.prompt
+                    prompt = columns.prompt
+                    masks = split_masks(masks, columns.slots[0], columns.visible[0], prompt)
                 return self._forward(tokens, positions, masks, columns.kept, prompt)
             keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
             with positions_from_outside(self._model, facts.positions, positions, keys):
