@@ -1,7 +1,7 @@
 /* The module `_trees`: operations on chains and draft trees in every forward pass, without Python's time per node.
 
    `is_sound` is the fast check in tree.py's `fault`, `accepted` that in verification/walk.py, `lay_out` is `_fill` of
-   targets/columns.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
+   targets/cache.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
    `fit` and `record` are `_fit` and `_record` of decoding/controller.py. They are described there and return the same,
    bit by bit. Every number is checked when it is read, so that no access is outside an array. */
 

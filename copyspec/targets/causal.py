@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from copyspec.targets.columns import Columns, tree_masks
+from copyspec.targets.cache import Columns, tree_masks
 from copyspec.targets.hooks.attention import masked_attention, split_masks, without_cudnn_attention
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
-from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel, last_logits, training_error
+from copyspec.targets.session import TreeSession, WrappedModel, last_logits, training_error
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session

@@ -17,8 +17,8 @@ from copyspec.targets.locks import lock_of
 from copyspec.targets.plain import PlainTarget
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqTarget
+from copyspec.targets.session import training_error
 from copyspec.targets.static.static_target import StaticTarget
-from copyspec.targets.wrapped import training_error
 
 logger = logging.getLogger(__name__)
 

@@ -1,27 +1,29 @@
-"""The common part of causal and encoder-decoder sessions: rows, their tree cache, `score` and `keep`."""
+"""The common part of targets: the model with the facts read from it, and sessions, which hold rows in a tree cache."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.targets.cache import Move, TreeCache, Write
-from copyspec.targets.columns import Columns, lay_out
+from copyspec.targets.cache import Columns, Move, TreeCache, Write, lay_out
+from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 from copyspec.targets.hooks.attention import masked_attention, takes_masks
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.states import RowStates, hidden_states
+from copyspec.targets.linears import FastLinears
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from copyspec.targets.base import Session
-    from copyspec.targets.facts import ModelFacts
     from copyspec.targets.prefixes import Layers
-    from copyspec.targets.wrapped import WrappedModel
     from copyspec.tree import DraftTree
 
 PREFILL_CHUNK = 2048
@@ -31,6 +33,41 @@ MASK_LIMIT = 1 << 25
 """Maximum elements of a mask for a ragged batch (128 MiB); above it rows are prefilled one at a time."""
 
 _UNCHANGED = nullcontext()
+
+
+class WrappedModel(ABC):
+    """A model with its facts. It may be moved to another device or dtype between sessions, so these are reread."""
+
+    def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
+        """`supports_trees`: False if only chains, one row at a time, match the model's plain logits."""
+        self.model = model
+        self.supports_trees = supports_trees
+        self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
+        self._facts = facts
+
+    @property
+    def facts(self) -> ModelFacts:
+        held, weight = self._facts, self.model.get_input_embeddings().weight
+        if weight.device == held.device and weight.dtype == held.zero.dtype:
+            return held
+        # Offloaded or quantised weights name neither the device nor the dtype of passes.
+        if read_device(self.model) != held.device or read_dtype(self.model) != held.zero.dtype:
+            self._facts = read_facts(self.model)
+            self.__dict__.pop("linears", None)
+        return self._facts
+
+    @cached_property
+    def linears(self) -> FastLinears:
+        """The model's fast linear layers, for passes of few tokens."""
+        return FastLinears(self.model)
+
+    @abstractmethod
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        """Open a session with one row per prompt. Raises ValueError for a model in training mode."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.facts.device
 
 
 class TreeSession(ABC):
@@ -236,3 +273,19 @@ def only_chain(tree: DraftTree) -> Sequence[int]:
     if any(parent != node - 1 for node, parent in enumerate(tree.parents)):
         raise ValueError("this target verifies chains only: pass DraftTree.first_chain() of each tree")
     return tree.tokens
+
+
+def last_logits(logits: torch.Tensor, kept: int) -> torch.Tensor:
+    """The logits at the last `kept` positions. Raises ValueError if the model's forward gave others than [B, Q, V]."""
+    if logits.dim() != 3 or logits.shape[1] < kept:
+        raise ValueError(
+            f"the model's forward returned logits of shape {list(logits.shape)}, but [rows, at least {kept}, "
+            "vocabulary] is needed: was it replaced by one that returns only the last ones?"
+        )
+    return logits[:, -kept:]
+
+
+def training_error(model: PreTrainedModel) -> ValueError:
+    """The error for a model in training mode."""
+    name = type(model).__name__
+    return ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.targets import wrap
-from copyspec.targets.columns import Columns, lay_out
+from copyspec.targets.cache import Columns, lay_out
 from copyspec.targets.hooks import attention
 from copyspec.targets.hooks.attention import Group, Split, SplitMask, split_masks
 from copyspec.tree import ROOT, DraftTree
@@ -65,7 +65,10 @@ parents_of_trees = st.lists(st.integers(0, 30), max_size=24).map(
 
 @settings(max_examples=30, deadline=None)
 @given(
-    parents=parents_of_trees, cached=st.integers(1, 70), heads=st.sampled_from([(4, 4), (6, 2)]), seed=st.integers(0, 2**63)
+    parents=parents_of_trees,
+    cached=st.integers(1, 70),
+    heads=st.sampled_from([(4, 4), (6, 2)]),
+    seed=st.integers(0, 2**63),
 )
 @torch.inference_mode()
 def test_every_node_has_the_bits_of_a_query_of_its_own(

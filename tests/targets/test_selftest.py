@@ -11,9 +11,8 @@ import torch
 
 from copyspec.targets import columns, wrap
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.cache import TreeCache
+from copyspec.targets.cache import Columns, TreeCache
 from copyspec.targets.causal import CausalTarget
-from copyspec.targets.columns import Columns
 from copyspec.targets.facts import read_facts
 from copyspec.targets.plain import PlainSession
 from copyspec.targets.selftest import checking as selftest
