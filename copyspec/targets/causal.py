@@ -36,7 +36,8 @@ class CausalTarget(WrappedModel):
         if self.model.training:
             raise training_error(self.model)
         facts = self.facts
-        self.linears.check()
+        if self.linears.counts:  # else no layer uses the module
+            self.linears.check()
         if self.supports_trees and facts.positions != "mpt":
             return CausalSession(self, facts, len(prompts), new_tokens, few_shapes=facts.few_shapes)
         return RowSessions([CausalSession(self, facts, 1, new_tokens, few_shapes=facts.few_shapes) for _ in prompts])
