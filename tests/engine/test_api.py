@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -384,7 +385,8 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
         def start(self, prompt: list[int]) -> list[int]:
             return prompt
 
-    maker = JobMaker(Endless(), Codec(tokenizer), lambda options: GenerationConfig(), None)  # type: ignore[arg-type]
+    model = SimpleNamespace(generation_config=GenerationConfig())
+    maker = JobMaker(Endless(), Codec(tokenizer), model, None)  # type: ignore[arg-type]
     for length, limit in ((100, 512), (300, 600)):
         edit = Reference("edit_source", None, ids=[5] * length)
         (job,) = maker.make([Prompt(ids=[5], edit=edit)], check_options({}))
