@@ -161,8 +161,8 @@ class JobMaker:
         drafting: DraftModels | None = None,
         prefixes: PrefixCache | None = None,
     ) -> None:
-        """`model`: the target's, whose generation_config every call reads. `encoder_limit`: most tokens the encoder reads;
-        None if there is no encoder or no limit. `drafting`: the models that `draft_model` and `contrast` name.
+        """`model`: the target's, whose generation_config every call reads. `encoder_limit`: most tokens the encoder
+        reads; None if there is no encoder or no limit. `drafting`: the models that `draft_model` and `contrast` name.
         `prefixes`: the cache of calls with `prefix_cache=True`."""
         self._prefixes = prefixes
         self._drafting = drafting
