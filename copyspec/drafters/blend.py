@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
@@ -60,7 +60,7 @@ class BlendDrafter(_Observing, CopyDrafter):
         sources: Sequence[Source],
         predictors: Sequence[Predictor],
         *,
-        eos: int | None,
+        eos: Collection[int] | int | None,
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
         breaks: Set[int] = frozenset(),

@@ -315,7 +315,7 @@ class JobMaker:
         options: CallOptions,
         own: Sequence[DrafterFactory],
     ) -> Callable[[], Drafter]:
-        from copyspec import drafters
+        from copyspec.drafters import CopyDrafter, create
 
         known = frozenset([token for token in eos if 0 <= token < self._target.vocab_size])
         predictors: list[MakePredictor] = []
@@ -323,16 +323,15 @@ class JobMaker:
             predictors += self._drafting.predictors(options.draft_models)
         if options.datastores:
             predictors += self._datastores.predictors(options.datastores)
-        builtin = partial(
-            drafters.create,
-            sources,
-            known,
-            continues_prompt=not self._target.is_encoder_decoder,
-            predictors=[partial(make, row) for make in predictors],
-            copies=options.copies,
-            ngrams=self._language.ngrams if options.copies else None,
-            breaks=self._codec.breaks if options.copies else frozenset(),
-        )
+        copying: dict[str, Any] = {
+            "continues_prompt": not self._target.is_encoder_decoder,
+            "ngrams": self._language.ngrams if options.copies else None,
+            "breaks": self._codec.breaks if options.copies else frozenset(),
+        }
+        builtin: Callable[[], Drafter] = partial(CopyDrafter, sources, eos=known, **copying)
+        if predictors:
+            voices = [partial(make, row) for make in predictors]
+            builtin = partial(create, sources, known, predictors=voices, copies=options.copies, **copying)
         if not own:
             return builtin
         drafts = options.copies or predictors

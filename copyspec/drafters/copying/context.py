@@ -6,9 +6,10 @@ A source may hold forks: positions at which the output may either continue with 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
+from types import NoneType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +61,15 @@ class CopyContext:
     """
 
     def __init__(
-        self, sources: Sequence[Source], eos: int | None, continues_prompt: bool = True, *, at_once: bool = True
+        self,
+        sources: Sequence[Source],
+        eos: Collection[int] | int | None,
+        continues_prompt: bool = True,
+        *,
+        at_once: bool = True,
     ) -> None:
+        if not isinstance(eos, (int, NoneType)):
+            eos = _last_used(sources, eos) if len(eos) > 1 else min(eos, default=None)
         self.tokens: list[int] = [BORDER]
         self.kinds: list[int] = [PROMPT]  # by position, up to the first one of the output
         self._starts: list[int] = []  # first position of each source, ascending
@@ -360,3 +368,13 @@ def _are_question(blocks: Sequence[Source]) -> bool:
         bucket > (QUESTION_ODDS if block.asks else STATEMENT_ODDS) for block in blocks for _, bucket in block.starts
     )
     return not likely and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS
+
+
+def _last_used(sources: Sequence[Source], eos: Collection[int]) -> int:
+    """The token of `eos` that ends the last turn of the prompt, if any does."""
+    for source in reversed(sources):
+        if source.kind == "prompt":
+            for token in reversed(source.tokens):
+                if token in eos:
+                    return token
+    return min(eos)

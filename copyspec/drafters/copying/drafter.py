@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from functools import cache
 
 from copyspec.budget import Budget
@@ -34,9 +34,10 @@ def _wide(max_nodes: int) -> Budget:
 class CopyDrafter:
     """Drafts by copying from a row's sources, its prompt and its own output.
 
-    `eos`: drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the last
-    source of kind `prompt` stands directly before the output, as for decoder-only models. If it does not and there is
-    no edit source, that prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for
+    `eos`: drafted where the edited text or a reference ends; of several tokens the one that the prompt used last (chat
+    templates end every turn with it); None: no end is drafted. `continues_prompt`: the last source of kind `prompt`
+    stands directly before the output, as for decoder-only models. If it does not and there is no edit source, that
+    prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for
     where there is nothing to copy. `breaks`: tokens that may end an introduction before the edited text. `at_once`:
     False leaves the index of the sources to `prepare`.
     """
@@ -45,7 +46,7 @@ class CopyDrafter:
         self,
         sources: Sequence[Source],
         *,
-        eos: int | None,
+        eos: Collection[int] | int | None,
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
         breaks: Set[int] = frozenset(),
