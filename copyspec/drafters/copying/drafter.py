@@ -37,9 +37,9 @@ class CopyDrafter:
     `eos`: drafted where the edited text or a reference ends; of several tokens the one that the prompt used last (chat
     templates end every turn with it); None: no end is drafted. `continues_prompt`: the last source of kind `prompt`
     stands directly before the output, as for decoder-only models. If it does not and there is no edit source, that
-    prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for
-    where there is nothing to copy. `breaks`: tokens that may end an introduction before the edited text. `at_once`:
-    False leaves the index of the sources to `prepare`.
+    prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for where there is nothing
+    to copy. `breaks`: tokens that may end an introduction before the edited text. `at_once`: False leaves the index of
+    the sources to `prepare`.
     """
 
     def __init__(
