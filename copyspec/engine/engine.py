@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
+    from copyspec.engine.inputs import ManyPrompts, OnePrompt
     from copyspec.engine.keywords import GenerateOptions
-    from copyspec.text.prompts import ManyPrompts, OnePrompt
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
 from copyspec.engine.constraints import Constraints
 from copyspec.engine.datastores import Datastores
-from copyspec.engine.inputs import InputEncoder
+from copyspec.engine.inputs import InputEncoder, Prompt
 from copyspec.engine.language import Language
 from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
 from copyspec.engine.results import Change, Result, Span
@@ -25,7 +25,6 @@ from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.text.codec import Codec
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
-from copyspec.text.prompts import Prompt
 from copyspec.text.stops import CriterionStop, StopStrings, text_of
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin

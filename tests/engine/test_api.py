@@ -374,9 +374,10 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
     jobs, _ = tiny.jobs("a", None, check_options({}))
     assert jobs[0].request.max_new_tokens == 256  # the end of the context
     tokenizer = sentencepiece_like()
+    from copyspec.engine.inputs import Prompt
     from copyspec.engine.jobs import JobMaker
+    from copyspec.engine.spans import Reference
     from copyspec.text.codec import Codec
-    from copyspec.text.prompts import Prompt, Reference
 
     class Endless:
         is_encoder_decoder, max_length, vocab_size, supports_drafts = False, None, 999, True

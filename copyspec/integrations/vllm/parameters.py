@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from copyspec.checks import check_whole, encodable, shown
-from copyspec.text.prompts import Reference, parse_edits, parse_prediction, parse_references
+from copyspec.engine.inputs import parse_edits, parse_prediction, parse_references
+from copyspec.engine.spans import Reference
 
 EDIT_SOURCE = "copyspec_edit_source"
 REFERENCES = "copyspec_references"
