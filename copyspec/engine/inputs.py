@@ -12,11 +12,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
-from copyspec.checks import brief, check_ids, encodable, is_ids, plain_value, shown
+from copyspec.checks import brief, check_ids, is_ids, plain_value, shown
 from copyspec.engine.spans import NamedSource, Reference
 from copyspec.forks import at_rest
 from copyspec.text.chat import ChatError, Message, check_chat, map_texts, with_system
-from copyspec.text.codec import Codec, Encoded, Lead
+from copyspec.text.codec import Codec, Encoded, Lead, encodable
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
@@ -219,7 +219,7 @@ def parse_earlier(value: object) -> list[Reference]:
 
 def parse_edits(value: object, prompts: int) -> list[Reference | None]:
     """The edited text of each prompt, from a str for one prompt or a list with one str (or None) per prompt."""
-    value = plain_value(value)
+    value = value if isinstance(value, str) else plain_value(value)
     if value is None:
         return [None] * prompts
     if isinstance(value, str) or (isinstance(value, (list, tuple)) and is_ids(value)):
@@ -234,11 +234,13 @@ def parse_edits(value: object, prompts: int) -> list[Reference | None]:
             f"prompt{'s' if prompts != 1 else ''}; give one per prompt (None where nothing is edited)"
         )
     edits: list[Reference | None] = []
-    for i, item in enumerate(map(plain_value, value)):
+    for i, given in enumerate(value):
+        if isinstance(given, str):
+            edits.append(Reference("edit_source", None, encodable(given, f"edit_source[{i}]")))
+            continue
+        item = plain_value(given)
         if item is None:
             edits.append(None)
-        elif isinstance(item, str):
-            edits.append(Reference("edit_source", None, encodable(item, f"edit_source[{i}]")))
         elif isinstance(item, (list, tuple)) and is_ids(item):
             edits.append(Reference("edit_source", None, ids=check_ids(item, f"edit_source[{i}]")))
         else:
