@@ -51,6 +51,8 @@ class DraftController:
     """Time that drafts saved less what they cost, in plain passes."""
     trust: float = 1.0
     """Factor, at most 1, by which the drafter's probabilities are multiplied."""
+    wants_draft: bool = True
+    """Whether to ask the drafter in the next pass. `observe` follows a pass that did, `advance` one that did not."""
     is_probe: bool = False
     """Whether the next draft is the first one after a pause."""
     _gain: float = 1.25  # above 1, so that a new row drafts a few times
@@ -59,14 +61,6 @@ class DraftController:
     _right: float = _BEFORE
     _said: float = _BEFORE
     _look: float = 0.0  # average cost of asking the drafter, in plain passes
-
-    def wants_draft(self) -> bool:
-        """Whether to draft in this pass. Call once per pass: it advances the pause and the allowance."""
-        self.allowance += SHARE
-        if self._left:
-            self._left -= 1
-            return False
-        return self.allowance > 0.0
 
     def observe(self, proposed: DraftTree, drafted: DraftTree, path: Sequence[int], cost: float, look: float) -> None:
         """Record that the drafter proposed `proposed` and the pass verified `drafted` and accepted `path`.
@@ -78,25 +72,28 @@ class DraftController:
         saved = len(path) - cost - look
         self.earned += saved
         self.allowance = min(self.allowance + saved, STAKE)
-        if not len(drafted.tokens):
-            self._pass_over(proposed)
-            return
-        self.is_probe = False
-        record = COMPILED.record if COMPILED is not None else _record
-        said, right = self._said, self._right
-        self._said, self._right = record(drafted.parents, drafted.scores, path, _TRIALS, said, right)
-        self.trust = min(1.0, (self._right + _DOUBT) / (self._said + _DOUBT))
-        self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + len(path)) / (1.0 + cost + look)
-        if self._gain >= 1.0:
-            self._pause = 1
-        else:
-            self._wait()
-
-    def _pass_over(self, proposed: DraftTree) -> None:
-        if len(proposed.tokens) and self.trust < 1.0:
+        if len(drafted.tokens):
+            self.is_probe = False
+            record = COMPILED.record if COMPILED is not None else _record
+            said, right = self._said, self._right
+            self._said, self._right = record(drafted.parents, drafted.scores, path, _TRIALS, said, right)
+            self.trust = min(1.0, (self._right + _DOUBT) / (self._said + _DOUBT))
+            self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + len(path)) / (1.0 + cost + look)
+            if self._gain >= 1.0:
+                self._pause = 1
+            else:
+                self._wait()
+        elif len(proposed.tokens) and self.trust < 1.0:
             self._wait()
         else:
             self._left = min(ceil(self._look / LOOKS) - 1, self.MAX_PAUSE) if self._look > LOOKS else 0
+        self.advance()
+
+    def advance(self) -> None:
+        """Go on to the next pass. `observe` does so itself."""
+        self.allowance += SHARE
+        self.wants_draft = not self._left and self.allowance > 0.0
+        self._left = max(0, self._left - 1)
 
     def _wait(self) -> None:
         self._left, self.is_probe = self._pause, True

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.controller import DraftController
+from copyspec.decoding.controller import SHARE, DraftController
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
@@ -91,7 +91,7 @@ class Row:
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
         self._clock = (costs := costs or CostModel()).clock
-        controller = DraftController(costs.start) if adaptive and self._drafter is not None else None
+        controller = DraftController(costs.start + SHARE) if adaptive and self._drafter is not None else None
         self.meter = Meter(costs, request.sources, request.eos_token_ids, controller)
 
     @property
@@ -108,7 +108,7 @@ class Row:
         room = self.limit - len(self.output) - 1
         if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0:
             return EMPTY
-        if (controller := self.meter.controller) is not None and not controller.wants_draft():
+        if (controller := self.meter.controller) is not None and not controller.wants_draft:
             self.meter.pause()
             return EMPTY
         started = self._clock()

@@ -140,7 +140,8 @@ def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, f
     """The loss never exceeds `start` plus SHARE per call, plus one look and one draft within the allowance."""
     controller = DraftController(start)
     for count, (drafted, accepted, cost, look) in enumerate(calls, start=1):
-        if not controller.wants_draft():
+        if not controller.wants_draft:
+            controller.advance()
             continue
         scores = [0.9 ** (depth + 1) for depth in range(drafted)]
         tree = DraftTree(range(drafted), range(-1, drafted - 1), scores, [None] * drafted)
@@ -187,9 +188,11 @@ def test_looks_are_rationed_by_what_they_cost() -> None:
     def looks(cost: float) -> int:
         controller, count = DraftController(), 0
         for _ in range(300):
-            if controller.wants_draft():
+            if controller.wants_draft:
                 count += 1
                 controller.observe(EMPTY, EMPTY, [], 0.0, cost)
+            else:
+                controller.advance()
         return count
 
     assert looks(0.5 * LOOKS) == 300
