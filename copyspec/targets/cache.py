@@ -351,6 +351,15 @@ class Columns:
         return visible
 
 
+def check_rows(rows: int, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
+    """Raise ValueError if chains or trees do not match the session's rows."""
+    if len(chains) != rows or len(trees) != rows:
+        raise ValueError(f"the session has {rows} rows, got {len(chains)} chains and {len(trees)} trees")
+    if not all(map(len, chains)):
+        row = [len(chain) for chain in chains].index(0)
+        raise ValueError(f"the chain of row {row} is empty; it holds at least the last accepted token")
+
+
 def lay_out(
     starts: Sequence[int],
     chains: Sequence[Sequence[int]],

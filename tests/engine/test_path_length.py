@@ -97,7 +97,7 @@ def drafter(functions: set[Function]) -> set[Function]:
 @pytest.mark.skipif(not IS_COMPILED or COMPILED is None, reason="counts the compiled path")
 @pytest.mark.parametrize(
     ("edits", "first", "between", "outside"),
-    [(True, (83, 22), 60, 45), (False, (61, 19), 28, 28)],
+    [(True, (83, 21), 60, 45), (False, (61, 18), 28, 28)],
     ids=["edits", "no drafts"],
 )
 def test_functions_on_the_way(

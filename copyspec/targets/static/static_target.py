@@ -13,11 +13,11 @@ import torch
 
 from copyspec.forks import at_rest
 from copyspec.static_options import StaticOptions
+from copyspec.targets.causal import TreeSession, training_error
 from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
-from copyspec.targets.session import TreeSession, training_error
 from copyspec.targets.static import tree_attention
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
