@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from copyspec.budget import Budget
 from copyspec.drafters.base import ScoredDraft, observes, wanted_layers, wants_states
-from copyspec.drafters.copying.compiled import grow
 from copyspec.drafters.copying.context import CopyContext
-from copyspec.drafters.copying.drafter import NOTHING, CopyDrafter
+from copyspec.drafters.copying.drafter import NOTHING, CopyDrafter, grow
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Grown, Voice
 from copyspec.drafters.predictors.base import Predictor, paths
