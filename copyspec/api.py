@@ -16,6 +16,7 @@ from copyspec.engine.call import Call
 from copyspec.engine.call_options import check_options
 from copyspec.engine.comparison import compare_jobs
 from copyspec.engine.engine import Engine, Registry
+from copyspec.engine.inputs import parse_prompts, references
 from copyspec.engine.keywords import GenerateOptions
 from copyspec.engine.results import Chunk, Comparison, Result
 from copyspec.engine.unknown import reject_unknown
@@ -30,14 +31,13 @@ from copyspec.models.loading import (
 )
 from copyspec.models.model_kwargs import check_model_kwargs
 from copyspec.static_options import StaticOptions
-from copyspec.text.prompts import parse_prompts, references
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.text.prompts import ManyPrompts, OnePrompt
+    from copyspec.engine.inputs import ManyPrompts, OnePrompt
 
 __all__ = ["agenerate", "compare", "configure", "generate", "load", "references", "unload"]
 

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 
 def brief(value: object) -> str:
@@ -34,15 +34,6 @@ def plain_value(value: object) -> object:
         return float(value)
     tolist = getattr(value, "tolist", None)
     return tolist() if callable(tolist) else value
-
-
-def listed(name: str, value: Any) -> Sequence[Any]:
-    """The values of an option that may be a list with one per prompt. Raises ValueError for an empty list."""
-    if not isinstance(value, (list, tuple)):
-        return (value,)
-    if not value:
-        raise ValueError(f"{name} is an empty list; give one value for all prompts, or one per prompt")
-    return [plain_value(each) for each in value]
 
 
 def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -121,18 +112,6 @@ def check_ids(ids: Sequence[object], where: str) -> list[int]:
             raise ValueError(f"{where}[{i}] is not a token id: {brief(token)}; token ids are integers from 0")
         result.append(int(token))
     return result
-
-
-def encodable(text: str, where: str) -> str:
-    """Return `text`. Raises ValueError if it contains lone surrogates, which tokenizers cannot encode."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{where} holds a lone surrogate at character {error.start}: {text[error.start]!r}; no tokenizer reads it "
-            "(text.encode('utf-8', 'replace').decode() replaces such characters)"
-        ) from None
-    return text
 
 
 def is_panic(error: BaseException) -> bool:

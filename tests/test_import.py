@@ -94,7 +94,7 @@ def is_type_checking(node: ast.stmt) -> TypeGuard[ast.If]:
 
 def test_public_functions_are_not_hidden_by_modules_of_their_name() -> None:
     code = (
-        "import copyspec.api, copyspec.engine.comparison, copyspec.text.prompts; import copyspec;"
+        "import copyspec.api, copyspec.engine.comparison, copyspec.engine.inputs; import copyspec;"
         "print(callable(copyspec.compare) and callable(copyspec.references) and callable(copyspec.generate))"
     )
     assert run(code) == "True"

@@ -101,7 +101,7 @@ def test_pipelines_reach_decoding_through_the_engine_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "source", "found"),
     [
-        ("copyspec.text.prompts", "if TYPE_CHECKING:\n    from .chat import Message", "copyspec.text.chat"),
+        ("copyspec.text.codec", "if TYPE_CHECKING:\n    from .chat import Message", "copyspec.text.chat"),
         ("copyspec.pipelines.editing", "from . import files", "copyspec.pipelines.editing.files"),
         ("copyspec.pipelines.formats.m2", "def f():\n    from ..edits import diff", "copyspec.pipelines.edits.diff"),
         ("copyspec.api", "from copyspec.engine import aio", "copyspec.engine.aio"),

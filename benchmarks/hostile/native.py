@@ -34,7 +34,7 @@ from benchmarks.hostile.native_cases import copied, in_python, record, vary
 from benchmarks.hostile.native_traps import TrapError
 from benchmarks.hostile.native_wrong import make_tables, spoil
 from benchmarks.transcripts import machine, write_json
-from copyspec.drafters.copying import compiled
+from copyspec.drafters.copying import tables
 
 BASES = 400  # calls recorded from real drafts; all others are derived from them
 COMPARED = 20  # one valid call in this many is compared, since Python takes twenty times as long
@@ -99,7 +99,7 @@ def _call(module: Any, rng: Random, bases: Sequence[dict[str, Any]], number: int
         if kind == "starved":
             outcome.starved += 1
             after = rng.choice([rng.randrange(12), rng.randrange(200)])
-            _starved(module.make_tables, compiled.CONSTANTS, after)
+            _starved(module.make_tables, tables.CONSTANTS, after)
             found = _starved(module.grow, (*case.values(),), after)
         else:
             found = module.grow(*case.values())

@@ -12,8 +12,10 @@ from unittest import mock
 
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
-from copyspec.drafters.copying import compiled, growth
+from copyspec.drafters.copying import drafter as copying
+from copyspec.drafters.copying import growth
 from copyspec.drafters.copying.growth import Grown, Voice
+from copyspec.drafters.copying.tables import CONSTANTS
 from copyspec.drafters.predictors.base import Words
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import FORK, Source, SourceKind
@@ -80,11 +82,11 @@ def record(rng: Random, module: Any, most: int) -> list[Case]:
         return module.grow(*arguments)
 
     ngrams = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [[*map(ord, text)] for text in texts])
-    tables = module.make_tables(*compiled.CONSTANTS)  # once for all rows, so that a case need not contain them
+    tables = module.make_tables(*CONSTANTS)  # once for all rows, so that a case need not contain them
     with (
-        mock.patch.object(compiled, "COMPILED", SimpleNamespace(grow=grow, walk=module.walk, columns=module.columns)),
-        mock.patch.object(compiled, "_TABLES", tables),
-        mock.patch.object(compiled, "_BREAKING_TABLES", tables),
+        mock.patch.object(copying, "COMPILED", SimpleNamespace(grow=grow, walk=module.walk, columns=module.columns)),
+        mock.patch.object(copying, "TABLES", tables),
+        mock.patch.object(copying, "BREAKING_TABLES", tables),
     ):
         while len(cases) < most:
             _draft(rng, rng.choice([None, ngrams, ngrams]))

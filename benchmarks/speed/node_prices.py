@@ -24,8 +24,8 @@ import copyspec
 from benchmarks.transcripts import machine, ratio, write_json
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
+from copyspec.targets.causal import WrappedModel
 from copyspec.targets.linears import FastLinears
-from copyspec.targets.wrapped import WrappedModel
 from copyspec.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:

@@ -73,10 +73,10 @@ def _both_faiss() -> bool:
 
 
 def _drafting() -> str:
-    from copyspec.drafters.copying.compiled import IS_COMPILED
+    from copyspec.drafters.copying import native_module
     from copyspec.tree import COMPILED
 
-    if IS_COMPILED and COMPILED is not None:
+    if native_module.COMPILED is not None and COMPILED is not None:
         return "compiled"
     return f"in Python, a third as fast: {NOT_COMPILED}"
 

@@ -10,12 +10,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain, islice, pairwise
+from operator import add
 
 import torch
 
-from copyspec.budget import CostModel
+from copyspec.budget import Budget, CostModel
 from copyspec.decoding import reuse
-from copyspec.decoding.controller import fit
+from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import PassTimes
 from copyspec.decoding.picks import contrasted, pick
 from copyspec.decoding.requests import Request, StepOutput
@@ -24,11 +25,13 @@ from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import RowStates
-from copyspec.tree import EMPTY, DraftTree
+from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 from copyspec.verification.picking import best_picks
 
 REFILL_SHARE = 0.25
 """Share of the batch that must be free before rows join it: joining copies the caches of all rows."""
+
+PROBE_NODES = 2  # size of a trial draft from a drafter whose probabilities proved too high
 
 _AS_IT_IS = nullcontext()
 
@@ -291,3 +294,81 @@ def going(goes_on: Sequence[bool]) -> list[int]:
     count, places = sum(goes_on), list(range(len(goes_on)))
     last = [place for place in places[count:] if goes_on[place]]
     return [place if goes_on[place] else last.pop() for place in places[:count]]
+
+
+def fit(
+    controllers: Sequence[DraftController | None], trees: Sequence[DraftTree], budget: Budget
+) -> tuple[list[DraftTree], int]:
+    """Cut the trees of one pass to the nodes that are worth their cost; also return the largest size allowed.
+
+    All rows wait for the widest tree. The width maximises the expected tokens of all rows per unit of time, among
+    the widths whose cost stays within the drafting rows' allowance even if all drafts are wrong.
+    """
+    sizes = [len(tree.tokens) for tree in trees]
+    widest = max(sizes)
+    if not budget.costs or not widest:
+        return list(trees), budget.max_nodes
+    drafts: list[_Draft | None] = []
+    allowed = 0.0
+    for controller, tree, size in zip(controllers, trees, sizes, strict=True):
+        if controller is None or not size:
+            drafts.append(None)
+            continue
+        most = min(PROBE_NODES, size) if controller.is_probe and controller.trust < 1.0 else size
+        scale = 1.0 if controller.is_probe else controller.trust  # a trial after a pause is a fair one
+        drafts.append((tree.parents, tree.scores, scale, most))
+        allowed += max(0.0, controller.allowance)
+    chosen = COMPILED.fit if COMPILED is not None else _fit
+    limit, width, orders = chosen(drafts, budget.costs, widest, budget.max_nodes, allowed)
+    if not width:
+        return [EMPTY] * len(trees), limit
+    fitted = [
+        tree if size <= width and size <= len(order) else tree.only(order[:width])
+        for tree, size, order in zip(trees, sizes, orders, strict=True)
+    ]
+    return fitted, limit
+
+
+_Draft = tuple[Sequence[int], Sequence[float], float, int]
+"""Parents and scores of a tree, the factor for its scores, and how many of its nodes may be used."""
+
+
+def _fit(
+    drafts: Sequence[_Draft | None], costs: Sequence[float], widest: int, limit: int, allowed: float
+) -> tuple[int, int, list[list[int]]]:
+    """The largest size allowed, up to `limit`; the width that pays; and each draft's nodes, the most likely first.
+
+    `costs`: of passes with 0 to `limit` nodes; `widest`: nodes of the largest draft; `allowed`: plain passes that all
+    rows together may lose.
+    """
+    rows = len(drafts)
+    orders: list[list[int]] = []
+    gains = [0.0] * (widest + 1)  # summed over the rows: expected tokens of each row's n-th node
+    for draft in drafts:
+        if draft is None:
+            orders.append([])
+            continue
+        parents, scores, scale, most = draft
+        worth = believed(parents, scores, scale)
+        # Most likely nodes first, ties in stored order.
+        order = sorted(range(len(worth)), key=worth.__getitem__, reverse=True)[:most]
+        orders.append(order)
+        gains[1 : 1 + len(order)] = map(add, gains[1:], map(worth.__getitem__, order))
+    while limit and rows * (costs[limit] - 1.0) > allowed:
+        limit -= 1
+    expected, best, width = float(rows), rows / costs[0], 0
+    for n in range(1, min(widest, limit) + 1):
+        expected += gains[n]
+        if expected / costs[n] > best and rows * (costs[n] - 1.0) <= allowed:
+            best, width = expected / costs[n], n
+    return limit, width, orders
+
+
+def believed(parents: Sequence[int], scores: Sequence[float], scale: float) -> list[float]:
+    """The path probability of each node, multiplied by `scale` at every step of the path. [m]"""
+    worth: list[float] = []
+    for parent, score in zip(parents, scores, strict=True):
+        above, said = (1.0, 1.0) if parent == ROOT else (worth[parent], scores[parent])
+        likely = said > 0.0 and score > 0.0  # drafters of users may report anything, NaN too
+        worth.append(above * scale * (score / said if score < said else 1.0) if likely else 0.0)
+    return worth

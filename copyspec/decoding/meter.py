@@ -66,6 +66,8 @@ class Meter:
     def pause(self) -> None:
         """Record that the drafter was not asked, because its drafts do not pay at present."""
         self._decisions["paused"] += 1
+        if self.controller is not None:
+            self.controller.advance()
 
     def count(self, tree: DraftTree, path: Sequence[int], budget: Budget, sizes: Sequence[int], allowed: int) -> None:
         """Record that a pass, of trees of `sizes`, verified `tree` and accepted `path`. `allowed`: most nodes that a

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.controller import DraftController
+from copyspec.decoding.controller import SHARE, DraftController
 from copyspec.decoding.departures import Departures
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
@@ -57,9 +57,18 @@ class Row:
             if started > longest:
                 raise ValueError(f"a prompt of {started} tokens does not fit into the model's context of {longest}")
             self.limit = min(self.limit, longest - started + 1)
-        self.picker = Picker(request.sampling, request.processors, self.chain, self.limit, target.device)
-        self.takes_argmax = self.picker.is_argmax and request.rule is None
+        sampling = request.sampling
+        self.takes_argmax = (
+            sampling.is_greedy
+            and sampling.repetition_penalty == 1.0
+            and not (sampling.logit_bias or request.processors)
+            and request.rule is None
+        )
         """Whether its tokens are the argmax of the raw logits, which a batch computes for all rows at once."""
+        self._device = target.device
+        self._picker: Picker | None = None
+        if not self.takes_argmax:
+            self._picker = Picker(sampling, request.processors, self.chain, self.limit, target.device)
         self._origins: list[Origin | None] = []
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
@@ -82,8 +91,15 @@ class Row:
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
         self._clock = (costs := costs or CostModel()).clock
-        controller = DraftController(costs.start) if adaptive and self._drafter is not None else None
+        controller = DraftController(costs.start + SHARE) if adaptive and self._drafter is not None else None
         self.meter = Meter(costs, request.sources, request.eos_token_ids, controller)
+
+    @property
+    def picker(self) -> Picker:
+        """Picks the row's tokens. One that takes the argmax needs it only beside rows that do not."""
+        if self._picker is None:
+            self._picker = Picker(self.request.sampling, (), (), 0, self._device)
+        return self._picker
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the row's draft: empty without a drafter, and while drafting does not pay."""
@@ -92,7 +108,7 @@ class Row:
         room = self.limit - len(self.output) - 1
         if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0:
             return EMPTY
-        if (controller := self.meter.controller) is not None and not controller.wants_draft():
+        if (controller := self.meter.controller) is not None and not controller.wants_draft:
             self.meter.pause()
             return EMPTY
         started = self._clock()
@@ -180,13 +196,14 @@ class Row:
 
     def replay(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output as if they had been picked. Ends the row at a stop condition or its limit."""
-        if not self.output:
-            self.picker.key_noise_from(0)
+        if self._picker is not None and not self.output:
+            self._picker.key_noise_from(0)
         if not tokens and self.output:
             return
         for token in tokens:
             self.output.append(token)
-            self.picker.append(token)
+            if self._picker is not None:
+                self._picker.append(token)
             self.finish = self._check(token)
         self._origins.extend([None] * len(tokens))
         self._reported = len(self.output)
@@ -209,8 +226,8 @@ class Row:
                     break
             count = len(output) - before
             tokens = tokens[:count]
-        if not self.takes_argmax:
-            self.picker.extend(tokens)
+        if self._picker is not None:
+            self._picker.extend(tokens)
         if self._keep_margins:
             self._margins += [picks.margin(node) for node in (ROOT, *path)[:count]]
         if self._departures is not None:

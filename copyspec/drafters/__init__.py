@@ -28,7 +28,7 @@ def create(
     """Make the drafter of one row.
 
     `sources`: the list that `Origin.source` is an index into.
-    `eos_token_ids`: of several, the one that the prompt used last is drafted (chat templates end every turn with it).
+    `eos_token_ids`: see `CopyDrafter`.
     `continues_prompt`: the last source of kind `prompt` stands directly before the output. It is false for
     encoder-decoder models, where that source is followed as the edited text if there is no other.
     `predictors`: factories of the row's predictors, which draft beside the copies, or alone if `copies` is false.
@@ -39,18 +39,10 @@ def create(
     models = [make() for make in predictors]
     if models and not copies:
         return PredictorDrafter(models)
-    eos = _last_used(sources, eos_token_ids) if len(eos_token_ids) > 1 else min(eos_token_ids, default=None)
     if models:
-        return BlendDrafter(sources, models, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
+        return BlendDrafter(
+            sources, models, eos=eos_token_ids, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks
+        )
     return CopyDrafter(
-        sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks, at_once=at_once
+        sources, eos=eos_token_ids, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks, at_once=at_once
     )
-
-
-def _last_used(sources: Sequence[Source], eos_token_ids: Collection[int]) -> int:
-    for source in reversed(sources):
-        if source.kind == "prompt":
-            for token in reversed(source.tokens):
-                if token in eos_token_ids:
-                    return token
-    return min(eos_token_ids)

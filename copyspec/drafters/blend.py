@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
 from copyspec.drafters.base import ScoredDraft, observes, wanted_layers, wants_states
-from copyspec.drafters.copying.compiled import grow
 from copyspec.drafters.copying.context import CopyContext
-from copyspec.drafters.copying.drafter import NOTHING, CopyDrafter
+from copyspec.drafters.copying.drafter import NOTHING, CopyDrafter, grow
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Grown, Voice
 from copyspec.drafters.predictors.base import Predictor, paths
@@ -60,7 +59,7 @@ class BlendDrafter(_Observing, CopyDrafter):
         sources: Sequence[Source],
         predictors: Sequence[Predictor],
         *,
-        eos: int | None,
+        eos: Collection[int] | int | None,
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
         breaks: Set[int] = frozenset(),

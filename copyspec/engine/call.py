@@ -1,26 +1,40 @@
-"""A call: the prompts an engine has accepted, and the ways to wait for their results (whole or streamed, thread or
-task)."""
+"""A call: the ways to wait for its results (whole or streamed, thread or task), and its requests as the scheduler holds
+them: a Ticket per caller, a Lane per running batch. Tickets and lanes are accessed with the scheduler's lock held.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, NoReturn
+from time import monotonic
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from copyspec.decoding.requests import Request, StepOutput
 from copyspec.engine.streaming import ChunkMaker
 
 if TYPE_CHECKING:
-    from copyspec.decoding.requests import StepOutput
+    import asyncio
+    import threading
+
     from copyspec.engine.jobs import Job
     from copyspec.engine.results import Chunk, Result
-    from copyspec.engine.scheduler import CallScheduler
-    from copyspec.engine.tickets import Ticket
 
 
 class CancelledCallError(RuntimeError):
     """Raised in a caller that waits for a cancelled call."""
+
+
+class StepSource(Protocol):
+    """What a call needs of its `CallScheduler`, which imports this module."""
+
+    def steps(self, ticket: Ticket, timeout: float | None = None) -> Iterator[list[StepOutput]]: ...
+
+    def asteps(self, ticket: Ticket, timeout: float | None = None) -> AsyncGenerator[list[StepOutput], None]: ...
+
+    def cancel(self, ticket: Ticket, error: BaseException | None = None) -> None: ...
 
 
 @dataclass(eq=False, repr=False)
@@ -30,7 +44,7 @@ class Call:
     Decoding advances only while somebody waits for this call or for another that shares its batch.
     """
 
-    _scheduler: CallScheduler
+    _scheduler: StepSource
     _ticket: Ticket
     jobs: Sequence[Job]
     is_single: bool  # a single prompt was given, not a list
@@ -109,3 +123,200 @@ class Chunks(Iterator["Chunk"]):
         """End decoding; the iterator yields no more chunks."""
         self._chunks = iter(())
         self._call.drop()
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """The queued requests of one caller."""
+
+    requests: Iterator[Request | None]
+    """Read in the caller's own thread, as far as a batch has room; a None means that no request is available yet."""
+    room: int  # of a batch
+    loop: asyncio.AbstractEventLoop | None = None  # that waits for the ticket, until `arrived` is set
+    arrived: asyncio.Event | None = None
+    lane: Lane = field(init=False)
+    is_cancelled: bool = False  # set without a lock by whoever stops waiting, which may be the garbage collector
+    waiting: deque[tuple[int, Request]] = field(default_factory=deque)
+    count: int = 0  # requests taken so far
+    is_exhausted: bool = False  # all requests are taken
+    running: int = 0  # rows
+    outputs: deque[list[StepOutput]] = field(default_factory=deque)  # of steps, not yet taken
+    _error: BaseException | None = None
+
+    @property
+    def expects(self) -> bool:
+        """Whether the caller has something to wait for."""
+        is_fed = not (self.is_exhausted or self.is_cancelled)
+        return bool(self.outputs or self._error or self.running or self.waiting or is_fed)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a forward pass would advance it."""
+        return not self.is_cancelled and bool(self.running or self.waiting)
+
+    @property
+    def is_present(self) -> bool:
+        """Whether one of its rows is running or may still begin."""
+        return bool(self.running) or not (self.is_cancelled or (self.is_exhausted and not self.waiting))
+
+    def fill(self) -> None:
+        """Take requests until a batch would be full."""
+        while not (self.is_exhausted or self.is_cancelled) and len(self.waiting) + self.running < self.room:
+            try:
+                request = next(self.requests)
+            except StopIteration:
+                self.is_exhausted = True
+                return
+            if request is None:
+                return
+            self.waiting.append((self.count, replace(request, owner=self)))
+            self.count += 1
+
+    def take(self) -> list[StepOutput] | None:
+        """The oldest outputs not yet taken; None if there are none. Raises the error that ended the ticket."""
+        if self.outputs:
+            return self.outputs.popleft()
+        if self._error is not None:
+            error, self._error = self._error, None
+            self.is_exhausted = True
+            raise error
+        # An empty list tells the caller to supply more requests: nothing else is pending.
+        return [] if not (self.running or self.waiting or self.is_exhausted) else None
+
+    def fail(self, error: BaseException) -> None:
+        """End all rows with an error, which is raised in the caller."""
+        if self._error is None and not self.is_cancelled:
+            self._error = error
+        self.is_cancelled = True
+        self.waiting.clear()
+        self.wake()
+
+    def wake(self) -> None:
+        """Notify the event loop that waits, if one does."""
+        if self.loop is not None and self.arrived is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.arrived.set)
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """One running batch and the callers whose requests run in it or wait for a row."""
+
+    decode: Callable[[Iterable[Request | None]], Generator[list[StepOutput], None, None]]
+    lock: threading.Lock  # the scheduler's, which is held around every method except `take`
+    tickets: deque[Ticket] = field(default_factory=deque)
+    """Live callers; they take turns for free rows, the first one next."""
+    worker: threading.Thread | None = None
+    driver: int | None = None  # ident of the thread that runs a step
+    steps: Generator[list[StepOutput], None, None] | None = None  # of the batch; None: the next step starts one
+    only: Ticket | None = None  # whose requests alone may join the batch; None: those of all callers
+    rows: dict[int, tuple[Ticket, int]] = field(default_factory=dict)
+    """Row of the batch -> its ticket and the index of the request."""
+    count: int = 0  # rows of the batch so far
+
+    @property
+    def running(self) -> int:
+        """Number of running rows."""
+        return len(self.rows)
+
+    @property
+    def needs_worker(self) -> bool:
+        """Whether there is work that no caller drives itself."""
+        if self.driver is not None or not any(ticket.is_active for ticket in self.tickets):
+            return False
+        live = [ticket for ticket in self.tickets if not ticket.is_cancelled]
+        return len(live) > 1 or live[0].arrived is not None
+
+    def deliver(self, outputs: Sequence[StepOutput]) -> None:
+        """Hand each caller the outputs of its rows from one step."""
+        parts: dict[Ticket, list[StepOutput]] = {}
+        ended = False
+        for output in outputs:
+            ticket, index = self.rows[output.row]
+            if output.finish is not None:
+                ended = True
+                del self.rows[output.row]
+                ticket.running -= 1
+            output.row = index
+            parts.setdefault(ticket, []).append(output)
+        for ticket, part in parts.items():
+            if not ticket.is_cancelled:
+                ticket.outputs.append(part)
+                if ticket.arrived is not None:
+                    ticket.wake()
+        if ended:
+            self._prune()
+
+    def fail(self, error: BaseException, alone: Ticket | None = None) -> Generator[list[StepOutput], None, None] | None:
+        """Drop the batch after an error and pass the error to the callers whose rows ran. Waiting requests run in a new
+        batch. If no row ran, no request can start and all callers get the error, except that an interrupt goes to
+        `alone`, the caller that was driving.
+
+        Returns the step generator, to be closed by the caller without the lock: an interrupt may have come before or
+        after the step, and closing takes the model's lock, whose holder may be waiting for this one.
+        """
+        failed = {ticket for ticket, _ in self.rows.values()} or (
+            {alone} if alone is not None and not isinstance(error, Exception) else set(self.tickets)
+        )
+        self.rows.clear()
+        steps, self.steps = self.steps, None
+        for ticket in failed:
+            ticket.running = 0
+            ticket.fail(error)
+        self._prune()
+        return steps
+
+    def fail_all(self, error: BaseException) -> Generator[list[StepOutput], None, None] | None:
+        """Pass the error to all callers. Returns what `fail` does."""
+        steps = self.fail(error)
+        for ticket in tuple(self.tickets):
+            ticket.fail(error)
+        self._prune()
+        return steps
+
+    def abandoned(self) -> Generator[list[StepOutput], None, None] | None:
+        """The step generator of a batch that nobody waits for, to be closed by the caller without the lock; else
+        None."""
+        if self.driver is not None or not all([ticket.is_cancelled for ticket in self.tickets]):
+            return None
+        steps, self.steps = self.steps, None
+        for ticket, _ in self.rows.values():
+            ticket.running = 0
+        self.rows.clear()
+        self.tickets.clear()
+        return steps
+
+    def take(self) -> Iterator[Request | None]:
+        """Yield requests for the batch, one from each caller in turn; None if nobody waits."""
+        while True:
+            request = None
+            with self.lock:
+                for _ in range(len(self.tickets)):
+                    ticket = self.tickets[0]
+                    self.tickets.rotate(-1)  # to the back, so that a caller with many requests does not delay others
+                    if ticket.waiting and not ticket.is_cancelled and self.only in (None, ticket):
+                        index, request = ticket.waiting.popleft()
+                        ticket.running += 1
+                        self.rows[self.count] = ticket, index
+                        self.count += 1
+                        break
+            yield request
+
+    def _prune(self) -> None:
+        self.tickets = deque(ticket for ticket in self.tickets if ticket.is_present)
+
+
+class TimeLimit:
+    """A deadline for a caller's waiting."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._deadline = None if seconds is None else monotonic() + seconds
+
+    def left(self) -> float | None:
+        """Remaining seconds, at least 0; None: no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - monotonic())
+
+    def error(self) -> TimeoutError:
+        return TimeoutError(
+            f"no complete answer within timeout={self._seconds!r} seconds; give it more, or fewer new tokens"
+        )

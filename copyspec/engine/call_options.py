@@ -21,8 +21,6 @@ from copyspec.checks import (
     check_strings,
     check_type,
     check_whole,
-    encodable,
-    listed,
     plain_value,
 )
 from copyspec.engine.datastores import TokenStore, check_datastores
@@ -38,6 +36,7 @@ from copyspec.engine.option_checks import (
 )
 from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.text.codec import encodable
 from copyspec.verification.contrast import DEFAULT_CUTOFF, DEFAULT_STRENGTH, ContrastOptions
 from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, decides_apart
 
@@ -257,8 +256,13 @@ class CallOptions:
         if len(limits) == 2 and self.max_new_tokens != self.max_tokens:
             given = " and ".join(f"{name}={brief(limit)}" for name, limit in limits.items())
             raise ValueError(f"{given} are two names for one limit; give one")
-        each = [check_count(name, limit) for name, limit in limits.items() for limit in listed(name, limit)]
-        return {"limit": max(each, default=None)}
+        most = 0
+        for name, limit in limits.items():
+            for each in listed(name, limit):
+                if type(each) is not int or each not in _COUNTS:
+                    check_count(name, each)
+                most = max(most, each)
+        return {"limit": most or None}
 
     def _stops(self) -> dict[str, object]:
         stop = self.stop
@@ -372,6 +376,8 @@ _DERIVED: Sequence[tuple[Callable[[CallOptions], Mapping[str, object]], Set[str]
 )
 """The functions that derive attributes, in this order, and the options that each depends on."""
 
+_COUNTS = range(1, 1 << 31)  # ints that need no check as numbers of tokens
+_PLAIN = (bool, int, float, str)  # types that `plain_value` leaves as they are
 _PER_PROMPT = ("max_new_tokens", "max_tokens", "temperature", "seed")
 
 
@@ -382,11 +388,22 @@ def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> Ca
     if not given.keys() <= known:
         reject_unknown(given, known)
     values: Any = {
-        name: plain_value(value) if name in _PER_PROMPT or isinstance(value, Number) else value
+        name: plain_value(value)
+        if type(value) not in _PLAIN and (name in _PER_PROMPT or isinstance(value, Number))
+        else value
         for name, value in given.items()
         if value is not None and name in _DEFAULTS
     }
     return CallOptions(**values)
+
+
+def listed(name: str, value: Any) -> Sequence[Any]:
+    """The values of an option that may be a list with one per prompt. Raises ValueError for an empty list."""
+    if not isinstance(value, (list, tuple)):
+        return (value,)
+    if not value:
+        raise ValueError(f"{name} is an empty list; give one value for all prompts, or one per prompt")
+    return [plain_value(each) for each in value]
 
 
 OPTIONS = tuple(each.name for each in fields(CallOptions) if each.init)

@@ -12,9 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from copyspec.checks import brief, encodable
+from copyspec.checks import brief
 from copyspec.drafters.own import DraftContext
 from copyspec.forks import at_rest
+from copyspec.text.codec import encodable
 from copyspec.tree import EMPTY, DraftTree
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.sequence import RewindableSequence
-from copyspec.engine import generation_config
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import MAX_THREADS, CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels, LoadedModel
@@ -43,8 +42,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
+    from copyspec.engine.inputs import ManyPrompts, OnePrompt
     from copyspec.engine.keywords import GenerateOptions
-    from copyspec.text.prompts import ManyPrompts, OnePrompt
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ class Engine:
         self._jobs = JobMaker(
             self._target,
             self.codec,
-            partial(generation_config.read, model),
+            model,
             limit,
             self._drafting,
             self.prefix_cache,
@@ -206,7 +205,7 @@ class Engine:
         """`submit` with options that are already checked."""
         with self.scheduler.arriving():
             maker = self._current_jobs()
-            options = maker.settings(options).followed(options)
+            options = maker.followed(options)
             prompts, single = gather(prompt, references, options)
             jobs = maker.make(prompts, options)
             requests = [job.request for job in jobs]
@@ -243,7 +242,7 @@ class Engine:
 
     def followed(self, options: CallOptions) -> CallOptions:
         """Fill in the sampling options that the call leaves open from the model's generation_config."""
-        return self._current_jobs().settings(options).followed(options)
+        return self._current_jobs().followed(options)
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()

@@ -12,8 +12,8 @@ from copyspec.engine.jobs import Job
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.inputs import OnePrompt
     from copyspec.engine.results import Result
-    from copyspec.text.prompts import OnePrompt
 
 
 @dataclass(frozen=True, slots=True)

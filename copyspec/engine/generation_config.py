@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import WARNING, getLogger
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,7 +44,6 @@ class Settings:
     eos_token_ids: frozenset[int]
     stops: tuple[str, ...]  # strings that end an output
     has_processors: bool
-    noted: set[str]  # what was logged about the model's configs
 
     @classmethod
     def of(cls, config: GenerationConfig, vocab_size: int, noted: set[str]) -> Settings:
@@ -58,33 +57,7 @@ class Settings:
             if text not in noted:
                 noted.add(text)
                 logger.log(level, text)
-        return cls(config, deepcopy(vars(config)), eos, stops, has_processors, noted)
-
-    def followed(self, options: CallOptions) -> CallOptions:
-        """The options, with the config's sampling settings where the call gives none, as in `generate`; they are logged
-        once."""
-        changes: dict[str, Any] = {}
-        config = self.config
-        if options.temperature is None and config.do_sample:
-            changes["temperature"] = 1.0 if config.temperature is None else config.temperature
-            if options.top_k is None and config.top_k is None:
-                changes["top_k"] = GENERATE_TOP_K
-        if changes.get("temperature") or not options.sampling.is_greedy:
-            for name in ("top_k", "top_p", "min_p"):
-                value = getattr(config, name, None)
-                if getattr(options, name) is None and value is not None:
-                    changes[name] = value
-        if options.max_time is None and config.max_time is not None:
-            changes["max_time"] = config.max_time
-        if options.n > 1 and options.temperature is None:
-            changes.setdefault("temperature", 0.0)
-        result = replace(options, **changes) if changes else options
-        if changes or options.limit is None:
-            text = sampling_summary(options, result, config)
-            if text and text not in self.noted:
-                self.noted.add(text)
-                logger.info("%s", text)
-        return result
+        return cls(config, deepcopy(vars(config)), eos, stops, has_processors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +227,7 @@ def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor
     """Logits processors of the output's config, in the order of `GenerationMixin._get_logits_processor`.
 
     `penalise=False` leaves out the config's repetition penalty, because the caller gave one. Sampling settings are not
-    included: `Settings.followed` copies them into the call's options. Raises ValueError for settings that transformers
+    included: `JobMaker.followed` copies them into the call's options. Raises ValueError for settings that transformers
     rejects.
     """
     try:

@@ -17,7 +17,7 @@ from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
 from copyspec.engine.constraints import Constraints
 from copyspec.engine.datastores import Datastores
-from copyspec.engine.inputs import InputEncoder
+from copyspec.engine.inputs import InputEncoder, Prompt
 from copyspec.engine.language import Language
 from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
 from copyspec.engine.results import Change, Result, Span
@@ -25,7 +25,6 @@ from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.text.codec import Codec
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
-from copyspec.text.prompts import Prompt
 from copyspec.text.stops import CriterionStop, StopStrings, text_of
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
@@ -34,7 +33,7 @@ from copyspec.views.pass_trace import Trace
 from copyspec.views.recording import TraceRecorder, voice
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, LogitsProcessor
+    from transformers import LogitsProcessor, PreTrainedModel
 
     from copyspec.decoding.requests import StopCondition
     from copyspec.drafters.base import Drafter
@@ -156,14 +155,14 @@ class JobMaker:
         self,
         target: Target,
         codec: Codec,
-        config: Callable[[CallOptions], GenerationConfig],
+        model: PreTrainedModel,
         encoder_limit: int | None,
         drafting: DraftModels | None = None,
         prefixes: PrefixCache | None = None,
     ) -> None:
-        """`config` is called once per call. `encoder_limit`: most tokens the encoder reads; None if there is no encoder
-        or no limit. `drafting`: the models that `draft_model` and `contrast` name. `prefixes`: the cache of calls with
-        `prefix_cache=True`."""
+        """`model`: the target's, whose generation_config every call reads. `encoder_limit`: most tokens the encoder
+        reads; None if there is no encoder or no limit. `drafting`: the models that `draft_model` and `contrast` name.
+        `prefixes`: the cache of calls with `prefix_cache=True`."""
         self._prefixes = prefixes
         self._drafting = drafting
         self._encoder = InputEncoder(target, codec, encoder_limit)
@@ -172,7 +171,7 @@ class JobMaker:
         self._language = Language(codec, target.vocab_size)
         self._target = target
         self._codec = codec
-        self._read_config = config
+        self._model = model
         self._noted: set[str] = set()
         self._settings: generation_config.Settings | None = None  # of the last config
 
@@ -211,10 +210,41 @@ class JobMaker:
 
     def settings(self, options: CallOptions) -> generation_config.Settings:
         """The model's current generation_config with the call's changes."""
-        config, settings = self._read_config(options), self._settings
-        if settings is None or vars(config) != settings.values:  # the user may change the config at any time
+        own, settings = self._model.generation_config, self._settings
+        is_own = options.generation_config is None and options.min_new_tokens is None and not options.stop_ids
+        # The user may change the config, or set another one, at any time.
+        if settings is not None and is_own and own is settings.config and vars(own) == settings.values:
+            return settings
+        config = generation_config.read(self._model, options)
+        if settings is None or vars(config) != settings.values:
             settings = self._settings = generation_config.Settings.of(config, self._target.vocab_size, self._noted)
         return settings
+
+    def followed(self, options: CallOptions) -> CallOptions:
+        """The options, with the sampling settings of the generation_config where the call gives none, as in `generate`;
+        they are logged once."""
+        config = self.settings(options).config
+        changes: dict[str, Any] = {}
+        if options.temperature is None and config.do_sample:
+            changes["temperature"] = 1.0 if config.temperature is None else config.temperature
+            if options.top_k is None and config.top_k is None:
+                changes["top_k"] = generation_config.GENERATE_TOP_K
+        if changes.get("temperature") or not options.sampling.is_greedy:
+            for name in ("top_k", "top_p", "min_p"):
+                value = getattr(config, name, None)
+                if getattr(options, name) is None and value is not None:
+                    changes[name] = value
+        if options.max_time is None and config.max_time is not None:
+            changes["max_time"] = config.max_time
+        if options.n > 1 and options.temperature is None:
+            changes.setdefault("temperature", 0.0)
+        result = replace(options, **changes) if changes else options
+        if changes or options.limit is None:
+            text = generation_config.sampling_summary(options, result, config)
+            if text and text not in self._noted:
+                self._noted.add(text)
+                logger.info("%s", text)
+        return result
 
     def _job(
         self,
@@ -284,7 +314,7 @@ class JobMaker:
         options: CallOptions,
         own: Sequence[DrafterFactory],
     ) -> Callable[[], Drafter]:
-        from copyspec import drafters
+        from copyspec.drafters import CopyDrafter, create
 
         known = frozenset([token for token in eos if 0 <= token < self._target.vocab_size])
         predictors: list[MakePredictor] = []
@@ -292,16 +322,15 @@ class JobMaker:
             predictors += self._drafting.predictors(options.draft_models)
         if options.datastores:
             predictors += self._datastores.predictors(options.datastores)
-        builtin = partial(
-            drafters.create,
-            sources,
-            known,
-            continues_prompt=not self._target.is_encoder_decoder,
-            predictors=[partial(make, row) for make in predictors],
-            copies=options.copies,
-            ngrams=self._language.ngrams if options.copies else None,
-            breaks=self._codec.breaks if options.copies else frozenset(),
-        )
+        copying: dict[str, Any] = {
+            "continues_prompt": not self._target.is_encoder_decoder,
+            "ngrams": self._language.ngrams if options.copies else None,
+            "breaks": self._codec.breaks if options.copies else frozenset(),
+        }
+        builtin: Callable[[], Drafter] = partial(CopyDrafter, sources, eos=known, **copying)
+        if predictors:
+            voices = [partial(make, row) for make in predictors]
+            builtin = partial(create, sources, known, predictors=voices, copies=options.copies, **copying)
         if not own:
             return builtin
         drafts = options.copies or predictors

@@ -10,10 +10,10 @@ import threading
 from collections import Counter, OrderedDict
 from pathlib import Path
 
+from copyspec.engine.spans import Reference
 from copyspec.filesystem import locked, open_regular, replacing
 from copyspec.forks import at_rest
 from copyspec.json_strings import JSONStrings
-from copyspec.text.prompts import Reference
 
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 4_000_000

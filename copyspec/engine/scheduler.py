@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.engine.tickets import Lane, Ticket, TimeLimit
+from copyspec.engine.call import Lane, Ticket, TimeLimit
 from copyspec.forks import at_rest
 
 if TYPE_CHECKING:

@@ -21,6 +21,19 @@ SHORT = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """One reference, as text or as token ids."""
+
+    name: str
+    index: int | None
+    """Index in the caller's `references`; None for predictions, edited texts and ambient references."""
+    text: str | None = None
+    ids: Sequence[int] | None = None
+    kind: str = "reference"
+    """The kind shown in spans. Kinds other than `reference` have no known relevance and get the prior of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
 class NamedSource:
     """A source with the name and kind that the caller sees."""
 

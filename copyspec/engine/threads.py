@@ -1,8 +1,17 @@
-"""Runs forward passes: under the locks of their models and, on a CPU, on the best number of torch's threads."""
+"""Runs forward passes: under the locks of their models and, on a CPU, on the best number of torch's threads.
+
+The threads of one pass synchronise some hundred times. If another program occupies a core, each of these waits may last
+a time slice of the operating system: two threads were 10 to 100 times slower than one with a busy program on each of
+two cores, and hardly faster on free cores for a small model. The number is therefore chosen by measuring passes that
+run anyway: their times are compared between thread counts, and a pass that takes far longer than expected triggers a
+trial of fewer threads.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter, sleep, thread_time
@@ -12,12 +21,13 @@ import torch
 
 from copyspec import forks
 from copyspec.engine.cores import Load, allowed, held_by_others
-from copyspec.engine.thread_choice import ThreadChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.budget import CostModel
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -25,6 +35,109 @@ SMALL = 32_000_000
 """Number of parameters up to which a model starts with one thread, which reads its weights in some ten milliseconds. A
 larger one starts with the program's threads less the cores that others use: on one thread a long prompt would take
 minutes."""
+
+PAYS = 0.8
+"""Doubling the threads must reduce the pass time to this fraction, else the smaller number is kept: extra threads take
+cores that others may need, and beside a busy program they cost far more than they gain."""
+
+STAYS = 0.95
+"""A count at which a model starts is halved if it does not reduce the pass time to this fraction of that at half the
+threads. The passes compared read a few tokens; prompts and large drafts, which are limited by arithmetic, gain more."""
+
+TRIES = 3  # passes per trial
+LATE = 4  # latest passes at the current count that a trial is compared with
+HOPELESS = 2.0  # times the mean of those latest passes: a trial of more threads stops at the first pass this slow
+SLOW = 3.0
+"""Times the expected time: two passes in a row this slow trigger a trial of fewer threads."""
+
+WAITING = 1.5
+"""Ratio of wall time to processor time above which the threads are waiting for cores. Free cores: 1.0."""
+WAITED = 0.03  # minimum seconds lost in such waits: more than a few time slices
+FREE = 1.2  # ratio of wall to processor time below which the core of this thread seems free
+
+MEMORY = 0.6  # weight of earlier passes in the times that WAITING and FREE refer to
+FIRST_WAIT = 2.0  # seconds of passes before more threads are tried, so that short calls are not used for trials
+MOST_WAIT = 600.0
+STAKE = 50.0  # seconds of passes before the next trial per second lost by the last one: at most 2 % overhead
+LEAST_PASS = 1e-3  # seconds; shorter passes lose as much to starting threads as they gain
+
+
+class ThreadChoice:
+    """The thread count of one model. It does not use torch: the caller asks before a pass and reports its time."""
+
+    def __init__(self, start: int) -> None:
+        """`start`: threads of the first pass."""
+        self.count = max(1, start)
+        """Threads of passes outside trials."""
+        self._tried = 0  # threads of the running trial; 0: none
+        self._trial: list[float] = []
+        self._late: deque[float] = deque(maxlen=LATE)
+        self._is_measured = self.count == 1
+        self._wall = self._used = 0.0
+        self._since = self._lost = 0.0
+        self._wait = FIRST_WAIT
+
+    def next(self, bound: int) -> int:
+        """Threads of the next pass, at most `bound`."""
+        return min(self._tried or self.count, bound)
+
+    def observe(self, count: int, bound: int, seconds: float, used: float, ratio: float | None) -> None:
+        """Record a pass on `count` threads: its wall time `seconds`, the processor time `used` by its first thread, and
+        its time over the expected time, `ratio` (None if nothing was expected)."""
+        self._since += seconds
+        self._wall = MEMORY * self._wall + seconds
+        self._used = MEMORY * self._used + used
+        if count > 1 and self._is_waiting:
+            self._settle(count // 2, "its threads wait for cores that other programs hold")
+            self._wait = min(max(2 * self._wait, STAKE * (seconds - used)), MOST_WAIT)
+        elif self._tried:
+            if count == self._tried and ratio is not None:
+                self._try(ratio, seconds)
+        elif count == self.count:
+            if ratio is not None:
+                self._late.append(ratio)
+            self._tried = self._to_try(bound, seconds) if len(self._late) > 1 else 0
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._wall > WAITING * self._used and self._wall - self._used > WAITED
+
+    def _to_try(self, bound: int, seconds: float) -> int:
+        """Another thread count if it is time for a trial, else 0."""
+        late = list(self._late)
+        is_slow = min(late[-2:]) > SLOW
+        if self.count > 1 and (is_slow or (not self._is_measured and len(late) == LATE)):
+            return self.count // 2
+        is_free = self._wall < FREE * self._used
+        if self.count < bound and self._since > self._wait and seconds > LEAST_PASS and is_free:
+            return min(2 * self.count, bound)
+        return 0
+
+    def _try(self, ratio: float, seconds: float) -> None:
+        """Add one pass to the trial; decide after the last one. `now`, `tried`: mean ratios at the current count and at
+        the tried one."""
+        self._trial.append(ratio)
+        now, tried = sum(self._late) / len(self._late), sum(self._trial) / len(self._trial)
+        self._lost += max(0.0, 1.0 - now / ratio) * seconds
+        is_more = self._tried > self.count
+        if len(self._trial) < TRIES and not (is_more and ratio > HOPELESS * now):
+            return
+        if tried < PAYS * now if is_more else tried < now / STAYS:
+            self._settle(self._tried, f"passes take {tried / now:.2f} of the time")
+            self._is_measured = is_more or self.count == 1
+        else:
+            self._wait = min(max(2 * self._wait, STAKE * self._lost), MOST_WAIT)
+            self._settle(self.count, "")
+
+    def _settle(self, count: int, why: str) -> None:
+        """End any trial and use `count` threads from now on."""
+        if count != self.count:
+            logger.info("%d threads of torch instead of %d: %s", count, self.count, why)
+            self._wait = FIRST_WAIT
+        self.count, self._is_measured = count, True
+        self._tried, self._trial = 0, []
+        self._late.clear()
+        self._wall = self._used = self._since = self._lost = 0.0
 
 
 class _Seen(threading.local):

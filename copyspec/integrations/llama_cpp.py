@@ -15,9 +15,10 @@ import numpy as np
 from copyspec import drafters
 from copyspec.budget import Budget
 from copyspec.checks import check_count, shown
+from copyspec.engine.inputs import parse_edits, parse_prediction, parse_references
+from copyspec.engine.spans import Reference
 from copyspec.integrations.costs import StepCosts
 from copyspec.sources import Source, SourceKind
-from copyspec.text.prompts import Reference, parse_edits, parse_prediction, parse_references
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

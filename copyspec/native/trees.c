@@ -1,9 +1,9 @@
 /* The module `_trees`: operations on chains and draft trees in every forward pass, without Python's time per node.
 
    `is_sound` is the fast check in tree.py's `fault`, `accepted` that in verification/walk.py, `lay_out` is `_fill` of
-   targets/columns.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
-   `fit` and `record` are `_fit` and `_record` of decoding/controller.py. They are described there and return the same,
-   bit by bit. Every number is checked when it is read, so that no access is outside an array. */
+   targets/cache.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
+   `fit` is `_fit` of decoding/loop.py and `record` `_record` of decoding/controller.py. They are described there and
+   return the same, bit by bit. Every number is checked when it is read, so that no access is outside an array. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -536,7 +536,7 @@ compare_ranked(const void *left, const void *right)
     return one->node < other->node ? -1 : 1;
 }
 
-/* Rank the nodes of a tree by their believed probabilities: `believed` of controller.py, then a stable sort. `believed`
+/* Rank the nodes of a tree by their believed probabilities: `believed` of loop.py, then a stable sort. `believed`
    and `ranked` have room for all nodes. */
 static int
 rank(PyObject *parents, PyObject *scores, double scale, double *believed, Ranked *ranked)

@@ -1,31 +1,270 @@
-"""Decoder-only targets, which run prefill and draft trees through the model's public forward."""
+"""Decoder-only targets, which run prefill and draft trees through the model's public forward, and what they share with
+encoder-decoder targets: the model with the facts read from it, and sessions, which hold rows in a tree cache.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from copyspec.targets.columns import Columns, tree_masks
-from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
-from copyspec.targets.hooks.cpu_parity import split_masks
+from copyspec.targets.cache import Columns, Move, TreeCache, Write, check_rows, lay_out, tree_masks
+from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
+from copyspec.targets.hooks.attention import masked_attention, split_masks, takes_masks, without_cudnn_attention
+from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
+from copyspec.targets.hooks.states import RowStates, hidden_states
+from copyspec.targets.linears import FastLinears
 from copyspec.targets.rows import RowSessions
-from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel, last_logits, training_error
+from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
+from copyspec.tree import EMPTY, DraftTree
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from copyspec.targets.base import Session
+    from copyspec.targets.prefixes import Layers
 
+PREFILL_CHUNK = 2048
+"""Maximum tokens of one prefill pass: enough to keep any device busy, few enough to bound activations and masks."""
 
-_UNCHANGED = nullcontext()
+MASK_LIMIT = 1 << 25
+"""Maximum elements of a mask for a ragged batch (128 MiB); above it rows are prefilled one at a time."""
 
 POSITIONS = 16
 """Positions that are made at once, for as many passes of a single token: one made alone takes three times as long."""
+
+_UNCHANGED = nullcontext()
+
+
+class WrappedModel(ABC):
+    """A model with its facts. It may be moved to another device or dtype between sessions, so these are reread."""
+
+    def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
+        """`supports_trees`: False if only chains, one row at a time, match the model's plain logits."""
+        self.model = model
+        self.supports_trees = supports_trees
+        self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
+        self._facts = facts
+
+    @property
+    def facts(self) -> ModelFacts:
+        held, weight = self._facts, self.model.get_input_embeddings().weight
+        if weight.device == held.device and weight.dtype == held.zero.dtype:
+            return held
+        # Offloaded or quantised weights name neither the device nor the dtype of passes.
+        if read_device(self.model) != held.device or read_dtype(self.model) != held.zero.dtype:
+            self._facts = read_facts(self.model)
+            self.__dict__.pop("linears", None)
+        return self._facts
+
+    @cached_property
+    def linears(self) -> FastLinears:
+        """The model's fast linear layers, for passes of few tokens."""
+        return FastLinears(self.model)
+
+    @abstractmethod
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+        """Open a session with one row per prompt. Raises ValueError for a model in training mode."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.facts.device
+
+
+class TreeSession(ABC):
+    """Rows of one batch in one tree cache. Subclasses implement how their model is called.
+
+    Without `supports_trees` the model builds its own masks and positions: a draft is a plain continuation of the chain,
+    and the session has one row. With `few_shapes` passes use a small set of sizes, and prompts are read in their own
+    pass.
+    """
+
+    runner = "eager"
+    is_settled = True
+    keeps_prefixes = False
+    """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
+    them."""
+
+    def __init__(
+        self, target: WrappedModel, facts: ModelFacts, rows: int, new_tokens: int = 0, *, few_shapes: bool = False
+    ) -> None:
+        """`facts`: the target's, as they are now. `new_tokens`: expected number of tokens after the prompts."""
+        self._target, self._model, self._facts = target, target.model, facts
+        self._is_on_cpu = facts.device.type == "cpu"
+        self._cache = TreeCache(rows)
+        self._chains_only = not target.supports_trees
+        self._few_shapes = few_shapes and not self._chains_only
+        self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
+        self.prefill_chunk = PREFILL_CHUNK
+        self._lengths = [0] * rows
+        self._chains: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep` commits them
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return self._lengths
+
+    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        check_rows(len(self._lengths), chains, trees)
+        self._chains = chains
+        model, configs = self._model, self._facts.configs
+        with inference_mode(True), _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
+            starts = list(self._lengths)
+            if self._few_shapes:
+                return self._pass_of_few_shapes(starts, chains, trees)
+            tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
+            if longest > 1 and self._needs_pieces(chains, tree_width):
+                for row, chain in enumerate(chains):
+                    self._prefill(row, chain[:-1], starts[row])
+                starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
+                chains, longest = [chain[-1:] for chain in chains], 1
+            kept = 1
+            if self._chains_only:
+                chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
+            if kept > tree_width and len(set(starts)) == 1 and (longest == 1 or len(set(map(len, chains))) == 1):
+                self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
+                return self._continue(chains, starts[0], kept)
+            return self._score(lay_out(starts, chains, trees, facts=self._facts))
+
+    def _pass_of_few_shapes(
+        self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> torch.Tensor:
+        width = 1 + max([len(tree.tokens) for tree in trees])
+        nodes, ends = node_bucket(width), list(map(int.__add__, starts, map(len, chains)))
+        if (needed := max(ends) + nodes) > self._attended:
+            self._attended = self._cache.reserved = slot_bucket(needed + self._ahead)
+        if max(map(len, chains)) > 1:
+            self._read([chain[:-1] for chain in chains], starts)
+            starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
+        return self._score(lay_out(starts, chains, trees, nodes, self._attended, self._facts))[:, :width]
+
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+        with hidden_states(self._model, layers) as kept:
+            logits = self.score(chains, trees)
+        states = kept.of_pass()
+        if states is None:
+            return logits, None
+        rows = list[dict[int, torch.Tensor]]()
+        for row, (chain, tree) in enumerate(zip(chains, trees, strict=True)):
+            rows.append({})
+            for layer, each in states.items():
+                root = 0 if self._few_shapes else each.shape[1] - logits.shape[1]
+                rows[row][layer] = each[row, max(0, root + 1 - len(chain)) : root + 1 + len(tree.tokens)]
+        return logits, rows
+
+    @in_inference_mode
+    def prefill(self, chains: Sequence[Sequence[int]]) -> None:
+        """Cache these tokens after each row's cached ones, without returning logits."""
+        starts, empty = self._lengths, [EMPTY] * len(chains)
+        check_rows(len(starts), chains, empty)
+        with masked_attention(self._model, self._facts.configs):
+            if self._few_shapes:
+                self._read(chains, starts)
+            elif self._needs_pieces(chains, 0):
+                for row, chain in enumerate(chains):
+                    self._prefill(row, chain, starts[row])
+            elif len(set(starts)) == 1 and len(set(map(len, chains))) == 1:
+                self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
+                self._continue(chains, starts[0], 1)
+            else:
+                self._score(lay_out(starts, chains, empty, facts=self._facts))
+        self._lengths = [start + len(chain) for start, chain in zip(starts, chains, strict=True)]
+        self._chains = None
+
+    def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of each layer, [B, H, S, D]; row r holds its tokens in slots 0 .. lengths[r] - 1."""
+        return self._cache.contents()
+
+    @in_inference_mode
+    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
+        """Start the rows, which must be empty, with these pieces; `room`: number of slots to allocate."""
+        self._lengths = self._cache.load(prefixes, room)
+
+    @in_inference_mode
+    def read(self, row: int, start: int, stop: int) -> Layers:
+        """Copy the keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
+        return self._cache.read(row, start, stop)
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        if self._chains is None:
+            raise RuntimeError("keep() commits what the last score() computed; call score() first")
+        moves = []
+        for row, (chain, path) in enumerate(zip(self._chains, paths, strict=True)):
+            behind = self._lengths[row] + len(chain)
+            self._lengths[row] = behind + len(path)
+            # The tree's first chain is already in place; the nodes of a path are in rising order.
+            if path and path[-1] != len(path) - 1:
+                in_place = next(place for place, node in enumerate(path) if place != node)
+                moves.append(Move(row, [behind + node for node in path[in_place:]], behind + in_place))
+        self._chains = None
+        if moves:
+            self._cache.move(moves)
+
+    def trim(self, lengths: Sequence[int]) -> None:
+        if len(lengths) != len(self._lengths) or any(map(int.__gt__, lengths, self._lengths)):
+            raise ValueError(f"rows of {list(self._lengths)} tokens cannot be cut to {list(lengths)}")
+        # Slots after a row's length are never visible, and the next pass overwrites them.
+        self._lengths = list(lengths)
+        self._chains = None
+
+    @in_inference_mode
+    def select(self, rows: Sequence[int]) -> None:
+        self._cache.select(rows)
+        self._lengths = [self._lengths[row] for row in rows]
+        self._chains = None
+
+    @in_inference_mode
+    def join(self, other: Session) -> None:
+        assert isinstance(other, TreeSession)
+        self._cache.join(other._cache)
+        self._attended = max(self._attended, other._attended)
+        self._lengths = [*self._lengths, *other._lengths]
+        self._chains = None
+        other.close()
+
+    def close(self) -> None:
+        self._cache = TreeCache(0)
+        self._lengths = []
+
+    @abstractmethod
+    def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
+        """Logits of the last `kept` tokens of equally long chains that follow `start` cached tokens. [B, kept, V]
+
+        The model builds its own masks and positions, as in plain decoding.
+        """
+
+    @abstractmethod
+    def _score(self, columns: Columns) -> torch.Tensor:
+        """Logits of the last `columns.kept` columns, written to the cache as `columns.write` says. [B, kept, V]"""
+
+    def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
+        longest = max(map(len, chains))
+        mask = len(chains) * (longest + tree_width) * (max(self._lengths) + longest + tree_width)
+        return longest > 1 and (longest > self.prefill_chunk or (len(chains) > 1 and mask > MASK_LIMIT))
+
+    def _read(self, chains: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
+        """Cache chains with the model's own causal mask: in one pass if starts and lengths are equal, else by row."""
+        if len(set(starts)) == 1 and len(set(map(len, chains))) == 1 and not self._needs_pieces(chains, 0):
+            self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
+            self._continue(chains, starts[0], 1)
+            return
+        for row, chain in enumerate(chains):
+            self._prefill(row, chain, starts[row])
+
+    def _prefill(self, row: int, tokens: Sequence[int], start: int) -> None:
+        for begin in range(0, len(tokens), self.prefill_chunk):
+            piece = tokens[begin : begin + self.prefill_chunk]
+            first = start + begin
+            self._cache.write = Write(first, first + len(piece), row=row)
+            self._continue([piece], first, kept=1)
 
 
 class CausalTarget(WrappedModel):
@@ -38,7 +277,8 @@ class CausalTarget(WrappedModel):
         if self.model.training:
             raise training_error(self.model)
         facts = self.facts
-        self.linears.check()
+        if self.linears.counts:  # else no layer uses the module
+            self.linears.check()
         if self.supports_trees and facts.positions != "mpt":
             return CausalSession(self, facts, len(prompts), new_tokens, few_shapes=facts.few_shapes)
         return RowSessions([CausalSession(self, facts, 1, new_tokens, few_shapes=facts.few_shapes) for _ in prompts])
@@ -77,7 +317,8 @@ class CausalSession(TreeSession):
             if facts.positions == "argument":
                 prompt = 0
                 if self._is_on_cpu and facts.zero.dtype == torch.bfloat16 and tokens.shape[0] == 1:
-                    masks, prompt = split_masks(masks, columns), columns.prompt
+                    prompt = columns.prompt
+                    masks = split_masks(masks, columns.slots[0], columns.visible[0], prompt)
                 return self._forward(tokens, positions, masks, columns.kept, prompt)
             keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
             with positions_from_outside(self._model, facts.positions, positions, keys):
@@ -114,3 +355,26 @@ class CausalSession(TreeSession):
         with linears.used(prompt, rows * width) if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)
+
+
+def only_chain(tree: DraftTree) -> Sequence[int]:
+    """The tokens of a tree without branches. Raises ValueError if it has any."""
+    if any(parent != node - 1 for node, parent in enumerate(tree.parents)):
+        raise ValueError("this target verifies chains only: pass DraftTree.first_chain() of each tree")
+    return tree.tokens
+
+
+def last_logits(logits: torch.Tensor, kept: int) -> torch.Tensor:
+    """The logits at the last `kept` positions. Raises ValueError if the model's forward gave others than [B, Q, V]."""
+    if logits.dim() != 3 or logits.shape[1] < kept:
+        raise ValueError(
+            f"the model's forward returned logits of shape {list(logits.shape)}, but [rows, at least {kept}, "
+            "vocabulary] is needed: was it replaced by one that returns only the last ones?"
+        )
+    return logits[:, -kept:]
+
+
+def training_error(model: PreTrainedModel) -> ValueError:
+    """The error for a model in training mode."""
+    name = type(model).__name__
+    return ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")

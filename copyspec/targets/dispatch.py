@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from copyspec.static_options import StaticOptions
 from copyspec.targets.base import Target, UnsupportedModelError
-from copyspec.targets.causal import CausalTarget
+from copyspec.targets.causal import CausalTarget, training_error
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts
 from copyspec.targets.hooks.attention import is_recurrent
 from copyspec.targets.limits import rope_limit
@@ -18,7 +18,6 @@ from copyspec.targets.plain import PlainTarget
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqTarget
 from copyspec.targets.static.static_target import StaticTarget
-from copyspec.targets.wrapped import training_error
 
 logger = logging.getLogger(__name__)
 

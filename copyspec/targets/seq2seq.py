@@ -10,13 +10,12 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from copyspec.targets.columns import Columns, tree_masks
+from copyspec.targets.cache import Columns, tree_masks
+from copyspec.targets.causal import TreeSession, WrappedModel, last_logits, training_error
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
-from copyspec.targets.session import TreeSession
-from copyspec.targets.wrapped import WrappedModel, last_logits, training_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

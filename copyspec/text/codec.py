@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.checks import encodable, is_panic
+from copyspec.checks import is_panic
 from copyspec.forks import at_rest
 from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import ChatError, Message, continues, map_texts, render, unused_mark
@@ -250,6 +250,18 @@ class Codec:
         """The error for a text on which a fast tokenizer (Rust) panics."""
         name = self.tokenizer.name_or_path or type(self.tokenizer).__name__
         return ValueError(f"the tokenizer of {name!r} fails on this text: {error}")
+
+
+def encodable(text: str, where: str) -> str:
+    """Return `text`. Raises ValueError if it contains lone surrogates, which tokenizers cannot encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where} holds a lone surrogate at character {error.start}: {text[error.start]!r}; no tokenizer reads it "
+            "(text.encode('utf-8', 'replace').decode() replaces such characters)"
+        ) from None
+    return text
 
 
 def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:

@@ -69,8 +69,6 @@ class Picker:
         if sampling.repetition_penalty != self.penalty:
             # Put it first, as in transformers, where built-in penalties precede the caller's own processors.
             self._processors.insert(0, RepetitionPenaltyLogitsProcessor(penalty))
-        self.is_argmax = sampling.is_greedy and self.penalty == 1.0 and not self._processors and not sampling.logit_bias
-        """Whether the token is the argmax of the unprocessed logits, which a batch computes for all rows at once."""
         self._warpers = [] if sampling.is_greedy else warpers(sampling)
         self._length = len(start)
         self._shift = 0  # offset from a token's position to the position that keys its noise

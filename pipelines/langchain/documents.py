@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from copyspec import Place, Span
 from copyspec.checks import is_ids, plain_value
-from copyspec.text.prompts import parse_references
+from copyspec.engine.inputs import parse_references
 
 logger = logging.getLogger(__name__)
 

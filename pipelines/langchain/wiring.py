@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 
-from copyspec.text.prompts import parse_references
+from copyspec.engine.inputs import parse_references
 
 from .documents import Private, explicit
 from .fields import EngineFields

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from copyspec.checks import encodable
 from copyspec.forks import at_rest
 from copyspec.retrievers import Hit
+from copyspec.text.codec import encodable
 
 if TYPE_CHECKING:
     from copyspec import Engine

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from benchmarks.speed.prompts import Case
 from benchmarks.speed.simulation import DEVICES, AlwaysWrong, Device, Outcome, simulate
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding import controller as controller_module
-from copyspec.decoding.controller import LOOKS, PROBE_NODES, SHARE, DraftController, believed, fit
+from copyspec.decoding.controller import LOOKS, SHARE, DraftController, _record
+from copyspec.decoding.loop import PROBE_NODES, _fit, believed, fit
 from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
@@ -140,7 +140,8 @@ def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, f
     """The loss never exceeds `start` plus SHARE per call, plus one look and one draft within the allowance."""
     controller = DraftController(start)
     for count, (drafted, accepted, cost, look) in enumerate(calls, start=1):
-        if not controller.wants_draft():
+        if not controller.wants_draft:
+            controller.advance()
             continue
         scores = [0.9 ** (depth + 1) for depth in range(drafted)]
         tree = DraftTree(range(drafted), range(-1, drafted - 1), scores, [None] * drafted)
@@ -187,9 +188,11 @@ def test_looks_are_rationed_by_what_they_cost() -> None:
     def looks(cost: float) -> int:
         controller, count = DraftController(), 0
         for _ in range(300):
-            if controller.wants_draft():
+            if controller.wants_draft:
                 count += 1
                 controller.observe(EMPTY, EMPTY, [], 0.0, cost)
+            else:
+                controller.advance()
         return count
 
     assert looks(0.5 * LOOKS) == 300
@@ -243,7 +246,7 @@ def test_fit_in_c_equals_python(
     costs = [1.0, *itertools.accumulate(steps, initial=1.0)]
     widest = max(len(parents) for (parents, _), *_ in rows)
     arguments = given_drafts, costs, widest, 24, allowed
-    assert COMPILED.fit(*arguments) == controller_module._fit(*arguments)
+    assert COMPILED.fit(*arguments) == _fit(*arguments)
 
 
 @pytest.mark.skipif(COMPILED is None, reason="compares the compiled functions")
@@ -257,7 +260,7 @@ def test_record_in_c_equals_python(draft: tuple[list[int], list[float]], rng: ra
             path.append(node)
             at = node
     arguments = parents, scores, path, 0.9, 4.0, 3.5
-    assert COMPILED.record(*arguments) == controller_module._record(*arguments)
+    assert COMPILED.record(*arguments) == _record(*arguments)
 
 
 @pytest.mark.skipif(COMPILED is None, reason="compares the compiled functions")

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.drafters.copying.alignment import MOVE_EVERY, NEAR, SOON, Alignment
-from copyspec.drafters.copying.context import BORDER, LONGEST, CopyContext
-from copyspec.drafters.copying.cursors import RECENT, matches
+from copyspec.drafters.copying.context import BORDER, LONGEST, RECENT, CopyContext, matches
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.sources import Source
 

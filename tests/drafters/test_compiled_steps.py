@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from benchmarks.hostile.native_cases import PROSE, random_row
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
-from copyspec.drafters.copying import alignment, compiled, context, resumptions
+from copyspec.drafters.copying import alignment, context, resumptions, tables
+from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
@@ -34,7 +35,7 @@ LETTERS = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [list(map(ord, t
 @contextmanager
 def in_python() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in (alignment, compiled, context):
+        for module in (alignment, context, copying):
             stack.enter_context(mock.patch.object(module, "COMPILED", None))
         yield
 
@@ -87,7 +88,7 @@ def test_columns_of_resumptions_are_the_same(seed: int) -> None:
     text, since = [*map(ord, rng.choices(PROSE, k=80)), *rng.choices(letters, k=4)], rng.choice([1, 2, 3, 4, 9, 48])
     shifts = [0, 1, 2, 3] if since < 4 else [0, since, since - 1]
     arguments = (text, rng.randint(0, 30), since, shifts, ngrams)
-    assert compiled.columns(*arguments) == [*resumptions.columns(*arguments)]
+    assert copying.columns(*arguments) == [*resumptions.columns(*arguments)]
 
 
 def _calls() -> dict[str, list[Any]]:
@@ -95,15 +96,15 @@ def _calls() -> dict[str, list[Any]]:
     tree: list[Any] = [[5, 6, 5], [-1, 0, 0], [0.5, 0.4, 0.1], [1, 2, 3], [[(2, 65)], [(3, 66)], []]]
     text, weights = [-1, 5, 6, 5, -4, 7, 8, 6, 5], [0.5] * 400
     return {
-        "best_chain": [compiled._TABLES, text, [0.5] * 600, 0.5, *tree, 9],
+        "best_chain": [tables.TABLES, text, [0.5] * 600, 0.5, *tree, 9],
         "extend": [[5, 6], {5: [1], 6: [2]}, {5: 3, 6: 1}, [5, 6], [7, 6, 6, 5], 3, 2],
         "walk": [
-            *(compiled._RATES, [5, 9, 8], *tree, text, 6, {5: 24 * 7, 6: 24 * 8 + 2}),
+            *(tables.RATES, [5, 9, 8], *tree, text, 6, {5: 24 * 7, 6: 24 * 8 + 2}),
             *(array("d", [0.0] * 400), weights, [0.5] * 400, [0.5] * 400),
         ],
         "make_odds": [[0.5] * 32, (0.1, 0.3, 0.5), 4, 3, 20],
         "columns": [
-            *(compiled._TABLES, compiled._ODDS, text, 3, 2, [0, 1, 2], frozenset({5}), frozenset({6}), LETTERS.arrays)
+            *(tables.TABLES, tables.ODDS, text, 3, 2, [0, 1, 2], frozenset({5}), frozenset({6}), LETTERS.arrays)
         ],
         "make_rates": [0.99, 6.0, 3.0, 6.0, 20, 3, 3, 4],
     }

@@ -23,19 +23,20 @@ from benchmarks.hostile.native import fuzz
 from benchmarks.hostile.native_cases import ARGUMENTS, Case, guessing, in_python
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
-from copyspec.drafters.copying import compiled, growth, situations
 from copyspec.drafters.copying import drafter as copying
+from copyspec.drafters.copying import growth, situations
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, Voice
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS
+from copyspec.drafters.copying.tables import BREAKING_CONSTANTS, CONSTANTS, TABLES
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import ROOT, Origin
 from training.ngrams import count
 
-needs_compiler = pytest.mark.skipif(not compiled.IS_COMPILED, reason="copyspec was installed without a C compiler")
+needs_compiler = pytest.mark.skipif(COMPILED is None, reason="copyspec was installed without a C compiler")
 
 PROSE = "a cab at a bad cafe fed a bee and a bad cab fed a cafe " * 4
 LETTERS = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [list(map(ord, text)) for text in texts])
@@ -62,11 +63,11 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
     budget = Budget(nodes, [1.0 + rise * n for n in range(nodes + 1)] if rise is not None else ())
     ngrams = data.draw(st.sampled_from([None, LETTERS]))
     voices = guessing(Random(data.draw(st.integers(0, 99))))
-    grown = []
+    grown, compiled = [], copying.grow
 
     def by_both(corpus: CopyContext, cursors: list[Cursor], *rest: object) -> Grown:
         for said in (voices, ()):
-            found, expected = (make(corpus, list(cursors), *rest, said) for make in (compiled.grow, growth.grow))  # type: ignore[arg-type]
+            found, expected = (make(corpus, list(cursors), *rest, said) for make in (compiled, growth.grow))  # type: ignore[arg-type]
             assert found == expected
         grown.append(found)
         return found
@@ -83,7 +84,7 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
 
 
 def test_where_copies_break_off_soon_one_constant_is_another() -> None:
-    pairs = list(zip(compiled.CONSTANTS, compiled.BREAKING_CONSTANTS, strict=True))
+    pairs = list(zip(CONSTANTS, BREAKING_CONSTANTS, strict=True))
     assert [pair for pair in pairs if pair[0] != pair[1]] == [(growth.LATER_COPY, growth.LATER_BREAKING)]
 
 
@@ -111,7 +112,7 @@ def _case() -> Case:
     said = [[(3, 100)], estimates.at_root, estimates.deeper, list(estimates.crowds)]
     said += [{3: 2 * COLUMNS}, estimates.repeated]
     text = [corpus.tokens, corpus.kinds, corpus.places, corpus.written]
-    arguments = [compiled._TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS, ()]
+    arguments = [TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS, ()]
     return dict(zip(ARGUMENTS, arguments, strict=True))
 
 
@@ -124,7 +125,7 @@ def _grow(case: Case) -> tuple[object, ...]:
     ("name", "wrong"),
     [
         ("tables", None),
-        ("tables", [compiled._TABLES]),
+        ("tables", [TABLES]),
         ("text", (1, 2)),
         ("text", ["one"]),
         ("text", [1.0] * 9),
@@ -206,7 +207,7 @@ def test_wrong_arguments_of_the_compiled_module_raise(name: str, wrong: object) 
 )
 def test_numbers_that_are_none_raise_the_same_compiled_and_in_python(name: str, wrong: object, message: str) -> None:
     case = _case() | {"common": [5, 6], name: wrong}
-    for grow in (_grow, in_python) if compiled.IS_COMPILED else (in_python,):
+    for grow in (_grow, in_python) if COMPILED is not None else (in_python,):
         with pytest.raises(ValueError, match=message):
             grow(case)
 
@@ -407,7 +408,7 @@ def test_the_compiled_module_keeps_no_memory() -> None:
 def test_without_a_compiler_it_is_done_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [Source([1, 2, 3, 4, 1, 2, 5], "prompt")]
     tree = CopyDrafter(sources, eos=7).propose(Budget(8))
-    monkeypatch.setattr(compiled, "COMPILED", None)
+    monkeypatch.setattr(copying, "COMPILED", None)
     with mock.patch.object(growth, "grow", wraps=growth.grow) as grow:
         assert CopyDrafter(sources, eos=7).propose(Budget(8)) == tree
     assert grow.call_count == 1

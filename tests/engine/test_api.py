@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -373,9 +374,10 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
     jobs, _ = tiny.jobs("a", None, check_options({}))
     assert jobs[0].request.max_new_tokens == 256  # the end of the context
     tokenizer = sentencepiece_like()
+    from copyspec.engine.inputs import Prompt
     from copyspec.engine.jobs import JobMaker
+    from copyspec.engine.spans import Reference
     from copyspec.text.codec import Codec
-    from copyspec.text.prompts import Prompt, Reference
 
     class Endless:
         is_encoder_decoder, max_length, vocab_size, supports_drafts = False, None, 999, True
@@ -384,7 +386,8 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
         def start(self, prompt: list[int]) -> list[int]:
             return prompt
 
-    maker = JobMaker(Endless(), Codec(tokenizer), lambda options: GenerationConfig(), None)  # type: ignore[arg-type]
+    model = SimpleNamespace(generation_config=GenerationConfig())
+    maker = JobMaker(Endless(), Codec(tokenizer), model, None)  # type: ignore[arg-type]
     for length, limit in ((100, 512), (300, 600)):
         edit = Reference("edit_source", None, ids=[5] * length)
         (job,) = maker.make([Prompt(ids=[5], edit=edit)], check_options({}))

@@ -1,10 +1,10 @@
 """Counts the functions that a reader follows from `copyspec.generate` to the first forward pass, and between two
 passes.
 
-The goal is at most 90 functions in 20 files before the first forward pass and 60 between two passes. The functions are
-reached, the files are not. The numbers below are the present ones and may only decrease. Time is simulated, because
-decisions depend on measured times. Counted are named functions of copyspec (no lambdas or comprehensions), each once,
-in a second call, since the first call also sets up the model.
+The bar is 90 functions in 20 files before the first forward pass and 60 functions between two passes. The numbers below
+are the present ones and may only decrease. Time is simulated, because decisions depend on measured times. Counted are
+named functions of copyspec (no lambdas or comprehensions), each once, in a second call, since the first call also sets
+up the model: the one in the package, on one of torch's threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 import copyspec
 from copyspec import api
-from copyspec.drafters.copying.compiled import IS_COMPILED
+from copyspec.drafters.copying import native_module
 from copyspec.engine import threads
 from copyspec.engine.engine import Registry
 from copyspec.tree import COMPILED
@@ -94,10 +94,10 @@ def drafter(functions: set[Function]) -> set[Function]:
     return {each for each in functions if each[0].startswith("drafters")}
 
 
-@pytest.mark.skipif(not IS_COMPILED or COMPILED is None, reason="counts the compiled path")
+@pytest.mark.skipif(native_module.COMPILED is None or COMPILED is None, reason="counts the compiled path")
 @pytest.mark.parametrize(
     ("edits", "first", "between", "outside"),
-    [(True, (90, 34), 60, 45), (False, (66, 25), 28, 28)],
+    [(True, (83, 20), 60, 45), (False, (61, 18), 28, 28)],
     ids=["edits", "no drafts"],
 )
 def test_functions_on_the_way(

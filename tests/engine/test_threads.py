@@ -18,7 +18,7 @@ from copyspec.cli.app import main
 from copyspec.engine import threads as engine_threads
 from copyspec.engine.cores import Load, allowed, held_by_others
 from copyspec.engine.language import Language
-from copyspec.engine.thread_choice import MOST_WAIT, ThreadChoice
+from copyspec.engine.threads import MOST_WAIT, ThreadChoice
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 PROMPT = "some text that the model goes on with"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import copyspec
+from copyspec.engine.inputs import parse_references
 from copyspec.retrievers import Corpora, Document, load_corpus, split_passages
-from copyspec.text.prompts import parse_references
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 TEXT = "# Birds\n\nHerons wait in shallow water.\n\n# Boats\n\nThe boat leaves at nine."

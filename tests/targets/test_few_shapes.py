@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from copyspec.static_options import StaticOptions
 from copyspec.targets import facts, wrap
+from copyspec.targets.causal import TreeSession
 from copyspec.targets.hooks.states import LAST
-from copyspec.targets.session import TreeSession
 from copyspec.tree import DraftTree
 from tests.helpers import models
 from tests.targets.static.test_static_equal import LENGTHS, expected_of, run

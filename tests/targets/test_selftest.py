@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from copyspec.targets import columns, wrap
+from copyspec.targets import cache, wrap
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.cache import TreeCache
+from copyspec.targets.cache import Columns, TreeCache
 from copyspec.targets.causal import CausalTarget
-from copyspec.targets.columns import Columns
 from copyspec.targets.facts import read_facts
 from copyspec.targets.plain import PlainSession
 from copyspec.targets.selftest import checking as selftest
@@ -58,19 +57,19 @@ def windows_by_column(patch: pytest.MonkeyPatch) -> None:
 
 
 def all_nodes_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(columns, "COMPILED", None)
-    patch.setattr(columns, "ancestors", lambda parents: torch.ones(len(parents), len(parents)).tril().bool().numpy())
+    patch.setattr(cache, "COMPILED", None)
+    patch.setattr(cache, "ancestors", lambda parents: torch.ones(len(parents), len(parents)).tril().bool().numpy())
 
 
 def late_positions(patch: pytest.MonkeyPatch) -> None:
-    right = columns.ancestors
+    right = cache.ancestors
 
-    def late(parents: Sequence[int]) -> tuple[columns.BoolArray, list[int]]:
+    def late(parents: Sequence[int]) -> tuple[cache.BoolArray, list[int]]:
         on_path, depths = right(parents)
         return on_path, [min(depth, 7) for depth in depths]
 
-    patch.setattr(columns, "COMPILED", None)
-    patch.setattr(columns, "ancestors", late)
+    patch.setattr(cache, "COMPILED", None)
+    patch.setattr(cache, "ancestors", late)
 
 
 def nothing_moved(patch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,7 @@ def test_score_again_without_keep() -> None:
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_long_prompts_run_in_pieces(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.targets.session.PREFILL_CHUNK", 8)
+    monkeypatch.setattr("copyspec.targets.causal.PREFILL_CHUNK", 8)
     model = models.tiny(name)
     driven = Rows(model, wrap(model), [30, 9, 1][:rows], seed=5)
     for _ in range(3):
@@ -209,7 +209,7 @@ def test_long_prompts_run_in_pieces(name: str, rows: int, monkeypatch: pytest.Mo
 
 
 def test_large_ragged_masks_run_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.targets.session.MASK_LIMIT", 100)
+    monkeypatch.setattr("copyspec.targets.causal.MASK_LIMIT", 100)
     model = models.tiny("llama")
     rows = Rows(model, wrap(model), PROMPT_LENGTHS, seed=6)
     assert rows.step() < TOLERANCE

@@ -1,4 +1,4 @@
-"""Types of the compiled module `_growth` (`native/module.c`), which `compiled.py` calls."""
+"""Types of the compiled module `_growth` (`native/module.c`), which `drafter.py` and others call."""
 
 from array import array
 from collections.abc import Callable, Sequence

@@ -6,9 +6,10 @@ A source may hold forks: positions at which the output may either continue with 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
+from types import NoneType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,10 @@ likely a question: answers take words from it, but seldom copy it."""
 LONGEST = 16
 """Matches are measured up to this length, in tokens."""
 
+FEW = 24  # up to this many occurrences, a loop is cheaper than array operations
+RECENT = 32  # latest occurrences kept of each match length
+MANY = 4096  # latest occurrences searched, which bounds the time if one token fills the text
+
 COMMON_TOKENS = 16
 OWN_COUNT = 3  # an output token counts as many source tokens in the token frequencies
 _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFERENCE}
@@ -60,8 +65,15 @@ class CopyContext:
     """
 
     def __init__(
-        self, sources: Sequence[Source], eos: int | None, continues_prompt: bool = True, *, at_once: bool = True
+        self,
+        sources: Sequence[Source],
+        eos: Collection[int] | int | None,
+        continues_prompt: bool = True,
+        *,
+        at_once: bool = True,
     ) -> None:
+        if not isinstance(eos, (int, NoneType)):
+            eos = _last_used(sources, eos) if len(eos) > 1 else min(eos, default=None)
         self.tokens: list[int] = [BORDER]
         self.kinds: list[int] = [PROMPT]  # by position, up to the first one of the output
         self._starts: list[int] = []  # first position of each source, ascending
@@ -355,8 +367,69 @@ class CopyContext:
         yield start, stop
 
 
+def matches(corpus: CopyContext) -> list[tuple[int, int]]:
+    """Return (position, length) of the earlier occurrences of the text's last token; of very many, the longest and
+    latest.
+
+    The `length` tokens before `position` (at most LONGEST) equal the text's end, so the token there may come next.
+    """
+    tokens = corpus.tokens
+    end, last = len(tokens), tokens[-1]
+    found: list[tuple[int, int]] = []
+    groups: list[tuple[list[int], int]] = []  # occurrences, and how many tokens before each are known to match
+    places = corpus.places.get(last)
+    if places is not None:
+        groups.append((places, 1) if len(places) <= FEW else _narrowed(corpus, last, found))
+    written = corpus.written.get(last)
+    if written is not None:
+        if len(written) > RECENT + 1:  # the last one is the text's end itself
+            before = tokens[end - 2]
+            older = [place for place in written[-MANY : -RECENT - 1] if tokens[place - 2] == before]
+            groups.append((older[-RECENT:], 1))
+        groups.append((written[-RECENT - 1 :], 1))
+    for occurrences, known in groups:
+        before = tokens[end - 1 - known]
+        for place in occurrences:
+            if place >= end:  # the text's end itself
+                continue
+            length = known
+            if before >= 0 and length < LONGEST and tokens[place - 1 - length] == before:
+                length += 1
+                while length < LONGEST and tokens[place - 1 - length] == tokens[end - 1 - length] >= 0:
+                    length += 1
+            found.append((place, length))
+    return found
+
+
+def _narrowed(corpus: CopyContext, last: int, found: list[tuple[int, int]]) -> tuple[list[int], int]:
+    """Measure many matches at once, one token at a time, until FEW are left; return those and their length so far."""
+    tokens, array = corpus.tokens, corpus.array
+    end = len(tokens)
+    places = corpus.place_array(last, MANY)
+    if places[-1] >= end:
+        places = places[:-1]
+    length = 1
+    while len(places) > FEW and length < LONGEST and tokens[end - 1 - length] >= 0:
+        longer = array[places - 1 - length] == tokens[end - 1 - length]
+        shorter = places[~longer][-RECENT:]
+        found.extend((place, length) for place in shorter.tolist())
+        places = places[longer]
+        length += 1
+    return places[-RECENT:].tolist(), length
+
+
 def _are_question(blocks: Sequence[Source]) -> bool:
     likely = any(
         bucket > (QUESTION_ODDS if block.asks else STATEMENT_ODDS) for block in blocks for _, bucket in block.starts
     )
     return not likely and sum(len(block.tokens) for block in blocks) < QUESTION_TOKENS
+
+
+def _last_used(sources: Sequence[Source], eos: Collection[int]) -> int:
+    """The token of `eos` that ends the last turn of the prompt, if any does."""
+    for source in reversed(sources):
+        if source.kind == "prompt":
+            for token in reversed(source.tokens):
+                if token in eos:
+                    return token
+    return min(eos)

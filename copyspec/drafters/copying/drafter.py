@@ -1,28 +1,81 @@
-"""The copy drafter: drafts one tree from all sources of a row, and learns from what is accepted."""
+"""The copy drafter: drafts one tree from all sources of a row, and learns from what is accepted.
+
+A tree grows from cursors: the positions of the row's corpus that the next token may be copied from. Each has a
+situation (`situations`): how it was found, and the length of its match. The steps that take most of the time are
+compiled when the package is installed; each is made in C, or else by its reference in Python.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
+from dataclasses import dataclass
 from functools import cache
 
 from copyspec.budget import Budget
+from copyspec.drafters.copying import chains, growth, learning, resumptions
 from copyspec.drafters.copying.alignment import align
 from copyspec.drafters.copying.chains import Chain
-from copyspec.drafters.copying.compiled import best_chain, grow, walk
-from copyspec.drafters.copying.context import CopyContext
-from copyspec.drafters.copying.cursors import Tracker
+from copyspec.drafters.copying.context import EDIT, LONGEST, PROMPT, REFERENCE, WRITTEN, CopyContext, matches
 from copyspec.drafters.copying.estimates import NGRAM_PRECISION, Estimates
-from copyspec.drafters.copying.followed import Copied, EditedText, EncoderInput, Followed, FoundText
-from copyspec.drafters.copying.growth import Cursor, Grown
-from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, STRIDE
+from copyspec.drafters.copying.followed import (
+    INSTRUCTION,
+    WITHIN,
+    Copied,
+    EditedText,
+    EncoderInput,
+    Followed,
+    FoundText,
+)
+from copyspec.drafters.copying.growth import Cursor, Grown, Voice, forked
+from copyspec.drafters.copying.native_module import COMPILED
+from copyspec.drafters.copying.situations import (
+    ALIGNED,
+    ALIGNED_1,
+    ALIGNED_3,
+    EDIT_LABEL,
+    EDIT_LATER,
+    EDIT_LATER_DIFFERS,
+    EDIT_START,
+    FAR_BY_KIND,
+    FOLLOWED_RESUMED,
+    INPUT_LATER,
+    INPUT_START,
+    LENGTH,
+    LONG_RUNS,
+    NEAR_BY_KIND,
+    PROMPT_START,
+    REFERENCE_START,
+    RESUMED_BY_KIND,
+    START,
+    STRIDE,
+    VERSION,
+    VERSIONS,
+    later_start,
+    resumed,
+)
+from copyspec.drafters.copying.tables import BREAKING_TABLES, ODDS, RATES, TABLES
+from copyspec.drafters.copying.versions import version_of
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
+from copyspec.text.blocks import EVEN
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 CHAIN_SEARCH = 2
 """To find the best chain of n tokens, a tree of this many times n nodes is grown: 3 and 5 find no better ones."""
 
 NOTHING = Grown()  # the empty tree; never changed
+
+NEAR = 32  # positions after the end of the last copy that count as near it
+LONG_RUN = 4  # copied tokens in a row, outside followed text, after which a broken-off copy is expected to resume
+BEGUN = 2  # accepted draft tokens from the edited text after which the output counts as having begun it
+FIRST_DIFFER = 2  # first output tokens that may replace those at the start of the edited text
+LABEL = 2  # output tokens without one copied from the edited text, after which they count as a label or an opening
+REPEATED_INSTRUCTION = EVEN + 2
+"""Odds bucket for an output that begins like its prompt although a text is edited."""
+RESUME_WITHIN = 6  # output tokens after a copy broke off within which it may resume
+BESIDE = frozenset({ALIGNED, ALIGNED_1, ALIGNED_3, EDIT_START, RESUMED_BY_KIND[EDIT]})
+"""Families of cursors in the edited text that get cursors in its other versions beside them."""
+RESUME_FOLLOWED_WITHIN = 48  # as RESUME_WITHIN, in followed text, which the output follows to the end
 
 
 @cache
@@ -34,18 +87,19 @@ def _wide(max_nodes: int) -> Budget:
 class CopyDrafter:
     """Drafts by copying from a row's sources, its prompt and its own output.
 
-    `eos`: drafted where the edited text or a reference ends; None: no end is drafted. `continues_prompt`: the last
-    source of kind `prompt` stands directly before the output, as for decoder-only models. If it does not and there is
-    no edit source, that prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for
-    where there is nothing to copy. `breaks`: tokens that may end an introduction before the edited text. `at_once`:
-    False leaves the index of the sources to `prepare`.
+    `eos`: drafted where the edited text or a reference ends; of several tokens the one that the prompt used last (chat
+    templates end every turn with it); None: no end is drafted. `continues_prompt`: the last source of kind `prompt`
+    stands directly before the output, as for decoder-only models. If it does not and there is no edit source, that
+    prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for where there is nothing
+    to copy. `breaks`: tokens that may end an introduction before the edited text. `at_once`: False leaves the index of
+    the sources to `prepare`.
     """
 
     def __init__(
         self,
         sources: Sequence[Source],
         *,
-        eos: int | None,
+        eos: Collection[int] | int | None,
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
         breaks: Set[int] = frozenset(),
@@ -123,3 +177,281 @@ class CopyDrafter:
         self._cursors = self._tracker.cursors()
         self._grown = grow(self._corpus, self._cursors, self._estimates, _wide(length), self._ngrams)
         return best_chain(self._grown, self._corpus, self._estimates, length)
+
+
+@dataclass(eq=False, slots=True)
+class Tracker:
+    """Tracks the output's position in the row's sources by suffix matches, edit alignment and interrupted copies."""
+
+    _corpus: CopyContext
+    _followed: Followed
+    _copied: Copied  # the last copy; at first at the start of the followed text
+    _breaks: Set[int] = frozenset()
+    _ngrams: NGrams | None = None
+    _is_begun: bool = False  # whether the output has begun to copy `edit_source`
+
+    def cursors(self) -> list[Cursor]:
+        """Return all positions that the next token may be copied from, each once, with its situation."""
+        corpus, followed, copied = self._corpus, self._followed, self._copied
+        anchor, output_start, kinds = copied.anchor, corpus.output_start, corpus.kinds
+        alignment, by_excess = followed.alignment, followed.by_excess
+        # Positions that the output may have reached, with their edit cost above the minimum.
+        near = alignment.near(followed.start) if alignment is not None and followed.is_active else {}
+        starts = corpus.likely_starts if alignment is None else ()
+        doubles = followed.doubles if copied.since <= WITHIN and anchor < followed.stop else ()
+        cursors: list[Cursor] = []
+        for position, length in matches(corpus):
+            if doubles and any(start < position <= stop for start, stop in doubles):
+                continue
+            kind = kinds[position] if position < output_start else WRITTEN
+            excess = near.get(position)
+            if excess is not None:
+                family = by_excess[excess]
+            elif starts and any(position - back in starts for back in range(1, length + 1)):
+                family = START
+            elif anchor > 0 and 0 <= position - anchor <= NEAR:
+                family = NEAR_BY_KIND[kind]
+            else:
+                family = FAR_BY_KIND[kind]
+            if length == LONGEST:
+                length += _beyond(corpus.tokens, position)
+            cursors.append((position, family * STRIDE + length))
+        if len(corpus.tokens) == output_start:
+            self._add_starts(cursors)
+        else:
+            if isinstance(followed, FoundText) or not self._is_begun:
+                self._add_later_starts(cursors)
+            if copied.since and anchor > 0:
+                self._add_resumed(cursors)
+        if corpus.versions:
+            self._add_versions(cursors)
+        return forked(corpus.tokens, cursors) if corpus.forks else cursors
+
+    def follow(self, tokens: Sequence[int], taken: int, cursors: Sequence[Cursor], weights: Sequence[float]) -> None:
+        """Append `tokens` to the output, of which the last tree held the first `taken`.
+
+        `cursors`: those at the last accepted node. `weights`: by situation.
+        """
+        text, copied = self._corpus.tokens, self._copied
+        best: Cursor | None = None
+        for cursor in cursors:
+            if best is None or weights[cursor[1]] > weights[best[1]]:
+                best = cursor
+        rest = len(tokens) - taken
+        if best is not None and (taken or best[1] % STRIDE) and best[1] < EDIT_START * STRIDE:
+            position, copied.run, copied.since = best[0], LENGTH[best[1]], 0
+            if self._corpus.versions and (version := version_of(self._corpus.versions, position)) is not None:
+                position = version.source_place(position)
+            self._is_begun |= taken >= BEGUN and self._followed.start < position <= self._followed.stop
+            ways = [way for way, _ in forked(text, [(position, 0)])] if self._corpus.forks else (position,)
+            copied.anchor = ways[0]
+            for way in ways if rest else ():
+                if way < len(text) and text[way] == tokens[taken]:
+                    copied.anchor = way + 1
+                    rest -= 1
+                    break
+            if self._corpus.forks:
+                copied.anchor = self._corpus.behind_fork(copied.anchor)
+        copied.since += rest
+        copied.cursor = best
+        self._followed.follow(tokens, copied)
+
+    def _add_versions(self, cursors: list[Cursor]) -> None:
+        """Add, for each cursor in the edited text, the corresponding positions of its other versions."""
+        starts = (EDIT_START * STRIDE, EDIT_LATER)
+        for number, version in enumerate(self._corpus.versions):
+            family, seen = VERSION + min(number, VERSIONS - 1), set()
+            for position, state in cursors[:]:
+                if position not in version.source or state // STRIDE not in BESIDE:
+                    continue
+                place, length = version.beside(position)
+                if place in version.version and place not in seen:
+                    seen.add(place)
+                    cursors.append((place, family * STRIDE + (LONGEST if state in starts else length)))
+
+    def _add_starts(self, cursors: list[Cursor]) -> None:
+        """Add the cursors for the first output token, which need no match."""
+        corpus, followed = self._corpus, self._followed
+        if isinstance(
+            followed, FoundText
+        ):  # the odds of a block's start tell more than a match of the prompt's end does
+            ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # the prompt's end may match there
+            cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts and cursor[0] not in ends]
+            cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
+            if corpus.text_starts:
+                return
+        seen = {position for position, _ in cursors}
+        if isinstance(followed, EncoderInput):
+            later = range(followed.start + 1, min(followed.start + INSTRUCTION + 1, followed.stop))
+            starts = [(followed.start, INPUT_START), *((position, INPUT_LATER) for position in later)]
+            cursors += [start for start in starts if start[0] not in seen]
+        elif followed.start > 0:
+            # Matches by chance: a prompt that ends with the edited text matches that text's end.
+            cursors[:] = [cursor for cursor in cursors if cursor[0] not in (followed.start, followed.stop - 1)]
+            cursors.append((followed.start, EDIT_START * STRIDE))
+            # An output that does not begin with the edited text may repeat the instruction, or words of it.
+            repeated = PROMPT_START * STRIDE + REPEATED_INSTRUCTION
+            cursors += [(start, repeated) for start in corpus.starts(PROMPT)[-1:] if start not in seen]
+        cursors += [(start, REFERENCE_START * STRIDE) for start in corpus.starts(REFERENCE) if start not in seen]
+
+    def _add_later_starts(self, cursors: list[Cursor]) -> None:
+        """Add the starts of the edited text after an introduction: a label, a sentence or other words of the model."""
+        corpus, followed = self._corpus, self._followed
+        tokens, written = corpus.tokens, len(corpus.tokens) - corpus.output_start
+        is_break, was_break = tokens[-1] in self._breaks, written > 1 and tokens[-2] in self._breaks
+        starts: list[Cursor] = []
+        if isinstance(followed, FoundText):
+            likely = [] if followed.is_active else corpus.likely_starts
+            if is_break:
+                starts = [(start, later_start(corpus.text_starts[start])) for start in likely]
+            elif was_break or (written <= FIRST_DIFFER and not self._copied.anchor):
+                past = 1 if was_break else written
+                starts = [(start + past, later_start(corpus.text_starts[start], differs=True)) for start in likely]
+        elif followed.start > 0:
+            starts = self._after_label(is_break, was_break)
+        if not starts:
+            return
+        seen = {position for position, _ in cursors}
+        cursors += [start for start in starts if start[0] not in seen]
+
+    def _after_label(self, is_break: bool, was_break: bool) -> list[Cursor]:
+        """Where the text that is said to be edited may begin, after what the output says first."""
+        tokens, start = self._corpus.tokens, self._followed.start
+        # Texts that begin with another word are more frequent than labels of one token.
+        is_label = len(tokens) - self._corpus.output_start >= LABEL and self._copied.anchor == start
+        quotations = self._corpus.quotations[-1:] if is_label else ()
+        if is_break or any(tokens[place - 1] == tokens[-1] for place in quotations):
+            # Its first token may be another one in the prompt, behind a space.
+            other = [(place, EDIT_LATER) for place in quotations if tokens[place] != tokens[start]]
+            return [(start, EDIT_LATER), *other]
+        before = [(place - 1, EDIT_LABEL) for place in quotations]
+        return [*before, (start + 1, EDIT_LATER_DIFFERS)] if was_break else before
+
+    def _add_resumed(self, cursors: list[Cursor]) -> None:
+        """Add positions at which an interrupted copy may resume after a substitution, insertion or deletion."""
+        corpus, followed, copied = self._corpus, self._followed, self._copied
+        anchor, since = copied.anchor, copied.since
+        kind = corpus.kinds[anchor] if anchor < corpus.output_start else WRITTEN
+        is_followed = followed.is_active and followed.start <= anchor <= followed.stop
+        if is_followed or kind == EDIT:
+            if since > RESUME_FOLLOWED_WITHIN:
+                return
+        elif since > RESUME_WITHIN or copied.run < LONG_RUN:
+            return
+        seen = {position for position, _ in cursors}
+        family = (followed.resumed if is_followed else RESUMED_BY_KIND[kind]) * STRIDE
+        end = len(corpus.tokens) if kind == WRITTEN else corpus.output_start
+        # Behind an insertion, a substitution, a deletion; of one to three tokens, several of each.
+        tried = (0, 1, 2, 3) if since < 4 else (0, since, since - 1)
+        shifts = [
+            shift
+            for shift in tried
+            if anchor + shift < end and (kind == WRITTEN or corpus.kinds[anchor + shift] == kind)
+        ]
+        if is_followed or kind == EDIT:
+            found = columns(corpus.tokens, anchor, since, shifts, self._ngrams)
+        else:
+            found = [resumed(since, shift) for shift in shifts]
+        cursors += [
+            (anchor + shift, family + column)
+            for shift, column in zip(shifts, found, strict=True)
+            if anchor + shift not in seen
+        ]
+
+
+def _beyond(tokens: list[int], position: int) -> int:
+    """Count the lengths in LONG_RUNS that the match before `position` reaches; it is known to reach LONGEST."""
+    known, end = LONGEST, len(tokens)
+    for reached, length in enumerate(LONG_RUNS):
+        if position < length or tokens[position - length : position - known] != tokens[end - length : end - known]:
+            return reached
+        known = length
+    return len(LONG_RUNS)
+
+
+def grow(
+    corpus: CopyContext,
+    cursors: list[Cursor],
+    estimates: Estimates,
+    budget: Budget,
+    ngrams: NGrams | None = None,
+    voices: Sequence[Voice] = (),
+) -> Grown:
+    """Grow the tree of `growth.grow` with bit-identical scores; the compiled module takes a tenth of the time."""
+    if COMPILED is None or (ngrams is not None and ngrams.arrays is None):
+        return growth.grow(corpus, cursors, estimates, budget, ngrams, voices)
+    grown = COMPILED.grow(
+        BREAKING_TABLES if estimates.copies_break else TABLES,
+        corpus.tokens,
+        corpus.kinds,
+        corpus.places,
+        corpus.written,
+        cursors,
+        estimates.at_root,
+        estimates.deeper,
+        estimates.crowds,
+        corpus.substitutes.places,
+        estimates.repeated,
+        estimates.none_at_root,
+        estimates.none_deeper,
+        estimates.language,
+        estimates.common,
+        corpus.common,
+        budget.max_nodes,
+        budget.costs,
+        None if ngrams is None else ngrams.arrays,
+        tuple(voices),
+    )
+    return Grown(*grown)
+
+
+def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Chain:
+    """`chains.best_chain`."""
+    if COMPILED is None:
+        return chains.best_chain(grown, corpus, estimates, length)
+    found: Chain = COMPILED.best_chain(
+        TABLES,
+        corpus.tokens,
+        estimates.deeper,
+        estimates.none_deeper,
+        grown.tokens,
+        grown.parents,
+        grown.scores,
+        grown.positions,
+        grown.cursors,
+        length,
+    )
+    return found
+
+
+def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Estimates) -> tuple[int, int]:
+    """`learning.walk`."""
+    if COMPILED is None:
+        return learning.walk(grown, tokens, corpus, estimates)
+    found: tuple[int, int] = COMPILED.walk(
+        RATES,
+        tokens,
+        grown.tokens,
+        grown.parents,
+        grown.scores,
+        grown.positions,
+        grown.cursors,
+        corpus.tokens,
+        corpus.output_start,
+        corpus.substitutes.places,
+        estimates.records,
+        estimates.priors,
+        estimates.at_root,
+        estimates.deeper,
+    )
+    return found
+
+
+def columns(tokens: list[int], anchor: int, since: int, shifts: list[int], ngrams: NGrams | None) -> Iterable[int]:
+    """`resumptions.columns`."""
+    if COMPILED is None or ngrams is None or ngrams.arrays is None:
+        return resumptions.columns(tokens, anchor, since, shifts, ngrams)
+    found: list[int] = COMPILED.columns(
+        TABLES, ODDS, tokens, anchor, since, shifts, ngrams.small_words, ngrams.word_pieces, ngrams.arrays
+    )
+    return found

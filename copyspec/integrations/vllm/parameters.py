@@ -6,8 +6,10 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from copyspec.checks import check_whole, encodable, shown
-from copyspec.text.prompts import Reference, parse_edits, parse_prediction, parse_references
+from copyspec.checks import check_whole, shown
+from copyspec.engine.inputs import parse_edits, parse_prediction, parse_references
+from copyspec.engine.spans import Reference
+from copyspec.text.codec import encodable
 
 EDIT_SOURCE = "copyspec_edit_source"
 REFERENCES = "copyspec_references"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from copyspec.targets.columns import additive
+from copyspec.targets.cache import additive
 from copyspec.targets.static.packing import WORD
 
 if TYPE_CHECKING:

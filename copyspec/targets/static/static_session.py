@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from copyspec.static_options import Runner, StaticOptions
+from copyspec.targets.cache import check_rows
+from copyspec.targets.causal import TreeSession
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.session import TreeSession, check_rows
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.packing import SlotMove, pack

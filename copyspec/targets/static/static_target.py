@@ -13,11 +13,11 @@ import torch
 
 from copyspec.forks import at_rest
 from copyspec.static_options import StaticOptions
+from copyspec.targets.causal import TreeSession, training_error
 from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
-from copyspec.targets.session import TreeSession
 from copyspec.targets.static import tree_attention
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
@@ -27,7 +27,6 @@ from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import refusal
 from copyspec.targets.static.running import ProgramRunner, Size
 from copyspec.targets.static.static_session import StaticSession
-from copyspec.targets.wrapped import training_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

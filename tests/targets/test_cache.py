@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.targets import columns as columns_module
-from copyspec.targets.columns import PAD_SLOT, Columns, additive, ancestors, lay_out
+from copyspec.targets.cache import PAD_SLOT, Columns, _fill, additive, ancestors, lay_out
 from copyspec.targets.facts import ModelFacts, read_facts
 from copyspec.targets.static import packing
 from copyspec.targets.static.packing import FIELDS, words
@@ -105,7 +104,7 @@ def test_compiled_equals_python(batch: Rows, more_rows: int, more: int, data: st
     filled = Columns(
         compiled.packed.copy(), compiled.slots.copy(), compiled.visible.copy(), compiled.write, compiled.kept
     )
-    columns_module._fill(filled, starts, chains, trees)
+    _fill(filled, starts, chains, trees)
     for name in ("packed", "slots", "visible"):
         np.testing.assert_array_equal(getattr(compiled, name), getattr(filled, name))
     for facts in facts_by_dtype():
