@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class FastLayer(ABC):
         """The layer's `__dict__`."""
         self._parts, self._attention = parts, parts.attention
         self._weights = weights
-        self._forward = parts.layer.forward
+        self._forward = MethodType(type(parts.layer).forward, parts.layer)
         self._heads = self._key_heads = self._head_size = 0
         self._epsilon = self._scaling = 0.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from typing import NamedTuple
 
 import torch
@@ -71,9 +72,9 @@ def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
 
 
 def rotary_of(model: nn.Module) -> Rotary | None:
-    """The module that computes a Llama model's positions."""
+    """A copy of the module that computes a Llama model's positions: some adapt to the longest they have seen."""
     found = getattr(getattr(model, "base_model", None), "rotary_emb", None)
-    return found if isinstance(found, nn.Module) else None
+    return deepcopy(found) if isinstance(found, nn.Module) else None
 
 
 def is_unchanged(part: nn.Module) -> bool:
