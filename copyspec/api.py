@@ -20,6 +20,7 @@ from copyspec.engine.inputs import parse_prompts, references
 from copyspec.engine.keywords import GenerateOptions
 from copyspec.engine.results import Chunk, Comparison, Result
 from copyspec.engine.unknown import reject_unknown
+from copyspec.models.aliases import ALIASES
 from copyspec.models.loading import (
     MODEL_VARIABLE,
     ModelChoice,
@@ -91,6 +92,9 @@ class _State:
         self.registry = Registry()
         self.configured: ModelChoice | Engine | None = None
         self.named_default = False
+        self.defaults: dict[bool, str] = {}
+        """The default model that was found in the user's files, by whether one was wanted that corrects: looked for
+        until it is there, and not again in every call."""
 
 
 _STATE = _State()
@@ -241,6 +245,7 @@ def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = Non
     """
     if isinstance(model, (str, os.PathLike)):
         model = named(model)
+    _STATE.defaults.clear()
     found = _STATE.registry.forget(model)
     if isinstance(model, Engine):
         model.unload()
@@ -281,7 +286,9 @@ def _engine(options: Mapping[str, object], *, corrects: bool = False) -> Engine:
     elif configured is not None:
         chosen = _choice({each.name: getattr(configured, each.name) for each in fields(configured)} | loading)
     else:
-        model = choose_default(corrects=corrects)
+        model = os.environ.get(MODEL_VARIABLE) or _STATE.defaults.get(corrects) or choose_default(corrects=corrects)
+        if model in ALIASES and MODEL_VARIABLE not in os.environ:
+            _STATE.defaults[corrects] = model
         # Invalid options raise before the default model is logged.
         chosen = _choice({**loading, "model": model}) if loading else ModelChoice(named(model))
         if not _STATE.named_default and not os.environ.get(MODEL_VARIABLE):

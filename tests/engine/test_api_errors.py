@@ -246,6 +246,7 @@ def test_no_model_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(_STATE, "configured", None)
     monkeypatch.setattr(loading, "BUNDLED", tmp_path)
     monkeypatch.setattr(loading, "is_ready", lambda alias: False)
+    monkeypatch.setattr(_STATE, "defaults", {})
     monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
     text = message(copyspec.LoadError, "a", model=None)
     assert "give model='a hub id or a folder', call copyspec.configure(model=...), or set COPYSPEC_MODEL" in text

@@ -326,6 +326,7 @@ def test_the_default_is_what_the_user_has_put_here(
     request.getfixturevalue("installed")
     assert loading.choose_default() == "tiny"
     monkeypatch.setattr("copyspec.api._STATE.named_default", False)
+    monkeypatch.setattr("copyspec.api._STATE.defaults", {})
     assert copyspec.load().name == "tiny"
     assert copyspec.load() is copyspec.load("tiny")
     (line,) = [record.getMessage() for record in caplog.records if record.name == "copyspec.api"]

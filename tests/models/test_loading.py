@@ -31,6 +31,7 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_STATE, "registry", engines.Registry())
     monkeypatch.setattr(_STATE, "configured", None)
     monkeypatch.setattr(_STATE, "named_default", False)
+    monkeypatch.setattr(_STATE, "defaults", {})
     monkeypatch.delenv("COPYSPEC_MODEL", raising=False)
     monkeypatch.setattr(loading, "is_ready", lambda alias: False)
     yield
@@ -432,3 +433,25 @@ def test_without_a_network_an_unknown_model_fails_at_the_first_request(monkeypat
     with pytest.raises(copyspec.LoadError, match=r"there is no connection to http.* \(refused\); check its name"):
         copyspec.load("nobody/no-such-model")
     assert len(asked) == 1
+
+
+def test_a_default_found_once_is_not_looked_for_in_every_call(
+    monkeypatch: pytest.MonkeyPatch, folders: list[Path]
+) -> None:
+    looked = list[object]()
+    monkeypatch.setattr(loading, "is_ready", lambda alias: looked.append(alias) or True)
+    monkeypatch.setattr(loading, "PREFERRED", "found")
+    monkeypatch.setitem(loading.ALIASES, "found", loading.ALIASES["smollm2"])
+    made = engine()
+    monkeypatch.setattr(_STATE.registry, "engine", lambda choice: made)
+    for _ in range(3):
+        assert copyspec.load() is made
+    assert len(looked) == 1
+    monkeypatch.setenv("COPYSPEC_MODEL", str(folders[0]))
+    chosen = list[object]()
+    monkeypatch.setattr(_STATE.registry, "engine", lambda choice: chosen.append(choice.model) or made)
+    copyspec.load()
+    monkeypatch.delenv("COPYSPEC_MODEL")
+    copyspec.unload()
+    copyspec.load()
+    assert chosen == [str(folders[0]), "found"] and len(looked) == 2
