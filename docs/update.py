@@ -27,7 +27,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 METHOD = "copyspec"
 SURVEY = "spec-bench.json"
-REAL = "real-smollm2-float32.json"
+REAL = "real-smollm2-float32.json", "real-smollm2-bfloat16.json"
 REAL_NOTE = (
     "smollm2: its own outputs (`python -m benchmarks.real`), {} of {}, {}, {};\n"
     "files: `copyspec gec`, 8 texts at once (`python -m benchmarks.speed.gec_files`), CPU time. Random tokens cannot\n"
@@ -71,9 +71,8 @@ def measured() -> str:
     if not reports:
         return ""
     rows = [row for report in reports for row in _rows(report)]
-    real = RESULTS / REAL
     note: list[str] = []
-    if real.exists():
+    for real in filter(Path.exists, map(RESULTS.joinpath, reversed(REAL))):
         real_rows, note = _real_section(json.loads(real.read_text(encoding="utf-8")))
         rows = [*real_rows, *rows]
     for path in sorted(RESULTS.glob("gec-files*.json")):
