@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 KINDS = ("recurrent", "parallel", "feature")
 CHECKPOINT = "checkpoint.safetensors"
-OUTPUTS_EVERY = 2  # every second shard holds answers of the model, the others prose, which is five times faster
 STEPS_A_SHARD = 40  # training steps per new shard
 ANSWERS_COUNT = 10  # how many times a token of an answer counts when the vocabulary is chosen
 
@@ -307,9 +306,9 @@ class HeadRun:
         self._trainer: Trainer | None = None
         self._held: tuple[list[Path], Windows] | None = None
 
-    def read(self, requests: Requests, number: int) -> None:
-        """Write the shard of this number if it is missing: every second shard holds answers, the others prose."""
-        is_output = number % OUTPUTS_EVERY == 0
+    def read(self, requests: Requests, number: int, every: int) -> None:
+        """Write the shard of this number if it is missing: one of `every` shards holds answers, the others prose."""
+        is_output = number % every == 0
         path = self._out / "states" / f"{'outputs' if is_output else 'prose'}-{number:05d}.safetensors"
         if not path.exists():
             write = write_shard if is_output else write_prose
@@ -430,8 +429,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--vocabulary", type=int, default=HeadPlan.vocabulary, help="number of tokens that are drafted; 0: all"
     )
+    parser.add_argument("--shards", type=int, default=60, help="number of shards of hidden states")
     parser.add_argument(
-        "--shards", type=int, default=60, help="number of shards of hidden states; every second one holds answers"
+        "--prose", type=int, default=1, help="shards of prose, which is read faster, for each shard of answers"
+    )
+    parser.add_argument(
+        "--own", type=float, default=OutputPlan.own, help="share of the prompts that the model writes itself"
     )
     parser.add_argument("--rows", type=int, default=OutputPlan.rows, help="outputs per shard")
     parser.add_argument("--tokens", type=int, default=OutputPlan.tokens, help="maximum tokens per answer")
@@ -455,12 +458,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         batch=given.batch, rate=given.rate, seed=given.seed, span=given.span,
         layers=tuple(given.layers) if given.kind == "recurrent" else (),
     )  # fmt: skip
-    outputs = OutputPlan(rows=given.rows, tokens=given.tokens, seed=given.seed, layers=tuple(given.layers))
+    outputs = OutputPlan(
+        rows=given.rows, tokens=given.tokens, seed=given.seed, layers=tuple(given.layers), own=given.own
+    )
     run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))
     requests = Requests(given.data)
     for number in range(max(given.shards, 1)):
-        run.read(requests, number)
-        if number >= OUTPUTS_EVERY - 1:
+        run.read(requests, number, 1 + given.prose)
+        if number >= 1 and plan.steps:
             run.learn(STEPS_A_SHARD, until)
         if time.time() > until:
             return

@@ -1,4 +1,4 @@
-"""Train look-ahead embeddings: ``python -m training.lookahead --data DIR --states RUN/states --out OUT [--minutes M]``.
+"""Train look-ahead embeddings: ``python -m training.lookahead --states RUN/states --out OUT [--minutes M]``.
 
 PaSS (Monea et al. 2023, arXiv 2311.13581) appends a few trained embeddings to the text; the frozen model's output at
 the i-th of them predicts the token i places after the next one. They are trained on the answers of a run of
@@ -24,12 +24,11 @@ from transformers import DynamicCache
 
 from copyspec.drafters.predictors.heads import weights_of
 from copyspec.targets.hooks.states import output_head
-from training.outputs import OutputPlan, Requests, read_shard, shard_prompts, shards
+from training.outputs import read_prompts, read_shard, shards
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.engine.engine import Engine
 
 GROUPS = 16  # places per answer and step from which tokens are predicted
 ROWS = 4  # answers per step
@@ -116,16 +115,13 @@ class LookaheadTrainer:
         return torch.tensor(sorted(chosen))
 
 
-def read_answers(engine: Engine, states: Path, data: Path, least: int) -> list[list[Answer]]:
+def read_answers(states: Path, least: int) -> list[list[Answer]]:
     """The answers with at least `least` tokens in each shard of `training.heads`, with their prompts."""
-    plan = json.loads((states / "plan.json").read_text())
-    outputs, requests = OutputPlan(plan["rows"], plan["tokens"], plan["seed"]), Requests(data)
     found = list[list[Answer]]()
     for path in shards(states):
         if path.name.startswith("outputs"):
-            prompts = shard_prompts(path, engine.tokenizer, requests, outputs)
             answers = [tokens.tolist() for tokens, _ in read_shard(path)]
-            pairs = zip(prompts, answers, strict=True)
+            pairs = zip(read_prompts(path), answers, strict=True)
             found.append([([*prompt, *answer], len(prompt)) for prompt, answer in pairs if len(answer) >= least])
     return found
 
@@ -138,10 +134,7 @@ def load_embeddings(folder: Path) -> Tensor:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument(
-        "--states", type=Path, required=True, help="folder of the states of a run of training.heads on the same --data"
-    )
+    parser.add_argument("--states", type=Path, required=True, help="folder of the states of a run of training.heads")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=3, help="number of embeddings")
     parser.add_argument("--dtype", default="bfloat16")
@@ -152,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import copyspec
 
     engine = copyspec.load(given.model, dtype=given.dtype)
-    held, *others = read_answers(engine, given.states, given.data, given.count + 2)
+    held, *others = read_answers(given.states, given.count + 2)
     learned = [each for shard in others for each in shard] or held
     trainer = LookaheadTrainer(engine.model, given.count, given.rate)
     given.out.mkdir(parents=True, exist_ok=True)

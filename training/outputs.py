@@ -1,15 +1,16 @@
 """A model's own outputs with the hidden states they were chosen from, as training data for draft heads.
 
-Prompts are requests about paragraphs of prose, in the model's chat template; outputs are greedy, some sampled. Reading
-costs a tenth of generating, so most shards hold prose read as if it were an answer. Each shard is a function of (seed,
-number), so that an interrupted run can be resumed.
+Prompts are requests about paragraphs of prose, in the model's chat template, and requests that the model writes itself
+when it continues the opening of a user's turn (Magpie, Xu et al. 2024, arXiv 2406.08464), which resemble what it was
+tuned on. Outputs are greedy, some sampled. Reading is cheaper than generating, so some shards hold prose read as if it
+were an answer. Each shard is a function of (seed, number), so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,7 +73,9 @@ TEMPERATURE = 0.7
 PROSE_REQUEST, PROSE_ROW, PROSE_BATCH = 160, 64, 8  # characters of a request; tokens of a row beyond an output's; rows
 SKIPPED = 20  # tokens of the chat template's opening, the same in all prompts
 LOOP = 12  # an output is cut where this many tokens repeat
-OUTPUT_BATCH = 32  # rows of similar length generated in one batch
+OUTPUT_BATCH = 96  # rows of similar length generated in one batch
+REQUEST_TOKENS = 64  # a request that the model has not ended by then is dropped
+MARK = "3f1c8a"  # stands for a request in the chat template
 COMPACT = 0.75  # finished rows are removed when only this share is left
 
 
@@ -84,6 +87,7 @@ class OutputPlan:
     tokens: int = 192  # maximum per output
     seed: int = 0
     layers: tuple[int, ...] = ()  # layers whose inputs are stored besides the last states
+    own: float = 0.6  # share of the prompts that the model writes itself, if its template shows where a request begins
 
 
 class Requests:
@@ -118,25 +122,39 @@ def write_shard(
     """Generate the shard `path`; return its number of output tokens.
 
     The file holds, concatenated over all rows, `tokens` [n] and the hidden states they were chosen from, `states`
-    [n, D] (bfloat16); and `lengths` [rows] of the outputs. With `plan.layers`, each state is followed by the inputs of
-    these layers, [n, (1 + layers) D].
+    [n, D] (bfloat16), and the `prompts` [m]; and `lengths` [rows] of the outputs and `prompt_lengths` [rows]. With
+    `plan.layers`, each state is followed by the inputs of these layers, [n, (1 + layers) D].
     """
-    prompts = shard_prompts(path, tokenizer, requests, plan)
-    noise, rows = random.Random(f"{plan.seed}/{path.stem}/noise"), list[tuple[list[int], Tensor]]()
+    rng = random.Random(f"{plan.seed}/{path.stem}")
+    asked = own_requests(model, tokenizer, round(plan.own * plan.rows), rng.random())
+    asked += [requests.draw(rng) for _ in range(plan.rows - len(asked))]
+    # Sorted, so that batches contain rows of similar length.
+    prompts = sorted((chat_ids(tokenizer, [{"role": "user", "content": each}]) for each in asked), key=len)
+    rows = list[tuple[list[int], Tensor]]()
     for first in range(0, len(prompts), OUTPUT_BATCH):
-        rows += generate(model, prompts[first : first + OUTPUT_BATCH], plan, noise.random())
-    rows = [(tokens[:kept], states[:kept]) for tokens, states in rows if (kept := until_loop(tokens))]
-    _save(path, [torch.tensor(tokens) for tokens, _ in rows], [states for _, states in rows])
+        rows += generate(model, prompts[first : first + OUTPUT_BATCH], plan, rng.random())
+    rows = [(tokens[: until_loop(tokens)], states[: until_loop(tokens)]) for tokens, states in rows]
+    _save(path, [torch.tensor(tokens) for tokens, _ in rows], [states for _, states in rows], prompts)
     return sum(len(tokens) for tokens, _ in rows)
 
 
-def shard_prompts(
-    path: Path, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
-) -> list[list[int]]:
-    """The prompts of a shard's outputs, in order; batches contain rows of similar length."""
-    rng = random.Random(f"{plan.seed}/{path.stem}")
-    asked = [[{"role": "user", "content": requests.draw(rng)}] for _ in range(plan.rows)]
-    return sorted((chat_ids(tokenizer, each) for each in asked), key=len)
+def own_requests(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int, noise: float) -> list[str]:
+    """Up to `count` requests that the model samples after the opening of a user's turn; those it does not end, or only
+    repeats, are left out. None if the template has no such opening."""
+    if tokenizer.chat_template is None or count == 0:
+        return []
+    text = str(tokenizer.apply_chat_template([{"role": "user", "content": MARK}], tokenize=False))
+    opening, marked, _ = text.partition(MARK)
+    if not (marked and opening):
+        return []
+    ids, found = list(tokenizer(opening, add_special_tokens=False)["input_ids"]), dict[str, None]()
+    plan, rng = OutputPlan(tokens=REQUEST_TOKENS), random.Random(noise)
+    for first in range(0, count, OUTPUT_BATCH):
+        openings = [ids] * min(OUTPUT_BATCH, count - first)
+        for tokens, _ in generate(model, openings, plan, rng.random(), 1.0, 1.0):
+            if len(tokens) < REQUEST_TOKENS and until_loop(tokens) == len(tokens):
+                found[str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()] = None
+    return [each for each in found if each]
 
 
 @torch.inference_mode()
@@ -164,17 +182,25 @@ def write_prose(
     return sum(map(len, tokens))
 
 
-def _save(path: Path, tokens: Sequence[Tensor], states: Sequence[Tensor]) -> None:
+def _save(
+    path: Path, tokens: Sequence[Tensor], states: Sequence[Tensor], prompts: Sequence[Sequence[int]] = ()
+) -> None:
     partial = path.with_suffix(".partial")
     save_file(
         {
             "tokens": torch.cat(list(tokens)).int(),
             "states": torch.cat(list(states)).bfloat16().contiguous(),
-            "lengths": torch.tensor([len(each) for each in tokens], dtype=torch.int32),
+            "lengths": _lengths(tokens),
+            "prompts": torch.tensor([token for prompt in prompts for token in prompt], dtype=torch.int32),
+            "prompt_lengths": _lengths(prompts),
         },
         partial,
     )
     partial.rename(path)
+
+
+def _lengths(rows: Sequence[Sized]) -> Tensor:
+    return torch.tensor([len(row) for row in rows], dtype=torch.int32)
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]]) -> list[int]:
@@ -198,7 +224,12 @@ def until_loop(tokens: Sequence[int]) -> int:
 
 @torch.inference_mode()
 def generate(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], plan: OutputPlan, noise: float, sampled: float = SAMPLED
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    plan: OutputPlan,
+    noise: float,
+    sampled: float = SAMPLED,
+    temperature: float = TEMPERATURE,
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Yield (output, the state before each of its tokens) for each row; the last token may end the sequence.
 
@@ -229,7 +260,7 @@ def generate(
         logits = head(state).float()
         state = torch.cat([state, *(inner.inner[layer][-1][:, -1] for layer in plan.layers)], -1)
         chosen = logits.argmax(-1)
-        drawn = torch.multinomial((logits / TEMPERATURE).softmax(-1), 1, generator=generator)[:, 0]
+        drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
         chosen = torch.where(random_rows[rows].to(device), drawn, chosen)
         for place, (row, token) in enumerate(zip(rows, chosen.tolist(), strict=True)):
             if not done[row]:
@@ -259,6 +290,13 @@ def read_shard(path: Path) -> list[tuple[Tensor, Tensor]]:
     return list(zip(tokens.split(lengths), states.split(lengths), strict=True))
 
 
+def read_prompts(path: Path) -> list[list[int]]:
+    """The prompt of each output of a shard of answers."""
+    with safe_open(path, "pt") as held:
+        prompts, lengths = held.get_tensor("prompts"), held.get_tensor("prompt_lengths").tolist()
+    return [prompt.tolist() for prompt in prompts.split(lengths)]
+
+
 def shards(folder: Path) -> list[Path]:
     """The complete shards of a run."""
     return sorted(folder.glob("*.safetensors"))
@@ -267,7 +305,10 @@ def shards(folder: Path) -> list[Path]:
 def check_plan(folder: Path, name: str, plan: OutputPlan) -> None:
     """Store the plan of the shards in `folder`. Raises ValueError if they were made with another plan."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {"model": name, "tokens": plan.tokens, "rows": plan.rows, "seed": plan.seed, "layers": [*plan.layers]}
+    wanted = {
+        "model": name, "tokens": plan.tokens, "rows": plan.rows, "seed": plan.seed, "layers": [*plan.layers],
+        "own": plan.own,
+    }  # fmt: skip
     path = folder / "plan.json"
     if not path.is_file():
         path.write_text(json.dumps(wanted) + "\n")

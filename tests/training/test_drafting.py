@@ -13,7 +13,7 @@ import copyspec
 from benchmarks.drafts.blocks import Guesses, table_of
 from tests.helpers.texts import byte_level, llama
 from training import block_drafter, distill, heads, lookahead, skips
-from training.outputs import LOOP, OutputPlan, check_plan, read_shard, until_loop
+from training.outputs import LOOP, OutputPlan, check_plan, own_requests, read_shard, until_loop
 
 PARAGRAPHS = [
     f"The {animal} lives in the {place} and has always liked the {food} there. Many people know the {animal} well, and "
@@ -117,12 +117,26 @@ def test_a_student_comes_closer_and_drafts(model: Path, data: Path, tmp_path: Pa
     assert (tmp_path / "second" / "student").is_dir()
 
 
+def test_the_model_writes_requests_itself(model: Path) -> None:
+    """Magpie: sampled after the opening of a user's turn, a function of the seed; none without a chat template."""
+    engine = copyspec.load(str(model))
+    assert own_requests(engine.model, engine.tokenizer, 4, 0.5) == []
+    tokenizer = byte_level(template="{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}")
+    chatty = copy.deepcopy(engine.model)
+    with torch.no_grad():  # ends sooner
+        ends = chatty.generation_config.eos_token_id = chatty.config.eos_token_id = 2
+        chatty.get_output_embeddings().weight[ends] *= 3.0
+    found = own_requests(chatty, tokenizer, 32, 0.5)
+    assert found and found == own_requests(chatty, tokenizer, 32, 0.5) != own_requests(chatty, tokenizer, 32, 0.25)
+    assert all("[user]" not in each for each in found)
+
+
 def test_lookahead_embeddings_are_trained_and_draft(model: Path, data: Path, tmp_path: Path) -> None:
     """PaSS: the frozen model's outputs at trained embeddings are drafted in the engine; outputs equal plain
     decoding."""
     run = f"--model {model} --data {data} --out {tmp_path} --rows 4 --tokens 12 --shards 1 --dtype float32"
     heads.main([*run.split(), "--steps", "1", "--inner", "4", "--depth", "1"])
-    command = f"--model {model} --data {data} --states {tmp_path / 'states'} --out {tmp_path / 'ahead'} --dtype float32"
+    command = f"--model {model} --states {tmp_path / 'states'} --out {tmp_path / 'ahead'} --dtype float32"
     lookahead.main([*command.split(), "--count", "2", "--steps", "40", "--rate", "0.05"])
     found = lines(tmp_path / "ahead" / "log.jsonl")
     assert [each["step"] for each in found] == [20, 40] and found[1]["loss"] < found[0]["loss"]
