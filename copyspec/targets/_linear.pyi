@@ -5,6 +5,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+LayerParts = tuple[Sequence[object], Sequence[object], tuple[int, int, int, float], tuple[int, int, int, bool]]
+"""Products, norms, sizes and rotary positions."""
+
 VERSION: int
 
 def linear(
@@ -22,10 +25,8 @@ def layer(
     x: int,
     batch: int,
     columns: int,
-    products: Sequence[object],
-    norms: Sequence[object],
-    sizes: tuple[int, int, int, float, float],
-    rotary: tuple[int, int, int, bool],
+    parts: LayerParts,
+    scaling: float,
     cache: tuple[int, int, int, int, int, NDArray[Any] | None],
     mask: tuple[int, bool] | None,
     threads: int,
@@ -36,10 +37,8 @@ def half_layer(
     attended: int,
     batch: int,
     columns: int,
-    products: Sequence[object],
-    norms: Sequence[object],
-    sizes: tuple[int, int, int, float, int],
-    rotary: tuple[int, int, int, bool],
+    parts: LayerParts,
+    apart: int,
     silu: NDArray[Any],
     threads: int,
 ) -> None: ...

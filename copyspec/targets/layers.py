@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from copyspec.targets.hooks.llama_layers import LlamaLayer, Rotary, fused_attent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from copyspec.targets._linear import LayerParts
 
 try:
     import copyspec.targets._linear as _linear
@@ -48,6 +50,16 @@ TRIED = 48  # tokens of a comparison: a tree behind as many cached ones, and the
 _HEAD_SIZES = range(16, 1025, 16)
 
 Weights = tuple[Any, Any]  # of a linear layer, as arrays
+
+
+class Pass(NamedTuple):
+    """One pass through a layer."""
+
+    hidden: torch.Tensor  # [B, Q, D]
+    mask: torch.Tensor | None
+    cache: TreeCache
+    parts: LayerParts
+    """The layer as the compiled module takes it, with the rotary positions of this pass."""
 
 
 @dataclass
@@ -182,37 +194,31 @@ class FastLayer(ABC):
             return None
         if batch != (cache.rows if cache.write.row is None else 1):
             return None
-        products = tuple([each() for each in self._weights])
-        if None in [None if each is None else 0 for each in products]:
+        products = [each() for each in self._weights]
+        if any(each is None for each in products):
             return None
+        norms = [None if norm is None else self._array(norm.weight) for norm in self._parts.norms]  # type: ignore[arg-type]
         rotary = cosines.data_ptr(), sines.data_ptr(), cosines.shape[2], cosines.shape[0] > 1
-        return self._compute(hidden, mask, cache, products, rotary)
+        sizes = self._heads, self._key_heads, self._head_size, self._epsilon
+        return self._compute(Pass(hidden, mask, cache, (tuple(products), tuple(norms), sizes, rotary)))
 
     @abstractmethod
-    def _compute(
-        self,
-        hidden: torch.Tensor,
-        mask: torch.Tensor | None,
-        cache: TreeCache,
-        products: Sequence[Weights | None],
-        rotary: tuple[int, int, int, bool],
-    ) -> torch.Tensor | None:
+    def _compute(self, given: Pass) -> torch.Tensor | None:
         """`_run` for tensors that fit."""
 
+    @staticmethod
+    @abstractmethod
+    def _array(weight: torch.Tensor) -> NDArray[Any]:
+        """A norm's weight, as the compiled module reads it."""
 
-class FloatLayer(FastLayer):
+
+class Float32Layer(FastLayer):
     """A layer in float32."""
 
     dtype = torch.float32
 
-    def _compute(
-        self,
-        hidden: torch.Tensor,
-        mask: torch.Tensor | None,
-        cache: TreeCache,
-        products: Sequence[Weights | None],
-        rotary: tuple[int, int, int, bool],
-    ) -> torch.Tensor | None:
+    def _compute(self, given: Pass) -> torch.Tensor | None:
+        hidden, mask, cache, parts = given
         (batch, columns, _), write = hidden.shape, cache.write
         slots: NDArray[np.int64] | None = None if write.slots is None else write.slots.numpy()
         if not (slots is None and write.plain if mask is None else _is_added(mask, batch, columns, write.stop)):
@@ -222,7 +228,6 @@ class FloatLayer(FastLayer):
             like = hidden.new_empty((batch, self._key_heads, 0, self._head_size))
             layer.lazy_initialization(like, like)
         keys, values = layer.buffers()
-        norms = [None if norm is None else norm.weight.detach().numpy() for norm in self._parts.norms]  # type: ignore[operator]
         output = torch.empty_like(hidden)
         row = 4 * (write.row or 0) * keys.stride(0)
         _linear.layer(
@@ -230,18 +235,20 @@ class FloatLayer(FastLayer):
             hidden.data_ptr(),
             batch,
             columns,
-            products,
-            tuple(norms),
-            (self._heads, self._key_heads, self._head_size, self._epsilon, self._scaling),
-            rotary,
+            parts,
+            self._scaling,
             (keys.data_ptr() + row, values.data_ptr() + row, keys.shape[2], write.start, write.stop, slots),
             None if mask is None else (mask.data_ptr(), mask.shape[0] > 1),
             torch.get_num_threads(),
         )
         return output
 
+    @staticmethod
+    def _array(weight: torch.Tensor) -> NDArray[Any]:
+        return weight.detach().numpy()
 
-class BrainLayer(FastLayer):
+
+class Bfloat16Layer(FastLayer):
     """A layer in bfloat16, with packed weights, around PyTorch's fused attention."""
 
     dtype = torch.bfloat16
@@ -257,37 +264,29 @@ class BrainLayer(FastLayer):
         super().__init__(parts, weights)
         self._reading, self._apart = reading, apart
 
-    def _compute(
-        self,
-        hidden: torch.Tensor,
-        mask: torch.Tensor | None,
-        cache: TreeCache,
-        products: Sequence[Weights | None],
-        rotary: tuple[int, int, int, bool],
-    ) -> torch.Tensor | None:
+    def _compute(self, given: Pass) -> torch.Tensor | None:
+        hidden, mask, cache, parts = given
         attend = fused_attention(self._attention)
         # What reads a prompt has the bits of products of many tokens.
-        if attend is None or self._reading.prompt or any(each[0].dtype != np.uint32 for each in products if each):
+        if attend is None or self._reading.prompt or any(weight.dtype != np.uint32 for weight, *_ in parts[0]):  # type: ignore[misc, has-type]
             return None
         (batch, columns, _), size = hidden.shape, self._head_size
-        heads, key_heads = self._heads, self._key_heads
-        counts = [batch * columns * each * size for each in (heads, key_heads, key_heads)]
+        counts = [batch * columns * each * size for each in (self._heads, self._key_heads, self._key_heads)]
         made = hidden.new_empty(sum(counts))
-        sizes = heads, key_heads, size, self._epsilon, self._apart
-        norms = tuple([None if norm is None else _bits(norm.weight) for norm in self._parts.norms])  # type: ignore[arg-type]
-        threads, silu = torch.get_num_threads(), _silu()
-        at = hidden.data_ptr()
-        _linear.half_layer(made.data_ptr(), at, 0, batch, columns, products, norms, sizes, rotary, silu, threads)
+        shared = batch, columns, parts, self._apart, _silu(), torch.get_num_threads()
+        _linear.half_layer(made.data_ptr(), hidden.data_ptr(), 0, *shared)
         queries, keys, values = [
             each.view(batch, columns, -1, size).transpose(1, 2) for each in made.split_with_sizes(counts)
         ]
         keys, values = cache.update(keys, values, self._attention.layer_idx)  # type: ignore[arg-type]
         attended = attend(queries, keys, values, mask, self._scaling).reshape(batch, columns, -1).contiguous()
         output = torch.empty_like(hidden)
-        _linear.half_layer(
-            output.data_ptr(), at, attended.data_ptr(), batch, columns, products, norms, sizes, rotary, silu, threads
-        )
+        _linear.half_layer(output.data_ptr(), hidden.data_ptr(), attended.data_ptr(), *shared)
         return output
+
+    @staticmethod
+    def _array(weight: torch.Tensor) -> NDArray[Any]:
+        return _bits(weight)
 
 
 def _is_added(mask: torch.Tensor, batch: int, columns: int, keys: int) -> bool:

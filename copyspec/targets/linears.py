@@ -25,7 +25,7 @@ from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
 from copyspec.targets.hooks.weights import parameters_of
-from copyspec.targets.layers import BrainLayer, FastLayer, FloatLayer, Reading
+from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, Reading
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 avoid_missing_tiles()  # before the first product
 
-VERSION = 8
+VERSION = 9
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
@@ -170,7 +170,7 @@ class FastLinears:
             dtype = parts.linears[0].weight.dtype
             weights = [_source(each, held[each], dtype) for each in parts.linears]
             is_float = dtype == torch.float32
-            layer = FloatLayer(parts, weights) if is_float else BrainLayer(parts, weights, self._reading, APART)
+            layer = Float32Layer(parts, weights) if is_float else Bfloat16Layer(parts, weights, self._reading, APART)
             if self._layers and type(layer) is not type(self._layers[0]):
                 return
             if not self._layers and not (layer.prepare() and self._is_right(layer, rotary)):

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from copyspec.targets import layers, linears, wrap
 from copyspec.targets.base import Target
-from copyspec.targets.layers import BrainLayer, FloatLayer
+from copyspec.targets.layers import Bfloat16Layer, Float32Layer
 from copyspec.targets.linears import instructions, is_compiled
 from copyspec.tree import DraftTree
 
@@ -99,7 +99,7 @@ def decoded(target: Target, seed: int, rows: int) -> list[torch.Tensor]:
 def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list that grows by one with each layer that the module runs."""
     runs = list[int]()
-    for kind in (FloatLayer, BrainLayer):
+    for kind in (Float32Layer, Bfloat16Layer):
         compute = kind._compute
 
         def counted(*arguments: Any, compute: Callable[..., Any] = compute) -> object:
@@ -275,8 +275,9 @@ def arguments() -> dict[str, object]:
         "columns": rows,
         "products": tuple((np.ones(shape, f), None) for shape in shapes),
         "norms": (np.ones(hidden, f), np.ones(hidden, f), None, None),
-        "sizes": (heads, key_heads, size, 1e-6, 0.25),
+        "sizes": (heads, key_heads, size, 1e-6),
         "rotary": (turned.ctypes.data, turned.ctypes.data, size, False),
+        "scaling": 0.25,
         "cache": (cache.ctypes.data, cache.ctypes.data, capacity, 3, 5, None),
         "mask": (mask.ctypes.data, False),
         "threads": 1,
@@ -284,8 +285,13 @@ def arguments() -> dict[str, object]:
     }
 
 
-def run(given: dict[str, object]) -> None:
-    linears._linear.layer(*[value for name, value in given.items() if name != "kept"])
+def run(function: Callable[..., None], given: dict[str, object]) -> None:
+    place = list(given).index(PARTS[0])
+    values = [value for name, value in given.items() if name not in (*PARTS, "kept")]
+    function(*values[:place], tuple(given[name] for name in PARTS), *values[place:])
+
+
+PARTS = ("products", "norms", "sizes", "rotary")  # one argument of both functions
 
 
 def replaced(name: str, place: int, value: object) -> dict[str, object]:
@@ -332,7 +338,7 @@ F = np.float32
     ],
 )  # fmt: skip
 def test_the_module_trusts_no_argument(given: dict[str, object] | tuple[str, int, object], message: str) -> None:
-    run(arguments())
+    run(linears._linear.layer, arguments())
     if isinstance(given, tuple):
         changed = replaced(*given)
     elif given.get("cache") == "slots":
@@ -340,7 +346,7 @@ def test_the_module_trusts_no_argument(given: dict[str, object] | tuple[str, int
     else:
         changed = arguments() | given
     with pytest.raises(ValueError, match=message):
-        run(changed)
+        run(linears._linear.layer, changed)
 
 
 def half_arguments() -> dict[str, object]:
@@ -357,8 +363,9 @@ def half_arguments() -> dict[str, object]:
         "columns": rows,
         "products": tuple((np.zeros((out, given // 2), np.uint32), None) for out, given in shapes),
         "norms": (np.zeros(hidden, h), np.zeros(hidden, h), None, np.zeros(size, h)),
-        "sizes": (heads, key_heads, size, 1e-6, 512),
+        "sizes": (heads, key_heads, size, 1e-6),
         "rotary": (turned.ctypes.data, turned.ctypes.data, size, False),
+        "apart": 512,
         "silu": np.zeros(1 << 16, h),
         "threads": 2,
         "kept": (x, y, attended, turned),  # alive
@@ -385,22 +392,19 @@ H = np.uint16
         (("norms", 3, np.zeros(32, H)), "norms"),
         (("sizes", 1, 3), "heads"),
         (("sizes", 2, 8), "heads"),
-        (("sizes", 4, 0), "apart"),
+        ({"apart": 0}, "apart"),
         (("rotary", 1, 0), "positions"),
         (("rotary", 2, 32), "positions"),
     ],
 )  # fmt: skip
 def test_the_half_trusts_no_argument(changed: dict[str, object] | tuple[str, int, object], message: str) -> None:
-    def run(given: dict[str, object]) -> None:
-        linears._linear.half_layer(*[value for name, value in given.items() if name != "kept"])
-
-    good = half_arguments()
-    run(good)
-    run(good | {"attended": 0})
+    function, good = linears._linear.half_layer, half_arguments()
+    run(function, good)
+    run(function, good | {"attended": 0})
     if isinstance(changed, tuple):
         name, place, value = changed
         parts = list(good[name])  # type: ignore[call-overload]
         parts[place] = value
         changed = {name: tuple(parts)}
     with pytest.raises(ValueError, match=message):
-        run(good | changed)
+        run(function, good | changed)

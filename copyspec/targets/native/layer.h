@@ -13,56 +13,51 @@ enum { BEFORE_ATTENTION, BEFORE_MLP, OF_QUERIES, OF_KEYS, NORMS };
 
 #define MOST_QUERIES 4 /* of one call of `attend` */
 
+/* What layers of both data types have. Numbers are of the layer's type. */
 typedef struct {
     Product products[PRODUCTS];
-    const float *norms[NORMS]; /* weights of the RMSNorms; NULL for queries and keys that have none */
-    float epsilon, scaling;    /* `scaling`: of the scores */
+    const void *norms[NORMS]; /* weights of the RMSNorms; NULL for queries and keys that have none */
+    float epsilon;
     Py_ssize_t batch, columns, rows, hidden, inner; /* rows: batch * columns; inner: width of the MLP */
     Py_ssize_t heads, key_heads, head_size;
-    const float *x;            /* [rows, hidden] */
-    float *y;
-    const float *cosines, *sines;   /* [batch or 1, columns, turned] */
+    const void *x, *cosines, *sines; /* [rows, hidden]; [batch or 1, columns, turned] */
+    void *y;
     Py_ssize_t turned, turned_step; /* numbers of a head that are rotated; from one batch row's to the next's */
-    float *keys, *values;           /* of the cache, [batch, key_heads, capacity, head_size] */
+    int threads;
+} Layer;
+
+typedef struct {
+    Layer layer;
+    float scaling;          /* of the scores */
+    float *keys, *values;   /* of the cache, [batch, key_heads, capacity, head_size] */
     Py_ssize_t capacity, start, used; /* first slot written, where `slots` is NULL; slots attended to */
     const int64_t *slots;             /* [batch, columns]; -1: the last one, which is scratch */
     const float *mask;                /* [batch or 1, columns, used], added to scores; NULL: causal */
     Py_ssize_t mask_step;             /* from one batch row's to the next's */
     float *normed, *queries, *new_keys, *new_values, *attended, *gate, *up, *scores; /* scratch memory */
     Py_ssize_t stride; /* scores of one query; each thread has MOST_QUERIES times as many */
-    int threads;
-} Layer;
+} Float32Layer;
+
+/* One half of a layer in bfloat16. Products have the bits of `linear`; other numbers are computed in float32 and rounded
+   wherever PyTorch rounds them. The first half's y is queries, keys and values: [rows, all heads, head_size] one by
+   one. */
+typedef struct {
+    Layer layer;
+    const uint16_t *attended; /* [rows, heads, head_size]; NULL in the first half */
+    const uint16_t *silu;     /* of all 65,536 numbers */
+    float *given, *wide; /* scratch memory: inputs of products, [rows, hidden or queries] and [rows, inner] */
+    uint16_t *gate, *up, *made;
+} Bfloat16Half;
 
 typedef struct {
     /* y = x / sqrt(mean(x^2) + epsilon) * weight, of `size` numbers. */
     void (*normalise)(float *y, const float *x, const float *weight, float epsilon, Py_ssize_t size);
     /* Attention of `count` queries of one key head, the first one included; queries are numbered column by column. */
-    void (*attend)(const Layer *layer, Py_ssize_t row, Py_ssize_t key_head, Py_ssize_t first, int count, float *scores);
+    void (*attend)(const Float32Layer *layer, Py_ssize_t row, Py_ssize_t key_head, Py_ssize_t first, int count,
+                   float *scores);
     /* gate = silu(gate) * up */
     void (*activate)(float *gate, const float *up, Py_ssize_t size);
-} LayerKernel;
-
-#if HAS_KERNELS
-extern const LayerKernel AVX512_LAYER, AVX2_LAYER;
-#endif
-
-/* One half of a layer in bfloat16. Products have the bits of `linear`; other numbers are computed in float32 and rounded
-   wherever PyTorch rounds them. */
-typedef struct {
-    Product products[PRODUCTS];
-    const uint16_t *norms[NORMS];
-    float epsilon;
-    Py_ssize_t batch, columns, rows, hidden, inner, heads, key_heads, head_size;
-    const uint16_t *x;        /* [rows, hidden], the layer's input */
-    const uint16_t *attended; /* [rows, heads, head_size]; NULL in the first half */
-    uint16_t *y;              /* [rows, hidden], or queries, keys and values: [rows, all heads, head_size] one by one */
-    const uint16_t *cosines, *sines;
-    Py_ssize_t turned, turned_step;
-    const uint16_t *silu; /* of all 65,536 numbers */
-    float *given, *wide;  /* scratch memory: inputs of products, [rows, hidden or queries] and [rows, inner] */
-    uint16_t *gate, *up, *made;
-    int threads;
-} BrainLayer;
+} Float32LayerKernel;
 
 typedef struct {
     /* y = x / sqrt(mean(x^2) + epsilon) * weight, of `size` numbers, rounded to bfloat16 as PyTorch does. */
@@ -74,17 +69,36 @@ typedef struct {
     void (*add)(uint16_t *y, const uint16_t *x, const uint16_t *z, Py_ssize_t size); /* y = x + z */
     void (*widen)(float *y, const uint16_t *x, Py_ssize_t size);
     void (*narrow)(uint16_t *y, const float *x, Py_ssize_t size);
-} BrainKernel;
+} Bfloat16LayerKernel;
 
 #if HAS_KERNELS
-extern const BrainKernel AVX512_BRAINS;
+extern const Float32LayerKernel AVX512_FLOAT32_LAYER, AVX2_FLOAT32_LAYER;
+extern const Bfloat16LayerKernel AVX512_BFLOAT16_LAYER;
 #endif
 
-/* Thread `number` of `count` takes the items first_of .. last_of - 1 of `all`. */
+/* Arrays that a call reads from, to be released. */
+typedef struct {
+    Py_buffer weights[PRODUCTS], biases[PRODUCTS], norms[NORMS];
+} LayerArrays;
+
+/* Parse (products, norms, sizes, rotary), as `layer` documents them, and check that they fit the layer, of which batch,
+   columns, x, y and threads are set. `product`: data type and settings of all products. Returns -1 with an error set;
+   `arrays` are to be released in any case. */
+int take_layer(Layer *layer, LayerArrays *arrays, PyObject *parts, Product product);
+void release_layer(LayerArrays *arrays);
+
+/* Raise ValueError; returns -1. */
+int fail_layer(const char *what);
+
+/* Run a function of the threads on `given`. Thread `number` of `count` takes the items first_of .. last_of - 1 of
+   `all`. */
 typedef struct {
     int number, count;
 } Share;
 
+int layer_threads(int wanted);
+void run_layer_threads(void (*run)(void *), void *given, int threads);
+Share own_share(int threads);
 Py_ssize_t first_of(Share share, Py_ssize_t all);
 Py_ssize_t last_of(Share share, Py_ssize_t all);
 void wait_in(Share share);

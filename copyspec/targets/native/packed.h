@@ -1,6 +1,7 @@
 /* The kernels for packed weights, of both instruction sets. The file that includes this includes
    avx512.h or avx2.h and defines BLOCK, the rows of x multiplied at a time, and FIRST and SECOND, the two inputs of each
-   unit as float32.
+   unit as float32. Where registers are few, it also defines WIDE_BLOCK: more than BLOCK rows are multiplied, so many at
+   a time, by weights that were converted to float32 once for all of them.
 
    The sums of a register belong to different outputs, and each is taken over the inputs in order, the second input of
    a unit before the first: the order of oneDNN's bfloat16 products, with a separate sum for every `apart` inputs, and a
@@ -8,6 +9,7 @@
 
 #define HALF (2 * LANES) /* outputs whose sums stay in registers at a time */
 #define CHUNK 128        /* units */
+#define UNROLL _Pragma("GCC unroll 12") /* arrays of registers stay in registers */
 
 /* Add `units` units of `rows` rows of x, `in` apart, times HALF outputs of a panel to the sums, [rows, HALF]. `step`
    bytes per unit are prefetched, from `ahead` on. */
@@ -16,6 +18,7 @@ add_units(const int rows, float *sums, const uint32_t *panel, const float *x, Py
           const char *ahead, Py_ssize_t step)
 {
     Floats low[BLOCK], high[BLOCK];
+    UNROLL
     for (int row = 0; row < rows; row++) {
         low[row] = LOAD(sums + HALF * row);
         high[row] = LOAD(sums + HALF * row + LANES);
@@ -27,6 +30,7 @@ add_units(const int rows, float *sums, const uint32_t *panel, const float *x, Py
         Floats first_low = FIRST(panel), second_low = SECOND(panel);
         Floats first_high = FIRST(panel + LANES), second_high = SECOND(panel + LANES);
         panel += PANEL;
+        UNROLL
         for (int row = 0; row < rows; row++) {
             Floats second = BROADCAST(x + row * in + 1), first = BROADCAST(x + row * in);
             low[row] = FMA(first, first_low, FMA(second, second_low, low[row]));
@@ -34,11 +38,81 @@ add_units(const int rows, float *sums, const uint32_t *panel, const float *x, Py
         }
         x += 2;
     }
+    UNROLL
     for (int row = 0; row < rows; row++) {
         STORE(sums + HALF * row, low[row]);
         STORE(sums + HALF * row + LANES, high[row]);
     }
 }
+
+#ifdef WIDE_BLOCK
+/* Convert `units` units of HALF outputs to [units, 2, HALF], the second input of each unit first. */
+TARGET static void
+widen_units(float *wide, const uint32_t *panel, Py_ssize_t units)
+{
+    for (Py_ssize_t unit = 0; unit < units; unit++) {
+        STORE(wide, SECOND(panel));
+        STORE(wide + LANES, SECOND(panel + LANES));
+        STORE(wide + HALF, FIRST(panel));
+        STORE(wide + HALF + LANES, FIRST(panel + LANES));
+        panel += PANEL;
+        wide += 2 * HALF;
+    }
+}
+
+/* `add_units` with converted weights. */
+INLINED void
+add_wide(const int rows, float *sums, const float *wide, const float *x, Py_ssize_t in, Py_ssize_t units,
+         const char *ahead, Py_ssize_t step)
+{
+    Floats low[WIDE_BLOCK], high[WIDE_BLOCK];
+    UNROLL
+    for (int row = 0; row < rows; row++) {
+        low[row] = LOAD(sums + HALF * row);
+        high[row] = LOAD(sums + HALF * row + LANES);
+    }
+    for (Py_ssize_t unit = 0; unit < units; unit++) {
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += step;
+        UNROLL
+        for (int input = 1; input >= 0; input--) {
+            Floats weight_low = LOAD(wide), weight_high = LOAD(wide + LANES);
+            wide += HALF;
+            UNROLL
+            for (int row = 0; row < rows; row++) {
+                Floats given = BROADCAST(x + row * in + input);
+                low[row] = FMA(given, weight_low, low[row]);
+                high[row] = FMA(given, weight_high, high[row]);
+            }
+        }
+        x += 2;
+    }
+    UNROLL
+    for (int row = 0; row < rows; row++) {
+        STORE(sums + HALF * row, low[row]);
+        STORE(sums + HALF * row + LANES, high[row]);
+    }
+}
+
+typedef void (*AddWide)(float *, const float *, const float *, Py_ssize_t, Py_ssize_t, const char *, Py_ssize_t);
+
+#define DEFINE_ADD_WIDE(ROWS)                                                                                          \
+    TARGET static void add_wide_##ROWS(float *sums, const float *wide, const float *x, Py_ssize_t in, Py_ssize_t units, \
+                                       const char *ahead, Py_ssize_t step)                                             \
+    {                                                                                                                  \
+        add_wide(ROWS, sums, wide, x, in, units, ahead, step);                                                         \
+    }
+DEFINE_ADD_WIDE(1)
+DEFINE_ADD_WIDE(2)
+DEFINE_ADD_WIDE(3)
+DEFINE_ADD_WIDE(4)
+DEFINE_ADD_WIDE(5)
+DEFINE_ADD_WIDE(6)
+
+static const AddWide ADD_WIDE[WIDE_BLOCK] = {add_wide_1, add_wide_2, add_wide_3, add_wide_4, add_wide_5, add_wide_6};
+#else
+#define WIDE_BLOCK BLOCK
+#endif
 
 typedef void (*AddUnits)(float *, const uint32_t *, const float *, Py_ssize_t, Py_ssize_t, const char *, Py_ssize_t);
 
@@ -52,8 +126,8 @@ DEFINE_ADD_UNITS(1)
 DEFINE_ADD_UNITS(2)
 DEFINE_ADD_UNITS(3)
 DEFINE_ADD_UNITS(4)
+#if BLOCK > 4
 DEFINE_ADD_UNITS(5)
-#if BLOCK > 5
 DEFINE_ADD_UNITS(6)
 DEFINE_ADD_UNITS(7)
 DEFINE_ADD_UNITS(8)
@@ -64,9 +138,9 @@ DEFINE_ADD_UNITS(12)
 #endif
 
 static const AddUnits ADD_UNITS[BLOCK] = {
-    add_units_1, add_units_2, add_units_3, add_units_4, add_units_5,
-#if BLOCK > 5
-    add_units_6, add_units_7, add_units_8, add_units_9, add_units_10, add_units_11, add_units_12,
+    add_units_1, add_units_2, add_units_3, add_units_4,
+#if BLOCK > 4
+    add_units_5, add_units_6, add_units_7, add_units_8, add_units_9, add_units_10, add_units_11, add_units_12,
 #endif
 };
 
@@ -88,7 +162,8 @@ multiply_packed(const Product *p, const float *x, Py_ssize_t first, Py_ssize_t l
 {
     float sums[MOST_ROWS * HALF] __attribute__((aligned(64))), folded[MOST_ROWS * HALF] __attribute__((aligned(64)));
     const Py_ssize_t units = p->in / 2, apart = p->kind == BFLOAT16 ? p->apart / 2 : units, all = p->rows * HALF;
-    const Py_ssize_t blocks = (p->rows + BLOCK - 1) / BLOCK, size = (p->rows + blocks - 1) / blocks;
+    const Py_ssize_t most = p->rows > BLOCK ? WIDE_BLOCK : BLOCK;
+    const Py_ssize_t blocks = (p->rows + most - 1) / most, size = (p->rows + blocks - 1) / blocks;
     const Py_ssize_t step = (Py_ssize_t)sizeof(uint32_t) * HALF / blocks; /* the next panel is prefetched evenly */
     for (; first < last; first += PANEL) {
         const uint32_t *panel = (const uint32_t *)p->weight + first * units;
@@ -103,10 +178,24 @@ multiply_packed(const Product *p, const float *x, Py_ssize_t first, Py_ssize_t l
                 }
                 end = end < units ? end : units;
                 count = end - unit < CHUNK ? end - unit : CHUNK;
+                const uint32_t *chunk = panel + PANEL * unit + half;
+#if WIDE_BLOCK > BLOCK
+                float wide[2 * CHUNK * HALF] __attribute__((aligned(64)));
+                if (p->rows > BLOCK) {
+                    widen_units(wide, chunk, count);
+                }
+#endif
                 for (Py_ssize_t row = 0; row < p->rows; row += size) {
                     Py_ssize_t rows = p->rows - row < size ? p->rows - row : size;
-                    ADD_UNITS[rows - 1](sums + HALF * row, panel + PANEL * unit + half, x + row * p->in + 2 * unit,
-                                        p->in, count, ahead, step);
+                    const float *given = x + row * p->in + 2 * unit;
+#if WIDE_BLOCK > BLOCK
+                    if (p->rows > BLOCK) {
+                        ADD_WIDE[rows - 1](sums + HALF * row, wide, given, p->in, count, ahead, step);
+                        ahead += step * count;
+                        continue;
+                    }
+#endif
+                    ADD_UNITS[rows - 1](sums + HALF * row, chunk, given, p->in, count, ahead, step);
                     ahead += step * count;
                 }
             }

@@ -160,6 +160,6 @@ add(uint16_t *y, const uint16_t *x, const uint16_t *z, Py_ssize_t size)
     }
 }
 
-const BrainKernel AVX512_BRAINS = {normalise, turn, activate, add, widen, narrow};
+const Bfloat16LayerKernel AVX512_BFLOAT16_LAYER = {normalise, turn, activate, add, widen, narrow};
 
 #endif

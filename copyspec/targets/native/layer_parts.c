@@ -1,0 +1,161 @@
+/* What `layer` and `half_layer` share: the check of their arguments, and work in shares of threads. */
+
+#include "layer.h"
+
+int
+fail_layer(const char *what)
+{
+    PyErr_Format(PyExc_ValueError, "the layer's %s do not fit each other", what);
+    return -1;
+}
+
+static int
+check_sizes(Layer *l)
+{
+    Product *p = l->products;
+    const Py_ssize_t queries = l->heads * l->head_size, keys = l->key_heads * l->head_size;
+    const Py_ssize_t shapes[PRODUCTS][2] = {{queries, l->hidden}, {keys, l->hidden},     {keys, l->hidden},
+                                            {l->hidden, queries}, {l->inner, l->hidden}, {l->inner, l->hidden},
+                                            {l->hidden, l->inner}};
+    for (int i = 0; i < PRODUCTS; i++) {
+        if (p[i].out != shapes[i][0] || p[i].in != shapes[i][1]) {
+            return fail_layer("weights");
+        }
+        if (check_product(&p[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int
+take_layer(Layer *l, LayerArrays *arrays, PyObject *parts, Product product)
+{
+    PyObject *pairs[PRODUCTS], *norms[NORMS];
+    unsigned long long cosines, sines;
+    int is_turned_by_row;
+    if (!PyArg_ParseTuple(parts, "(OOOOOOO)(OOOO)(nnnf)(KKnp)", &pairs[0], &pairs[1], &pairs[2], &pairs[3], &pairs[4],
+                          &pairs[5], &pairs[6], &norms[0], &norms[1], &norms[2], &norms[3], &l->heads, &l->key_heads,
+                          &l->head_size, &l->epsilon, &cosines, &sines, &l->turned, &is_turned_by_row)) {
+        return -1;
+    }
+    if (l->batch < 1 || l->columns < 1 || l->batch > MOST_ROWS || l->columns > MOST_ROWS ||
+        l->batch * l->columns > MOST_ROWS) {
+        return fail_layer("rows");
+    }
+    if (l->key_heads < 1 || l->heads < l->key_heads || l->heads % l->key_heads != 0 || l->head_size < 16 ||
+        l->head_size % 16 != 0 || l->head_size > 1024 || l->heads > 4096) {
+        return fail_layer("heads");
+    }
+    if (l->turned < 0 || l->turned % 2 != 0 || l->turned > l->head_size || cosines == 0 || sines == 0) {
+        return fail_layer("positions");
+    }
+    l->rows = l->batch * l->columns;
+    l->cosines = (const void *)(uintptr_t)cosines, l->sines = (const void *)(uintptr_t)sines;
+    l->turned_step = is_turned_by_row ? l->columns * l->turned : 0;
+    product.rows = l->rows, product.threads = l->threads;
+    product.x = l->x, product.y = l->y;
+    for (int i = 0; i < PRODUCTS; i++) {
+        PyObject *weight, *bias;
+        l->products[i] = product;
+        if (!PyArg_ParseTuple(pairs[i], "OO", &weight, &bias) ||
+            take_weight(&l->products[i], &arrays->weights[i], &arrays->biases[i], weight, bias) < 0) {
+            return -1;
+        }
+    }
+    l->hidden = l->products[QUERY].in, l->inner = l->products[GATE].out;
+    if (check_sizes(l) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < NORMS; i++) {
+        if (norms[i] == Py_None && i >= OF_QUERIES) {
+            continue;
+        }
+        if (take(&arrays->norms[i], "norm", norms[i], 1, 0, product.kind == BFLOAT16 ? "H" : "f") < 0) {
+            return -1;
+        }
+        if (arrays->norms[i].shape[0] != (i < OF_QUERIES ? l->hidden : l->head_size)) {
+            return fail_layer("norms");
+        }
+        l->norms[i] = arrays->norms[i].buf;
+    }
+    return 0;
+}
+
+void
+release_layer(LayerArrays *arrays)
+{
+    for (int i = 0; i < PRODUCTS; i++) {
+        PyBuffer_Release(&arrays->weights[i]);
+        PyBuffer_Release(&arrays->biases[i]);
+    }
+    for (int i = 0; i < NORMS; i++) {
+        PyBuffer_Release(&arrays->norms[i]);
+    }
+}
+
+#if HAS_KERNELS
+
+int
+layer_threads(int wanted)
+{
+    return run_parallel != NULL ? wanted : 1;
+}
+
+void
+run_layer_threads(void (*run)(void *), void *given, int threads)
+{
+    if (threads > 1) {
+        run_parallel(run, given, (unsigned)threads, 0);
+    }
+    else {
+        run(given);
+    }
+}
+
+Share
+own_share(int threads)
+{
+    return threads > 1 ? (Share){thread_number(), thread_count()} : (Share){0, 1};
+}
+
+Py_ssize_t
+first_of(Share share, Py_ssize_t all)
+{
+    return all * share.number / share.count;
+}
+
+Py_ssize_t
+last_of(Share share, Py_ssize_t all)
+{
+    return all * (share.number + 1) / share.count;
+}
+
+void
+wait_in(Share share)
+{
+    if (share.count > 1) {
+        wait_for_threads();
+    }
+}
+
+/* Multiply a thread's share of the outputs of `count` products as if they followed each other. */
+void
+multiply_share(const Product *products, int count, Share share)
+{
+    Py_ssize_t all = 0, before = 0;
+    for (int i = 0; i < count; i++) {
+        all += products[i].out / PANEL;
+    }
+    const Py_ssize_t first = first_of(share, all), last = last_of(share, all);
+    for (int i = 0; i < count; i++) {
+        const Py_ssize_t panels = products[i].out / PANEL;
+        Py_ssize_t from = first > before ? first - before : 0, to = last - before < panels ? last - before : panels;
+        if (from < to) {
+            kernel_for(products[i].kind)->multiply(&products[i], from * PANEL, to * PANEL);
+        }
+        before += panels;
+    }
+}
+
+#endif
