@@ -29,8 +29,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import copyspec
 from copyspec.drafters.predictors.early_exit import early_exit
-from training.outputs import OutputPlan, Requests, chat_ids, generate
+from training.outputs import Requests, answer, chat_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -95,9 +96,10 @@ class Distiller:
             chat_ids(self._tokenizer, [{"role": "user", "content": self._requests.draw(rng)}]) for _ in range(plan.rows)
         ]
         sampled = 0.5 if writer is self.teacher else 1.0
-        answers = generate(writer, prompts, OutputPlan(plan.rows, plan.tokens), rng.random(), sampled=sampled)
+        engine = copyspec.load(writer, tokenizer=self._tokenizer)
+        answers = answer(engine, prompts, plan.tokens, rng.getrandbits(32), sampled=sampled)
         pairs = zip(prompts, answers, strict=True)
-        return [([*prompt, *answer], len(prompt)) for prompt, (answer, _) in pairs if answer]
+        return [([*prompt, *each], len(prompt)) for prompt, each in pairs if each]
 
     def train(self) -> float:
         """Do one training step and return its loss."""
@@ -235,8 +237,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0)
     given = parser.parse_args(arguments)
-    import copyspec
-
     until = time.time() + 60 * given.minutes
     engine = copyspec.load(given.teacher, dtype="float32")
     student = first_student(engine.model, given.student)

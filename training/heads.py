@@ -299,7 +299,7 @@ class HeadRun:
     """A folder with states, a checkpoint, heads, plan.json and log.jsonl."""
 
     def __init__(self, out: Path, engine: Engine, name: str, plans: tuple[HeadPlan, OutputPlan]) -> None:
-        self._out, self._model, self._tokenizer, self._name = out, engine.model, engine.tokenizer, name
+        self._out, self._engine, self._model, self._name = out, engine, engine.model, name
         self._plan, self._outputs = plans
         check_plan(out / "states", name, self._outputs)
         (out / "plan.json").write_text(json.dumps(asdict(self._plan), indent=1) + "\n")
@@ -312,9 +312,7 @@ class HeadRun:
         path = self._out / "states" / f"{'outputs' if is_output else 'prose'}-{number:05d}.safetensors"
         if not path.exists():
             write = write_shard if is_output else write_prose
-            print(
-                f"{path.name}: {write(path, self._model, self._tokenizer, requests, self._outputs)} tokens", flush=True
-            )
+            print(f"{path.name}: {write(path, self._engine, requests, self._outputs)} tokens", flush=True)
 
     def learn(self, steps: int, until: float) -> None:
         """Train for this many steps on the existing shards; save heads and checkpoint, and write the log."""

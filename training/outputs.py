@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +19,18 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import DynamicCache
 
-from copyspec.targets.hooks.states import hidden_states, output_head
+from copyspec.drafters.base import Budget, ScoredDraft
+from copyspec.drafters.own import DraftContext
+from copyspec.drafters.predictors.base import walked
+from copyspec.targets.hooks.states import LAST, hidden_states
+from copyspec.tree import DraftTree
 from training.text import held_out, read_paragraphs, split_sentences
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
+
+    from copyspec.engine.engine import Engine
 
 ABOUT_TEXT = (
     "Summarize the following text in a few sentences.\n\n{text}",
@@ -73,10 +78,9 @@ TEMPERATURE = 0.7
 PROSE_REQUEST, PROSE_ROW, PROSE_BATCH = 160, 64, 8  # characters of a request; tokens of a row beyond an output's; rows
 SKIPPED = 20  # tokens of the chat template's opening, the same in all prompts
 LOOP = 12  # an output is cut where this many tokens repeat
-OUTPUT_BATCH = 96  # rows of similar length generated in one batch
+BATCH = 32  # rows generated at once
 REQUEST_TOKENS = 64  # a request that the model has not ended by then is dropped
 MARK = "3f1c8a"  # stands for a request in the chat template
-COMPACT = 0.75  # finished rows are removed when only this share is left
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,7 @@ class Requests:
         )  # fmt: skip
 
 
-def write_shard(
-    path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
-) -> int:
+def write_shard(path: Path, engine: Engine, requests: Requests, plan: OutputPlan) -> int:
     """Generate the shard `path`; return its number of output tokens.
 
     The file holds, concatenated over all rows, `tokens` [n] and the hidden states they were chosen from, `states`
@@ -126,43 +128,44 @@ def write_shard(
     `plan.layers`, each state is followed by the inputs of these layers, [n, (1 + layers) D].
     """
     rng = random.Random(f"{plan.seed}/{path.stem}")
-    asked = own_requests(model, tokenizer, round(plan.own * plan.rows), rng.random())
+    asked = own_requests(engine, round(plan.own * plan.rows), rng.getrandbits(32))
     asked += [requests.draw(rng) for _ in range(plan.rows - len(asked))]
-    # Sorted, so that batches contain rows of similar length.
-    prompts = sorted((chat_ids(tokenizer, [{"role": "user", "content": each}]) for each in asked), key=len)
-    rows = list[tuple[list[int], Tensor]]()
-    for first in range(0, len(prompts), OUTPUT_BATCH):
-        rows += generate(model, prompts[first : first + OUTPUT_BATCH], plan, rng.random())
-    rows = [(tokens[: until_loop(tokens)], states[: until_loop(tokens)]) for tokens, states in rows]
-    _save(path, [torch.tensor(tokens) for tokens, _ in rows], [states for _, states in rows], prompts)
-    return sum(len(tokens) for tokens, _ in rows)
+    prompts = [chat_ids(engine.tokenizer, [{"role": "user", "content": each}]) for each in asked]
+    recorders = list[StateRecorder]()
+    outputs = answer(engine, prompts, plan.tokens, rng.getrandbits(32), recorders=recorders, layers=plan.layers)
+    states = [states_of(recorders, prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
+    kept = [until_loop(output) for output in outputs]
+    _save(
+        path,
+        [torch.tensor(output[:length]) for output, length in zip(outputs, kept, strict=True)],
+        [each[:length] for each, length in zip(states, kept, strict=True)],
+        prompts,
+    )
+    return sum(kept)
 
 
-def own_requests(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int, noise: float) -> list[str]:
-    """Up to `count` requests that the model samples after the opening of a user's turn; those it does not end, or only
-    repeats, are left out. None if the template has no such opening."""
+def own_requests(engine: Engine, count: int, seed: int) -> list[str]:
+    """At most `count` requests that the model samples after the opening of a user's turn; those that it does not end,
+    or in which it repeats itself, are left out. None if the chat template has no such opening."""
+    tokenizer = engine.tokenizer
     if tokenizer.chat_template is None or count == 0:
         return []
     text = str(tokenizer.apply_chat_template([{"role": "user", "content": MARK}], tokenize=False))
     opening, marked, _ = text.partition(MARK)
     if not (marked and opening):
         return []
-    ids, found = list(tokenizer(opening, add_special_tokens=False)["input_ids"]), dict[str, None]()
-    plan, rng = OutputPlan(tokens=REQUEST_TOKENS), random.Random(noise)
-    for first in range(0, count, OUTPUT_BATCH):
-        openings = [ids] * min(OUTPUT_BATCH, count - first)
-        for tokens, _ in generate(model, openings, plan, rng.random(), 1.0, 1.0):
-            if len(tokens) < REQUEST_TOKENS and until_loop(tokens) == len(tokens):
-                found[str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()] = None
+    ids = list(tokenizer(opening, add_special_tokens=False)["input_ids"])
+    found = dict[str, None]()
+    for tokens in answer(engine, [ids] * count, REQUEST_TOKENS, seed, sampled=1.0, temperature=1.0):
+        if len(tokens) < REQUEST_TOKENS and until_loop(tokens) == len(tokens):
+            found[str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()] = None
     return [each for each in found if each]
 
 
 @torch.inference_mode()
-def write_prose(
-    path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, requests: Requests, plan: OutputPlan
-) -> int:
+def write_prose(path: Path, engine: Engine, requests: Requests, plan: OutputPlan) -> int:
     """As `write_shard`, with prose that the model reads as if it were its answer, without prompts."""
-    rng = random.Random(f"{plan.seed}/{path.stem}")
+    rng, model, tokenizer = random.Random(f"{plan.seed}/{path.stem}"), engine.model, engine.tokenizer
     rows = []
     for _ in range(plan.rows):
         asked = chat_ids(tokenizer, [{"role": "user", "content": requests.draw(rng)[:PROSE_REQUEST]}])
@@ -222,64 +225,83 @@ def until_loop(tokens: Sequence[int]) -> int:
     return len(tokens)
 
 
-@torch.inference_mode()
-def generate(
-    model: PreTrainedModel,
+class StateRecorder:
+    """A drafter that drafts nothing and keeps the hidden states that a row's tokens are chosen from."""
+
+    wants_states = True
+
+    def __init__(self, context: DraftContext, layers: Sequence[int]) -> None:
+        self.prompt, self.tokens = tuple(context.prompt), list[int]()
+        self.states: list[Tensor] = []  # [n, (1 + layers) D] of each pass, bfloat16
+        self.wanted_layers = layers
+        self._last: tuple[DraftTree, Tensor] | None = None  # the tree of a pass and the states at its root and nodes
+
+    def propose(self, budget: Budget) -> DraftTree:
+        return DraftTree.of_chain([])
+
+    def observe(self, scored: ScoredDraft) -> None:
+        states = scored.read_states((LAST, *self.wanted_layers))
+        assert states is not None
+        self._last = scored.tree, states[-1 - len(scored.tree) :].bfloat16().cpu()
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        assert self._last is not None
+        tree, states = self._last
+        self.states.append(states[[0, *[1 + node for node in walked(tree, tokens[:-1])]]])
+        self.tokens += tokens
+        self._last = None
+
+    def of_output(self, output: Sequence[int]) -> Tensor | None:
+        """The states of a row that has ended, [n, (1 + layers) D]; None if `output` is another row's."""
+        if self.tokens != output[: len(self.tokens)]:
+            return None
+        if len(self.tokens) < len(output) and self._last is not None:
+            self.accept(output[len(self.tokens) :])  # a row's last tokens are not drafted from any more
+        found = torch.cat(self.states)[: len(output)]
+        return found if len(found) == len(output) else None
+
+
+def states_of(recorders: Sequence[StateRecorder], prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+    """The states that an output's tokens were chosen from, [n, (1 + layers) D]. Raises LookupError if no row was it."""
+    for each in recorders:
+        if each.prompt == tuple(prompt) and (states := each.of_output(output)) is not None:
+            return states
+    raise LookupError(f"no states of an output of {len(output)} tokens were recorded")
+
+
+def answer(
+    engine: Engine,
     prompts: Sequence[Sequence[int]],
-    plan: OutputPlan,
-    noise: float,
+    tokens: int,
+    seed: int,
+    *,
     sampled: float = SAMPLED,
     temperature: float = TEMPERATURE,
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield (output, the state before each of its tokens) for each row; the last token may end the sequence.
+    recorders: list[StateRecorder] | None = None,
+    layers: Sequence[int] = (),
+) -> list[list[int]]:
+    """The output of each prompt, at most `tokens` long; the last token may end the sequence.
 
-    `noise`, from 0 to 1, seeds the share `sampled` of rows that are sampled; the others are greedy."""
-    device, longest = model.device, max(map(len, prompts))
-    generator = torch.Generator(device).manual_seed(int(noise * 2**31))
-    pads = torch.tensor([longest - len(prompt) for prompt in prompts])
-    ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-    mask = (torch.arange(longest) >= pads[:, None]).long().to(device)
-    head = output_head(model)
-    assert head is not None
-    order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(0))
-    random_rows = order < sampled * len(prompts)  # spread over long and short prompts
-    ends = model.generation_config.eos_token_id
-    ends = set(ends if isinstance(ends, list) else [ends])
-    rows, cache = list(range(len(prompts))), DynamicCache()
-    tokens: list[list[int]] = [[] for _ in prompts]
-    states: list[list[Tensor]] = [[] for _ in prompts]
-    seen: list[set[tuple[int, ...]]] = [set() for _ in prompts]
-    done = [False] * len(prompts)
-    for _ in range(plan.tokens):
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        with hidden_states(model, plan.layers) as inner:
-            found = model.base_model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-            )
-        state = found.last_hidden_state[:, -1]
-        logits = head(state).float()
-        state = torch.cat([state, *(inner.inner[layer][-1][:, -1] for layer in plan.layers)], -1)
-        chosen = logits.argmax(-1)
-        drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
-        chosen = torch.where(random_rows[rows].to(device), drawn, chosen)
-        for place, (row, token) in enumerate(zip(rows, chosen.tolist(), strict=True)):
-            if not done[row]:
-                tokens[row].append(token)
-                states[row].append(state[place].cpu())
-                grams = tuple(tokens[row][-LOOP:])
-                done[row] = token in ends or (len(grams) == LOOP and grams in seen[row])
-                seen[row].add(grams)
-        going = [place for place, row in enumerate(rows) if not done[row]]
-        if not going:
-            break
-        ids = chosen[:, None]
-        if len(going) <= COMPACT * len(rows):
-            kept = torch.tensor(going, device=device)
-            cache.batch_select_indices(kept)
-            ids, mask, rows = ids[kept], mask[kept], [rows[place] for place in going]
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-    for output, before in zip(tokens, states, strict=True):
-        yield output, torch.stack(before)
+    The share `sampled` of the prompts is sampled, the others are decoded greedily. `recorders` receives those of the
+    outputs' states.
+    """
+
+    def record(context: DraftContext) -> StateRecorder:
+        recorder = StateRecorder(context, layers)
+        assert recorders is not None
+        recorders.append(recorder)
+        return recorder
+
+    order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(0)).tolist()
+    results = engine.generate(
+        [list(prompt) for prompt in prompts],
+        max_new_tokens=tokens,
+        temperature=[temperature if place < sampled * len(prompts) else 0.0 for place in order],
+        seed=seed,
+        batch_size=BATCH,
+        drafter="auto" if recorders is None else ["auto", record],
+    )
+    return [list(each.token_ids) for each in results]
 
 
 def read_shard(path: Path) -> list[tuple[Tensor, Tensor]]:

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from copyspec.drafters.predictors.skipping import SkipSet, load_skips, without_blocks
-from training.outputs import OutputPlan, Requests, chat_ids, generate
+from training.outputs import Requests, answer, chat_ids
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
+
+    from copyspec.engine.engine import Engine
 
 MOST_DRAFT = 8  # maximum draft length that the objective considers
 CHANGES = 3  # maximum number of blocks changed per try
@@ -125,14 +127,12 @@ def _weights(module: torch.nn.Module) -> int:
     return sum(each.numel() for each in module.parameters())
 
 
-def own_texts(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Path, rows: int, tokens: int, seed: int
-) -> list[tuple[list[int], int]]:
+def own_texts(engine: Engine, data: Path, rows: int, tokens: int, seed: int) -> list[tuple[list[int], int]]:
     """Chats with the model's own greedy answers, and the indices at which these begin."""
     requests, rng = Requests(data), random.Random(seed)
-    prompts = [chat_ids(tokenizer, [{"role": "user", "content": requests.draw(rng)}]) for _ in range(rows)]
-    outputs = generate(model, prompts, OutputPlan(rows=rows, tokens=tokens), 0.0, sampled=0.0)
-    return [([*prompt, *output], len(prompt)) for prompt, (output, _) in zip(prompts, outputs, strict=True) if output]
+    prompts = [chat_ids(engine.tokenizer, [{"role": "user", "content": requests.draw(rng)}]) for _ in range(rows)]
+    outputs = answer(engine, prompts, tokens, 0, sampled=0.0)
+    return [([*prompt, *output], len(prompt)) for prompt, output in zip(prompts, outputs, strict=True) if output]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     until = time.time() + 60 * given.minutes
     engine = copyspec.load(given.model, dtype=given.dtype)
-    texts = own_texts(engine.model, engine.tokenizer, given.data, given.rows, given.tokens, given.seed)
+    texts = own_texts(engine, given.data, given.rows, given.tokens, given.seed)
     judge = Judge(engine.model, texts)
     if given.out.is_file():
         first = load_skips(given.out, engine.model)

@@ -13,7 +13,17 @@ import copyspec
 from benchmarks.drafts.blocks import Guesses, table_of
 from tests.helpers.texts import byte_level, llama
 from training import block_drafter, distill, heads, lookahead, skips
-from training.outputs import LOOP, OutputPlan, check_plan, own_requests, read_shard, until_loop
+from training.outputs import (
+    LOOP,
+    OutputPlan,
+    StateRecorder,
+    answer,
+    check_plan,
+    own_requests,
+    read_shard,
+    states_of,
+    until_loop,
+)
 
 PARAGRAPHS = [
     f"The {animal} lives in the {place} and has always liked the {food} there. Many people know the {animal} well, and "
@@ -119,16 +129,32 @@ def test_a_student_comes_closer_and_drafts(model: Path, data: Path, tmp_path: Pa
 
 def test_the_model_writes_requests_itself(model: Path) -> None:
     """Magpie: sampled after the opening of a user's turn, a function of the seed; none without a chat template."""
-    engine = copyspec.load(str(model))
-    assert own_requests(engine.model, engine.tokenizer, 4, 0.5) == []
-    tokenizer = byte_level(template="{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}")
-    chatty = copy.deepcopy(engine.model)
+    silent = copyspec.load(str(model))
+    assert own_requests(silent, 4, 1) == []
+    chatty = copy.deepcopy(silent.model)
     with torch.no_grad():  # ends sooner
         ends = chatty.generation_config.eos_token_id = chatty.config.eos_token_id = 2
         chatty.get_output_embeddings().weight[ends] *= 3.0
-    found = own_requests(chatty, tokenizer, 32, 0.5)
-    assert found and found == own_requests(chatty, tokenizer, 32, 0.5) != own_requests(chatty, tokenizer, 32, 0.25)
+    template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
+    engine = copyspec.load(chatty, tokenizer=byte_level(template=template))
+    found = own_requests(engine, 32, 1)
+    assert found and found == own_requests(engine, 32, 1) != own_requests(engine, 32, 2)
     assert all("[user]" not in each for each in found)
+
+
+def test_recorded_states_are_those_that_tokens_are_chosen_from(model: Path) -> None:
+    """Whatever is copied: the last state gives the output's tokens, and inner ones equal those of one long pass."""
+    engine, recorders = copyspec.load(str(model)), list[StateRecorder]()
+    prompts = [engine.codec.encode(each).ids for each in (PARAGRAPHS[0] + PARAGRAPHS[0], PARAGRAPHS[1])]
+    outputs = answer(engine, prompts, 24, 3, sampled=0.0, recorders=recorders, layers=(1,))
+    assert len(recorders) == 2
+    for prompt, output in zip(prompts, outputs, strict=True):
+        states = states_of(recorders, prompt, output).float()
+        ids = torch.tensor([[*prompt, *output[:-1]]])
+        with torch.no_grad():
+            held = engine.model(ids, output_hidden_states=True).hidden_states
+        expected = torch.cat([held[-1], held[1]], -1)[0, len(prompt) - 1 :]
+        torch.testing.assert_close(states, expected, atol=0.02, rtol=0.02)
 
 
 def test_lookahead_embeddings_are_trained_and_draft(model: Path, data: Path, tmp_path: Path) -> None:
