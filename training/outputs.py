@@ -20,7 +20,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from copyspec.drafters.base import Budget, ScoredDraft
+from copyspec.budget import Budget
+from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.own import DraftContext
 from copyspec.drafters.predictors.base import walked
 from copyspec.targets.hooks.states import LAST, hidden_states
