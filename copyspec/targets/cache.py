@@ -357,6 +357,23 @@ class Columns:
         visible: BoolArray = np.logical_and(self.visible, same)
         return visible
 
+    def masks(self, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Additive masks [B, 1, Q, K]: one tensor, or a dict by kind if the model has several kinds of attention."""
+        full: torch.Tensor | None = None
+        masks: dict[str, torch.Tensor] = {}
+        for kind in facts.kinds:
+            visible = self.visible
+            if kind == "sliding_attention" and facts.window is not None and visible.shape[2] > facts.window:
+                visible = self.within_window(facts.window)
+            elif kind == "chunked_attention" and facts.chunk is not None and visible.shape[2] > facts.chunk:
+                visible = self.within_chunk(facts.chunk)
+            if visible is not self.visible:
+                masks[kind] = facts.additive(torch.from_numpy(visible[:, None]))
+            else:
+                full = facts.additive(torch.from_numpy(visible[:, None])) if full is None else full
+                masks[kind] = full
+        return masks if len(masks) > 1 else masks[facts.kinds[0]]
+
 
 def check_rows(rows: int, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
     """Raise ValueError if chains or trees do not match the session's rows."""
@@ -437,31 +454,3 @@ def ancestors(parents: Sequence[int]) -> tuple[BoolArray, list[int]]:
     packed = np.frombuffer(b"".join([path.to_bytes(size, "little") for path in paths]), np.uint8)
     bits = np.unpackbits(packed.reshape(len(parents), size), axis=1, count=len(parents), bitorder="little")
     return bits.view(np.bool_), [path.bit_count() for path in paths]
-
-
-def tree_masks(columns: Columns, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks [B, 1, Q, K]: one tensor, or a dict by kind if the model has several kinds of attention."""
-    full: torch.Tensor | None = None
-    masks: dict[str, torch.Tensor] = {}
-    for kind in facts.kinds:
-        visible = columns.visible
-        if kind == "sliding_attention" and facts.window is not None and visible.shape[2] > facts.window:
-            visible = columns.within_window(facts.window)
-        elif kind == "chunked_attention" and facts.chunk is not None and visible.shape[2] > facts.chunk:
-            visible = columns.within_chunk(facts.chunk)
-        if visible is not columns.visible:
-            masks[kind] = additive(torch.from_numpy(visible[:, None]), facts)
-        else:
-            full = additive(torch.from_numpy(visible[:, None]), facts) if full is None else full
-            masks[kind] = full
-    return masks if len(masks) > 1 else masks[facts.kinds[0]]
-
-
-def additive(visible: torch.Tensor, facts: ModelFacts) -> torch.Tensor:
-    """Convert `visible` [B, 1, Q, K] to an additive mask [B, 1, Q, K]: 0 where visible, else the lowest number. Grouped
-    attention gets the masks of the heads of a group after each other, [B, 1, G * Q, K]."""
-    seen = visible if facts.zero.is_cpu else visible.to(facts.device, non_blocking=True)
-    if facts.group == 1:
-        return torch.where(seen, facts.zero, facts.lowest)
-    mask = torch.where(seen.expand(-1, facts.group, -1, -1), facts.zero, facts.lowest)
-    return mask.reshape(len(mask), 1, -1, mask.shape[3])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from copyspec.targets.cache import Columns, Move, TreeCache, Write, check_rows, lay_out, tree_masks
+from copyspec.targets.cache import Columns, Move, TreeCache, Write, check_rows, lay_out
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 from copyspec.targets.hooks.attention import masked_attention, split_masks, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
@@ -312,7 +312,7 @@ class CausalSession(TreeSession):
         self._cache.write = columns.write
         packed = torch.from_numpy(columns.packed)
         tokens, positions = packed if self._is_on_cpu else packed.to(facts.device, non_blocking=True)
-        masks = columns.mask if columns.mask is not None else tree_masks(columns, facts)
+        masks = columns.mask if columns.mask is not None else columns.masks(facts)
         with _UNCHANGED if facts.attention is None and not facts.few_shapes else self._attending():
             if facts.positions == "argument":
                 prompt = 0

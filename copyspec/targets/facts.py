@@ -52,6 +52,15 @@ class ModelFacts:
     mask_format: tuple[npt.DTypeLike, int] | None
     """NumPy's dtype of the size of the model's, and the bits of `lowest`, where one mask on a CPU serves all layers."""
 
+    def additive(self, visible: torch.Tensor) -> torch.Tensor:
+        """Convert `visible` [B, 1, Q, K] to an additive mask [B, 1, Q, K]: 0 where visible, else the lowest number.
+        Grouped attention gets the masks of the heads of a group after each other, [B, 1, G * Q, K]."""
+        seen = visible if self.zero.is_cpu else visible.to(self.device, non_blocking=True)
+        if self.group == 1:
+            return torch.where(seen, self.zero, self.lowest)
+        mask = torch.where(seen.expand(-1, self.group, -1, -1), self.zero, self.lowest)
+        return mask.reshape(len(mask), 1, -1, mask.shape[3])
+
 
 def read_facts(model: PreTrainedModel) -> ModelFacts:
     """Read the facts of a causal or encoder-decoder model."""

@@ -10,7 +10,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from copyspec.targets.cache import Columns, tree_masks
+from copyspec.targets.cache import Columns
 from copyspec.targets.causal import TreeSession, WrappedModel, last_logits, training_error
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
@@ -136,7 +136,7 @@ class Seq2SeqSession(TreeSession):
         tokens = torch.from_numpy(columns.tokens).to(facts.device, non_blocking=True)
         queries = torch.from_numpy(columns.positions).to(facts.device, non_blocking=True)
         keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
-        masks = columns.mask if columns.mask is not None else tree_masks(columns, facts)
+        masks = columns.mask if columns.mask is not None else columns.masks(facts)
         with positions_from_outside(self._model, facts.positions, queries, keys):
             return self._forward(tokens, masks, columns.kept)
 

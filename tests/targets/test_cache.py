@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.targets.cache import PAD_SLOT, Columns, _fill, additive, ancestors, lay_out
+from copyspec.targets.cache import PAD_SLOT, Columns, _fill, ancestors, lay_out
 from copyspec.targets.facts import ModelFacts, read_facts
 from copyspec.targets.static import packing
 from copyspec.targets.static.packing import FIELDS, words
@@ -109,7 +109,7 @@ def test_compiled_equals_python(batch: Rows, more_rows: int, more: int, data: st
         np.testing.assert_array_equal(getattr(compiled, name), getattr(filled, name))
     for facts in facts_by_dtype():
         mask = lay_out(starts, chains, trees, width=more, used=more, facts=facts).mask
-        expected = additive(torch.from_numpy(compiled.visible[:, None]), facts)
+        expected = facts.additive(torch.from_numpy(compiled.visible[:, None]))
         assert mask is not None and mask.dtype == expected.dtype and torch.equal(mask, expected)
     width = max(len(chain) + len(tree) for chain, tree in zip(chains, trees, strict=True)) + more
     move = st.tuples(st.integers(0, 99), st.integers(0, 99))

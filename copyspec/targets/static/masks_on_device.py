@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from copyspec.targets.cache import additive
 from copyspec.targets.static.packing import WORD
 
 if TYPE_CHECKING:
@@ -27,11 +26,11 @@ class PassInputs(NamedTuple):
 def additive_masks(
     inputs: PassInputs, slots: torch.Tensor, facts: ModelFacts
 ) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks [B, 1, Q, S] (`masks.additive`): one, or a dict by kind of attention. `slots`: 0 .. S - 1."""
+    """Additive masks [B, 1, Q, S] (`ModelFacts.additive`): one, or a dict by kind of attention. `slots`: 0 .. S - 1."""
     offsets = slots - inputs.lengths  # column that each slot holds; negative for cached tokens, [B, S]
     visible = _visible(offsets, inputs.words)
     if facts.kinds == ("full_attention",):
-        return additive(visible.unsqueeze(1), facts)
+        return facts.additive(visible.unsqueeze(1))
     positions = inputs.lengths + inputs.depths
     keys = key_positions(inputs, slots)
     masks = {}
@@ -41,7 +40,7 @@ def additive_masks(
             seen = visible & (positions.unsqueeze(2) - keys.unsqueeze(1) < facts.window)
         elif kind == "chunked_attention" and facts.chunk is not None:
             seen = visible & (positions.unsqueeze(2) // facts.chunk == keys.unsqueeze(1) // facts.chunk)
-        masks[kind] = additive(seen.unsqueeze(1), facts)
+        masks[kind] = facts.additive(seen.unsqueeze(1))
     return masks if len(masks) > 1 else masks[facts.kinds[0]]
 
 
