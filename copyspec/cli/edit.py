@@ -79,6 +79,8 @@ def edit(
 
     if output is not None and (in_place or len(paths) != 1):
         raise UsageError("--output is for one file, without -i")
+    if str(output) == STDIN:  # "-" is stdout
+        output, whole = None, True
     if STDIN in paths and (in_place or len(paths) != 1):
         raise UsageError("- is stdin: it must be the only input, without -i")
     suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from copyspec.cli import correction_options as options
-from copyspec.cli.common import UsageError, check_outputs, check_stdout
+from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout
 from copyspec.cli.correcting import (
     LISTS,
     ReportOptions,
@@ -264,6 +264,7 @@ def gec(
     if stats not in (None, "text", "json"):
         raise UsageError(f"--stats {stats!r}: text or json")
     reports = {"--edits": edits, "--html": html, "--m2": m2}
+    output = None if str(output) == STDIN else output  # "-" is stdout
     check_outputs({"--output": output, **reports}, [*(words or ()), apply])
     form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
     form = replace(form, force_format=force_format)

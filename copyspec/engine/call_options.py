@@ -56,6 +56,8 @@ DEFAULT_MAX_NEW_TOKENS = 512
 EDIT_GROWTH = 2
 # More than any machine has cores; OpenMP ends the process if it cannot start as many as it is told.
 MAX_THREADS = 1024
+# Per prompt: the results of all samples are held in memory.
+MOST_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +346,8 @@ _UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, objec
 
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "prefix_cache", "trace"), check_flag),
-    **dict.fromkeys(("n", "batch_size"), check_count),
+    "batch_size": check_count,
+    "n": partial(check_whole, low=1, high=MOST_SAMPLES, why="more in several calls"),
     **dict.fromkeys(("min_new_tokens", "logprobs"), partial(check_whole, low=0)),
     **dict.fromkeys(("timeout", "max_time"), check_seconds),
     "threads": partial(check_whole, low=1, high=MAX_THREADS),

@@ -9,7 +9,8 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from copyspec.filesystem import flush_folder, locked, replacing
@@ -24,7 +25,9 @@ LOCK_SECONDS = 1800.0
 
 _BLOCK = 1 << 20  # bytes hashed at once
 _UNWRITABLE = frozenset(
-    getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EACCES", "EPERM", "EROFS", "ENOTDIR") if hasattr(errno, name)
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EACCES", "EPERM", "EROFS", "ENOTDIR", "EEXIST")
+    if hasattr(errno, name)
 )
 
 
@@ -44,16 +47,31 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
     """
     folder = cache_folder() / "models" / name
     if not is_whole(folder):  # no lock in the common case, so that a read-only cache works too
-        try:
+        with _explained(folder):
             _make(folder, make)
-        except OSError as error:
-            if error.errno not in _UNWRITABLE:
-                raise
-            raise OSError(
-                f"the model cache cannot be written ({error.strerror}: {error.filename or folder}); make room, or set "
-                f"{CACHE_VARIABLE} to a folder on another disk"
-            ) from error
     return folder
+
+
+def check_writable() -> None:
+    """Raise OSError, as `made_once` would, if no folder can be made in the cache: before a download for nothing."""
+    folder = cache_folder() / "models"
+    with _explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, suffix=".new"):
+            pass
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        raise OSError(
+            f"the model cache cannot be written ({error.strerror}: {error.filename or folder}); make room, or set "
+            f"{CACHE_VARIABLE} to a folder on another disk"
+        ) from error
 
 
 def _make(folder: Path, make: Callable[[Path], None]) -> None:

