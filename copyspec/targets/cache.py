@@ -55,6 +55,7 @@ class Write:
     slots: torch.Tensor | None = None  # [B, Q], -1 (scratch) at padding; None: start .. stop in every row
     row: int | None = None  # only this row takes part in the pass
     plain: bool = True  # a causal continuation without padding, for which the model may build its own mask
+    tokens: int = 0  # of all rows, without padding; 0 where there is none
     indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Row [B, 1] and slot [B, Q] indices of `slots`, by device: moved to each once."""
 
@@ -403,7 +404,7 @@ def lay_out(
     packed, slots = np.empty((2, *shape), np.int64), np.empty(shape, np.int64)
     write = Write(starts[0], used, plain=False)
     if len(starts) > 1:
-        write = Write(0, used, torch.from_numpy(slots), plain=False)
+        write = Write(0, used, torch.from_numpy(slots), plain=False, tokens=sum(lengths) + sum(sizes))
     columns = Columns(packed, slots, np.empty((*shape, used), np.bool_), write, kept=shape[1] - chain_width + 1)
     columns.prompt = chain_width if chain_width > 1 else 0
     if COMPILED is None:

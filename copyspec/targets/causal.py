@@ -20,6 +20,7 @@ from copyspec.targets.hooks.attention import masked_attention, split_masks, take
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.states import RowStates, hidden_states
+from copyspec.targets.layers import Kept
 from copyspec.targets.linears import FastLinears
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
@@ -349,10 +350,14 @@ class CausalSession(TreeSession):
             arguments["position_ids"] = positions
         if "logits_to_keep" in self._facts.arguments:
             arguments["logits_to_keep"] = kept
-        linears = self._target.linears
+        linears, write = self._target.linears, self._cache.write
         rows, width = tokens.shape
-        pays = rows * width in linears.counts or rows * kept in linears.counts
-        with linears.used(prompt, rows * width) if pays else _UNCHANGED:
+        needed: Kept | None = None
+        if linears.leaves_out_padding and 0 < write.tokens < rows * width and write.slots is not None:
+            needed = Kept(rows, kept, (write.slots[:, -kept:].reshape(-1) >= 0).nonzero().squeeze(1))
+        count = rows * width if needed is None else write.tokens
+        pays = count in linears.counts or rows * kept in linears.counts
+        with linears.used(prompt, rows * width, needed) if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)
 

@@ -37,7 +37,7 @@ except ImportError:  # the source is native/layer.c
 logger = logging.getLogger(__name__)
 
 MOST_TOKENS = {torch.float32: 128, torch.bfloat16: 64}
-"""Tokens of a pass, over all rows, up to which the compiled layer is used."""
+"""Tokens of a pass, over all rows, up to which the compiled layer is used; in float32 without padding."""
 
 TOLERANCE = 1e-4  # of the float32 comparison, relative to the largest output
 
@@ -62,6 +62,15 @@ class Pass(NamedTuple):
     """The layer as the compiled module takes it, with the rotary positions of this pass."""
 
 
+class Kept(NamedTuple):
+    """The tokens whose logits are needed."""
+
+    rows: int
+    columns: int
+    places: torch.Tensor
+    """Those that are not padding, as indices into `rows` times `columns`."""
+
+
 @dataclass
 class Reading:
     """The pass that runs, as far as it reads a prompt."""
@@ -69,12 +78,15 @@ class Reading:
     prompt: int = 0
     """Leading tokens that a prompt's own pass multiplies together in plain decoding; 0: none."""
     columns: int = 0  # all tokens of the pass
+    kept: Kept | None = None  # if some are padding
 
 
 class FastLayer(ABC):
     """A decoder layer that the compiled module runs."""
 
     dtype: torch.dtype
+    leaves_out_padding = False
+    """Whether tokens without a slot are not computed; their outputs are zeros."""
 
     def __init__(self, parts: LlamaLayer, weights: Sequence[Callable[[], Weights | None]]) -> None:
         """`weights`: for each linear layer, a function that returns its arrays, or None if they cannot be read."""
@@ -185,7 +197,8 @@ class FastLayer(ABC):
         """The layer's output, [B, Q, D]; its keys and values are written to the cache. None if this is not a pass that
         the module can run."""
         batch, columns, _ = hidden.shape
-        if batch * columns > MOST_TOKENS[self.dtype] or torch.is_grad_enabled():
+        tokens = (cache.write.tokens if self.leaves_out_padding else 0) or batch * columns
+        if tokens > MOST_TOKENS[self.dtype] or torch.is_grad_enabled():
             return None
         for each in (hidden, cosines, sines):
             if each.dtype is not self.dtype or type(each) is not torch.Tensor or not each.is_contiguous():
@@ -216,6 +229,7 @@ class Float32Layer(FastLayer):
     """A layer in float32."""
 
     dtype = torch.float32
+    leaves_out_padding = True
 
     def _compute(self, given: Pass) -> torch.Tensor | None:
         hidden, mask, cache, parts = given

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 from torch.nn.functional import linear
+from transformers import PreTrainedModel
 
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
+from copyspec.targets.hooks.states import output_head
 from copyspec.targets.hooks.weights import parameters_of
-from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, Reading
+from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, Kept, Reading
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 avoid_missing_tiles()  # before the first product
 
-VERSION = 9
+VERSION = 10
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
@@ -129,6 +131,8 @@ class FastLinears:
         self._forwards: list[tuple[dict[str, object], Forward]] = []  # the layer's `__dict__`, its new forward
         self.counts = range(0)
         """Numbers of tokens for which at least one layer uses the module."""
+        self.leaves_out_padding = False
+        """Whether decoder layers do not compute padding."""
         self._reading = Reading()
         self._held: list[_Held] = []
         self._layers: list[FastLayer] = []
@@ -155,6 +159,11 @@ class FastLinears:
                         min(self.counts.start or sys.maxsize, of_layer.start), max(self.counts.stop, of_layer.stop)
                     )
         self._add_layers(model, by_linear)
+        self.leaves_out_padding = bool(self._layers) and self._layers[0].leaves_out_padding
+        if self.leaves_out_padding and (head := _head_of(model)) in by_linear:
+            names = vars(head)
+            forward = _padded(_forward(head, self._reading, held=by_linear[head]), self._reading)
+            self._forwards = [(each, forward if each is names else old) for each, old in self._forwards]
         if self.packed_bytes:
             logger.info("packed copies of weights take %d MB of memory", self.packed_bytes / 1e6)
 
@@ -202,14 +211,14 @@ class FastLinears:
         self._usable = [layer for layer in self._layers if layer.prepare()]
 
     @contextmanager
-    def used(self, prompt: int = 0, columns: int = 0) -> Iterator[None]:
+    def used(self, prompt: int = 0, columns: int = 0, kept: Kept | None = None) -> Iterator[None]:
         """Let the layers use the module while the context is active. The caller holds the model's lock; forward passes
         of other threads in that time use it too, with the same products.
 
         `prompt`: how many of the pass's `columns` get the bits of a product of many tokens, as a prompt's have in plain
-        decoding; the others get those of a single token's.
+        decoding; the others get those of a single token's. `kept`: see `Reading`.
         """
-        self._reading.prompt, self._reading.columns = prompt, columns
+        self._reading.prompt, self._reading.columns, self._reading.kept = prompt, columns, kept
         try:
             for names, forward in self._forwards:
                 names["forward"] = forward
@@ -312,6 +321,26 @@ def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: 
         return torch.cat(parts).view(*input.shape[:-1], -1)
 
     return forward
+
+
+def _head_of(model: nn.Module) -> nn.Linear | None:
+    found = output_head(model) if isinstance(model, PreTrainedModel) else None
+    return found if type(found) is nn.Linear else None
+
+
+def _padded(forward: Forward, reading: Reading) -> Forward:
+    """The forward of an output head that leaves out padding, where its outputs are zeros."""
+
+    def without_padding(input: torch.Tensor) -> torch.Tensor:
+        kept = reading.kept
+        if kept is None or input.shape[:-1] != (kept.rows, kept.columns):
+            return forward(input)
+        found = forward(input.flatten(0, 1)[kept.places])
+        output = found.new_zeros((kept.rows * kept.columns, found.shape[1]))
+        output[kept.places] = found
+        return output.view(kept.rows, kept.columns, -1)
+
+    return without_padding
 
 
 def _product(tokens: torch.Tensor, arrays: Arrays, apart: int) -> torch.Tensor:

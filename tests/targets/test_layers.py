@@ -86,11 +86,12 @@ def decoded(target: Target, seed: int, rows: int) -> list[torch.Tensor]:
     drawn = random.Random(seed)
     prompts = [[drawn.randrange(VOCAB) for _ in range(drawn.randint(1, 50))] for _ in range(rows)]
     session = target.open(prompts, 64)
-    found = [session.score(prompts, [DraftTree()] * rows)]
+    found = [session.score(prompts, [DraftTree()] * rows)[:, 0]]
     session.keep([[]] * rows)
     for size in (0, 5, 1, 30, 0, 12):
         trees = [tree(drawn, drawn.randint(size // 2, size)) for _ in range(rows)]
-        found.append(session.score([[drawn.randrange(VOCAB)] for _ in range(rows)], trees))
+        logits = session.score([[drawn.randrange(VOCAB)] for _ in range(rows)], trees)
+        found += [row[: 1 + len(each)] for row, each in zip(logits, trees, strict=True)]  # without padding
         session.keep([path(drawn, each) for each in trees])
     session.close()
     return found

@@ -119,6 +119,7 @@ run_half(Bfloat16Half *h)
     uint16_t *y = l->y, *keys = y + rows * queries, *values = keys + rows * (size_t)(l->key_heads * l->head_size);
     uint16_t *const outputs[PRODUCTS] = {y, keys, values, h->made, h->gate, h->up, h->made};
     for (int i = 0; i < PRODUCTS; i++) {
+        l->products[i].rows = l->rows;
         l->products[i].scratch = i == DOWN ? h->wide : h->given;
         l->products[i].y = (char *)outputs[i];
     }
@@ -180,6 +181,8 @@ run_half_layer(PyObject *Py_UNUSED(module), PyObject *args)
     l->y = (void *)(uintptr_t)y, l->x = (const void *)(uintptr_t)x;
     h.attended = (const uint16_t *)(uintptr_t)attended;
     is_good = take_layer(l, &arrays, parts, product) == 0 && (are_packed(l) ? 1 : fail_layer("weights") == 0);
+    l->rows = l->batch * l->columns;
+    is_good = is_good && (l->rows <= MOST_ROWS ? 1 : fail_layer("rows") == 0);
     if (is_good) {
         is_good = take(&silu, "silu", silu_array, 1, 0, "H") == 0 &&
                   (silu.shape[0] == 65536 ? 1 : fail_layer("values of silu") == 0);

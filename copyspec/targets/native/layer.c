@@ -16,13 +16,11 @@ layer_kernel(void)
     return kernel_for(FLOAT32) == &AVX512_KERNEL ? &AVX512_FLOAT32_LAYER : &AVX2_FLOAT32_LAYER;
 }
 
-static void
-normalise_rows(const Float32Layer *f, const float *x, const float *weight, Share share)
+/* The row of x that a token has. */
+static const float *
+input_of(const Float32Layer *f, Py_ssize_t row)
 {
-    const Layer *l = &f->layer;
-    for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        layer_kernel()->normalise(f->normed + row * l->hidden, x + row * l->hidden, weight, l->epsilon, l->hidden);
-    }
+    return (const float *)f->layer.x + f->places[row] * f->layer.hidden;
 }
 
 /* Rotary position embedding of one head: the first half of the turned numbers is paired with the second. */
@@ -37,62 +35,86 @@ turn(float *head, const float *cosines, const float *sines, Py_ssize_t turned)
     }
 }
 
-/* Normalise and turn a head of a row's queries or keys. */
+/* Normalise and turn a head of the queries or keys of the token at `place`. */
 static void
-place(const Layer *l, float *head, Py_ssize_t row, const float *norm)
+turn_head(const Layer *l, float *head, Py_ssize_t place, const float *norm)
 {
     if (norm != NULL) {
         layer_kernel()->normalise(head, head, norm, l->epsilon, l->head_size);
     }
-    const Py_ssize_t at = row / l->columns * l->turned_step + row % l->columns * l->turned;
+    const Py_ssize_t at = place / l->columns * l->turned_step + place % l->columns * l->turned;
     turn(head, (const float *)l->cosines + at, (const float *)l->sines + at, l->turned);
 }
 
-/* Place the queries and keys of a row, and write its keys and values to the cache. */
+/* Turn the queries and keys of a token, and write its keys and values to the cache. */
 static void
-place_row(const Float32Layer *f, Py_ssize_t row)
+turn_row(const Float32Layer *f, Py_ssize_t row)
 {
     const Layer *l = &f->layer;
-    const Py_ssize_t size = l->head_size;
+    const Py_ssize_t size = l->head_size, place = f->places[row];
     for (Py_ssize_t head = 0; head < l->heads; head++) {
-        place(l, f->queries + (row * l->heads + head) * size, row, l->norms[OF_QUERIES]);
+        turn_head(l, f->queries + (row * l->heads + head) * size, place, l->norms[OF_QUERIES]);
     }
-    Py_ssize_t slot = f->slots != NULL ? (Py_ssize_t)f->slots[row] : f->start + row % l->columns;
-    slot = slot < 0 ? f->capacity - 1 : slot;
+    const Py_ssize_t slot = f->slots != NULL ? (Py_ssize_t)f->slots[place] : f->start + place % l->columns;
     for (Py_ssize_t head = 0; head < l->key_heads; head++) {
         const Py_ssize_t from = (row * l->key_heads + head) * size;
-        const Py_ssize_t to = ((row / l->columns * l->key_heads + head) * f->capacity + slot) * size;
-        place(l, f->new_keys + from, row, l->norms[OF_KEYS]);
+        const Py_ssize_t to = ((place / l->columns * l->key_heads + head) * f->capacity + slot) * size;
+        turn_head(l, f->new_keys + from, place, l->norms[OF_KEYS]);
         memcpy(f->keys + to, f->new_keys + from, sizeof(float) * (size_t)size);
         memcpy(f->values + to, f->new_values + from, sizeof(float) * (size_t)size);
     }
 }
 
-/* A share of the attention: of the blocks of MOST_QUERIES queries of all rows and key heads. */
+/* Blocks of MOST_QUERIES queries of one key head and batch row. */
+static Py_ssize_t
+blocks_of(const Float32Layer *f, Py_ssize_t batch_row)
+{
+    const Py_ssize_t tokens = f->begins[batch_row + 1] - f->begins[batch_row];
+    return (tokens * (f->layer.heads / f->layer.key_heads) + MOST_QUERIES - 1) / MOST_QUERIES;
+}
+
+/* A share of the attention: of the blocks of all batch rows and key heads. */
 static void
 attend_share(const Float32Layer *f, Share share)
 {
     const Layer *l = &f->layer;
-    const Py_ssize_t queries = l->columns * (l->heads / l->key_heads);
-    const Py_ssize_t blocks = (queries + MOST_QUERIES - 1) / MOST_QUERIES, all = l->batch * l->key_heads * blocks;
+    Py_ssize_t all = 0, before = 0;
+    for (Py_ssize_t row = 0; row < l->batch; row++) {
+        all += blocks_of(f, row) * l->key_heads;
+    }
+    const Py_ssize_t begin = first_of(share, all), end = last_of(share, all);
     float *scores = f->scores + share.number * MOST_QUERIES * f->stride;
-    for (Py_ssize_t at = first_of(share, all); at < last_of(share, all); at++) {
-        const Py_ssize_t first = at % blocks * MOST_QUERIES, rest = queries - first;
-        const int count = (int)(rest < MOST_QUERIES ? rest : MOST_QUERIES);
-        layer_kernel()->attend(f, at / blocks / l->key_heads, at / blocks % l->key_heads, first, count, scores);
+    for (Py_ssize_t row = 0; row < l->batch; row++) {
+        const Py_ssize_t blocks = blocks_of(f, row), here = blocks * l->key_heads;
+        const Py_ssize_t queries = (f->begins[row + 1] - f->begins[row]) * (l->heads / l->key_heads);
+        const Py_ssize_t last = end - before < here ? end - before : here;
+        for (Py_ssize_t at = begin > before ? begin - before : 0; at < last; at++) {
+            const Py_ssize_t first = at % blocks * MOST_QUERIES, rest = queries - first;
+            const int count = (int)(rest < MOST_QUERIES ? rest : MOST_QUERIES);
+            layer_kernel()->attend(f, row, at / blocks, first, count, scores);
+        }
+        before += here;
     }
 }
 
-/* y = x + y in the outputs that a thread has multiplied. */
-static void
-add_share(const Layer *l, float *y, const float *x, Share share)
+/* The outputs that a thread has multiplied. */
+typedef struct {
+    Py_ssize_t first, count;
+} Outputs;
+
+static Outputs
+outputs_of(const Layer *l, Share share)
 {
-    const Py_ssize_t panels = l->hidden / PANEL;
-    const Py_ssize_t first = first_of(share, panels) * PANEL, last = last_of(share, panels) * PANEL;
-    for (Py_ssize_t row = 0; row < l->rows; row++) {
-        for (Py_ssize_t at = row * l->hidden + first; at < row * l->hidden + last; at++) {
-            y[at] = x[at] + y[at];
-        }
+    const Py_ssize_t panels = l->hidden / PANEL, first = first_of(share, panels) * PANEL;
+    return (Outputs){first, last_of(share, panels) * PANEL - first};
+}
+
+/* y += x, of `count` numbers. */
+static void
+add(float *y, const float *x, Py_ssize_t count)
+{
+    for (Py_ssize_t at = 0; at < count; at++) {
+        y[at] = x[at] + y[at];
     }
 }
 
@@ -102,31 +124,48 @@ run_share(void *given)
     const Float32Layer *f = given;
     const Layer *l = &f->layer;
     const Share share = own_share(l->threads);
-    normalise_rows(f, l->x, l->norms[BEFORE_ATTENTION], share);
+    const Py_ssize_t first = first_of(share, l->rows), last = last_of(share, l->rows);
+    const Outputs own = outputs_of(l, share);
+    for (Py_ssize_t row = first; row < last; row++) {
+        layer_kernel()->normalise(f->normed + row * l->hidden, input_of(f, row), l->norms[BEFORE_ATTENTION], l->epsilon,
+                                  l->hidden);
+    }
     wait_in(share);
     multiply_share(l->products + QUERY, 3, share);
     wait_in(share);
-    for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        place_row(f, row);
+    for (Py_ssize_t row = first; row < last; row++) {
+        turn_row(f, row);
     }
     wait_in(share);
     attend_share(f, share);
     wait_in(share);
     multiply_share(l->products + OUTPUT, 1, share);
-    add_share(l, l->y, l->x, share);
+    for (Py_ssize_t row = 0; row < l->rows; row++) {
+        add(f->sums + row * l->hidden + own.first, input_of(f, row) + own.first, own.count);
+    }
     wait_in(share);
-    normalise_rows(f, l->y, l->norms[BEFORE_MLP], share);
+    for (Py_ssize_t row = first; row < last; row++) {
+        layer_kernel()->normalise(f->normed + row * l->hidden, f->sums + row * l->hidden, l->norms[BEFORE_MLP],
+                                  l->epsilon, l->hidden);
+    }
     wait_in(share);
     multiply_share(l->products + GATE, 1, share);
     multiply_share(l->products + UP, 1, share);
-    const Py_ssize_t panels = l->inner / PANEL, first = first_of(share, panels) * PANEL;
-    const Py_ssize_t count = last_of(share, panels) * PANEL - first;
+    const Py_ssize_t panels = l->inner / PANEL, from = first_of(share, panels) * PANEL;
+    const Py_ssize_t count = last_of(share, panels) * PANEL - from;
     for (Py_ssize_t row = 0; count > 0 && row < l->rows; row++) {
-        layer_kernel()->activate(f->gate + row * l->inner + first, f->up + row * l->inner + first, count);
+        layer_kernel()->activate(f->gate + row * l->inner + from, f->up + row * l->inner + from, count);
     }
     wait_in(share);
     multiply_share(l->products + DOWN, 1, share); /* to `normed`, which no thread reads any more */
-    add_share(l, l->y, f->normed, share);
+    for (Py_ssize_t row = 0; row < l->rows; row++) {
+        float *sums = f->sums + row * l->hidden + own.first;
+        add(sums, f->normed + row * l->hidden + own.first, own.count);
+        if (f->sums != l->y) {
+            float *y = (float *)l->y + f->places[row] * l->hidden + own.first;
+            memcpy(y, sums, sizeof(float) * (size_t)own.count);
+        }
+    }
 }
 
 /* Lay out the scratch memory and run the layer. Returns -1 if out of memory. */
@@ -140,9 +179,15 @@ run_all(Float32Layer *f)
     l->threads = layer_threads(l->threads);
     f->stride = (f->used + 15) / 16 * 16;
     const size_t scores = (size_t)(l->threads * MOST_QUERIES * f->stride);
-    float *memory = PyMem_RawMalloc(sizeof(float) * (hidden + 2 * queries + 2 * keys + 2 * inner + scores));
+    const size_t all = (size_t)(l->batch * l->columns), padded = all > rows ? hidden : 0;
+    float *memory = PyMem_RawMalloc(sizeof(float) * (hidden + 2 * queries + 2 * keys + 2 * inner + scores + padded));
     if (memory == NULL) {
         return -1;
+    }
+    f->sums = l->y;
+    if (padded > 0) {
+        f->sums = memory + hidden + 2 * queries + 2 * keys + 2 * inner + scores;
+        memset(l->y, 0, sizeof(float) * all * (size_t)l->hidden);
     }
     f->normed = memory;
     f->queries = f->normed + hidden;
@@ -153,8 +198,9 @@ run_all(Float32Layer *f)
     f->up = f->gate + inner;
     f->scores = f->up + inner;
     const float *const inputs[PRODUCTS] = {f->normed, f->normed, f->normed, f->attended, f->normed, f->normed, f->gate};
-    float *const outputs[PRODUCTS] = {f->queries, f->new_keys, f->new_values, l->y, f->gate, f->up, f->normed};
+    float *const outputs[PRODUCTS] = {f->queries, f->new_keys, f->new_values, f->sums, f->gate, f->up, f->normed};
     for (int i = 0; i < PRODUCTS; i++) {
+        l->products[i].rows = l->rows;
         l->products[i].x = (const char *)inputs[i], l->products[i].y = (char *)outputs[i];
     }
     run_layer_threads(run_share, f, l->threads);
@@ -184,18 +230,38 @@ check_cache(Float32Layer *f)
     if (f->slots == NULL && (f->start < 0 || f->start > f->used - l->columns)) {
         return fail_layer("slots");
     }
-    for (Py_ssize_t row = 0; f->slots != NULL && row < l->rows; row++) {
-        if (f->slots[row] < -1 || f->slots[row] >= f->used) {
+    for (Py_ssize_t place = 0; f->slots != NULL && place < l->batch * l->columns; place++) {
+        if (f->slots[place] < -1 || f->slots[place] >= f->used) {
             return fail_layer("slots");
         }
     }
     return f->mask == NULL && f->slots != NULL ? fail_layer("masks") : 0;
 }
 
+/* Number the tokens besides padding. Returns -1 with an error set if they are too many, or none. */
+static int
+number_tokens(Float32Layer *f)
+{
+    Layer *l = &f->layer;
+    for (Py_ssize_t place = 0; place < l->batch * l->columns; place++) {
+        if (place % l->columns == 0) {
+            f->begins[place / l->columns] = l->rows;
+        }
+        if (f->slots == NULL || f->slots[place] >= 0) {
+            if (l->rows == MOST_ROWS) {
+                return fail_layer("rows");
+            }
+            f->places[l->rows++] = place;
+        }
+    }
+    f->begins[l->batch] = l->rows;
+    return l->rows > 0 ? 0 : fail_layer("rows");
+}
+
 const char layer_doc[] =
     "layer(y, x, batch, columns, parts, scaling, cache, mask, threads)\n\n"
     "Writes the output of a decoder layer of Llama's kind, [batch, columns, hidden] of float32, to the address y; x is "
-    "the address of its input. parts: (products, norms, sizes, rotary); products: (weight, bias) of queries, keys, "
+    "the address of its input. Tokens whose slot is -1 are padding: their outputs are zeros. parts: (products, norms, sizes, rotary); products: (weight, bias) of queries, keys, "
     "values, output, gate, up and down; norms: weights of the two RMSNorms, and those of queries and keys or None; "
     "sizes: (heads, key heads, head size, epsilon); rotary: (address of cosines, of sines, turned numbers, whether "
     "each row has its own). cache: (address of keys, of values, capacity, start, used, slots or None); mask: (address, "
@@ -228,7 +294,7 @@ run_layer(PyObject *Py_UNUSED(module), PyObject *args)
                   (slots.shape[0] == l->batch && slots.shape[1] == l->columns ? 1 : fail_layer("slots") == 0);
         f.slots = slots.buf;
     }
-    if (is_good && check_cache(&f) == 0) {
+    if (is_good && number_tokens(&f) == 0 && check_cache(&f) == 0) {
         int failed;
         Py_BEGIN_ALLOW_THREADS
         failed = run_all(&f);

@@ -18,22 +18,27 @@ typedef struct {
     Product products[PRODUCTS];
     const void *norms[NORMS]; /* weights of the RMSNorms; NULL for queries and keys that have none */
     float epsilon;
-    Py_ssize_t batch, columns, rows, hidden, inner; /* rows: batch * columns; inner: width of the MLP */
+    Py_ssize_t batch, columns, hidden, inner; /* inner: width of the MLP */
+    Py_ssize_t rows; /* tokens that are computed */
     Py_ssize_t heads, key_heads, head_size;
-    const void *x, *cosines, *sines; /* [rows, hidden]; [batch or 1, columns, turned] */
+    const void *x, *cosines, *sines; /* [batch, columns, hidden]; [batch or 1, columns, turned] */
     void *y;
     Py_ssize_t turned, turned_step; /* numbers of a head that are rotated; from one batch row's to the next's */
     int threads;
 } Layer;
 
+/* Padding is left out: the computed tokens are numbered in order, and those of a batch row follow each other. */
 typedef struct {
     Layer layer;
-    float scaling;          /* of the scores */
+    Py_ssize_t places[MOST_ROWS];     /* of the tokens among batch * columns */
+    Py_ssize_t begins[MOST_ROWS + 1]; /* of the batch rows among the tokens */
+    float scaling;                    /* of the scores */
     float *keys, *values;   /* of the cache, [batch, key_heads, capacity, head_size] */
     Py_ssize_t capacity, start, used; /* first slot written, where `slots` is NULL; slots attended to */
-    const int64_t *slots;             /* [batch, columns]; -1: the last one, which is scratch */
+    const int64_t *slots;             /* [batch, columns]; -1: padding */
     const float *mask;                /* [batch or 1, columns, used], added to scores; NULL: causal */
     Py_ssize_t mask_step;             /* from one batch row's to the next's */
+    float *sums;                      /* [rows, hidden], y without padding: y itself, or scratch memory */
     float *normed, *queries, *new_keys, *new_values, *attended, *gate, *up, *scores; /* scratch memory */
     Py_ssize_t stride; /* scores of one query; each thread has MOST_QUERIES times as many */
 } Float32Layer;
@@ -82,7 +87,7 @@ typedef struct {
 } LayerArrays;
 
 /* Parse (products, norms, sizes, rotary), as `layer` documents them, and check that they fit the layer, of which batch,
-   columns, x, y and threads are set. `product`: data type and settings of all products. Returns -1 with an error set;
+   columns, x, y and threads are set. `rows` and those of the products are left to the caller. `product`: data type and settings of all products. Returns -1 with an error set;
    `arrays` are to be released in any case. */
 int take_layer(Layer *layer, LayerArrays *arrays, PyObject *parts, Product product);
 void release_layer(LayerArrays *arrays);

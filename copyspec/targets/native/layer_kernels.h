@@ -149,20 +149,21 @@ attend_some(const int count, const Float32Layer *f, Py_ssize_t row, Py_ssize_t k
             float *scores)
 {
     const Layer *l = &f->layer;
-    const Py_ssize_t group = l->heads / l->key_heads, size = l->head_size;
-    const Py_ssize_t last = (first + count - 1) / group; /* column of the last query */
+    const Py_ssize_t group = l->heads / l->key_heads, size = l->head_size, begin = f->begins[row];
+    const Py_ssize_t *columns = f->places + begin, before = row * l->columns; /* columns[i] - before: of token i */
+    const Py_ssize_t last = columns[(first + count - 1) / group] - before;
     const Py_ssize_t keys = f->mask != NULL || f->start + last + 1 > f->used ? f->used : f->start + last + 1;
     const Py_ssize_t head = (row * l->key_heads + key_head) * f->capacity * size;
     const float *queries[QUERIES];
     float *out[QUERIES], factors[QUERIES];
     for (int i = 0; i < count; i++) {
-        Py_ssize_t column = (first + i) / group;
-        Py_ssize_t at = ((row * l->columns + column) * l->heads + key_head * group + (first + i) % group) * size;
+        Py_ssize_t token = begin + (first + i) / group;
+        Py_ssize_t at = (token * l->heads + key_head * group + (first + i) % group) * size;
         queries[i] = f->queries + at, out[i] = f->attended + at;
     }
     score(count, queries, f->keys + head, size, (keys + 3) / 4 * 4, scores, f->stride);
     for (int i = 0; i < count; i++) {
-        Py_ssize_t column = (first + i) / group, visible = f->start + column + 1;
+        Py_ssize_t column = columns[(first + i) / group] - before, visible = f->start + column + 1;
         const float *mask = f->mask != NULL ? f->mask + row * f->mask_step + column * f->used : NULL;
         visible = mask != NULL || visible > keys ? keys : visible;
         factors[i] = 1.0f / weigh(scores + i * f->stride, mask, f->scaling, visible, keys);

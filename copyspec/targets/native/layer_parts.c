@@ -2,6 +2,8 @@
 
 #include "layer.h"
 
+#define MOST_COLUMNS 65536
+
 int
 fail_layer(const char *what)
 {
@@ -39,8 +41,7 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts, Product product)
                           &l->head_size, &l->epsilon, &cosines, &sines, &l->turned, &is_turned_by_row)) {
         return -1;
     }
-    if (l->batch < 1 || l->columns < 1 || l->batch > MOST_ROWS || l->columns > MOST_ROWS ||
-        l->batch * l->columns > MOST_ROWS) {
+    if (l->batch < 1 || l->columns < 1 || l->batch > MOST_ROWS || l->columns > MOST_COLUMNS) {
         return fail_layer("rows");
     }
     if (l->key_heads < 1 || l->heads < l->key_heads || l->heads % l->key_heads != 0 || l->head_size < 16 ||
@@ -50,10 +51,9 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts, Product product)
     if (l->turned < 0 || l->turned % 2 != 0 || l->turned > l->head_size || cosines == 0 || sines == 0) {
         return fail_layer("positions");
     }
-    l->rows = l->batch * l->columns;
     l->cosines = (const void *)(uintptr_t)cosines, l->sines = (const void *)(uintptr_t)sines;
     l->turned_step = is_turned_by_row ? l->columns * l->turned : 0;
-    product.rows = l->rows, product.threads = l->threads;
+    product.rows = 1, product.threads = l->threads;
     product.x = l->x, product.y = l->y;
     for (int i = 0; i < PRODUCTS; i++) {
         PyObject *weight, *bias;
