@@ -17,7 +17,7 @@ import json
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes,
 from copyspec.drafters.predictors.head_files import EAGLE_WEIGHTS, FORMAT, MEDUSA_WEIGHTS, WEIGHTS
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import weights_of
+from copyspec.targets.linears import instructions
 from training.outputs import OutputPlan, Requests, check_plan, read_shard, shards, write_prose, write_shard
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class HeadPlan:
     layers: tuple[int, ...] = ()  # model layers whose inputs recurrent heads read besides the last states
     steps: int = 2000
     seed: int = 0
-    mixed: bool = True  # matrix products in bfloat16
+    mixed: bool = field(default_factory=lambda: instructions(torch.bfloat16) == "avx512")
+    """Whether matrix products are in bfloat16; without such instructions they are slower than in float32."""
 
     @property
     def window(self) -> int:
