@@ -15,7 +15,7 @@ from copyspec.drafters.predictors.base import Predictor, paths
 from copyspec.drafters.predictors.mixture import learn, read_on
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
-from copyspec.tree import EMPTY, ROOT, DraftTree
+from copyspec.tree import EMPTY, DraftTree, chain_first_order, reordered_parents
 
 
 class _Observing:
@@ -111,7 +111,7 @@ class PredictorDrafter(_Observing):
             return grow(corpus, [], estimates, budget, voices=voices)
 
         self._grown = grown = read_on(grow_with, self._predictors, budget)
-        return _with_makers(chain_first(grown, budget.cut(grown.scores)), grown, self._predictors)
+        return _with_makers(_chain_first(grown, budget.cut(grown.scores)), grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output; the predictors learn from what was accepted of the last tree."""
@@ -121,19 +121,12 @@ class PredictorDrafter(_Observing):
         self._grown = NOTHING
 
 
-def chain_first(grown: Grown, count: int) -> DraftTree:
-    """Return the first `count` nodes as a tree that stores its most likely chain first, without origins."""
-    chain, node = [], ROOT
-    for child in range(count):
-        if grown.parents[child] == node:
-            chain.append(child)
-            node = child
-    on_chain = set(chain)
-    order = chain + [node for node in range(count) if node not in on_chain]
-    place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+def _chain_first(grown: Grown, count: int) -> DraftTree:
+    """Return the first `count` nodes as a tree without origins that stores its most likely chain first."""
+    order = chain_first_order(grown.parents, count)
     return DraftTree(
         [grown.tokens[node] for node in order],
-        [place[grown.parents[node]] for node in order],
+        reordered_parents(grown.parents, order),
         [grown.scores[node] for node in order],
         [None] * count,
     )

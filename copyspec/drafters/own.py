@@ -9,7 +9,7 @@ from copyspec.budget import Budget
 from copyspec.checks import shown
 from copyspec.drafters.base import Drafter, ScoredDraft, observes, wanted_layers, wants_states
 from copyspec.sources import Source
-from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
+from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree, reordered_parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +146,20 @@ def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
     for node, parent in enumerate(parents):  # a later tree may have raised a child's score above its parent's
         scores[node] = min(scores[node], 1.0 if parent == ROOT else scores[parent])
     likeliest = sorted(range(len(parents)), key=lambda node: (-scores[node], node))[:max_nodes]
-    order = _chain_first(parents, set(likeliest), scores)
-    index = {ROOT: ROOT, **{node: position for position, node in enumerate(order)}}
+    order = _likeliest_chain_first(parents, set(likeliest), scores)
     return DraftTree(
         [tokens[node] for node in order],
-        [index[parents[node]] for node in order],
+        reordered_parents(parents, order),
         [scores[node] for node in order],
         [origins[node] for node in order],
         makers=[makers[node] for node in order],
     )
 
 
-def _chain_first(parents: Sequence[int], kept: set[int], scores: Sequence[float]) -> list[int]:
-    """Order the kept nodes: the most likely chain first, and every parent before its children."""
+def _likeliest_chain_first(parents: Sequence[int], kept: set[int], scores: Sequence[float]) -> list[int]:
+    """Order the kept nodes: the most likely chain first, and every parent before its children.
+
+    Unlike those of `tree.chain_first_order`, merged nodes are in no order of likelihood: scores are compared."""
     chain: list[int] = []
     node = ROOT
     while children := [each for each in kept if parents[each] == node]:

@@ -19,7 +19,7 @@ from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import EVEN
-from copyspec.tree import ROOT, Origin
+from copyspec.tree import Origin, chain_first_order, reordered_parents
 
 BORDER = -1
 """Separator between sources: it equals no token, so no match or copy crosses it. Other negative entries are forks: FORK
@@ -247,8 +247,8 @@ class CopyContext:
     def arranged(
         self, tokens: list[int], parents: list[int], scores: list[float], positions: list[int], count: int
     ) -> Arranged:
-        """Return tokens, parents, scores and origins of the first `count` nodes of a grown tree, in another order: the
-        most likely chain, which begins with node 0, comes first."""
+        """Return tokens, parents, scores and origins of the first `count` nodes of a grown tree, as `chain_first_order`
+        puts them: the most likely chain first."""
         if COMPILED is not None:
             starts, sources, lengths = self._starts, self._sources, self._lengths
             begin, end = self.output_start, len(self.tokens)
@@ -256,18 +256,11 @@ class CopyContext:
                 tokens, parents, scores, positions, count, starts, sources, lengths, begin, end, Origin
             )
             return found
-        chain, node = [0], 0
-        for child in range(1, count):
-            if parents[child] == node:
-                chain.append(child)
-                node = child
-        on_chain = set(chain)
-        order = chain + [node for node in range(count) if node not in on_chain]
-        place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+        order = chain_first_order(parents, count)
         origins = self.origins(positions[:count])
         return (
             [tokens[node] for node in order],
-            [place[parents[node]] for node in order],
+            reordered_parents(parents, order),
             [scores[node] for node in order],
             [origins[node] for node in order],
         )
