@@ -53,6 +53,8 @@ NEAR_BY_KIND = {EDIT: 3, REFERENCE: 7, PROMPT: 8, WRITTEN: 9}
 START, VERSION = FAMILIES.index("start"), FAMILIES.index("version")
 VERSIONS = 3
 EDIT_START, REFERENCE_START, PROMPT_START, LATER_START = range(VERSION + VERSIONS, VERSION + VERSIONS + 4)
+UNMATCHED = EDIT_START * STRIDE
+"""First situation of the families of cursors that were found without a match; all further ones are of such families."""
 INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 """Situations of an encoder's input. They are not fitted, because recorded outputs are of decoder-only models."""
 EDIT_LATER = EDIT_START * STRIDE + 3
