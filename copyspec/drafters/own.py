@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from copyspec.budget import Budget
 from copyspec.checks import shown
-from copyspec.drafters.base import Drafter, ScoredDraft, observes, wanted_layers, wants_states
+from copyspec.drafters import base
+from copyspec.drafters.base import Drafter, ScoredDraft
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree, reordered_parents
 
@@ -58,17 +59,17 @@ class JoinedDrafter:
     @property
     def observes(self) -> bool:
         """As `Drafter.observes`."""
-        return any(map(observes, self._drafters))
+        return any(map(base.observes, self._drafters))
 
     @property
     def wants_states(self) -> bool:
         """As `Drafter.wants_states`."""
-        return any(map(wants_states, self._drafters))
+        return any(map(base.wants_states, self._drafters))
 
     @property
     def wanted_layers(self) -> Sequence[int]:
         """As `Drafter.wanted_layers`."""
-        return sorted({layer for each in self._drafters for layer in wanted_layers(each)})
+        return sorted({layer for each in self._drafters for layer in base.wanted_layers(each)})
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the most likely nodes of all drafts, at most `budget.max_nodes`."""
@@ -85,7 +86,7 @@ class JoinedDrafter:
     def observe(self, scored: ScoredDraft) -> None:
         """Pass the target's logits on to every drafter that observes them."""
         for drafter in self._drafters:
-            if observes(drafter):
+            if base.observes(drafter):
                 drafter.observe(scored)  # type: ignore[attr-defined]
 
     def _checked(self, drafter: Drafter, tree: object) -> DraftTree:
