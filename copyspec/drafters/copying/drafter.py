@@ -158,7 +158,7 @@ class CopyDrafter:
             offered = tokens[0] in grown.offered
             resumed = [cursor for cursor in self._cursors if cursor[1] // STRIDE == FOLLOWED_RESUMED]
             if resumed:
-                weight = sum([estimates.at_root[state] for _, state in resumed])
+                weight = sum([estimates.at_root[situation] for _, situation in resumed])
                 is_right = tokens[0] in [self._corpus.tokens[at] for at, _ in resumed]
                 estimates.record_resumed(weight, grown.covered, is_right)
             estimates.record_any(grown.covered, offered)
@@ -263,13 +263,13 @@ class Tracker:
         starts = (EDIT_START * STRIDE, EDIT_LATER)
         for number, version in enumerate(self._corpus.versions):
             family, seen = VERSION + min(number, VERSIONS - 1), set()
-            for position, state in cursors[:]:
-                if position not in version.source or state // STRIDE not in BESIDE:
+            for position, situation in cursors[:]:
+                if position not in version.source or situation // STRIDE not in BESIDE:
                     continue
                 place, length = version.beside(position)
                 if place in version.version and place not in seen:
                     seen.add(place)
-                    cursors.append((place, family * STRIDE + (LONGEST if state in starts else length)))
+                    cursors.append((place, family * STRIDE + (LONGEST if situation in starts else length)))
 
     def _add_starts(self, cursors: list[Cursor]) -> None:
         """Add the cursors for the first output token, which need no match."""
