@@ -94,29 +94,11 @@ class CopyContext:
         self._ends = range(0)
         self.followed = (0, 0)
         """Start and end position (at its BORDER) of the text that the output may follow in order; (0, 0): none."""
-        has_forks = any([source.ends for source in sources])
-        order = [index for index in range(len(sources)) if index != last]
-        for index in order if last is None else [*order, last]:
-            if index == last and has_forks:
-                self._add_ends(sources, eos)
-            start = len(self.tokens)
-            self._add(index, sources[index], eos, ends=sources[index].kind != "prompt" or index == followed)
-            if index == followed:
-                self.followed = (start, len(self.tokens) - 1)
-        if last is not None:
-            del self.tokens[-1], self.kinds[-1]
-        elif has_forks:
-            self._add_ends(sources, eos)
-        self.output_start = len(self.tokens)
         self.text_starts: dict[int, int] = {}
         """Positions in blocks at which the edited text may start, each with the bucket of its odds."""
         self._block_spans: dict[int, tuple[int, int]] = {}  # start of a block -> its span in the prompt
-        for index, start in zip(self._sources, self._starts, strict=True):
-            source = sources[index]
-            for token, bucket in source.starts:
-                self.text_starts[start + token] = bucket
-            if source.place is not None:
-                self._block_spans[start] = source.place
+        self._lay_out(sources, eos, last, followed)
+        self.output_start = len(self.tokens)
         self.likely_starts = {start for start, bucket in self.text_starts.items() if bucket >= LIKELY}
         self.kinds.append(WRITTEN)  # of the first position of the output
         self._array: NDArray[np.int64] | None = None
@@ -284,6 +266,30 @@ class CopyContext:
             for other, place in self._block_spans.items()
             if other != start and place[0] < here[1] and here[0] < place[1]
         ]
+
+    def _lay_out(self, sources: Sequence[Source], eos: int | None, last: int | None, followed: int | None) -> None:
+        """Append all sources, and note where the followed text, the possible starts and the blocks stand.
+
+        `last`: index of the prompt directly before the output. `followed`: that of the followed text."""
+        has_forks = any([source.ends for source in sources])
+        order = [index for index in range(len(sources)) if index != last]
+        for index in order if last is None else [*order, last]:
+            if index == last and has_forks:
+                self._add_ends(sources, eos)
+            start = len(self.tokens)
+            self._add(index, sources[index], eos, ends=sources[index].kind != "prompt" or index == followed)
+            if index == followed:
+                self.followed = (start, len(self.tokens) - 1)
+        if last is not None:
+            del self.tokens[-1], self.kinds[-1]
+        elif has_forks:
+            self._add_ends(sources, eos)
+        for index, start in zip(self._sources, self._starts, strict=True):
+            source = sources[index]
+            for token, bucket in source.starts:
+                self.text_starts[start + token] = bucket
+            if source.place is not None:
+                self._block_spans[start] = source.place
 
     def _add(self, index: int, source: Source, eos: int | None, *, ends: bool) -> None:
         """Append a source. `ends`: the output may end where it ends, so `eos` is added unless a prompt has it."""
