@@ -26,7 +26,7 @@ class Source:
     `block`: a part of that prompt which the output may edit."""
 
     starts: Sequence[tuple[int, int]] = ()
-    """For a block: tokens at which an edited text may start, each with its probability (`find_blocks`)."""
+    """For a block: tokens at which an edited text may start, each with the bucket of its odds (`find_blocks`)."""
     place: tuple[int, int] | None = None
     """For a block: its range in the prompt, in any unit. Blocks whose ranges overlap contain the same text."""
     ends: Sequence[Sequence[int]] = ()

@@ -120,6 +120,25 @@ class DraftTree:
 EMPTY = DraftTree()
 
 
+def chain_first_order(parents: Sequence[int], count: int) -> list[int]:
+    """The first `count` nodes of a tree, its first root-to-leaf chain before all others.
+
+    Nodes come with the likeliest first, so each first child is the likeliest, and that chain the likeliest one."""
+    chain, node = [], ROOT
+    for child in range(count):
+        if parents[child] == node:
+            chain.append(child)
+            node = child
+    on_chain = set(chain)
+    return chain + [node for node in range(count) if node not in on_chain]
+
+
+def reordered_parents(parents: Sequence[int], order: Sequence[int]) -> list[int]:
+    """The parents of the nodes in `order`, as indices into `order`."""
+    place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+    return [place[parents[node]] for node in order]
+
+
 def check_tree(tree: DraftTree, vocab_size: int | None = None) -> None:
     """Raise ValueError where `tree` has a `fault`."""
     if (wrong := fault(tree, vocab_size)) is not None:

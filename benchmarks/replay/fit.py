@@ -92,20 +92,24 @@ class RecordingDrafter(CopyDrafter):
     def _see(self, node: int, token: int) -> None:
         text, grown, weights = self._corpus.tokens, self._grown, self._estimates.deeper
         cursors = list(self._cursors if node == ROOT else grown.cursors[node])
-        if node != ROOT and sum(weights[state] for _, state in cursors) < SURE:
+        if node != ROOT and sum(weights[situation] for _, situation in cursors) < SURE:
             join(self._corpus, grown.tokens[node], cursors)
         columns = situations.crowd_columns(cursors)
         none = (situations.NONE_AT_ROOT if node == ROOT else situations.NONE_DEEPER) * situations.CROWD
         voted, right, said = Counter({none: 1}), Counter[int](), set()
-        for position, state in cursors:
+        for position, situation in cursors:
             if position < len(text) and text[position] >= 0:
-                cell = state * situations.CROWD + situations.CROWD_ROW[state] + columns[situations.LENGTH[state]]
+                cell = (
+                    situation * situations.CROWD
+                    + situations.CROWD_ROW[situation]
+                    + columns[situations.LENGTH[situation]]
+                )
                 said.add(text[position])
                 voted[cell] += 1
                 right[cell] += text[position] == token
         for rank, common in enumerate(self._corpus.common if node == ROOT else ()):
             if common not in said:
-                cell = situations.situation(situations.COMMON, rank // 2) * situations.CROWD
+                cell = situations.situation_of(situations.COMMON, rank // 2) * situations.CROWD
                 voted[cell] += 1
                 right[cell] += common == token
         self._visits.voted.append(dict(voted))

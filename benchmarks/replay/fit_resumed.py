@@ -62,16 +62,18 @@ class RecordingDrafter(CopyDrafter):
 
     def see(self, token: int, share: float) -> Visit | None:
         corpus, estimates, copied = self._corpus, self._estimates, self._tracker._copied
-        shifts = [at - copied.anchor for at, state in self._cursors if state // STRIDE in _BY_ODDS]
+        shifts = [at - copied.anchor for at, situation in self._cursors if situation // STRIDE in _BY_ODDS]
         if not shifts or self._ngrams is None:
             return None
         found = resumptions.features(corpus.tokens, copied.anchor, copied.since, shifts, self._ngrams)
         columns = crowd_columns(self._cursors)
         visit = Visit(share, estimates.none_at_root, [], [], [])
-        for at, state in self._cursors:
-            is_resumed = state // STRIDE in _BY_ODDS
-            own = state - state % STRIDE + RESUMED_ONE if is_resumed else state
-            visit.weights.append(estimates.at_root[own] * estimates.crowds[CROWD_ROW[state] + columns[LENGTH[state]]])
+        for at, situation in self._cursors:
+            is_resumed = situation // STRIDE in _BY_ODDS
+            own = situation - situation % STRIDE + RESUMED_ONE if is_resumed else situation
+            visit.weights.append(
+                estimates.at_root[own] * estimates.crowds[CROWD_ROW[situation] + columns[LENGTH[situation]]]
+            )
             visit.right.append(at < len(corpus.tokens) and corpus.tokens[at] == token)
             visit.features.append(next(found) if is_resumed else [])
         return visit

@@ -23,20 +23,23 @@ ALLOWED = frozenset(
 """Options a project may set: what is corrected and what stays. Only the user chooses the model and where output goes,
 since the project may be somebody else's."""
 
-_LISTS, _PATHS = frozenset({"exclude", "protect", "words"}), frozenset({"words"})
+_LIST_OPTIONS, _PATH_OPTIONS = frozenset({"exclude", "protect", "words"}), frozenset({"words"})
 
 
 def defaults(folder: Path | None = None) -> dict[str, Any]:
-    """The defaults of `copyspec gec` set by the project around `folder` (default: the working folder), by parameter.
+    """Defaults for `gec` and `lsp` (not `edit`), from the nearest settings file at or above `folder` (default: the
+    working folder); keys are parameter names.
 
-    Raises UsageError for invalid TOML, for options that a project may not set, and for values of the wrong type.
+    Raises UsageError for invalid TOML in `.copyspec.toml`, for options that a project may not set, for anything but a
+    list of strings where one is needed, and for a list or table elsewhere. Whether the other values are text, numbers
+    or booleans is not checked here: `gec` converts them as it does its options.
     """
     folder = (folder or Path.cwd()).resolve()
     for place in (folder, *folder.parents):
         for name in FILES:
             path = place / name
             if path.is_file() and (table := _table(path)) is not None:
-                return {_key(path, key): _value(path, key, value) for key, value in table.items()}
+                return dict([_setting(path, key, value) for key, value in table.items()])
     return {}
 
 
@@ -46,35 +49,32 @@ def _table(path: Path) -> Mapping[str, Any] | None:
         import tomllib
     else:
         import tomli as tomllib
+    is_dedicated = path.name == FILES[0]
     try:
         with path.open("rb") as file:
             read = tomllib.load(file)
     except (OSError, ValueError, RecursionError) as error:
-        if path.name != FILES[0]:
+        if not is_dedicated:
             return None  # an invalid pyproject.toml is not ours to report
         raise UsageError(f"{path}: {error}") from error
     tool = read.get("tool")
-    table: Any = read if path.name == FILES[0] else tool.get("copyspec") if isinstance(tool, dict) else None
+    table: Any = read if is_dedicated else tool.get("copyspec") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
         raise UsageError(f"{path}: [tool.copyspec] must be a table, got {table!r}")
     return table
 
 
-def _key(path: Path, key: str) -> str:
+def _setting(path: Path, key: str, value: object) -> tuple[str, object]:
+    """The parameter that `key` sets, with underscores for hyphens, and its value. Paths are relative to the file."""
     name = key.replace("-", "_")
     if name not in ALLOWED:
         close = difflib.get_close_matches(name, ALLOWED, n=1)
         hint = f"did you mean {close[0].replace('_', '-')!r}?" if close else f"known are {', '.join(sorted(ALLOWED))}"
         raise UsageError(f"{path}: a project cannot set {key!r}; {hint}")
-    return name
-
-
-def _value(path: Path, key: str, value: object) -> object:
-    name = key.replace("-", "_")
-    if name in _LISTS:
+    if name in _LIST_OPTIONS:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise UsageError(f"{path}: {key} must be a list of strings, got {value!r}")
-        return [str(path.parent / each) for each in value] if name in _PATHS else value
+        return name, [str(path.parent / each) for each in value] if name in _PATH_OPTIONS else value
     if isinstance(value, (dict, list)):
         raise UsageError(f"{path}: {key} must be a single value, got {value!r}")
-    return value
+    return name, value

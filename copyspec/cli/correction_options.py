@@ -12,6 +12,7 @@ from copyspec.cli.common import UsageError
 from copyspec.cli.model_options import MODEL
 
 BACKUP_SUFFIX = ".bak"
+# Titles of help panels
 INPUT, OUTPUT, GUARDS, RUN = "What is read", "What comes out", "What may not change", "How it runs"
 
 System: TypeAlias = Annotated[str | None, typer.Option(help="System message, for chat models.", rich_help_panel=MODEL)]
@@ -24,7 +25,9 @@ Plain: TypeAlias = Annotated[
 DraftModel: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        help="A smaller model that drafts as well: hub id, folder, layers:N or pool. Repeatable.", rich_help_panel=MODEL
+        help="A smaller model that drafts as well: hub id, folder, layers:N, heads:FOLDER, skip:FILE or pool. "
+        "Repeatable.",
+        rich_help_panel=MODEL,
     ),
 ]
 InPlace: TypeAlias = Annotated[
@@ -38,11 +41,11 @@ BackupSuffix: TypeAlias = Annotated[
     str | None, typer.Option(help="Like --backup, with another suffix than .bak.", rich_help_panel=OUTPUT)
 ]
 Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.", rich_help_panel=RUN)
+    bool, typer.Option("--quiet", "-q", help="Print nothing but errors (on stderr).", rich_help_panel=RUN)
 ]
 
 
-def backup_of(backup: bool, suffix: str | None, paths: Sequence[str], *, in_place: bool) -> str | None:
+def backup_suffix_for(backup: bool, suffix: str | None, paths: Sequence[str], *, in_place: bool) -> str | None:
     """The suffix of backups, or None for no backups. Raises UsageError for invalid combinations."""
     if not backup and suffix is None:
         return None
@@ -51,10 +54,11 @@ def backup_of(backup: bool, suffix: str | None, paths: Sequence[str], *, in_plac
         raise UsageError(f"{option} needs files to be replaced; give --in-place too")
     if suffix is not None and (not suffix or os.sep in suffix):
         raise UsageError(f"--backup-suffix {suffix!r} must be a suffix, for example {BACKUP_SUFFIX!r}")
-    if suffix is None and (named := next((path for path in paths if _is_suffix(path)), None)):
+    if suffix is None and (named := next((path for path in paths if _is_misplaced_suffix(path)), None)):
         raise UsageError(f"--backup takes no suffix, and there is no file {named!r}: give --backup-suffix {named}")
     return suffix or BACKUP_SUFFIX
 
 
-def _is_suffix(path: str) -> bool:
+def _is_misplaced_suffix(path: str) -> bool:
+    """A positional path such as `.bak` that names no file: the user meant --backup-suffix."""
     return path.startswith((".", "~")) and os.sep not in path and len(path) > 1 and not os.path.lexists(path)

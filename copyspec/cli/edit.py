@@ -83,7 +83,7 @@ def edit(
         output, whole = None, True
     if STDIN in paths and (in_place or len(paths) != 1):
         raise UsageError("- is stdin: it must be the only input, without -i")
-    suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
+    suffix = options.backup_suffix_for(backup, backup_suffix, paths, in_place=in_place)
     writes = in_place or output is not None
     if sum((writes, whole, diff, check)) > 1:
         raise UsageError("-i or -o, --whole, --diff and --check are different outputs; give one")

@@ -269,7 +269,7 @@ def gec(
     form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
     form = replace(form, force_format=force_format)
     in_place = in_place or (patch and output is None)
-    suffix = options.backup_of(backup, backup_suffix, paths, in_place=in_place)
+    suffix = options.backup_suffix_for(backup, backup_suffix, paths, in_place=in_place)
     files = FileOptions(
         format=format, format_options=form, in_place=in_place, backup=suffix, output=output, resume=resume
     )

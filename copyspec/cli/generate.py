@@ -88,7 +88,8 @@ def generate(
     draft_model: Annotated[
         list[str] | None,
         typer.Option(
-            help="A smaller model that drafts as well: hub id, folder, layers:N or pool. Repeatable.",
+            help="A smaller model that drafts as well: hub id, folder, layers:N, heads:FOLDER, skip:FILE or pool. "
+            "Repeatable.",
             rich_help_panel=_DRAFTS,
         ),
     ] = None,

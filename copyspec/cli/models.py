@@ -22,7 +22,7 @@ def list_models(context: typer.Context) -> None:
     # No docstring: the group's own help is shown above the commands.
     if context.invoked_subcommand is not None:
         return
-    from copyspec.models.aliases import ALIASES, ways_to_get
+    from copyspec.models.aliases import ALIASES, install_hint
     from copyspec.models.cache import cache_folder, made
     from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
     from copyspec.models.resolve import is_here, place
@@ -32,10 +32,10 @@ def list_models(context: typer.Context) -> None:
     _below(str(BUNDLED))
     for alias in ALIASES.values():
         here = is_here(alias)
-        _row(alias.name, alias.download, here, alias.about)
+        _row(alias.name, alias.download_bytes, here, alias.about)
         _below(f"{alias.license}; {alias.hub}")
-        installed = alias.installed()
-        _below(ways_to_get(alias) if not here else str(installed or place(alias)))
+        installed = alias.installed_file()
+        _below(install_hint(alias) if not here else str(installed or place(alias)))
     if kept := made():
         current = {place(alias).name for alias in ALIASES.values()}
         echo(f"\nConverted models in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from copyspec.drafters.copying.alignment import Alignment, align
+from copyspec.drafters.copying.alignment import Alignment, make_alignment
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,7 @@ class Departures:
                 picked, *others = scored[[token, *(each for each in own if 0 <= each < len(scored))]].tolist()
                 self._left, self._margin = self._place, min(picked - max(others, default=-MOST), MOST)
                 rest = source[self._place :]
-                self._lost, self._behind = align(rest), frozenset(rest)
+                self._lost, self._behind = make_alignment(rest), frozenset(rest)
             self._lost.extend([token])
             if token in self._behind:
                 # The output is back where its last token is the source's, at the best-aligned place.

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence, Set
 from dataclasses import replace
 
 from copyspec.budget import Budget
-from copyspec.drafters.base import ScoredDraft, observes, wanted_layers, wants_states
+from copyspec.drafters import base
+from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.drafter import NOTHING, CopyDrafter, grow
 from copyspec.drafters.copying.estimates import Estimates
@@ -15,7 +16,7 @@ from copyspec.drafters.predictors.base import Predictor, paths
 from copyspec.drafters.predictors.mixture import learn, read_on
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
-from copyspec.tree import EMPTY, ROOT, DraftTree
+from copyspec.tree import EMPTY, DraftTree, chain_first_order, reordered_parents
 
 
 class _Observing:
@@ -26,22 +27,22 @@ class _Observing:
     @property
     def observes(self) -> bool:
         """As `Drafter.observes`: only a pool or heads need the logits."""
-        return any(map(observes, self._predictors))
+        return any(map(base.observes, self._predictors))
 
     @property
     def wants_states(self) -> bool:
         """As `Drafter.wants_states`."""
-        return any(map(wants_states, self._predictors))
+        return any(map(base.wants_states, self._predictors))
 
     @property
     def wanted_layers(self) -> Sequence[int]:
         """As `Drafter.wanted_layers`."""
-        return sorted({layer for each in self._predictors for layer in wanted_layers(each)})
+        return sorted({layer for each in self._predictors for layer in base.wanted_layers(each)})
 
     def observe(self, scored: ScoredDraft) -> None:
         """Pass `scored` to every predictor that observes."""
         for predictor in self._predictors:
-            if observes(predictor):
+            if base.observes(predictor):
                 predictor.observe(scored)  # type: ignore[attr-defined]
 
 
@@ -97,7 +98,7 @@ class PredictorDrafter(_Observing):
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:
         self._predictors = list(predictors)
-        self._nothing = CopyContext([], None), Estimates()
+        self._empty_corpus, self._estimates = CopyContext([], None), Estimates()
         self._grown = NOTHING
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -105,13 +106,12 @@ class PredictorDrafter(_Observing):
         self._grown = NOTHING
         if budget.max_nodes <= 0:
             return EMPTY
-        corpus, estimates = self._nothing
 
         def grow_with(voices: Sequence[Voice]) -> Grown:
-            return grow(corpus, [], estimates, budget, voices=voices)
+            return grow(self._empty_corpus, [], self._estimates, budget, voices=voices)
 
         self._grown = grown = read_on(grow_with, self._predictors, budget)
-        return _with_makers(chain_first(grown, budget.cut(grown.scores)), grown, self._predictors)
+        return _with_makers(_chain_first(grown, budget.cut(grown.scores)), grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output; the predictors learn from what was accepted of the last tree."""
@@ -121,26 +121,21 @@ class PredictorDrafter(_Observing):
         self._grown = NOTHING
 
 
-def chain_first(grown: Grown, count: int) -> DraftTree:
-    """Return the first `count` nodes as a tree that stores its most likely chain first, without origins."""
-    chain, node = [], ROOT
-    for child in range(count):
-        if grown.parents[child] == node:
-            chain.append(child)
-            node = child
-    on_chain = set(chain)
-    order = chain + [node for node in range(count) if node not in on_chain]
-    place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+def _chain_first(grown: Grown, count: int) -> DraftTree:
+    """Return the first `count` nodes as a tree without origins that stores its most likely chain first."""
+    order = chain_first_order(grown.parents, count)
     return DraftTree(
         [grown.tokens[node] for node in order],
-        [place[grown.parents[node]] for node in order],
+        reordered_parents(grown.parents, order),
         [grown.scores[node] for node in order],
         [None] * count,
     )
 
 
 def _with_makers(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor]) -> DraftTree:
-    """`tree`, whose nodes are the first of `grown` in another order, with the predictors' kinds."""
+    """Set `tree.makers` to the `kind` of the predictor behind each node.
+
+    `tree` is a reordered prefix of `grown`, so nodes are matched by token path."""
     if not any([maker >= 0 for maker in grown.makers]):
         return tree
     kinds = [each.kind for each in predictors]

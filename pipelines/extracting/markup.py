@@ -13,6 +13,7 @@ from copyspec.retrievers import Document, Heading
 from ..documents import FormatError
 
 MAX_BYTES = 16 << 20  # largest page: on malicious ones the parser's time is more than linear
+MAX_TITLE = 200  # characters of a heading or bookmark that are kept
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "nav", "head"})
 _BLOCKS = frozenset(
     """address article aside blockquote body dd details div dl dt fieldset figcaption figure footer form header hr li
@@ -40,7 +41,7 @@ class Text:
             return
         self._add(("\n" if tight else "\n\n") if self.length else "")
         if level is not None:
-            self.headings.append(Heading(self.length, level, cleaned[:200]))
+            self.headings.append(Heading(self.length, level, cleaned[:MAX_TITLE]))
         self._add(cleaned)
 
     def page(self) -> None:

@@ -10,12 +10,14 @@ from copyspec.filesystem import NotRegularError, open_input
 from copyspec.retrievers import Document, Heading
 
 from ..documents import FormatError
+from .markup import MAX_TITLE
 
 MAX_FILE = 200 << 20
 MAX_PAGES = 10_000
-MAX_CONTENT = 8 << 20  # bytes of a page's content stream: text has some thousands; parsing 8 MB takes minutes
+MAX_PAGE_CONTENT_BYTES = 8 << 20  # per page content stream; text pages need a few KB, pypdf takes minutes on 8 MiB
 MAX_TEXT = 64 << 20  # characters per file
 _MAX_OUTLINE = 2_000  # bookmarks read
+_MAX_LEVELS = 10  # of bookmarks below one another
 
 
 def read_pdf(path: Path) -> Document:
@@ -26,10 +28,12 @@ def read_pdf(path: Path) -> Document:
         raise FormatError("PDF files need pypdf: pip install 'copyspec[documents]'") from None
     if path.stat().st_size > MAX_FILE:
         raise FormatError(f"it has more than {MAX_FILE >> 20} MB")
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # it warns of each irregular object
+    # It warns of each irregular object. Not restored: another thread may be reading a file meanwhile.
+    logging.getLogger("pypdf").setLevel(logging.ERROR)
     try:
         with open_input(path) as file:
             reader = pypdf.PdfReader(file)
+            # Many PDFs are encrypted with an empty user password: they only restrict printing or copying.
             if reader.is_encrypted and not reader.decrypt(""):
                 raise FormatError("it is encrypted: save it without its password")
             count = len(reader.pages)
@@ -46,32 +50,36 @@ def read_pdf(path: Path) -> Document:
 
 def _document(path: Path, reader: Any, count: int) -> Document:
     pieces: list[str] = []
-    starts: list[int] = []
+    page_starts: list[int] = []
     length = 0
     for number in range(count):
         page = reader.pages[number]
         content = page.get_contents()
-        if content is not None and len(content.get_data()) > MAX_CONTENT:
-            raise FormatError(f"page {number + 1} has more than {MAX_CONTENT >> 20} MB of drawing")
+        if content is not None and len(content.get_data()) > MAX_PAGE_CONTENT_BYTES:
+            raise FormatError(
+                f"page {number + 1}: its content stream is larger than {MAX_PAGE_CONTENT_BYTES >> 20} MiB (probably a "
+                "drawing); split the file or remove that page"
+            )
         text = page.extract_text().strip() + "\n\n"
-        starts.append(length)
+        page_starts.append(length)
         pieces.append(text)
         length += len(text)
         if length > MAX_TEXT:
             raise FormatError(f"it has more than {MAX_TEXT >> 20} million characters")
-    return Document(str(path), "".join(pieces), tuple(_headings(reader, starts)), tuple(starts))
+    headings = tuple(_headings(reader, page_starts))
+    return Document(name=str(path), text="".join(pieces), headings=headings, pages=tuple(page_starts))
 
 
-def _headings(reader: Any, starts: list[int]) -> list[Heading]:
+def _headings(reader: Any, page_starts: list[int]) -> list[Heading]:
     found: list[Heading] = []
-    waiting: list[tuple[Any, int]] = [(each, 1) for each in reversed(reader.outline)]
-    while waiting and len(found) < _MAX_OUTLINE:
-        each, level = waiting.pop()
-        if isinstance(each, list):
-            if level < 10:
-                waiting += [(inner, level + 1) for inner in reversed(each)]
+    stack: list[tuple[Any, int]] = [(entry, 1) for entry in reversed(reader.outline)]
+    while stack and len(found) < _MAX_OUTLINE:
+        entry, level = stack.pop()
+        if isinstance(entry, list):  # the bookmarks below the one before
+            if level < _MAX_LEVELS:
+                stack += [(inner, level + 1) for inner in reversed(entry)]
             continue
-        number = reader.get_destination_page_number(each)
-        if number is not None and 0 <= number < len(starts) and each.title:
-            found.append(Heading(starts[number], level, " ".join(str(each.title).split())[:200]))
+        number = reader.get_destination_page_number(entry)
+        if number is not None and 0 <= number < len(page_starts) and entry.title:
+            found.append(Heading(page_starts[number], level, " ".join(str(entry.title).split())[:MAX_TITLE]))
     return sorted(found, key=lambda heading: heading.start)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.drafters.copying.alignment import MOVE_EVERY, NEAR, SOON, Alignment
+from copyspec.drafters.copying.alignment import MAX_EXCESS, MOVE_EVERY, SOON, Alignment
 from copyspec.drafters.copying.context import BORDER, LONGEST, RECENT, CopyContext, matches
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.sources import Source
@@ -38,7 +38,7 @@ def test_alignment_against_the_table(source: list[int], output: list[int]) -> No
     assert alignment.least() == min(expected)
     assert alignment.best() == expected.index(min(expected))
     assert alignment.near() == {
-        j: cost - min(expected) for j, cost in enumerate(expected) if cost <= min(expected) + NEAR
+        j: cost - min(expected) for j, cost in enumerate(expected) if cost <= min(expected) + MAX_EXCESS
     }
 
 
@@ -62,13 +62,13 @@ def test_a_band_holds_the_best_position(edits: list[tuple[int, str]]) -> None:
 def test_a_band_starts_anew_where_the_output_stands() -> None:
     source = list(range(1000))
     alignment = Alignment(source, band=16)
-    alignment.stand(600)
+    alignment.reset_at(600)
     assert (
         alignment.in_band(600) and alignment.in_band(584) and not alignment.in_band(583) and not alignment.in_band(617)
     )
     alignment.extend(source[600:650])
     assert alignment.best() == 650
-    alignment.stand(650)
+    alignment.reset_at(650)
     assert alignment.best() == 650
 
 
@@ -85,10 +85,10 @@ def test_what_is_near_a_place_where_the_output_stood(
     place = min(place, len(source))
     alignment = Alignment(source)
     alignment.extend(before)
-    alignment.stand(place)
+    alignment.reset_at(place)
     alignment.extend(after)
     costs = edit_costs(source, after, [abs(position - place) for position in range(len(source) + 1)])
-    assert alignment.near() == {j: cost - min(costs) for j, cost in enumerate(costs) if cost <= min(costs) + NEAR}
+    assert alignment.near() == {j: cost - min(costs) for j, cost in enumerate(costs) if cost <= min(costs) + MAX_EXCESS}
 
 
 @needs_compiler
@@ -104,13 +104,13 @@ def test_alignments_are_the_same_compiled_and_in_python(
 ) -> None:
     """Along a copy that breaks off, or moves by as many positions as a step gives."""
     assert COMPILED is not None
-    compiled, place = COMPILED.align(band, MOVE_EVERY, SOON, NEAR, source, free), 0
+    compiled, place = COMPILED.align(band, MOVE_EVERY, SOON, MAX_EXCESS, source, free), 0
     in_python = Alignment(source, band, free)
     for kind, shift, length in steps:
         place = min(max(place + shift, 0), len(source) + 2)
         for alignment in (compiled, in_python):
             if kind == 0:
-                alignment.stand(place)
+                alignment.reset_at(place)
             alignment.extend(source[place : place + length] or [kind])
         place += length
         assert list(compiled.near(3).items()) == list(in_python.near(3).items())
@@ -136,7 +136,7 @@ def test_wrong_arguments_of_compiled_alignments_raise() -> None:
     alignment.extend(tokens)
     for method, argument in (
         *((alignment.extend, [2**64]), (alignment.extend, 5), (alignment.extend, ["a"])),
-        *((alignment.stand, -1), (alignment.stand, 2**70), (alignment.stand, 20), (alignment.near, -1)),
+        *((alignment.reset_at, -1), (alignment.reset_at, 2**70), (alignment.reset_at, 20), (alignment.near, -1)),
         *((alignment.near, 2**63 - 2), (alignment.in_band, "a")),
     ):
         with pytest.raises((IndexError, OverflowError, TypeError, ValueError)):

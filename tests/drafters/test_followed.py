@@ -64,13 +64,13 @@ def test_a_short_question_weighs_as_the_prompt_that_it_is() -> None:
 
 def test_resumptions_that_fail_are_expected_less() -> None:
     estimates = Estimates(found=True)
-    state = FOLLOWED_RESUMED * STRIDE + RESUMED_ONE + 2
-    before = estimates.at_root[state]
+    situation = FOLLOWED_RESUMED * STRIDE + RESUMED_ONE + 2
+    before = estimates.at_root[situation]
     estimates.record_resumed(before, before / (before + estimates.none_at_root), right=True)
-    assert estimates.at_root[state] == before
+    assert estimates.at_root[situation] == before
     for _ in range(3):
         estimates.record_resumed(before, before / (before + estimates.none_at_root), right=False)
-    assert estimates.at_root[state] < 0.5 * before
+    assert estimates.at_root[situation] < 0.5 * before
 
 
 def test_one_text_may_end_in_two_places() -> None:

@@ -80,7 +80,7 @@ def test_an_input_that_is_not_followed_loses_its_weight() -> None:
 
 def test_a_free_beginning_costs_nothing() -> None:
     source = list(range(40))
-    alignment = Alignment(source, free=12)
+    alignment = Alignment(source, free_prefix=12)
     assert alignment.costs.tolist() == [max(0, j - 12) for j in range(41)]
     alignment.extend(source[8:20])
     assert (alignment.best(), alignment.least()) == (20, 0)

@@ -206,7 +206,7 @@ def test_huge_pages_and_page_counts_are_refused(tmp_path: Path, monkeypatch: pyt
     path = file("x.pdf", pdf_bytes("a", "b"))(tmp_path)
     for name, said in (
         ("MAX_PAGES", "2 pages, more than 1"),
-        ("MAX_CONTENT", "page 1 has more"),
+        ("MAX_PAGE_CONTENT_BYTES", r"page 1: its content stream is larger than .* split the file or remove that page"),
         ("MAX_TEXT", "million"),
     ):
         with monkeypatch.context() as patch, pytest.raises(ValueError, match=said):

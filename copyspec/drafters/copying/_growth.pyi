@@ -8,7 +8,9 @@ from copyspec.tree import Origin
 
 VERSION: int
 
-def align(band: int, move_every: int, soon: int, near: int, source: Sequence[int], free: int = ..., /) -> Alignment: ...
+def align(
+    band: int, move_every: int, soon: int, max_excess: int, source: Sequence[int], free_prefix: int = ..., /
+) -> Alignment: ...
 def arrange(
     tokens: list[int],
     parents: list[int],

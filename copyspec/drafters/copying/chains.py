@@ -37,11 +37,11 @@ def _lengthen(grown: Grown, node: int, corpus: CopyContext, estimates: Estimates
     cursors = [each for each in forked(text, grown.cursors[node]) if each[0] < len(text) and text[each[0]] >= 0]
     if not cursors:
         return False
-    position, state = max(cursors, key=lambda cursor: weights[cursor[1]])
-    share = weights[state] / (weights[state] + estimates.none_deeper)
+    position, situation = max(cursors, key=lambda cursor: weights[cursor[1]])
+    share = weights[situation] / (weights[situation] + estimates.none_deeper)
     grown.tokens.append(text[position])
     grown.parents.append(node)
     grown.scores.append(grown.scores[node] * share)
     grown.positions.append(position)
-    grown.cursors.append([(position + 1, NEXT_SITUATION[state])])
+    grown.cursors.append([(position + 1, NEXT_SITUATION[situation])])
     return True

@@ -19,7 +19,7 @@ from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import EVEN
-from copyspec.tree import ROOT, Origin
+from copyspec.tree import Origin, chain_first_order, reordered_parents
 
 BORDER = -1
 """Separator between sources: it equals no token, so no match or copy crosses it. Other negative entries are forks: FORK
@@ -32,8 +32,8 @@ LIKELY = EVEN - 3
 """Starts in an odds bucket from here on are likely enough that a match there has situations of its own."""
 
 QUESTION_ODDS, STATEMENT_ODDS, QUESTION_TOKENS = EVEN, EVEN - 2, 256
-"""Blocks of at most these odds (the first: if they end with a question mark) and fewer tokens than this in all are
-likely a question: answers take words from it, but seldom copy it."""
+"""Blocks with at most these odds of an edited text (the first where a block ends with a question mark, the second where
+not) and fewer tokens than this in all are likely a question: answers take words from it, but seldom copy it."""
 
 LONGEST = 16
 """Matches are measured up to this length, in tokens."""
@@ -87,48 +87,30 @@ class CopyContext:
         """Whether the followed text is an encoder's input, which the output may edit or not."""
         followed = prompts[-1] if self.follows_input else edits[0] if edits else None
         blocks = [source for source in sources if source.kind == "block"]
-        self.is_question = bool(blocks) and _are_question(blocks)
+        self.is_question = bool(blocks) and _looks_like_question(blocks)
         """Whether the blocks are likely a question, see `QUESTION_ODDS`."""
         self.forks: dict[int, int] = {}
         """Position of each fork, by the position at which its alternative starts. `tokens` holds the reverse."""
         self._ends = range(0)
         self.followed = (0, 0)
         """Start and end position (at its BORDER) of the text that the output may follow in order; (0, 0): none."""
-        has_forks = any([source.ends for source in sources])
-        order = [index for index in range(len(sources)) if index != last]
-        for index in order if last is None else [*order, last]:
-            if index == last and has_forks:
-                self._add_ends(sources, eos)
-            start = len(self.tokens)
-            self._add(index, sources[index], eos, ends=sources[index].kind != "prompt" or index == followed)
-            if index == followed:
-                self.followed = (start, len(self.tokens) - 1)
-        if last is not None:
-            del self.tokens[-1], self.kinds[-1]
-        elif has_forks:
-            self._add_ends(sources, eos)
-        self.output_start = len(self.tokens)
         self.text_starts: dict[int, int] = {}
         """Positions in blocks at which the edited text may start, each with the bucket of its odds."""
         self._block_spans: dict[int, tuple[int, int]] = {}  # start of a block -> its span in the prompt
-        for index, start in zip(self._sources, self._starts, strict=True):
-            source = sources[index]
-            for token, bucket in source.starts:
-                self.text_starts[start + token] = bucket
-            if source.place is not None:
-                self._block_spans[start] = source.place
+        self._lay_out(sources, eos, last, followed)
+        self.output_start = len(self.tokens)
         self.likely_starts = {start for start, bucket in self.text_starts.items() if bucket >= LIKELY}
         self.kinds.append(WRITTEN)  # of the first position of the output
         self._array: NDArray[np.int64] | None = None
         self.places: dict[int, list[int]] = {}  # token -> the positions after it, before the output
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
         self.substitutes = Substitutes()
-        self.quotations: list[int] = []
-        """Where prompts quote the followed text: positions of its first token there."""
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self.versions = self._find_versions() if edits and len(sources) > len(edits) + len(prompts) else []
         """References that are other versions of the edited text. They are followed beside it, and not indexed."""
-        left_out = [*self._quoted(), *(each.version for each in self.versions), self._ends]
+        # `quotations`: where prompts quote the followed text, as positions of its first token there.
+        quoted, self.quotations = self._find_quotations()
+        left_out = [*quoted, *(each.version for each in self.versions), self._ends]
         self._left_out = sorted(left_out, key=attrgetter("start", "stop"))  # spans that are not indexed
         self._indexed = 0
         self._counts: dict[int, int] = {}
@@ -148,10 +130,10 @@ class CopyContext:
             start -= 1
         return self.forks[start] + (2 if position > start else 1)
 
-    def prepare(self, most: int) -> bool:
-        """Index the next `most` tokens. Returns whether all are: before that, nothing may be drafted or appended."""
+    def prepare(self, max_tokens: int) -> bool:
+        """Index the next `max_tokens`. Returns whether all are: before that, nothing may be drafted or appended."""
         text, places, at = self.tokens, self.places, self._indexed
-        stop = min(at + most, len(text))
+        stop = min(at + max_tokens, len(text))
         if stop - at < len(text):  # `array` would take milliseconds at once
             if self._array is None:
                 self._array = np.empty(self.output_start, dtype=np.int64)
@@ -172,10 +154,10 @@ class CopyContext:
         self.common = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[:COMMON_TOKENS]
         return True
 
-    def free(self, most: int) -> bool:
-        """Free about `most` tokens of the index, which is of no use afterwards. Returns whether nothing is left."""
-        while self.places and most > 0:
-            most -= len(self.places.popitem()[1])
+    def release(self, max_tokens: int) -> bool:
+        """Release the index of about `max_tokens`, which is of no use afterwards. Returns whether nothing is left."""
+        while self.places and max_tokens > 0:
+            max_tokens -= len(self.places.popitem()[1])
         return not self.places
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -218,11 +200,11 @@ class CopyContext:
             self._array = np.array(self.tokens[: self.output_start], dtype=np.int64)
         return self._array
 
-    def place_array(self, token: int, most: int) -> NDArray[np.int64]:
-        """Return the last `most` of `places[token]` as a cached array, for tokens with many occurrences."""
+    def place_array(self, token: int) -> NDArray[np.int64]:
+        """Return the last MANY of `places[token]` as a cached array, for tokens with many occurrences."""
         found = self._arrays.get(token)
         if found is None:
-            found = self._arrays[token] = np.array(self.places[token][-most:], dtype=np.int64)
+            found = self._arrays[token] = np.array(self.places[token][-MANY:], dtype=np.int64)
         return found
 
     def origins(self, positions: Sequence[int]) -> list[Origin | None]:
@@ -247,8 +229,8 @@ class CopyContext:
     def arranged(
         self, tokens: list[int], parents: list[int], scores: list[float], positions: list[int], count: int
     ) -> Arranged:
-        """Return tokens, parents, scores and origins of the first `count` nodes of a grown tree, in another order: the
-        most likely chain, which begins with node 0, comes first."""
+        """Return tokens, parents, scores and origins of the first `count` nodes of a grown tree, as `chain_first_order`
+        puts them: the most likely chain first."""
         if COMPILED is not None:
             starts, sources, lengths = self._starts, self._sources, self._lengths
             begin, end = self.output_start, len(self.tokens)
@@ -256,18 +238,11 @@ class CopyContext:
                 tokens, parents, scores, positions, count, starts, sources, lengths, begin, end, Origin
             )
             return found
-        chain, node = [0], 0
-        for child in range(1, count):
-            if parents[child] == node:
-                chain.append(child)
-                node = child
-        on_chain = set(chain)
-        order = chain + [node for node in range(count) if node not in on_chain]
-        place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+        order = chain_first_order(parents, count)
         origins = self.origins(positions[:count])
         return (
             [tokens[node] for node in order],
-            [place[parents[node]] for node in order],
+            reordered_parents(parents, order),
             [scores[node] for node in order],
             [origins[node] for node in order],
         )
@@ -281,7 +256,7 @@ class CopyContext:
         which = bisect_right(self._starts, position) - 1
         return self._starts[which], self._starts[which] + self._lengths[which]
 
-    def doubles(self, start: int) -> list[tuple[int, int]]:
+    def duplicate_spans(self, start: int) -> list[tuple[int, int]]:
         """Return the spans of the other blocks that overlap, in the prompt, with the block that starts at `start`."""
         here = self._block_spans.get(start)
         if here is None:
@@ -291,6 +266,30 @@ class CopyContext:
             for other, place in self._block_spans.items()
             if other != start and place[0] < here[1] and here[0] < place[1]
         ]
+
+    def _lay_out(self, sources: Sequence[Source], eos: int | None, last: int | None, followed: int | None) -> None:
+        """Append all sources, and note where the followed text, the possible starts and the blocks stand.
+
+        `last`: index of the prompt directly before the output. `followed`: that of the followed text."""
+        has_forks = any([source.ends for source in sources])
+        order = [index for index in range(len(sources)) if index != last]
+        for index in order if last is None else [*order, last]:
+            if index == last and has_forks:
+                self._add_ends(sources, eos)
+            start = len(self.tokens)
+            self._add(index, sources[index], eos, ends=sources[index].kind != "prompt" or index == followed)
+            if index == followed:
+                self.followed = (start, len(self.tokens) - 1)
+        if last is not None:
+            del self.tokens[-1], self.kinds[-1]
+        elif has_forks:
+            self._add_ends(sources, eos)
+        for index, start in zip(self._sources, self._starts, strict=True):
+            source = sources[index]
+            for token, bucket in source.starts:
+                self.text_starts[start + token] = bucket
+            if source.place is not None:
+                self._block_spans[start] = source.place
 
     def _add(self, index: int, source: Source, eos: int | None, *, ends: bool) -> None:
         """Append a source. `ends`: the output may end where it ends, so `eos` is added unless a prompt has it."""
@@ -332,12 +331,14 @@ class CopyContext:
                     found.append(made)
         return found
 
-    def _quoted(self) -> list[range]:
-        """Where prompts quote the other sources, without the first token and the last one."""
+    def _find_quotations(self) -> tuple[list[range], list[int]]:
+        """Where prompts quote the other sources, without the first token and the last one; and the positions of the
+        first token where they quote the followed text."""
         quoted: list[range] = []
+        of_followed: list[int] = []
         places = list(zip(self._sources, self._starts, self._lengths, strict=True))
         if not self._prompts or len(places) == len(self._prompts):
-            return quoted
+            return quoted, of_followed
         first: dict[int, list[int]] = {}
         for index, start, length in places:
             for position in range(start, start + length) if index in self._prompts else ():
@@ -355,9 +356,9 @@ class CopyContext:
                 for found in first.get(inside[0], ()):
                     if self.tokens[found : found + len(inside)] == inside:
                         if begin == self.followed[0]:
-                            self.quotations.append(found - 1)
+                            of_followed.append(found - 1)
                         quoted.append(range(found, found + len(inside) - 1))
-        return quoted
+        return quoted, of_followed
 
     def _unforked(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The spans of a source between its forks."""
@@ -402,10 +403,12 @@ def matches(corpus: CopyContext) -> list[tuple[int, int]]:
 
 
 def _narrowed(corpus: CopyContext, last: int, found: list[tuple[int, int]]) -> tuple[list[int], int]:
-    """Measure many matches at once, one token at a time, until FEW are left; return those and their length so far."""
+    """Measure many matches of the text's end, whose token is `last`, at once, one token at a time, until FEW are left.
+
+    Returns those and their length so far; appends the shorter ones, with their lengths, to `found`."""
     tokens, array = corpus.tokens, corpus.array
     end = len(tokens)
-    places = corpus.place_array(last, MANY)
+    places = corpus.place_array(last)
     if places[-1] >= end:
         places = places[:-1]
     length = 1
@@ -418,7 +421,9 @@ def _narrowed(corpus: CopyContext, last: int, found: list[tuple[int, int]]) -> t
     return places[-RECENT:].tolist(), length
 
 
-def _are_question(blocks: Sequence[Source]) -> bool:
+def _looks_like_question(blocks: Sequence[Source]) -> bool:
+    """Whether the blocks are short in all, and no start in them is likely to be that of an edited text: likelier than
+    even, or than 1 to 4 in a block that does not end with a question mark."""
     likely = any(
         bucket > (QUESTION_ODDS if block.asks else STATEMENT_ODDS) for block in blocks for _, bucket in block.starts
     )

@@ -13,7 +13,7 @@ from functools import cache
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying import chains, growth, learning, resumptions
-from copyspec.drafters.copying.alignment import align
+from copyspec.drafters.copying.alignment import make_alignment
 from copyspec.drafters.copying.chains import Chain
 from copyspec.drafters.copying.context import EDIT, LONGEST, PROMPT, REFERENCE, WRITTEN, CopyContext, matches
 from copyspec.drafters.copying.estimates import NGRAM_PRECISION, Estimates
@@ -48,6 +48,7 @@ from copyspec.drafters.copying.situations import (
     RESUMED_BY_KIND,
     START,
     STRIDE,
+    UNMATCHED,
     VERSION,
     VERSIONS,
     later_start,
@@ -65,11 +66,11 @@ CHAIN_SEARCH = 2
 
 NOTHING = Grown()  # the empty tree; never changed
 
-NEAR = 32  # positions after the end of the last copy that count as near it
+NEAR_COPY = 32  # positions after the end of the last copy that count as near it
 LONG_RUN = 4  # copied tokens in a row, outside followed text, after which a broken-off copy is expected to resume
-BEGUN = 2  # accepted draft tokens from the edited text after which the output counts as having begun it
+MIN_COPIED_TO_BEGIN = 2  # tokens accepted at once from the followed text, from which on the output has begun it
 FIRST_DIFFER = 2  # first output tokens that may replace those at the start of the edited text
-LABEL = 2  # output tokens without one copied from the edited text, after which they count as a label or an opening
+MIN_LABEL = 2  # leading output tokens, none copied, from which they count as an introduction ("Corrected:")
 REPEATED_INSTRUCTION = EVEN + 2
 """Odds bucket for an output that begins like its prompt although a text is edited."""
 RESUME_WITHIN = 6  # output tokens after a copy broke off within which it may resume
@@ -110,20 +111,20 @@ class CopyDrafter:
         followed: Followed = FoundText(corpus)
         if corpus.followed[0]:
             (start, stop), kind = corpus.followed, EncoderInput if corpus.follows_input else EditedText
-            followed = kind(corpus, start, stop, align(corpus.tokens[start:stop], kind.free))
+            followed = kind(corpus, start, stop, make_alignment(corpus.tokens[start:stop], kind.free_prefix))
         self._tracker = Tracker(corpus, followed, Copied(anchor=followed.start), breaks, ngrams)
         self._estimates = Estimates(found=bool(corpus.text_starts), is_question=corpus.is_question)
         self._cursors: list[Cursor] = []
         self._grown = NOTHING
 
-    def prepare(self, most: int) -> bool:
-        """Index the next `most` tokens of the sources; whether all are, which is needed before any other call."""
-        return self._corpus.prepare(most)
+    def prepare(self, max_tokens: int) -> bool:
+        """Index the next `max_tokens` of the sources; whether all are, which is needed before any other call."""
+        return self._corpus.prepare(max_tokens)
 
-    def free(self, most: int) -> bool:
-        """Free the index of about `most` tokens, when the drafter is done; whether nothing is left. A long index takes
-        milliseconds to free at once."""
-        return self._corpus.free(most)
+    def release(self, max_tokens: int) -> bool:
+        """Release the index of about `max_tokens`, when the drafter is done; whether nothing is left. A long index
+        takes milliseconds to release at once."""
+        return self._corpus.release(max_tokens)
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of likely continuations. The time grows with the number of nodes, hardly with the context."""
@@ -157,7 +158,7 @@ class CopyDrafter:
             offered = tokens[0] in grown.offered
             resumed = [cursor for cursor in self._cursors if cursor[1] // STRIDE == FOLLOWED_RESUMED]
             if resumed:
-                weight = sum([estimates.at_root[state] for _, state in resumed])
+                weight = sum([estimates.at_root[situation] for _, situation in resumed])
                 is_right = tokens[0] in [self._corpus.tokens[at] for at, _ in resumed]
                 estimates.record_resumed(weight, grown.covered, is_right)
             estimates.record_any(grown.covered, offered)
@@ -188,7 +189,7 @@ class Tracker:
     _copied: Copied  # the last copy; at first at the start of the followed text
     _breaks: Set[int] = frozenset()
     _ngrams: NGrams | None = None
-    _is_begun: bool = False  # whether the output has begun to copy `edit_source`
+    _edit_begun: bool = False  # whether the output has begun to copy the followed text
 
     def cursors(self) -> list[Cursor]:
         """Return all positions that the next token may be copied from, each once, with its situation."""
@@ -198,10 +199,10 @@ class Tracker:
         # Positions that the output may have reached, with their edit cost above the minimum.
         near = alignment.near(followed.start) if alignment is not None and followed.is_active else {}
         starts = corpus.likely_starts if alignment is None else ()
-        doubles = followed.doubles if copied.since <= WITHIN and anchor < followed.stop else ()
+        duplicates = followed.duplicate_spans if copied.since <= WITHIN and anchor < followed.stop else ()
         cursors: list[Cursor] = []
         for position, length in matches(corpus):
-            if doubles and any(start < position <= stop for start, stop in doubles):
+            if duplicates and any(start < position <= stop for start, stop in duplicates):
                 continue
             kind = kinds[position] if position < output_start else WRITTEN
             excess = near.get(position)
@@ -209,7 +210,7 @@ class Tracker:
                 family = by_excess[excess]
             elif starts and any(position - back in starts for back in range(1, length + 1)):
                 family = START
-            elif anchor > 0 and 0 <= position - anchor <= NEAR:
+            elif anchor > 0 and 0 <= position - anchor <= NEAR_COPY:
                 family = NEAR_BY_KIND[kind]
             else:
                 family = FAR_BY_KIND[kind]
@@ -219,7 +220,7 @@ class Tracker:
         if len(corpus.tokens) == output_start:
             self._add_starts(cursors)
         else:
-            if isinstance(followed, FoundText) or not self._is_begun:
+            if isinstance(followed, FoundText) or not self._edit_begun:
                 self._add_later_starts(cursors)
             if copied.since and anchor > 0:
                 self._add_resumed(cursors)
@@ -238,11 +239,12 @@ class Tracker:
             if best is None or weights[cursor[1]] > weights[best[1]]:
                 best = cursor
         rest = len(tokens) - taken
-        if best is not None and (taken or best[1] % STRIDE) and best[1] < EDIT_START * STRIDE:
+        # A cursor with a match, or one whose match began with the accepted tokens, stands behind a copy.
+        if best is not None and best[1] < UNMATCHED and (taken or LENGTH[best[1]]):
             position, copied.run, copied.since = best[0], LENGTH[best[1]], 0
             if self._corpus.versions and (version := version_of(self._corpus.versions, position)) is not None:
                 position = version.source_place(position)
-            self._is_begun |= taken >= BEGUN and self._followed.start < position <= self._followed.stop
+            self._edit_begun |= taken >= MIN_COPIED_TO_BEGIN and self._followed.start < position <= self._followed.stop
             ways = [way for way, _ in forked(text, [(position, 0)])] if self._corpus.forks else (position,)
             copied.anchor = ways[0]
             for way in ways if rest else ():
@@ -261,20 +263,18 @@ class Tracker:
         starts = (EDIT_START * STRIDE, EDIT_LATER)
         for number, version in enumerate(self._corpus.versions):
             family, seen = VERSION + min(number, VERSIONS - 1), set()
-            for position, state in cursors[:]:
-                if position not in version.source or state // STRIDE not in BESIDE:
+            for position, situation in cursors[:]:
+                if position not in version.source or situation // STRIDE not in BESIDE:
                     continue
                 place, length = version.beside(position)
                 if place in version.version and place not in seen:
                     seen.add(place)
-                    cursors.append((place, family * STRIDE + (LONGEST if state in starts else length)))
+                    cursors.append((place, family * STRIDE + (LONGEST if situation in starts else length)))
 
     def _add_starts(self, cursors: list[Cursor]) -> None:
         """Add the cursors for the first output token, which need no match."""
         corpus, followed = self._corpus, self._followed
-        if isinstance(
-            followed, FoundText
-        ):  # the odds of a block's start tell more than a match of the prompt's end does
+        if isinstance(followed, FoundText):  # a block's odds tell more than a match of the prompt's end does
             ends = {stop for _, stop in map(corpus.around, corpus.text_starts)}  # the prompt's end may match there
             cursors[:] = [cursor for cursor in cursors if cursor[0] not in corpus.text_starts and cursor[0] not in ends]
             cursors += [(start, PROMPT_START * STRIDE + bucket) for start, bucket in corpus.text_starts.items()]
@@ -318,7 +318,7 @@ class Tracker:
         """Where the text that is said to be edited may begin, after what the output says first."""
         tokens, start = self._corpus.tokens, self._followed.start
         # Texts that begin with another word are more frequent than labels of one token.
-        is_label = len(tokens) - self._corpus.output_start >= LABEL and self._copied.anchor == start
+        is_label = len(tokens) - self._corpus.output_start >= MIN_LABEL and self._copied.anchor == start
         quotations = self._corpus.quotations[-1:] if is_label else ()
         if is_break or any(tokens[place - 1] == tokens[-1] for place in quotations):
             # Its first token may be another one in the prompt, behind a space.
@@ -406,7 +406,8 @@ def grow(
 
 
 def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Chain:
-    """`chains.best_chain`."""
+    """Return the first `length` tokens of the chain of most expected accepted tokens, with scores and positions. A
+    shorter chain is lengthened by nodes appended to `grown`. In C if compiled, else `chains.best_chain`."""
     if COMPILED is None:
         return chains.best_chain(grown, corpus, estimates, length)
     found: Chain = COMPILED.best_chain(
@@ -425,7 +426,8 @@ def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: 
 
 
 def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Estimates) -> tuple[int, int]:
-    """`learning.walk`."""
+    """Follow the output's next `tokens` through the tree, and update the records of `estimates` and the substitutes of
+    `corpus`. Returns the last accepted node and the number accepted. In C if compiled, else `learning.walk`."""
     if COMPILED is None:
         return learning.walk(grown, tokens, corpus, estimates)
     found: tuple[int, int] = COMPILED.walk(
@@ -448,7 +450,8 @@ def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Es
 
 
 def columns(tokens: list[int], anchor: int, since: int, shifts: list[int], ngrams: NGrams | None) -> Iterable[int]:
-    """`resumptions.columns`."""
+    """Return, for each shift, the column of a copy that resumes at `anchor` + shift, by its odds; `anchor`: where it
+    broke off, `since` tokens ago. In C if compiled and `ngrams` are known, else `resumptions.columns`."""
     if COMPILED is None or ngrams is None or ngrams.arrays is None:
         return resumptions.columns(tokens, anchor, since, shifts, ngrams)
     found: list[int] = COMPILED.columns(

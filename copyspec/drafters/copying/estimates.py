@@ -49,7 +49,7 @@ _RESUMED = slice(FOLLOWED_RESUMED * STRIDE, (FOLLOWED_RESUMED + 1) * STRIDE)
 
 _EDITED = (FOLLOWED, FOLLOWED_1, FOLLOWED_3, START, PROMPT_START, LATER_START, FOLLOWED_RESUMED)
 PRIORS_QUESTION = [
-    (priors_found.PRIORS if state // STRIDE in _EDITED else priors.PRIORS)[state] for state in range(COUNT)
+    (priors_found.PRIORS if situation // STRIDE in _EDITED else priors.PRIORS)[situation] for situation in range(COUNT)
 ]
 """Priors for a prompt that is likely a question: as if nothing was found, but for where its text is followed after
 all."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from copyspec.drafters.copying.alignment import Alignment, align
+from copyspec.drafters.copying.alignment import Alignment, make_alignment
 from copyspec.drafters.copying.context import LONGEST, CopyContext
 from copyspec.drafters.copying.growth import Cursor
 from copyspec.drafters.copying.situations import (
@@ -64,7 +64,7 @@ class Followed(ABC):
     by_excess: ClassVar[tuple[int, int, int, int]] = (ALIGNED, ALIGNED_1, ALIGNED_3, ALIGNED_3)
     """Family of a match, by its edit cost above the minimum."""
     resumed: ClassVar[int] = EDIT_RESUMED
-    free: ClassVar[int] = 0
+    free_prefix: ClassVar[int] = 0
     """First positions at any of which the output may begin without cost."""
 
     _corpus: CopyContext
@@ -73,7 +73,7 @@ class Followed(ABC):
     alignment: Alignment | None = None  # with the output; None: the text is yet to be found
     is_active: bool = True
     """Whether the output follows it at present."""
-    doubles: Sequence[tuple[int, int]] = ()
+    duplicate_spans: Sequence[tuple[int, int]] = ()
     """Spans of the corpus with the same text: copies from them are no evidence of another position."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class EditedText(Followed):
         is_inside = self.start <= copied.anchor <= self.stop and copied.since <= len(tokens)
         if cursor is not None and is_inside and copied.run >= certain:
             # The last copy's end is the output's certain position: only the tokens after it are aligned.
-            self.alignment.stand(copied.anchor - self.start)
+            self.alignment.reset_at(copied.anchor - self.start)
             tokens = tokens[len(tokens) - copied.since :]
         self.alignment.extend(tokens)
 
@@ -99,7 +99,7 @@ class EditedText(Followed):
 class EncoderInput(Followed):
     """An encoder's input. The output may edit it or not, which the edit distance tells."""
 
-    free = INSTRUCTION
+    free_prefix = INSTRUCTION
 
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         alignment, corpus = self.alignment, self._corpus
@@ -108,7 +108,7 @@ class EncoderInput(Followed):
         place = copied.anchor - self.start
         is_sure = self.start <= copied.anchor <= self.stop and copied.run >= LONGEST and not copied.since
         if is_sure and not alignment.in_band(place):
-            alignment.stand(place)
+            alignment.reset_at(place)
         written = len(corpus.tokens) + len(tokens) - corpus.output_start
         self.is_active = alignment.least() <= FEW_EDITS + EDITED_SHARE * written
 
@@ -143,7 +143,7 @@ class FoundText(Followed):
                 self._written += len(tokens)
                 self._in_order += new
             assert self.alignment is not None
-            self.alignment.stand(copied.anchor - self.start)
+            self.alignment.reset_at(copied.anchor - self.start)
             self.alignment.extend(tokens[len(tokens) - copied.since :])
         elif self.alignment is not None:
             self.alignment.extend(tokens)
@@ -166,8 +166,8 @@ class FoundText(Followed):
 
     def _find(self, start: int, stop: int, copied: Copied) -> None:
         self.start, self.stop = start, stop
-        self.alignment = align(self._corpus.tokens[start:stop])
-        self.doubles = self._corpus.doubles(start)
+        self.alignment = make_alignment(self._corpus.tokens[start:stop])
+        self.duplicate_spans = self._corpus.duplicate_spans(start)
         begun = [self._corpus.text_starts.get(copied.anchor - back, -1) for back in range(copied.run + 2)]
         self._is_begun = max(begun) >= CREDIT_ODDS
         credit = CREDIT_QUESTION if self._corpus.is_question else CREDIT

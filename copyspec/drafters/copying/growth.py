@@ -145,10 +145,10 @@ def grow(
             negative = -grown.scores[parent]
         while True:  # along a single copy, as long as its next token is the best entry
             if token == COPY:
-                position, state = group[0]
-                token, weight = text[position], weights[state]
+                position, situation = group[0]
+                token, weight = text[position], weights[situation]
                 negative *= weight / (weight + none)
-                group = [(position + 1, NEXT_SITUATION[state])]
+                group = [(position + 1, NEXT_SITUATION[situation])]
             if not -negative > least:
                 break
             if costs:
@@ -169,9 +169,9 @@ def grow(
             maker = -1
             if len(group) == 1 and not at_once:
                 rank = negative * later_copy
-                position, state = group[0]
+                position, situation = group[0]
                 is_open = position < corpus.output_start and text[position] in replaced
-                if position < end and weights[state] >= SURE and text[position] >= 0 and not is_open:
+                if position < end and weights[situation] >= SURE and text[position] >= 0 and not is_open:
                     token = COPY
                     if not heap or rank < heap[0][0]:
                         continue
@@ -197,9 +197,9 @@ def _check(corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, bud
     for place in corpus.substitutes.places.values():
         if not 0 < place // COLUMNS < positions:
             raise ValueError(f"no place of a substitute: {place!r}; there are {positions} positions")
-    for at, state in cursors:
-        if not (0 <= at < positions and 0 <= state < COUNT):
-            raise ValueError(f"no cursor: {(at, state)!r}; there are {positions} positions and {COUNT} situations")
+    for at, situation in cursors:
+        if not (0 <= at < positions and 0 <= situation < COUNT):
+            raise ValueError(f"no cursor: {(at, situation)!r}; there are {positions} positions and {COUNT} situations")
     if min(corpus.common, default=0) < 0 or len(set(corpus.common)) < len(corpus.common):
         raise ValueError(f"common tokens are different ids from 0, got {corpus.common!r}")
 
@@ -219,13 +219,13 @@ def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
     if not any([at < end and text[at] < FORK for at, _ in cursors]):
         return cursors
     found = []
-    for at, state in cursors:
+    for at, situation in cursors:
         if at < end and text[at] < FORK:
             if -text[at] >= end or at + 1 >= end:
                 raise ValueError(f"the fork at {at} leads to {text[at]}; the text has {end} positions")
-            found += [(at + 1, state), (-text[at], state)]
+            found += [(at + 1, situation), (-text[at], situation)]
         else:
-            found.append((at, state))
+            found.append((at, situation))
     return found
 
 
@@ -288,7 +288,7 @@ def children(
     place."""
     cursors = cursors or []
     cursors[:] = forked(corpus.tokens, cursors)
-    sure = sum([estimates.deeper[state] for _, state in cursors]) >= SURE
+    sure = sum([estimates.deeper[situation] for _, situation in cursors]) >= SURE
     if not sure:
         join(corpus, grown.tokens[node], cursors)
     votes = _vote(corpus, cursors, estimates, grown, node)
@@ -390,13 +390,13 @@ def _vote(
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
     end, replaced = len(text), corpus.substitutes.places
     if len(cursors) == 1:
-        ((at, state),) = cursors
+        ((at, situation),) = cursors
         if at < end and not (at < corpus.output_start and text[at] in replaced):
-            vote = [weights[state], at, [(at + 1, NEXT_SITUATION[state])], weights[state], -1]
+            vote = [weights[situation], at, [(at + 1, NEXT_SITUATION[situation])], weights[situation], -1]
             return {text[at]: vote} if text[at] >= 0 else {}
     columns = crowd_columns(cursors)
     votes: dict[int, _Vote] = {}
-    for at, state in cursors:
+    for at, situation in cursors:
         if at < end:
             token, position = text[at], at
         else:
@@ -404,16 +404,16 @@ def _vote(
             token, position = grown.tokens[drafted], grown.positions[drafted]
         if token < 0:
             continue
-        weight = weights[state] * crowds[CROWD_ROW[state] + columns[LENGTH[state]]]
-        _cast(votes, token, weight, position, (at + 1, NEXT_SITUATION[state]))
-        if at < corpus.output_start and token in replaced and AFTER_SUBSTITUTE[state]:
+        weight = weights[situation] * crowds[CROWD_ROW[situation] + columns[LENGTH[situation]]]
+        _cast(votes, token, weight, position, (at + 1, NEXT_SITUATION[situation]))
+        if at < corpus.output_start and token in replaced and AFTER_SUBSTITUTE[situation]:
             position, column = divmod(replaced[token], COLUMNS)
             substitute, before = text[position], text[-1] if node == ROOT else grown.tokens[node]
             weight *= estimates.repeated[column + (text[position - 1] == before)]
             if substitute >= 0:
                 # If another cursor proposes the same token with more weight, this one need not move on.
                 is_best = substitute not in votes or weight > votes[substitute][3]
-                _cast(votes, substitute, weight, position, (at + 1, AFTER_SUBSTITUTE[state]) if is_best else None)
+                _cast(votes, substitute, weight, position, (at + 1, AFTER_SUBSTITUTE[situation]) if is_best else None)
     return votes
 
 

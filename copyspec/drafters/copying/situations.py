@@ -53,6 +53,8 @@ NEAR_BY_KIND = {EDIT: 3, REFERENCE: 7, PROMPT: 8, WRITTEN: 9}
 START, VERSION = FAMILIES.index("start"), FAMILIES.index("version")
 VERSIONS = 3
 EDIT_START, REFERENCE_START, PROMPT_START, LATER_START = range(VERSION + VERSIONS, VERSION + VERSIONS + 4)
+UNMATCHED = EDIT_START * STRIDE
+"""First situation of the families of cursors that were found without a match; all further ones are of such families."""
 INPUT_START, INPUT_LATER = EDIT_START * STRIDE + 1, EDIT_START * STRIDE + 2
 """Situations of an encoder's input. They are not fitted, because recorded outputs are of decoder-only models."""
 EDIT_LATER = EDIT_START * STRIDE + 3
@@ -71,7 +73,7 @@ COUNT = len(FAMILIES) * STRIDE
 NONE_AT_ROOT, NONE_DEEPER = NONE * STRIDE, NONE * STRIDE + 1
 
 
-def situation(family: int, length: int) -> int:
+def situation_of(family: int, length: int) -> int:
     return family * STRIDE + length
 
 
@@ -100,13 +102,13 @@ _AFTER_UNMATCHED = {
 
 def _next_situations() -> list[int]:
     following = []
-    for state in range(COUNT):
-        family, length = divmod(state, STRIDE)
+    for situation in range(COUNT):
+        family, length = divmod(situation, STRIDE)
         if family >= EDIT_START:
             family, length = _AFTER_UNMATCHED.get(family, FAR_BY_KIND[WRITTEN]), 0
         elif family == START:
             family = FOLLOWED
-        following.append(situation(family, length + 1 if length < LONGEST else length))
+        following.append(situation_of(family, length + 1 if length < LONGEST else length))
     return following
 
 
@@ -114,17 +116,17 @@ NEXT_SITUATION = _next_situations()
 """The situation of a cursor after its token was right."""
 
 
-def _after_substitute(state: int) -> int:
-    family = state // STRIDE
+def _after_substitute(situation: int) -> int:
+    family = situation // STRIDE
     if family <= ALIGNED_3:
-        return situation(ALIGNED_3, 1)
+        return situation_of(ALIGNED_3, 1)
     if FOLLOWED <= family <= FOLLOWED_3:
-        return situation(FOLLOWED_3, 1)
+        return situation_of(FOLLOWED_3, 1)
     far = {NEAR_BY_KIND[kind]: FAR_BY_KIND[kind] for kind in (REFERENCE, PROMPT)}
-    return situation(far.get(family, family), 2) if family < START else 0
+    return situation_of(far.get(family, family), 2) if family < START else 0
 
 
-AFTER_SUBSTITUTE = [_after_substitute(state) for state in range(COUNT)]
+AFTER_SUBSTITUTE = [_after_substitute(situation) for situation in range(COUNT)]
 """The situation of a cursor after a substitute of its token was right; 0: no substitutes, as the cursor matches
 nothing."""
 
@@ -138,31 +140,31 @@ CROWD = len(CROWD_ROWS) * COMPANIES * GAPS
 COMPANY = [company * GAPS for company in (0, 0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, 5)]
 """First column of each bucket, by number of cursors; the last entry is for all larger numbers."""
 
-LENGTH = [min(state % STRIDE, LONGEST) if state // STRIDE < EDIT_START else 0 for state in range(COUNT)]
+LENGTH = [min(situation % STRIDE, LONGEST) if situation // STRIDE < EDIT_START else 0 for situation in range(COUNT)]
 """Match length of each situation, at most LONGEST."""
 
 
-def _crowd_row(state: int) -> int:
-    family = state // STRIDE
+def _crowd_row(situation: int) -> int:
+    family = situation // STRIDE
     if family >= EDIT_START:
         row = len(CROWD_ROWS) - 1
     else:
         is_aligned = family <= ALIGNED_3 or FOLLOWED <= family <= FOLLOWED_3 or START < family < EDIT_START
-        row = (0 if is_aligned else 4) + min(max(LENGTH[state], 1), 4) - 1
+        row = (0 if is_aligned else 4) + min(max(LENGTH[situation], 1), 4) - 1
     return row * COMPANIES * GAPS
 
 
-CROWD_ROW = [_crowd_row(state) for state in range(COUNT)]
+CROWD_ROW = [_crowd_row(situation) for situation in range(COUNT)]
 """Index of the first entry of each situation's row in the crowd table."""
 
 
 def crowd_columns(cursors: Sequence[tuple[int, int]]) -> dict[int, int]:
     """Return, by match length, the column of the crowd table for a node with these cursors."""
     if len(cursors) <= 1:
-        return {LENGTH[state]: 0 for _, state in cursors}
+        return {LENGTH[situation]: 0 for _, situation in cursors}
     columns: dict[int, int] = {}  # first holds the number of cursors of each length
-    for _, state in cursors:
-        length = LENGTH[state]
+    for _, situation in cursors:
+        length = LENGTH[situation]
         columns[length] = columns.get(length, 0) + 1
     longest, most = max(columns), len(COMPANY) - 1
     for length, count in columns.items():

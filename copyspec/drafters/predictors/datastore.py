@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from copyspec.budget import Budget
-from copyspec.tree import EMPTY, ROOT, DraftTree, Origin
+from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, chain_first_order, reordered_parents
 
 HITS = 64  # matches read per step: more change few trees and cost two microseconds each
 LENGTH = 16  # tokens of continuation read from each match: deeper nodes are hardly ever accepted
@@ -127,17 +127,10 @@ class DatastoreDrafter:
 
 def _chain_first(tree: DraftTree) -> DraftTree:
     """Return the tree with its most likely chain stored first."""
-    chain, node = [], ROOT
-    for child, parent in enumerate(tree.parents):
-        if parent == node:
-            chain.append(child)
-            node = child
-    on_chain = set(chain)
-    order = chain + [node for node in range(len(tree)) if node not in on_chain]
-    place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+    order = chain_first_order(tree.parents, len(tree))
     return DraftTree(
         [tree.tokens[node] for node in order],
-        [place[tree.parents[node]] for node in order],
+        reordered_parents(tree.parents, order),
         [tree.scores[node] for node in order],
         [tree.origins[node] for node in order],
     )

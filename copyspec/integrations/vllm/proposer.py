@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 NOTHING: Chain = ((), ())
 
 PREPARING_SECONDS = 0.001
-"""Of a step, for requests with long texts, and as much to free them. All rows wait meanwhile, and for the part of the
-work that has begun."""
+"""Of a step, for requests with long texts, and as much to release them. All rows wait meanwhile, and for the part of
+the work that has begun."""
 
 
 class Proposer:
@@ -189,11 +189,11 @@ class Proposer:
         if self._ended:
             end = perf_counter() + PREPARING_SECONDS
             while self._ended and perf_counter() < end:
-                if self._ended[0].free():
+                if self._ended[0].release():
                     self._ended.popleft()
         for key in self._rows.keys() - self._runner.requests.keys():
             row = self._rows.pop(key)
-            if not row.free():
+            if not row.release():
                 self._ended.append(row)
 
     def _log_failure(self) -> None:

@@ -60,10 +60,10 @@ class RequestRow:
                 self._pending = []
         return self.drafter is not None
 
-    def free(self) -> bool:
-        """Free a part of what an ended request held. Returns whether nothing is left."""
+    def release(self) -> bool:
+        """Release a part of what an ended request held. Returns whether nothing is left."""
         drafter = self.drafter or self._unprepared
-        return drafter is None or drafter.free(SLICE)
+        return drafter is None or drafter.release(SLICE)
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Add new output tokens."""

@@ -21,7 +21,7 @@ typedef struct {
     Occurrence *occurrences; /* of all tokens of the source, in order of tokens and places. [length] */
     uint64_t *rises, *falls, *equal; /* bit i: of D[start + i + 1] and the entry before it. [room] */
     Py_ssize_t length, band, every, room;
-    Py_ssize_t start, width, base, output, place, stood; /* place: -1 where none is known */
+    Py_ssize_t start, width, base, output, place, output_at_reset; /* place: -1 where none is known */
     Py_ssize_t soon, within;
 } Alignment;
 
@@ -175,7 +175,7 @@ extend(PyObject *object, PyObject *given)
 }
 
 static PyObject *
-stand(PyObject *object, PyObject *given)
+reset_at(PyObject *object, PyObject *given)
 {
     Alignment *self = (Alignment *)object;
     const Py_ssize_t position = PyNumber_AsSsize_t(given, PyExc_OverflowError);
@@ -195,7 +195,7 @@ stand(PyObject *object, PyObject *given)
     set_bits(self, self->falls, 0, self->base < self->width ? self->base : self->width);
     set_bits(self, self->rises, self->base, self->width);
     self->place = position;
-    self->stood = self->output;
+    self->output_at_reset = self->output;
     Py_RETURN_NONE;
 }
 
@@ -232,7 +232,7 @@ find_near(PyObject *object, PyObject *args)
 {
     const Alignment *self = (const Alignment *)object;
     Py_ssize_t first = self->start, stop = self->start + self->width, offset = 0, where;
-    const Py_ssize_t since = self->output - self->stood;
+    const Py_ssize_t since = self->output - self->output_at_reset;
     if (!PyArg_ParseTuple(args, "|n", &offset)) {
         return NULL;
     }
@@ -278,9 +278,9 @@ dealloc(PyObject *object)
 }
 
 static PyMethodDef methods[] = {
-    {"extend", extend, METH_O, NULL},   {"stand", stand, METH_O, NULL},
+    {"extend", extend, METH_O, NULL},    {"reset_at", reset_at, METH_O, NULL},
     {"least", least, METH_NOARGS, NULL}, {"best", best, METH_NOARGS, NULL},
-    {"in_band", in_band, METH_O, NULL}, {"near", find_near, METH_VARARGS, NULL},
+    {"in_band", in_band, METH_O, NULL},  {"near", find_near, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
