@@ -23,6 +23,8 @@ TRUST = 6.0  # words after which a bin's observed accuracy counts as much as the
 DECAY = 0.99  # of the observed accuracy, per word
 PRIOR_HITS = 0.5  # accuracy of the most likely word before any was seen
 FORGET = 0.01  # step of `hits` back to PRIOR_HITS per draft made without the model, so that it is tried again
+MEMORY = 0.9  # decay of the running average of the time of a read
+SLOWEST = 3.0  # times the average that one read may count as
 SUREST = 0.99  # highest calibrated probability
 
 LEFT = (0.4, 0.15, 0.05)  # borders between ranges of the probability that copies leave; each range has its own weight
@@ -78,6 +80,28 @@ class Predictor(Protocol):
         """Adapt the weight. `gradient`: derivative of the log-likelihood of one output token with respect to the
         logarithm of `weight(left)`."""
         ...
+
+
+class ReadTime:
+    """Measured time of a predictor's reads."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Running average; 0 before the second read."""
+        self._is_warm = False
+
+    def took(self, seconds: float) -> None:
+        """Record that a read took `seconds`. The first one, which may load and convert weights, does not count, and a
+        single slow one, when other programs had the core, counts little."""
+        if self.seconds:
+            self.seconds += (1 - MEMORY) * (min(seconds, SLOWEST * self.seconds) - self.seconds)
+        elif self._is_warm:
+            self.seconds = seconds
+        self._is_warm = True
+
+    def rest(self) -> None:
+        """Note that the predictor was not read because that seemed too slow: it is tried again after a while."""
+        self.seconds *= 1 - FORGET
 
 
 class Reliability:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from copyspec.drafters.base import ScoredDraft
-from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated, paths, walked
+from copyspec.drafters.predictors.base import Path, ReadTime, Reliability, Weights, Words, calibrated, paths, walked
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureNode, FeatureReader
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, moved
-from copyspec.drafters.predictors.language_model import MEMORY, RowContext
+from copyspec.drafters.predictors.language_model import RowContext
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import LAST, decoder_layers, output_head, real_weight
 from copyspec.targets.linears import Forward, few_row_product, is_compiled
@@ -41,7 +41,7 @@ class DraftHeads:
     def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
         self._file, self._model = file, model
         self.reliability, self.weights = Reliability(), Weights()
-        self.seconds = 0.0
+        self.time = ReadTime()
         self._bound: _Bound | None = None
 
     @property
@@ -81,10 +81,6 @@ class DraftHeads:
             count = len(decoder_layers(self._model))
             return 2, count // 2, count - 3  # as EAGLE-3 is published
         return (LAST, *heads.layers) if isinstance(heads, RecurrentHead) else (LAST,)
-
-    def took(self, seconds: float) -> None:
-        """Record that one `read` took `seconds`."""
-        self.seconds = MEMORY * self.seconds + (1 - MEMORY) * seconds if self.seconds else seconds
 
 
 @dataclass(slots=True)
@@ -148,7 +144,7 @@ class HeadsPredictor:
 
     @property
     def seconds(self) -> float:
-        return self._heads.seconds
+        return self._heads.time.seconds
 
     def words(self, path: Path) -> Words | None:
         if not self._is_ready or len(path) >= self._depth:
@@ -181,20 +177,21 @@ class HeadsPredictor:
         """Read the root and the nodes of `tree` up to the heads' depth, and likely paths of the heads' own."""
         if not self._is_ready:
             return False
-        started = perf_counter()
         with inference_mode(True):
             bound = self._heads.bound
+            started = perf_counter()  # binding takes longer than many reads, but only once
             if not isinstance(bound.heads, ParallelHeads):
                 known = self._read_recurrent(bound, bound.heads, paths(tree.tokens, tree.parents))
             elif known := not self._levels:
                 logits = bound.heads.logits(self._pairs[-1][0][-1:].to(bound.shared), bound.shared)
                 self._levels = self._likeliest(bound, logits, range(bound.heads.depth))
         if known:
-            self._heads.took(perf_counter() - started)
+            self._heads.time.took(perf_counter() - started)
         return known
 
     def rest(self) -> None:
         self._heads.reliability.rest()
+        self._heads.time.rest()
 
     def learn(self, left: float, gradient: float) -> None:
         self._heads.weights.learn(left, gradient)

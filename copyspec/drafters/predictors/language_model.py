@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated, paths, walked
+from copyspec.drafters.predictors.base import Path, ReadTime, Reliability, Weights, Words, calibrated, paths, walked
 from copyspec.options import SamplingOptions
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -27,7 +27,6 @@ CONFIDENCE = 0.4
 and it only costs a node."""
 
 WORDS = 8  # top tokens read after each node
-MEMORY = 0.9  # decay of the running average of the time of a forward pass
 SHORT_PASS = 64  # tokens; longer passes read a prompt, and do not predict the time of the next one
 SUBSTITUTE = 0  # stands for a token that the draft model lacks: a slightly wrong context only costs acceptance
 
@@ -60,13 +59,12 @@ class DraftModel:
         self.target = target
         self.reliability = Reliability()
         self.weights = Weights()
-        self.seconds = 0.0
+        self.time = ReadTime()
 
     def took(self, seconds: float, columns: int) -> None:
         """Record that a forward pass over `columns` tokens took `seconds`."""
-        if columns > SHORT_PASS:
-            return
-        self.seconds = MEMORY * self.seconds + (1 - MEMORY) * seconds if self.seconds else seconds
+        if columns <= SHORT_PASS:
+            self.time.took(seconds)
 
 
 class Reader:
@@ -190,7 +188,7 @@ class ModelPredictor:
 
     @property
     def seconds(self) -> float:
-        return self._model.seconds
+        return self._model.time.seconds
 
     def words(self, path: Path) -> Words | None:
         words = self._words.get(path)
@@ -217,6 +215,7 @@ class ModelPredictor:
 
     def rest(self) -> None:
         self._model.reliability.rest()
+        self._model.time.rest()
 
     def learn(self, left: float, gradient: float) -> None:
         self._model.weights.learn(left, gradient)

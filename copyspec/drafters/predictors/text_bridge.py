@@ -77,7 +77,7 @@ class BridgedPredictor:
 
     @property
     def seconds(self) -> float:
-        return self._model.seconds * self._tokens / 2  # a draft takes several forward passes
+        return self._model.time.seconds * self._tokens / 2  # a draft takes several forward passes
 
     def weight(self, left: float) -> float:
         return self._model.weights(left)
@@ -115,6 +115,7 @@ class BridgedPredictor:
 
     def rest(self) -> None:
         self._model.reliability.rest()
+        self._model.time.rest()
 
     def learn(self, left: float, gradient: float) -> None:
         self._model.weights.learn(left, gradient)
