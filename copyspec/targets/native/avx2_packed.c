@@ -9,7 +9,6 @@
 #include "avx2.h"
 
 #define BLOCK 4
-#define WIDE_BLOCK 6
 #define FIRST(at) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)(at)), 16))
 #define SECOND(at)                                                                                                     \
     _mm256_castsi256_ps(                                                                                               \

@@ -9,7 +9,6 @@
 #include "avx512.h"
 
 #define BLOCK 12
-#define WIDE_BLOCK 0
 #define FIRST(at) _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(at), 16))
 #define SECOND(at)                                                                                                     \
     _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(at), _mm512_set1_epi32((int)0xffff0000)))
