@@ -170,8 +170,8 @@ def write_prose(path: Path, engine: Engine, requests: Requests, plan: OutputPlan
     rows = []
     for _ in range(plan.rows):
         asked = chat_ids(tokenizer, [{"role": "user", "content": requests.draw(rng)[:PROSE_REQUEST]}])
-        answer = tokenizer(requests.paragraphs(rng), add_special_tokens=False)["input_ids"]
-        rows.append([*asked, *answer][: plan.tokens + PROSE_ROW])
+        prose = tokenizer(requests.paragraphs(rng), add_special_tokens=False)["input_ids"]
+        rows.append([*asked, *prose][: plan.tokens + PROSE_ROW])
     tokens, states = list[Tensor](), list[Tensor]()
     for first in range(0, len(rows), PROSE_BATCH):
         piece = rows[first : first + PROSE_BATCH]
