@@ -431,7 +431,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--shards", type=int, default=60, help="number of shards of hidden states")
     parser.add_argument(
-        "--prose", type=int, default=1, help="shards of prose, which is read faster, for each shard of answers"
+        "--prose",
+        type=int,
+        default=OutputPlan.prose,
+        help="shards of prose, which is read faster, for each shard of answers",
     )
     parser.add_argument(
         "--own", type=float, default=OutputPlan.own, help="share of the prompts that the model writes itself"
@@ -450,6 +453,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if given.data is None or given.out is None:
         parser.error("--data and --out are needed")
+    if given.prose < 0:
+        parser.error(f"--prose must be 0 or more, got {given.prose}")
+    if not 0 <= given.own <= 1:
+        parser.error(f"--own must be from 0 to 1, got {given.own}")
     import copyspec
 
     until = time.time() + 60 * given.minutes
@@ -459,12 +466,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         layers=tuple(given.layers) if given.kind == "recurrent" else (),
     )  # fmt: skip
     outputs = OutputPlan(
-        rows=given.rows, tokens=given.tokens, seed=given.seed, layers=tuple(given.layers), own=given.own
+        rows=given.rows,
+        tokens=given.tokens,
+        seed=given.seed,
+        layers=tuple(given.layers),
+        prose=given.prose,
+        own=given.own,
     )
     run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))
     requests = Requests(given.data)
     for number in range(max(given.shards, 1)):
-        run.read(requests, number, 1 + given.prose)
+        run.read(requests, number, 1 + outputs.prose)
         if number >= 1 and plan.steps:
             run.learn(STEPS_A_SHARD, until)
         if time.time() > until:

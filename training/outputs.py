@@ -92,6 +92,7 @@ class OutputPlan:
     tokens: int = 192  # maximum per output
     seed: int = 0
     layers: tuple[int, ...] = ()  # layers whose inputs are stored besides the last states
+    prose: int = 1  # shards of prose for each shard of answers
     own: float = 0.6  # share of the prompts that the model writes itself, if its template shows where a request begins
 
 
@@ -254,18 +255,23 @@ class StateRecorder:
 
     def of_output(self, output: Sequence[int]) -> Tensor | None:
         """The states of a row that has ended, [n, (1 + layers) D]; None if `output` is another row's."""
-        if self.tokens != output[: len(self.tokens)]:
+        known = len(self.tokens)
+        if self.tokens != output[:known]:
             return None
-        if len(self.tokens) < len(output) and self._last is not None:
-            self.accept(output[len(self.tokens) :])  # a row's last tokens are not drafted from any more
-        found = torch.cat(self.states)[: len(output)]
+        states = list(self.states)
+        if known < len(output) and self._last is not None:  # a row's last tokens are not drafted from any more
+            tree, last = self._last
+            states.append(last[[0, *[1 + node for node in walked(tree, output[known:-1])]]])
+        found = torch.cat(states)[: len(output)]
         return found if len(found) == len(output) else None
 
 
-def states_of(recorders: Sequence[StateRecorder], prompt: Sequence[int], output: Sequence[int]) -> Tensor:
-    """The states that an output's tokens were chosen from, [n, (1 + layers) D]. Raises LookupError if no row was it."""
-    for each in recorders:
+def states_of(recorders: list[StateRecorder], prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+    """The states that an output's tokens were chosen from, [n, (1 + layers) D]; its recorder is taken from the list.
+    Raises LookupError if no row was it."""
+    for place, each in enumerate(recorders):
         if each.prompt == tuple(prompt) and (states := each.of_output(output)) is not None:
+            del recorders[place]
             return states
     raise LookupError(f"no states of an output of {len(output)} tokens were recorded")
 
@@ -294,11 +300,12 @@ def answer(
         return recorder
 
     order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(0)).tolist()
+    rng = random.Random(seed)  # with one seed for all, equal prompts would have equal outputs
     results = engine.generate(
         [list(prompt) for prompt in prompts],
         max_new_tokens=tokens,
         temperature=[temperature if place < sampled * len(prompts) else 0.0 for place in order],
-        seed=seed,
+        seed=[rng.getrandbits(31) for _ in prompts],
         batch_size=BATCH,
         drafter="auto" if recorders is None else ["auto", record],
     )
@@ -316,6 +323,8 @@ def read_shard(path: Path) -> list[tuple[Tensor, Tensor]]:
 def read_prompts(path: Path) -> list[list[int]]:
     """The prompt of each output of a shard of answers."""
     with safe_open(path, "pt") as held:
+        if "prompts" not in held.keys():  # noqa: SIM118
+            raise ValueError(f"{str(path)!r} was made by an older version, without prompts; give another --out")
         prompts, lengths = held.get_tensor("prompts"), held.get_tensor("prompt_lengths").tolist()
     return [prompt.tolist() for prompt in prompts.split(lengths)]
 
@@ -330,7 +339,7 @@ def check_plan(folder: Path, name: str, plan: OutputPlan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {
         "model": name, "tokens": plan.tokens, "rows": plan.rows, "seed": plan.seed, "layers": [*plan.layers],
-        "own": plan.own,
+        "own": plan.own, "prose": plan.prose,
     }  # fmt: skip
     path = folder / "plan.json"
     if not path.is_file():

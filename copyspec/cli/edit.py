@@ -35,7 +35,8 @@ def edit(
     backup: options.Backup = False,
     backup_suffix: options.BackupSuffix = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the new version to this file.", rich_help_panel=OUTPUT)
+        Path | None,
+        typer.Option("--output", "-o", help="Write the new version to this file; - is stdout.", rich_help_panel=OUTPUT),
     ] = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="Print the new version instead of a diff.", rich_help_panel=OUTPUT)

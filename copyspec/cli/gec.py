@@ -85,7 +85,7 @@ def gec(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write the corrected file here instead of to stdout.", rich_help_panel=OUTPUT
+            "--output", "-o", help="Write the corrected file here instead of to stdout (-).", rich_help_panel=OUTPUT
         ),
     ] = None,
     in_place: options.InPlace = False,
@@ -264,7 +264,10 @@ def gec(
     if stats not in (None, "text", "json"):
         raise UsageError(f"--stats {stats!r}: text or json")
     reports = {"--edits": edits, "--html": html, "--m2": m2}
-    output = None if str(output) == STDIN else output  # "-" is stdout
+    if str(output) == STDIN:  # stdout, the default
+        if in_place or patch or len(paths) != 1:
+            raise UsageError("--output - is stdout: give one file, without --in-place and --patch")
+        output = None
     check_outputs({"--output": output, **reports}, [*(words or ()), apply])
     form = FormatOptions(encoding=encoding, by_line=line_mode, field=field, in_place=untracked, column=column)
     form = replace(form, force_format=force_format)

@@ -347,7 +347,7 @@ _UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, objec
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "prefix_cache", "trace"), check_flag),
     "batch_size": check_count,
-    "n": partial(check_whole, low=1, high=MOST_SAMPLES, why="more in several calls"),
+    "n": partial(check_whole, low=1, high=MOST_SAMPLES, why="for more, call several times"),
     **dict.fromkeys(("min_new_tokens", "logprobs"), partial(check_whole, low=0)),
     **dict.fromkeys(("timeout", "max_time"), check_seconds),
     "threads": partial(check_whole, low=1, high=MAX_THREADS),

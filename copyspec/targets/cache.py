@@ -4,8 +4,8 @@ target pass, which say what is written to which slot, and what attends to it.
 The cache has one buffer for keys and one for values in each layer, [B, H, S, D], allocated like the layer's own keys
 and grown by doubling. Row r holds its cached tokens in slots 0 .. length[r] - 1. A target pass writes its keys and
 values right after them, and `keep` makes the accepted path contiguous. Attention sees a view cut to the columns in use.
-The last slot is scratch: padding of a ragged batch is written there and is never visible. Joining rows reuse the buffer
-space of rows that have left.
+The last slot is scratch: padding of a ragged batch is written there, if at all, and is never visible. Joining rows
+reuse the buffer space of rows that have left.
 
 Each row of a pass is [left padding | chain, ending with the root | tree nodes | right padding]. The root is in the same
 column of every row, so that the logits of root and nodes are the last columns of the batch.
@@ -55,7 +55,7 @@ class Write:
     slots: torch.Tensor | None = None  # [B, Q], -1 (scratch) at padding; None: start .. stop in every row
     row: int | None = None  # only this row takes part in the pass
     plain: bool = True  # a causal continuation without padding, for which the model may build its own mask
-    tokens: int = 0  # of all rows, without padding; 0 where there is none
+    tokens: int = 0  # besides padding, where `slots` are given; 0: every column is a token
     indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Row [B, 1] and slot [B, Q] indices of `slots`, by device: moved to each once."""
 

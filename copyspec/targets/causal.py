@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from copyspec.targets.hooks.attention import masked_attention, split_masks, take
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.states import RowStates, hidden_states
-from copyspec.targets.layers import Kept
+from copyspec.targets.layers import HeadInput
 from copyspec.targets.linears import FastLinears
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
@@ -352,11 +353,12 @@ class CausalSession(TreeSession):
             arguments["logits_to_keep"] = kept
         linears, write = self._target.linears, self._cache.write
         rows, width = tokens.shape
-        needed: Kept | None = None
+        needed: HeadInput | None = None
         if linears.leaves_out_padding and 0 < write.tokens < rows * width and write.slots is not None:
-            needed = Kept(rows, kept, (write.slots[:, -kept:].reshape(-1) >= 0).nonzero().squeeze(1))
-        count = rows * width if needed is None else write.tokens
-        pays = count in linears.counts or rows * kept in linears.counts
+            places = (write.slots[:, -kept:].reshape(-1) >= 0).nonzero().squeeze(1)
+            needed = HeadInput(rows, kept, places, get_ident())
+        counts = (rows * width, rows * kept) if needed is None else (write.tokens, len(needed.tokens))
+        pays = counts[0] in linears.counts or counts[1] in linears.counts
         with linears.used(prompt, rows * width, needed) if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)

@@ -62,23 +62,24 @@ class Pass(NamedTuple):
     """The layer as the compiled module takes it, with the rotary positions of this pass."""
 
 
-class Kept(NamedTuple):
-    """The tokens whose logits are needed."""
+class HeadInput(NamedTuple):
+    """The padded input of the output head, [rows, columns, D], in a pass of one thread."""
 
     rows: int
     columns: int
-    places: torch.Tensor
-    """Those that are not padding, as indices into `rows` times `columns`."""
+    tokens: torch.Tensor
+    """The columns of all rows that are not padding, as indices into rows * columns."""
+    thread: int
 
 
 @dataclass
 class Reading:
-    """The pass that runs, as far as it reads a prompt."""
+    """What layers need to know of the pass that runs."""
 
     prompt: int = 0
     """Leading tokens that a prompt's own pass multiplies together in plain decoding; 0: none."""
     columns: int = 0  # all tokens of the pass
-    kept: Kept | None = None  # if some are padding
+    kept: HeadInput | None = None  # if some of it is padding
 
 
 class FastLayer(ABC):

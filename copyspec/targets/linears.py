@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
 from copyspec.targets.hooks.states import output_head
 from copyspec.targets.hooks.weights import parameters_of
-from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, Kept, Reading
+from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, HeadInput, Reading
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class FastLinears:
         self._usable = [layer for layer in self._layers if layer.prepare()]
 
     @contextmanager
-    def used(self, prompt: int = 0, columns: int = 0, kept: Kept | None = None) -> Iterator[None]:
+    def used(self, prompt: int = 0, columns: int = 0, kept: HeadInput | None = None) -> Iterator[None]:
         """Let the layers use the module while the context is active. The caller holds the model's lock; forward passes
         of other threads in that time use it too, with the same products.
 
@@ -226,6 +227,7 @@ class FastLinears:
                 layer.names["forward"] = layer.forward
             yield
         finally:
+            self._reading.kept = None
             for names, _ in self._forwards:
                 names.pop("forward", None)
             for layer in self._usable:
@@ -333,11 +335,11 @@ def _padded(forward: Forward, reading: Reading) -> Forward:
 
     def without_padding(input: torch.Tensor) -> torch.Tensor:
         kept = reading.kept
-        if kept is None or input.shape[:-1] != (kept.rows, kept.columns):
+        if kept is None or input.shape[:-1] != (kept.rows, kept.columns) or get_ident() != kept.thread:
             return forward(input)
-        found = forward(input.flatten(0, 1)[kept.places])
+        found = forward(input.flatten(0, 1)[kept.tokens])
         output = found.new_zeros((kept.rows * kept.columns, found.shape[1]))
-        output[kept.places] = found
+        output[kept.tokens] = found
         return output.view(kept.rows, kept.columns, -1)
 
     return without_padding

@@ -323,6 +323,10 @@ def test_guards_are_options(
     [
         (["gec"], "paths"),
         (["gec", "a", "-i", "-o", "b"], "--in-place and --output 'b'"),
+        (["gec", "a", "-i", "-o", "-"], "--output - is stdout: give one file, without --in-place and --patch"),
+        (["gec", "a", "--patch", "-o", "-"], "--output - is stdout"),
+        (["gec", "a", "b", "-o", "-"], "--output - is stdout"),
+        (["edit", "a", "-i", "--instruction", "x", "-o", "-"], "--output is for one file, without -i"),
         (["gec", "a", "--check", "--diff"], "--diff and --check both"),
         (["gec", "a", "--check", "-i"], "--check writes nothing"),
         (["gec", "a", "--resume"], "--resume continues an output; give --in-place or --output"),

@@ -20,6 +20,7 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors import online
+from copyspec.drafters.predictors.base import LEAST_TIME, ReadTime
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
 from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
@@ -491,3 +492,18 @@ def test_the_learning_thread_ends_and_its_memory_is_bounded(monkeypatch: pytest.
     assert heads._worker is not None
     heads._worker.join(timeout=20)
     assert not heads._worker.is_alive() and heads.steps >= 1
+
+
+def test_the_time_of_reads_survives_slow_ones_and_rests() -> None:
+    time = ReadTime()
+    time.took(0.1)  # sets up weights
+    assert time.seconds == 0.0
+    time.took(0.004)
+    assert time.seconds == 0.004
+    time.took(1.0)  # another program had the core
+    assert time.seconds == pytest.approx(0.0048)
+    for _ in range(1000):
+        time.rest()
+    assert time.seconds == pytest.approx(0.0048 * LEAST_TIME)
+    time.took(0.0048)
+    assert time.seconds == pytest.approx(0.0048)

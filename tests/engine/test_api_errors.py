@@ -94,6 +94,7 @@ def test_wrong_options_raise_type_errors(options: dict[str, Any], expected: str)
         ({"max_tokens": True}, "max_tokens must be an integer >= 1, got True"),
         ({"max_tokens": 3, "max_new_tokens": 4}, "max_new_tokens=4 and max_tokens=3 are two names for one limit"),
         ({"seed": -1}, "seed must be an integer >= 0, got -1"),
+        ({"n": 2**31}, "n must be an integer from 1 to 4096 (for more, call several times), got 2147483648"),
         ({"logit_bias": [1]}, "logit_bias must map token ids to numbers, got [1]"),
         ({"stop": ["a", ""]}, "stop must be a non-empty string or a list of them, got ''"),
         ({"max_draft_nodes": -1}, "max_draft_nodes must be an integer from 0 to 1024 (0 decodes plainly), got -1"),

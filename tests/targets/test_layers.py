@@ -144,20 +144,29 @@ def test_results_are_those_of_torch(
 def test_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row has a large draft: the module runs the pass as one of 38 tokens, not of 248, and other logits are 0."""
     made, drafts = model(), [tree(random.Random(3), 30), *[DraftTree()] * 7]
-    runs = count_runs(monkeypatch)
+    runs, multiplied = count_runs(monkeypatch), list[int]()
+    product = linears._product
+
+    def counted(tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+        multiplied.append(tokens.numel() // tokens.shape[-1])
+        return product(tokens, *rest)
+
+    monkeypatch.setattr(linears, "_product", counted)
 
     def scored() -> torch.Tensor:
         session = wrap(made).open([[row + 1, 2, 3] for row in range(8)], 64)
         session.score([[row + 1, 2, 3] for row in range(8)], [DraftTree()] * 8)
         session.keep([[]] * 8)
         runs.clear()
+        multiplied.clear()
         return session.score([[4]] * 8, drafts)
 
     ours = scored()
-    assert len(runs) == 2 and not ours[1:, 1:].any()
+    drafted = len(drafts[0])
+    assert len(runs) == 2 and multiplied == [8 + drafted] and not ours[1:, 1 : 1 + drafted].any()  # the head's rows
     monkeypatch.setattr(linears, "llama_layers", lambda model: ())
     theirs = scored()
-    assert not runs and theirs[1:, 1:].any()
+    assert not runs and theirs[1:, 1 : 1 + drafted].any()
     check_equal([ours[0], ours[:, 0]], [theirs[0], theirs[:, 0]])
 
 

@@ -132,13 +132,13 @@ def test_the_model_writes_requests_itself(model: Path) -> None:
     silent = copyspec.load(str(model))
     assert own_requests(silent, 4, 1) == []
     chatty = copy.deepcopy(silent.model)
-    with torch.no_grad():  # ends sooner
-        ends = chatty.generation_config.eos_token_id = chatty.config.eos_token_id = 2
-        chatty.get_output_embeddings().weight[ends] *= 3.0
+    with torch.no_grad():
+        chatty.generation_config.eos_token_id = chatty.config.eos_token_id = 2
+        chatty.get_output_embeddings().weight.mul_(0.1)  # nearly uniform, so that some requests end
     template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
     engine = copyspec.load(chatty, tokenizer=byte_level(template=template))
-    found = own_requests(engine, 32, 1)
-    assert found and found == own_requests(engine, 32, 1) != own_requests(engine, 32, 2)
+    found = own_requests(engine, 128, 1)
+    assert len(found) > 1 and found == own_requests(engine, 128, 1) != own_requests(engine, 128, 2)
     assert all("[user]" not in each for each in found)
 
 

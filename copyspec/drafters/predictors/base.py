@@ -25,6 +25,7 @@ PRIOR_HITS = 0.5  # accuracy of the most likely word before any was seen
 FORGET = 0.01  # step of `hits` back to PRIOR_HITS per draft made without the model, so that it is tried again
 MEMORY = 0.9  # decay of the running average of the time of a read
 SLOWEST = 3.0  # times the average that one read may count as
+LEAST_TIME = 0.25  # of the average, to which it falls while nothing is read
 SUREST = 0.99  # highest calibrated probability
 
 LEFT = (0.4, 0.15, 0.05)  # borders between ranges of the probability that copies leave; each range has its own weight
@@ -87,21 +88,24 @@ class ReadTime:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Running average; 0 before the second read."""
+        """Running average, lower after rests; 0 before the second read."""
+        self._average = 0.0
         self._is_warm = False
 
     def took(self, seconds: float) -> None:
         """Record that a read took `seconds`. The first one, which may load and convert weights, does not count, and a
         single slow one, when other programs had the core, counts little."""
-        if self.seconds:
-            self.seconds += (1 - MEMORY) * (min(seconds, SLOWEST * self.seconds) - self.seconds)
+        if self._average:
+            self._average += (1 - MEMORY) * (min(seconds, SLOWEST * self._average) - self._average)
         elif self._is_warm:
-            self.seconds = seconds
+            self._average = seconds
+        self.seconds = self._average
         self._is_warm = True
 
     def rest(self) -> None:
-        """Note that the predictor was not read because that seemed too slow: it is tried again after a while."""
-        self.seconds *= 1 - FORGET
+        """Note that the predictor was not read, so that it is tried again after a while, should the time have been
+        measured too high."""
+        self.seconds = max(self.seconds * (1 - FORGET), LEAST_TIME * self._average)
 
 
 class Reliability:

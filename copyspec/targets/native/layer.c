@@ -261,8 +261,8 @@ number_tokens(Float32Layer *f)
 const char layer_doc[] =
     "layer(y, x, batch, columns, parts, scaling, cache, mask, threads)\n\n"
     "Writes the output of a decoder layer of Llama's kind, [batch, columns, hidden] of float32, to the address y; x is "
-    "the address of its input. Tokens whose slot is -1 are padding: their outputs are zeros. parts: (products, norms, sizes, rotary); products: (weight, bias) of queries, keys, "
-    "values, output, gate, up and down; norms: weights of the two RMSNorms, and those of queries and keys or None; "
+    "the address of its input. Tokens whose slot is -1 are padding: their outputs are zeros. parts: (products, norms, "
+    "sizes, rotary); products: (weight, bias) of queries, keys, values, output, gate, up and down; norms: weights of the two RMSNorms, and those of queries and keys or None; "
     "sizes: (heads, key heads, head size, epsilon); rotary: (address of cosines, of sines, turned numbers, whether "
     "each row has its own). cache: (address of keys, of values, capacity, start, used, slots or None); mask: (address, "
     "whether each row has its own) or None.";

@@ -87,8 +87,8 @@ typedef struct {
 } LayerArrays;
 
 /* Parse (products, norms, sizes, rotary), as `layer` documents them, and check that they fit the layer, of which batch,
-   columns, x, y and threads are set. `rows` and those of the products are left to the caller. `product`: data type and settings of all products. Returns -1 with an error set;
-   `arrays` are to be released in any case. */
+   columns, x, y and threads are set. `rows` and those of the products are left to the caller. `product`: data type and
+   settings of all products. Returns -1 with an error set; `arrays` are to be released in any case. */
 int take_layer(Layer *layer, LayerArrays *arrays, PyObject *parts, Product product);
 void release_layer(LayerArrays *arrays);
 
