@@ -31,7 +31,7 @@ def test_without_its_base_the_bundled_model_corrects(monkeypatch: pytest.MonkeyP
         assert choose_default(corrects=True) == (CORRECTOR if is_here else str(BUNDLED))
     assert choose_default() == "smollm2"
     assert CORRECTOR in about_default(CORRECTOR) and "fetch" not in about_default(CORRECTOR, corrects=True)
-    monkeypatch.setattr("copyspec.models.aliases.Alias.installed", lambda alias: None)
+    monkeypatch.setattr("copyspec.models.aliases.Alias.installed_file", lambda alias: None)
     assert "`copyspec models fetch smollm2` (93 MB" in about_default(str(BUNDLED), corrects=True)
     assert "fetch" not in about_default(str(BUNDLED))
     monkeypatch.setenv("COPYSPEC_MODEL", "default")
