@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["COPYSPEC_MODEL"] = "default"  # use the bundled model, whatever else is installed on this machine
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts would compile the package again
 
 import pytest
 import torch

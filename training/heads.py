@@ -14,23 +14,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes, Projected, Tensors
-from copyspec.drafters.predictors.head_files import EAGLE_WEIGHTS, FORMAT, MEDUSA_WEIGHTS, WEIGHTS
-from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
+from copyspec.drafters.predictors.head_files import EAGLE_WEIGHTS, MEDUSA_WEIGHTS
 from copyspec.drafters.predictors.heads import weights_of
-from copyspec.targets.linears import instructions
+from training.head_trainer import HeadPlan, Trainer, Windows, resume, save_checkpoint, save_heads
 from training.outputs import OutputPlan, Requests, check_plan, read_shard, shards, write_prose, write_shard
 
 if TYPE_CHECKING:
@@ -40,261 +36,6 @@ KINDS = ("recurrent", "parallel", "feature")
 CHECKPOINT = "checkpoint.safetensors"
 STEPS_A_SHARD = 40  # training steps per new shard
 ANSWERS_COUNT = 10  # how many times a token of an answer counts when the vocabulary is chosen
-
-
-@dataclass(frozen=True)
-class HeadPlan:
-    """Everything a run depends on besides the hidden states."""
-
-    kind: str = "recurrent"
-    depth: int = 4
-    inner: int = 768  # size of the recurrent head's block or the feature layer's MLP; rank of parallel heads
-    vocabulary: int = 8192  # most frequent tokens that are drafted; 0: all
-    batch: int = 256  # positions per step
-    rate: float = 1e-3
-    decay: float = 0.8  # weight of each depth relative to the one before
-    regression: float = 1.0  # weight of the state's error relative to that of its tokens; not for parallel heads
-    span: int = 64  # pairs that a feature layer attends to
-    layers: tuple[int, ...] = ()  # model layers whose inputs recurrent heads read besides the last states
-    steps: int = 2000
-    seed: int = 0
-    mixed: bool = field(default_factory=lambda: instructions(torch.bfloat16) == "avx512")
-    """Whether matrix products are in bfloat16; without such instructions they are slower than in float32."""
-
-    @property
-    def window(self) -> int:
-        """Number of states of a window, minus one."""
-        return self.span if self.kind == "feature" else self.depth
-
-    @property
-    def windows(self) -> int:
-        """Number of windows per step."""
-        return max(1, self.batch // self.span) if self.kind == "feature" else self.batch
-
-
-class Windows:
-    """Batches of windows of `depth` + 1 states and tokens from all shards, as a function of (seed, step)."""
-
-    def __init__(self, paths: Sequence[Path], depth: int, *, packed: bool = False, width: int | None = None) -> None:
-        """`packed`: windows may extend from one output into the next, so that short outputs are used too.
-        `width`: number of leading components of the states to use; None: all."""
-        tokens, states, starts, offset = list[Tensor](), list[Tensor](), list[Tensor](), 0
-        for path in paths:
-            for row, before in read_shard(path):
-                if len(row) > depth:
-                    starts.append(torch.arange(offset, offset + len(row) - depth))
-                tokens.append(row)
-                states.append(before[:, :width])
-                offset += len(row)
-        self.tokens, self.states = torch.cat(tokens), torch.cat(states)
-        self.starts = torch.arange(max(1, offset - depth)) if packed else torch.cat(starts)
-        self._depth = depth
-
-    def batch(self, size: int, seed: str) -> tuple[Tensor, Tensor]:
-        """Tokens [size, depth + 1] and the states before them [size, depth + 1, width]."""
-        generator = torch.Generator().manual_seed(random.Random(seed).getrandbits(48))
-        return self.at(self.starts[torch.randint(len(self.starts), (size,), generator=generator)])
-
-    def at(self, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """The windows that begin at these places."""
-        places = starts[:, None] + torch.arange(self._depth + 1)
-        return self.tokens[places], self.states[places].float()
-
-
-class Trainer:
-    """Trains heads for one model's output weights [V, D] and embeddings [V, D]."""
-
-    def __init__(
-        self,
-        output: Tensor,
-        embeddings: Tensor,
-        vocabulary: Tensor | None,
-        plan: HeadPlan,
-        model: nn.Module | None = None,
-    ) -> None:
-        """`model`: a feature layer is initialised from its last layer where possible."""
-        self.plan, self.vocabulary = plan, vocabulary
-        self.embeddings = embeddings.detach().float()
-        self.shared = output.detach().float() if vocabulary is None else output.detach().float()[vocabulary]
-        self.sizes = _layer_sizes(plan, output.shape[1], model) if plan.kind == "feature" else None
-        self.weights = _begin(plan, output.shape[1]) if self.sizes is None else _begin_layer(plan, self.sizes, model)
-        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.01)
-        self.step = 0
-
-    def loss(self, tokens: Tensor, states: Tensor) -> Tensor:
-        """Loss of windows: tokens [n, K + 1] and the states before them [n, K + 1, (1 + layers) D]."""
-        plan, total = self.plan, states.new_zeros(())
-        for depth, (found, following, _) in enumerate(self._predictions(tokens, states)):
-            with torch.no_grad():
-                wanted = F.linear(following, self.shared).float().softmax(-1)
-            logits = F.linear(found, self.shared).float()
-            each = -(wanted * logits.log_softmax(-1)).sum(-1).mean()
-            if plan.kind != "parallel" and plan.regression:
-                each = each + plan.regression * F.smooth_l1_loss(found.float(), following)
-            total = total + plan.decay**depth * each
-        return total
-
-    def train(self, windows: Windows) -> float:
-        """Do one training step and return its loss."""
-        tokens, states = windows.batch(self.plan.windows, f"{self.plan.seed}/{self.step}")
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.plan.mixed):
-            loss = self.loss(tokens, states)
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
-        for group in self.optimizer.param_groups:
-            warm = min(1.0, (self.step + 1) / 50)
-            group["lr"] = self.plan.rate * warm * max(0.05, 1 - self.step / max(self.plan.steps, 1))
-        self.optimizer.step()
-        self.step += 1
-        return float(loss.detach())
-
-    @torch.no_grad()
-    def accuracy(self, windows: Windows, count: int = 2048) -> dict[str, list[float]]:
-        """How often the model's own choice is each head's first token, and among its first five. Tokens outside the
-        heads' vocabulary count as wrong."""
-        count = max(1, count // self.plan.span) if self.plan.kind == "feature" else count
-        held = windows.starts[:: max(1, len(windows.starts) // count)]
-        tokens, states = windows.at(held)
-        found: dict[str, list[float]] = {"top1": [], "top5": []}
-        for features, _, following in self._predictions(tokens, states):
-            best = F.linear(features, self.shared).topk(5).indices
-            best = best if self.vocabulary is None else self.vocabulary[best]
-            right = best == following[:, None]
-            found["top1"].append(round(float(right[:, 0].float().mean()), 4))
-            found["top5"].append(round(float(right.any(-1).float().mean()), 4))
-        return found
-
-    def _predictions(self, tokens: Tensor, states: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """For each depth: the features that logits are computed from and the model's own states there, [m, D] each, and
-        the tokens chosen there, [m]."""
-        weights, plan = self.weights, self.plan
-        if self.sizes is not None:
-            yield from self._layer_predictions(FeatureLayer(dict(weights), self.sizes, plan.depth), tokens, states)
-        elif plan.kind == "recurrent":
-            head = RecurrentHead(dict(weights), plan.depth, plan.layers)
-            state = head.entered(states[:, 0])
-            states = states[..., : state.shape[-1]]
-            for depth in range(plan.depth):
-                state = head.step(state, self.embeddings[tokens[:, depth]])
-                yield state, states[:, depth + 1], tokens[:, depth + 1]
-        else:
-            blocks = [[_block(weights, depth)] for depth in range(plan.depth)]
-            for depth, features in enumerate(ParallelHeads(blocks).features(states[:, 0])):
-                yield features, states[:, depth + 1], tokens[:, depth + 1]
-
-    def _layer_predictions(
-        self, layer: FeatureLayer, tokens: Tensor, states: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """As `_predictions`, at every pair of a window; from the second depth on with the layer's own earlier features,
-        as in use (EAGLE-3's training-time test)."""
-        count = self.plan.span
-        places = torch.arange(count)
-        embeddings, features = self.embeddings[tokens[:, :count]], states[:, :count]
-        keys, values = list[Tensor](), list[Tensor]()
-        context: Projected | None = None
-        for depth in range(self.plan.depth):
-            pairs = layer.project(features, embeddings, places)
-            keys, values = [*map(_shifted, keys), pairs.keys], [*map(_shifted, values), pairs.values]
-            context = context or pairs
-            visible = places < places[:, None] - depth  # the text before the draft
-            own = torch.stack(keys, 2), torch.stack(values, 2)
-            features = layer.attend(pairs, (context.keys, context.values), visible, own)
-            kept = features[:, depth:].flatten(0, 1), slice(depth + 1, count + 1)
-            yield kept[0], states[:, kept[1]].flatten(0, 1), tokens[:, kept[1]].flatten()
-            features = _shifted(features)
-
-
-def _shifted(held: Tensor) -> Tensor:
-    """Shift every entry by one place along the window. [B, n, ...]"""
-    return torch.cat([torch.zeros_like(held[:, :1]), held[:, :-1]], 1)
-
-
-def _block(weights: Tensors, depth: int) -> Tensors:
-    return {name: weights[f"{depth}.{name}"] for name in ("down", "up")}
-
-
-def _begin(plan: HeadPlan, size: int) -> Tensors:
-    """Heads whose first logits are the target's own for the state before: their last products are zero."""
-    generator = torch.Generator().manual_seed(plan.seed)
-
-    def drawn(rows: int, columns: int) -> Tensor:
-        found: Tensor = torch.randn(rows, columns, generator=generator) * columns**-0.5
-        return found.requires_grad_()
-
-    if plan.kind == "recurrent":
-        weights = {"gate": drawn(plan.inner, 2 * size), "up": drawn(plan.inner, 2 * size)}
-        weights |= {"down": torch.zeros(size, plan.inner).requires_grad_()}
-        if plan.layers:
-            weights["mix"] = torch.zeros(size, len(plan.layers) * size).requires_grad_()
-        return weights | {"norms": torch.ones(2, size).requires_grad_()}
-    weights = {}
-    for depth in range(plan.depth):
-        weights[f"{depth}.down"] = drawn(plan.inner, size)
-        weights[f"{depth}.up"] = torch.zeros(size, plan.inner).requires_grad_()
-    return weights
-
-
-def _layer_sizes(plan: HeadPlan, size: int, model: nn.Module | None) -> LayerSizes:
-    """The sizes of the model's own layers, except for the MLP."""
-    config = getattr(model, "config", None)
-    heads = int(getattr(config, "num_attention_heads", None) or max(1, size // 64))
-    return LayerSizes(
-        hidden=size,
-        inner=plan.inner,
-        heads=heads,
-        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(config, "head_dim", None) or size // heads),
-        context=plan.span,
-    )
-
-
-def _begin_layer(plan: HeadPlan, sizes: LayerSizes, model: nn.Module | None) -> Tensors:
-    """A layer that at first returns the feature it was given, with attention and MLP of the model's last layer if that
-    is like Llama's."""
-    generator = torch.Generator().manual_seed(plan.seed)
-    shapes = sizes.shapes() | dict.fromkeys(("token_norm", "feature_norm"), (sizes.hidden,))
-    weights = {name: torch.ones(shape) for name, shape in shapes.items() if len(shape) == 1}
-    for name in ("qkv", "gate_up"):
-        weights[name] = torch.randn(shapes[name], generator=generator) * shapes[name][1] ** -0.5
-    weights |= {name: torch.zeros(shapes[name]) for name in ("o", "down")}
-    token = torch.randn(sizes.hidden, sizes.hidden, generator=generator) * 0.1 * sizes.hidden**-0.5
-    weights["fc"] = torch.cat([token, torch.eye(sizes.hidden)], 1)
-    layers = getattr(getattr(model, "base_model", None), "layers", None)
-    if layers is not None:
-        held = dict(layers[-1].named_parameters())
-        parts = {
-            "qkv": [held.get(f"self_attn.{name}_proj.weight") for name in "qkv"],
-            "gate_up": [held.get(f"mlp.{name}_proj.weight") for name in ("gate", "up")],
-        }
-        for name, found in parts.items():
-            if all(each is not None for each in found):
-                limit = plan.inner if name == "gate_up" else None
-                joined = torch.cat([each.detach().float()[:limit] for each in found])  # type: ignore[union-attr]
-                weights[name] = joined if joined.shape == weights[name].shape else weights[name]
-    return {name: each.requires_grad_() for name, each in weights.items()}
-
-
-def save_heads(folder: Path, trainer: Trainer, output: Tensor, model: str) -> None:
-    """Write the files that `draft_model="heads:FOLDER"` reads: bfloat16 weights, the vocabulary, the model's probe."""
-    folder.mkdir(parents=True, exist_ok=True)
-    plan = trainer.plan
-    config = {
-        "format": FORMAT, "kind": plan.kind, "depth": plan.depth, "inner_size": plan.inner, "model": model,
-        "hidden_size": output.shape[1], "vocab_size": output.shape[0], "layers": [*plan.layers],
-    }  # fmt: skip
-    if (sizes := trainer.sizes) is not None:
-        config |= {
-            "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads, "head_dim": sizes.head_dim,
-            "rms_norm_eps": sizes.epsilon, "rope_theta": sizes.theta, "context": sizes.context,
-        }  # fmt: skip
-    tensors = {name: each.detach().bfloat16().contiguous() for name, each in trainer.weights.items()}
-    tensors["probe"] = probe(output)
-    if trainer.vocabulary is not None:
-        tensors["vocabulary"] = trainer.vocabulary.int()
-    save_file(tensors, folder / "heads.partial")
-    (folder / "heads.partial").rename(folder / WEIGHTS)
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 class HeadRun:
@@ -330,7 +71,7 @@ class HeadRun:
         while len(losses) < steps and trainer.step < self._plan.steps and (time.time() < until or not losses):
             losses.append(trainer.train(windows))
         if losses:
-            _save(self._out / CHECKPOINT, trainer)
+            save_checkpoint(self._out / CHECKPOINT, trainer)
             save_heads(self._out / "heads", trainer, weights_of(self._model)[0], self._name)
             line: dict[str, object] = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
             line |= trainer.accuracy(self._windows(held))
@@ -355,7 +96,7 @@ class HeadRun:
             vocabulary = held.get("vocabulary", _vocabulary(paths, self._plan, output.shape[0]))
             self._trainer = Trainer(output, table, vocabulary, self._plan, self._model)
             if held:
-                _resume(checkpoint, held, self._trainer)
+                resume(checkpoint, held, self._trainer)
         return self._trainer
 
 
@@ -369,35 +110,6 @@ def _vocabulary(paths: Sequence[Path], plan: HeadPlan, size: int) -> Tensor | No
         for tokens, _ in read_shard(path):
             counts += share * torch.bincount(tokens, minlength=size)
     return counts.argsort(descending=True, stable=True)[: plan.vocabulary].sort().values
-
-
-def _save(path: Path, trainer: Trainer) -> None:
-    held = {f"weight.{name}": each.detach() for name, each in trainer.weights.items()}
-    for name, each in trainer.weights.items():
-        state = trainer.optimizer.state.get(each, {})
-        held |= {f"state.{name}.{key}": state[key] for key in ("exp_avg", "exp_avg_sq") if key in state}
-    held["step"] = torch.tensor(trainer.step)
-    if trainer.vocabulary is not None:
-        held["vocabulary"] = trainer.vocabulary
-    partial = path.with_suffix(".partial")
-    save_file(held, partial)
-    partial.rename(path)
-
-
-def _resume(path: Path, held: Tensors, trainer: Trainer) -> None:
-    """Resume from a checkpoint. Raises ValueError if it belongs to another plan."""
-    shapes = {name: tuple(held[f"weight.{name}"].shape) for name in trainer.weights if f"weight.{name}" in held}
-    if shapes != {name: tuple(each.shape) for name, each in trainer.weights.items()}:
-        raise ValueError(f"{str(path)!r} is of heads of other shapes; give another --out")
-    trainer.step = int(held["step"])
-    with torch.no_grad():
-        for name, each in trainer.weights.items():
-            each.copy_(held[f"weight.{name}"])
-            if f"state.{name}.exp_avg" in held:
-                trainer.optimizer.state[each] = {
-                    "step": torch.tensor(float(trainer.step)),
-                    **{key: held[f"state.{name}.{key}"] for key in ("exp_avg", "exp_avg_sq")},
-                }
 
 
 def convert(source: Path, out: Path) -> None:

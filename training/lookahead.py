@@ -96,7 +96,7 @@ class LookaheadTrainer:
 
     @torch.no_grad()
     def accuracy(self, answers: Sequence[Answer]) -> dict[str, list[float]]:
-        """As `training.heads.Trainer.accuracy`, for each embedding."""
+        """As `training.head_trainer.Trainer.accuracy`, for each embedding."""
         right = torch.zeros(2, len(self.embeddings))
         total, rng = 0, random.Random(0)
         for ids, begins in answers:

@@ -235,11 +235,15 @@ class FastLinears:
 
 
 def few_row_product(weight: torch.Tensor) -> Forward:
-    """Return a function that multiplies a few rows, [..., D], by `weight`, [V, D], without copying it: with the module
-    where that is faster and exact, else with PyTorch. For weights outside of a model's layers."""
+    """Return a function that multiplies a few rows, [..., D], by `weight`, [V, D]: with the module where that is
+    faster and exact, from a packed copy of the weight if it can be packed, else with PyTorch. For weights outside of a
+    model's layers."""
     module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     module.weight = nn.Parameter(weight, requires_grad=False)
-    return _forward(module, Reading()) if _fits(module) and _is_right(module) else module.forward
+    if not (_fits(module) and _is_right(module)):
+        return module.forward
+    packed = PackedWeights.of(module.weight, _FORMATS[weight.dtype], 2 * weight.numel())
+    return _forward(module, Reading(), held=_Held(packed))
 
 
 def _fits(module: nn.Linear) -> bool:

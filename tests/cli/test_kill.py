@@ -22,8 +22,8 @@ KILLS, SENTENCES, ROWS = 10, 48, 4
 
 SERVER = """
 import json, os, sys
-import torch, transformers.models.auto, transformers.models.llama  # once, not in every process
-import copyspec.pipelines
+import copyspec.api, copyspec.pipelines  # once, not in every process
+from transformers import LlamaForCausalLM
 import copyspec.cli.gec as command
 from copyspec.cli import main
 

@@ -39,7 +39,7 @@ from copyspec.tree import ROOT, DraftTree
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
 from tests.helpers.texts import byte_level, llama
-from training.heads import HeadPlan, Trainer
+from training.head_trainer import HeadPlan, Trainer
 
 DEPTH, SIZE = 3, 32
 

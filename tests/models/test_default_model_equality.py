@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from copyspec.engine.engine import Engine
+from tests.helpers.own_generate import generated_each
 
 _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / "copyspec" / "default_model"
@@ -51,9 +52,9 @@ def _check(sentences: list[str]) -> None:
     engine = Engine(model, tokenizer)
     copied = engine.generate(prompts, edit_source=sentences, max_new_tokens=NEW_TOKENS)
     plain = engine.generate(prompts, drafter="none", max_new_tokens=NEW_TOKENS)
-    for prompt, fast, slow in zip(prompts, copied, plain, strict=True):
-        ids = tokenizer(prompt, return_tensors="pt")
-        expected = model.generate(**ids, do_sample=False, max_new_tokens=NEW_TOKENS)[0, ids["input_ids"].shape[1] :]
-        assert list(fast.token_ids) == list(slow.token_ids) == expected.tolist(), prompt
+    rows = [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
+    expected = generated_each(model, rows, NEW_TOKENS)
+    for prompt, row, fast, slow in zip(prompts, rows, copied, plain, strict=True):
+        assert list(fast.token_ids) == list(slow.token_ids) == expected[row], prompt
     tokens = sum(len(result.token_ids) for result in copied)
     assert sum(result.stats.num_accepted_tokens for result in copied) > 0.5 * tokens

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +34,7 @@ from copyspec.pipelines.editing.journal import Journal
 from copyspec.pipelines.editing.model_corrector import ENCODER_INSTRUCTION, fingerprint, instruction_for
 from copyspec.pipelines.edits.diff import apply
 from tests.helpers.models import tiny
+from tests.helpers.own_generate import generated_each
 from tests.helpers.texts import bart, byte_level, llama, sentencepiece_like
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
@@ -261,6 +261,7 @@ def check_against_generate(corrector: ModelCorrector, texts: list[str]) -> None:
             asked.append(text)
             yield text
 
+    corrected = list[tuple[Sequence[int], Sequence[int]]]()
     accepted = 0
     for index, outcome in corrector.correct(noted()):
         assert outcome.result is not None
@@ -269,29 +270,13 @@ def check_against_generate(corrector: ModelCorrector, texts: list[str]) -> None:
             ids = engine.codec.encode_chat([{"role": "user", "content": prompt}]).ids
         else:
             ids = engine.codec.encode(prompt, wrap=True).ids
-        assert list(outcome.result.token_ids) == plain(engine, ids, corrector.options.max_new_tokens or 0)
+        corrected.append((ids, outcome.result.token_ids))
         accepted += outcome.result.stats.num_accepted_tokens
     assert accepted > 0
-
-
-PLAIN: dict[tuple[str, tuple[int, ...], int], list[int]] = {}
-
-
-def plain(engine: copyspec.Engine, ids: list[int], limit: int) -> list[int]:
-    """Return the tokens of `model.generate`, cached for the other batch sizes."""
-    key = engine.name, tuple(ids), limit
-    if key not in PLAIN:
-        PLAIN[key] = generated(engine, ids, limit)
-    return PLAIN[key]
-
-
-def generated(engine: copyspec.Engine, ids: list[int], limit: int) -> list[int]:
-    model = engine.model
-    tokens = torch.tensor([ids])
-    out = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=limit, do_sample=False)  # type: ignore[operator]
-    new = out[0, 1:] if model.config.is_encoder_decoder else out[0, len(ids) :]
-    found: list[int] = new.tolist()
-    return found
+    limit = corrector.options.max_new_tokens or 0
+    expected = generated_each(engine.model, [ids for ids, _ in corrected], limit)
+    for ids, tokens in corrected:
+        assert list(tokens) == expected[tuple(ids)]
 
 
 def test_an_encoder_decoder_gets_sentences_behind_a_prefix() -> None:

@@ -51,22 +51,23 @@ class DraftHeads:
         output = getattr(module, "weight", None)
         assert module is not None and isinstance(output, torch.Tensor)
         if self._bound is None or self._bound.output is not output or self._bound.place != _place(output):
-            place, held = _place(output), output
-            output, table = weights_of(self._model)  # an offloaded model keeps them elsewhere
-            vocabulary = self._file.vocabulary
-            vocabulary = None if vocabulary is None else vocabulary.to(output.device)
-            own = self._file.heads.output if isinstance(self._file.heads, FeatureLayer) else None
-            with torch.no_grad():
-                if own is not None:
-                    shared = own.to(output)
-                else:
-                    shared = output.detach() if vocabulary is None else output.detach()[vocabulary].contiguous()
-            if vocabulary is not None and output.device.type == "cpu" and is_compiled(torch.bfloat16):
-                shared = shared.bfloat16()  # half the memory to read for each level of a draft
-            heads = moved(self._file.heads, shared)
-            product = few_row_product(shared)
-            self._bound = _Bound(heads, held, place, shared, product, table, vocabulary)
+            with inference_mode(False), torch.no_grad():  # weights made in inference mode could not be packed
+                self._bound = self._bind(output)
         return self._bound
+
+    def _bind(self, held: torch.Tensor) -> _Bound:
+        output, table = weights_of(self._model)  # an offloaded model keeps them elsewhere
+        vocabulary = self._file.vocabulary
+        vocabulary = None if vocabulary is None else vocabulary.to(output.device)
+        own = self._file.heads.output if isinstance(self._file.heads, FeatureLayer) else None
+        if own is not None:
+            shared = own.to(output)
+        else:
+            shared = output.detach() if vocabulary is None else output.detach()[vocabulary].contiguous()
+        if vocabulary is not None and output.device.type == "cpu" and is_compiled(torch.bfloat16):
+            shared = shared.bfloat16()  # half the memory to read for each level of a draft
+        heads = moved(self._file.heads, shared)
+        return _Bound(heads, held, _place(held), shared, few_row_product(shared), table, vocabulary)
 
     @property
     def depth(self) -> int:
