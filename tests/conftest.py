@@ -4,6 +4,7 @@ deadlines."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import signal
@@ -109,6 +110,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = inspect.signature(pyfuncitem.obj).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in arguments}))
     return True
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # the garbage collector need not visit what was imported, over and over
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
