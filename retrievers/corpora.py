@@ -83,15 +83,16 @@ class Corpora:
                     raise
         return found
 
-    def remove(self, name: str) -> None:
-        """Delete a corpus with its folder; of a symbolic link, only the link. Raises ValueError if there is no such
-        corpus, BlockingIOError while another process writes it."""
+    def remove(self, name: str) -> list[str]:
+        """Delete a corpus; of a symbolic link, only the link. Files that do not belong to it stay with its folder, and
+        their names are returned. Raises ValueError if there is no such corpus, BlockingIOError while another process
+        writes it, and files.IndexFileError for a manifest of another program."""
         path = self._existing(name)
         if path.is_symlink():  # its target belongs to somebody else
             path.unlink()
-            return
+            return []
         try:
-            remove(path)
+            return remove(path)
         except FileNotFoundError:
             raise self._missing(name) from None
 

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from copyspec.filesystem import NotRegularError, flush_folder, locked, open_regu
 
 from .base import Folder
 from .manifest import (
+    FORMAT,
     MANIFEST,
     Entry,
     IndexFileError,
@@ -87,6 +87,13 @@ class Saving:
             return parsed(manifest_bytes(self.folder), self.folder / MANIFEST)
         return None
 
+    def check_manifest(self) -> None:
+        """Raise IndexFileError for a manifest of another program; one of ours may be damaged."""
+        if self.is_there() and FORMAT.encode() not in manifest_bytes(self.folder):
+            raise IndexFileError(
+                f"{os.fspath(self.folder / MANIFEST)!r} is not the manifest of a copyspec index: move it away"
+            )
+
     def commit(self, kind: str, made_with: str = "", facts: Mapping[str, object] | None = None) -> None:
         """Replace the manifest by one of the files written, and remove files that only the previous index used."""
         before = self.before()
@@ -98,6 +105,17 @@ class Saving:
         for name in {entry.name for entry in before.files.values()} - kept if before else ():
             self._remove(name)
         self._remove_leftovers(kept)
+
+    def discard(self) -> list[str]:
+        """Remove the index, and return the names of all other files and folders, which stay."""
+        self.check_manifest()
+        before = self.before()
+        (self.folder / MANIFEST).unlink()  # first, so that an interrupted removal leaves no broken index
+        flush_folder(self.folder)
+        for entry in before.files.values() if before else ():
+            self._remove(entry.name)
+        self._remove_leftovers(set())
+        return sorted({found.name for found in os.scandir(self.folder)} - {LOCK})
 
     def abandon(self) -> None:
         """Remove the new files if they were not committed."""
@@ -122,20 +140,22 @@ class Saving:
 
 @contextlib.contextmanager
 def saving(folder: Folder) -> Iterator[Saving]:
-    """Lock `folder` for writing an index; it is created if missing.
+    """Lock `folder` for writing an index; it is created if missing. Other files in it stay.
 
-    Raises BlockingIOError if another process or thread writes there for longer than LOCK_SECONDS.
+    Raises BlockingIOError if another process or thread writes there for longer than LOCK_SECONDS, ValueError for an
+    empty name, and IndexFileError for a name that is no folder's or a manifest of another program.
     """
-    path = Path(folder)
+    path = _folder(folder)
     with contextlib.ExitStack() as stack:
         while True:
             is_new = not path.exists()
-            path.mkdir(parents=True, exist_ok=True)
+            _make(path)
             with contextlib.suppress(FileNotFoundError):  # the previous holder of the lock removed the folder
                 stack.enter_context(_locked(path))
                 break
         made = Saving(path)
         try:
+            made.check_manifest()
             yield made
         except NotRegularError as error:
             raise IndexFileError(f"the index in {os.fspath(folder)!r} cannot be written: {error}") from None
@@ -147,18 +167,32 @@ def saving(folder: Folder) -> Iterator[Saving]:
                     path.rmdir()
 
 
-def remove(folder: Folder) -> None:
-    """Remove an index with its folder. Readers that have it open are not affected; raises BlockingIOError while
-    somebody writes it."""
-    path = Path(folder)
+def remove(folder: Folder) -> list[str]:
+    """Remove an index, with its folder unless that holds anything else; return the names of what is left in it.
+
+    Readers that have it open are not affected. Raises BlockingIOError while somebody writes it, and IndexFileError for
+    a manifest of another program.
+    """
+    path = _folder(folder)
     with _locked(path):
-        _discard(path / MANIFEST)  # first, so that an interrupted removal leaves no broken index
-        flush_folder(path)
-        for found in path.iterdir():
-            if found.name != LOCK:
-                _discard(found)
-    with contextlib.suppress(OSError):  # not empty: somebody already writes a new one
+        left = Saving(path).discard()
+    with contextlib.suppress(OSError):  # not empty
         path.rmdir()
+    return left
+
+
+def _folder(folder: Folder) -> Path:
+    if not os.fspath(folder):
+        raise ValueError("the folder of an index is '': name one ('.' is the working directory)")
+    return Path(folder)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        kind = "a symbolic link that leads to no folder" if folder.is_symlink() else "not a folder"
+        raise IndexFileError(f"{os.fspath(folder)!r} is {kind}: an index needs a folder of its own") from None
 
 
 @contextlib.contextmanager
@@ -168,13 +202,6 @@ def _locked(folder: Path) -> Iterator[None]:
             yield
     except NotRegularError as error:
         raise IndexFileError(f"the index in {os.fspath(folder)!r} cannot be locked: {error}") from None
-
-
-def _discard(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
 
 
 def _is_part(name: str) -> bool:

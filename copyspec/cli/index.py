@@ -26,6 +26,7 @@ DEFAULT_FOLDER = Path("~/.copyspec/corpora")
 KINDS, SEARCHES = ("bm25", "dense", "hybrid", "tokens"), ("exact", "flat", "hnsw", "ivf")
 
 _BATCH = 256  # texts encoded per step of the progress bar
+_MOST_LISTED = 10  # names in a message
 
 _T = TypeVar("_T")
 
@@ -131,11 +132,21 @@ def remove(
     name: Annotated[str, typer.Argument(help="The corpus.")],
     folder: _Folder = DEFAULT_FOLDER,
 ) -> None:
-    """Delete a corpus."""
+    """Delete a corpus.
+
+    Other files in its folder stay, and are named.
+    """
     from copyspec.retrievers import Corpora
 
-    Corpora(folder.expanduser()).remove(name)
+    left = Corpora(folder.expanduser()).remove(name)
     echo(f"removed {name}")
+    if left:
+        echo(f"left {_listed(left)} in {str(folder / name)!r}, which the index did not write", err=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(map(repr, names[:_MOST_LISTED])) + more
 
 
 def default_folder() -> Path:

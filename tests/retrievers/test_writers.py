@@ -14,6 +14,7 @@ from benchmarks.hostile.writers import at_once, kills
 from copyspec.filesystem import locked
 from copyspec.retrievers import BM25Retriever, Corpora, Datastore, IndexFileError, load_passages, load_retriever
 from copyspec.retrievers.saving import LOCK, saving
+from tests.helpers.commands import run
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
@@ -149,3 +150,46 @@ def test_a_link_to_a_corpus_is_removed_and_not_what_it_leads_to(tmp_path: Path) 
     assert len(corpora.open("linked")[1]) == len(passages(2))
     corpora.remove("linked")
     assert corpora.names() == [] and Corpora(tmp_path / "a").names() == [NAME]
+
+
+def test_removing_an_index_leaves_the_users_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    folder = tmp_path / NAME
+    (folder / "sub").mkdir(parents=True)
+    others = [folder / "notes.txt", folder / "sub" / "thesis.txt", folder / "texts-0123456789ab.json"]
+    for other in others:
+        other.write_text("precious")
+    Corpora(tmp_path).add_bm25(NAME, passages(2))
+    (folder / ".manifest.json.part").write_bytes(b"ha")
+    code, out, err = run(capsys, "index", "remove", NAME, "--dir", str(tmp_path))
+    assert (code, out) == (0, f"removed {NAME}\n")
+    assert (
+        err == f"left 'notes.txt', 'sub', 'texts-0123456789ab.json' in {str(folder)!r}, which the index did not write\n"
+    )
+    assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted(others)
+    assert all(other.read_text() == "precious" for other in others)
+
+
+def test_the_manifest_of_another_program_is_neither_replaced_nor_removed(tmp_path: Path) -> None:
+    manifest = tmp_path / NAME / "manifest.json"
+    manifest.parent.mkdir()
+    manifest.write_text('{"name": "an extension"}')
+    for write in (lambda: BM25Retriever(["a word"]).save(manifest.parent), lambda: Corpora(tmp_path).remove(NAME)):
+        with pytest.raises(IndexFileError, match=r"manifest\.json' is not the manifest of a copyspec index: move it"):
+            write()
+    assert [path.read_text() for path in manifest.parent.iterdir()] == ['{"name": "an extension"}']
+
+
+@posix
+def test_a_folder_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name, said in (("file", "'file' is not a folder"), ("link", "is a symbolic link that leads to no folder")):
+        with pytest.raises(IndexFileError, match=f"{said}: an index needs a folder of its own"):
+            BM25Retriever(["a word"]).save(name)
+    with pytest.raises(ValueError, match="the folder of an index is '': name one"):
+        BM25Retriever(["a word"]).save("")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
