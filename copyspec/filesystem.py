@@ -69,12 +69,14 @@ def replacing(path: Path, *, mode: int = 0o666, lasts: bool = True) -> Iterator[
 
     The caller must hold a lock, since the temporary file has a fixed name; one left by a killed process is
     overwritten. `mode`: permissions of a new file, before the umask. `lasts`: whether the new name must survive a
-    power cut; the content always does.
+    power cut; the content always does. Raises NotRegularError for a link, a folder, a pipe or a device at `path`.
     """
     part = path.with_name(part_name(path.name))
     for each in (path, part):
         if each.is_dir() and not each.is_symlink():
             raise NotRegularError(f"{os.fspath(each)!r} is a folder, where a file is to be written: remove it")
+    with contextlib.suppress(FileNotFoundError):
+        _check_regular(os.lstat(path), path)
     with contextlib.suppress(FileNotFoundError):
         part.unlink()
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, mode)
@@ -91,6 +93,15 @@ def replacing(path: Path, *, mode: int = 0o666, lasts: bool = True) -> Iterator[
         raise
     if lasts:
         flush_folder(path.parent)
+
+
+def link_target(path: Path) -> Path:
+    """The file that a link leads to, or `path` itself. Raises OSError for links in a circle or to nothing."""
+    try:
+        return Path(os.path.realpath(path, strict=path.is_symlink()))
+    except OSError as error:
+        told = f"the symbolic link leads to no file ({error.strerror}): remove it, or name another file"
+        raise OSError(error.errno, told, os.fspath(path)) from error
 
 
 def name_full(error: BaseException, path: Path) -> None:
@@ -206,4 +217,4 @@ def _check_regular(found: os.stat_result, path: Path) -> None:
         raise NotRegularError(
             f"{os.fspath(path)!r} is a symbolic link, which could point anywhere: put the file itself there"
         )
-    raise NotRegularError(f"{os.fspath(path)!r} is not a regular file")
+    raise NotRegularError(f"{os.fspath(path)!r} is not a regular file, and only those are read and replaced")

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from pathlib import Path
 
 from copyspec.engine.spans import Reference
-from copyspec.filesystem import locked, open_regular, replacing
+from copyspec.filesystem import link_target, locked, open_regular, replacing
 from copyspec.forks import at_rest
 from copyspec.json_strings import JSONStrings
 
@@ -100,9 +100,10 @@ class OutputCache:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the cache as JSON, readable only by its owner and atomically replacing an existing file. If two
-        processes save at once, the later one wins. Raises BlockingIOError if another process has been writing for ten
-        seconds."""
-        path = Path(path)
+        processes save at once, the later one wins. A link is kept, and the file it leads to is replaced. Raises
+        BlockingIOError if another process has been writing for ten seconds, and OSError for a link to nothing and for
+        a folder, a pipe or a device."""
+        path = link_target(Path(path))
         with self._lock:
             entries = [[prompt, output] for output, (prompt, _) in self._entries.items()]
         content = {"format": _FORMAT, "namespace": self.namespace, "entries": entries}
@@ -113,8 +114,8 @@ class OutputCache:
     @classmethod
     def load(cls, path: str | os.PathLike[str], namespace: str, **bounds: int) -> OutputCache:
         """The cache saved at `path`. Raises ValueError for a damaged file, one of another namespace, or one far larger
-        than `bounds`; OSError for a link or anything else that is not a regular file."""
-        path = Path(path)
+        than `bounds`; OSError for a link to nothing or anything else that is not a regular file."""
+        path = link_target(Path(path))
         cache = cls(namespace, **bounds)
         try:
             held, entries = _read(path, _FILE_BYTES * cache.max_characters + _ENTRY_BYTES * cache.max_entries)
@@ -149,7 +150,7 @@ def _read(path: Path, most: int) -> tuple[str, list[tuple[str, str]]]:
     """Namespace and entries of a file of at most `most` bytes. Raises ValueError for content that `save` does not
     write."""
     with os.fdopen(open_regular(path), "rb") as file:
-        content = file.read(most + 1)
+        content = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)  # memory for all of it is taken first
     if len(content) > most:
         raise ValueError(f"it has over {most:,} bytes; a larger cache is loaded with max_characters=")
     text = JSONStrings(content.decode("utf-8", "surrogatepass"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from copyspec.filesystem import name_full
+from copyspec.filesystem import link_target, name_full
 
 from .journal import fingerprint, fingerprint_of
 from .standing import (
@@ -33,11 +33,7 @@ def target_of(path: Path) -> Path:
 
     Raises OSError for links in a circle or to nothing, and if what exists there is not a regular file.
     """
-    try:
-        real = Path(os.path.realpath(path, strict=path.is_symlink()))
-    except OSError as error:
-        told = f"the symbolic link leads to no file ({error.strerror}): remove it, or name another file"
-        raise OSError(error.errno, told, os.fspath(path)) from error
+    real = link_target(path)
     if real.exists() and not real.is_file():
         raise OSError(f"{os.fspath(path)!r} is not a regular file, and only those are replaced")
     return real

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from copyspec.engine.call_options import check_options
 from copyspec.engine.output_cache import OutputCache
+from copyspec.filesystem import NotRegularError
 from tests.helpers.texts import engine
 
 
@@ -117,3 +120,26 @@ def test_wrong_arguments_say_what_to_write() -> None:
         OutputCache("")
     with pytest.raises(ValueError, match="max_entries must be an integer >= 1, got 0"):
         OutputCache("a", max_entries=0)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes")
+def test_pipes_are_refused_and_links_kept(tmp_path: Path) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "real.json"
+    os.mkfifo(pipe)
+    for use in (OutputCache("u").save, lambda path: OutputCache.load(path, "u")):
+        with pytest.raises(NotRegularError, match="pipe' is not a regular file"):
+            use(pipe)
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    link.symlink_to(file)
+    with pytest.raises(OSError, match="the symbolic link leads to no file"):
+        OutputCache("u").save(link)
+    file.write_text("old")
+    OutputCache("u").save(link)
+    assert link.is_symlink() and len(OutputCache.load(link, "u")) == len(OutputCache.load(file, "u")) == 0
+    assert sorted(tmp_path.iterdir()) == [link, pipe, file]
+
+
+@pytest.mark.parametrize("bound", [10**9, 2**80])
+def test_large_bounds_take_no_memory(tmp_path: Path, bound: int) -> None:
+    OutputCache("u").save(tmp_path / "c")
+    assert OutputCache.load(tmp_path / "c", "u", max_entries=bound, max_characters=bound).max_entries == bound
