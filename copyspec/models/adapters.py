@@ -18,6 +18,7 @@ from copyspec.models.files import (
     ADAPTER,
     CONFIG,
     GENERATION,
+    TEMPLATE,
     TOKENIZER,
     TOKENIZER_CONFIG,
     WEIGHTS,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TEMPLATE = "chat_template.jinja"
 MAX_ADAPTER = 1 << 30  # bytes of an adapter's weights
 MAX_RANK = 1024
 MAX_ALPHA = 1e6  # those that are trained have up to twice the rank

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from copyspec.models.errors import CodeError, FileError
@@ -28,6 +28,11 @@ MAX_JSON = 64 << 20  # bytes of a configuration; the longest on the hub have abo
 MAX_TOKENIZER = 128 << 20  # bytes of a tokenizer's file; the longest on the hub have about 40 MB
 MAX_REPEATS = 20_000  # layers, blocks, experts; configurations build lists of that length before any weight is read
 
+MAX_TEMPLATE = 1 << 20  # bytes of a chat template; the longest on the hub have about 20 kB
+TEMPLATE = "chat_template.jinja"
+BESIDE_TOKENIZER = {"special_tokens_map.json": MAX_JSON, "added_tokens.json": MAX_JSON, TEMPLATE: MAX_TEMPLATE}
+"""Files that transformers reads with a tokenizer, and their largest size."""
+
 MAX_KEYS, MAX_TOKEN = 2_000, 1_000  # settings of a tokenizer and characters of a token; both have quadratic cost
 
 _REPEATS = re.compile(r"(^|_)(layers?|blocks?|stages|depths?|experts|heads)$")
@@ -41,7 +46,8 @@ Find = Callable[[str], "Path | None"]
 
 
 def check_folder(folder: Path) -> None:
-    """Raise FileError if the folder holds anything but files and folders: reading a pipe or device may never end."""
+    """Raise FileError if the folder holds anything but files and folders, since reading a pipe or device may never end,
+    or a file beside its tokenizer that is too large."""
     for place in (folder, *(folder / below for below in _SUBFOLDERS)):
         for name in os.listdir(place) if place.is_dir() else ():
             try:
@@ -50,6 +56,15 @@ def check_folder(folder: Path) -> None:
                 continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise FileError(f"{name} is not a regular file")
+            limit = BESIDE_TOKENIZER.get(name) if place == folder else MAX_TEMPLATE
+            if limit is not None:
+                check_size(place / name, limit)
+
+
+def check_complete(missing: Iterable[str]) -> None:
+    """Raise FileError if any weight is missing: transformers fills it with random numbers."""
+    if names := sorted(missing):
+        raise FileError(f"it lacks {len(names)} weights, {names[0]!r} for one")
 
 
 def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:

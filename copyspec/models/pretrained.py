@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from copyspec.checks import brief
 from copyspec.forks import at_rest
 from copyspec.models.aliases import ALIASES, install_hint
+from copyspec.models.bounds import bounded
 from copyspec.models.errors import CodeError, FileError, LoadError, first_line, is_path, load_errors, why_not
 from copyspec.models.files import (
     ADAPTER,
+    BESIDE_TOKENIZER,
     CONFIG,
     GENERATION,
     MAX_TOKENIZER,
@@ -29,8 +31,10 @@ from copyspec.models.files import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
+    check_complete,
     check_config,
     check_folder,
+    check_size,
     check_tokenizer,
     code_of,
     is_plain,
@@ -53,10 +57,8 @@ MAX_NAME = 4096  # characters of a name, as of a path on Linux; errors show it w
 
 PROBE = "He goes home."
 
-# Limits on what a configuration may describe. Modules and tensors: the largest mixtures of experts have some 300,000.
-# Elements of tensors: a weight takes at least one bit of the file and is counted twice (when created and when read);
-# computed tables such as position tables are not in the file.
-MAX_PARTS, MAX_COMPUTED, ELEMENTS_PER_BYTE = 1_000_000, 1 << 28, 2 * 8
+UNREAD = "pooler."
+"""Weights that a bare encoder may lack: embeddings are made of its hidden states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,12 @@ class Pretrained:
         more: Mapping[str, Any] | None = None,
     ) -> PreTrainedModel:
         """Load the model; `kind` is one of transformers' `AutoModel...` classes. Weights must be safetensors; pickles
-        are read only with `trust_remote_code`. `more`: checked options of `from_pretrained`."""
+        are read only with `trust_remote_code`. `more`: checked options of `from_pretrained`. Raises LoadError if any
+        weight is missing."""
         with self._one_line_errors():
             size = self._check_weights()
-            with _bounded(size):
-                model: PreTrainedModel = kind.from_pretrained(
+            with bounded(size):
+                model, found = kind.from_pretrained(
                     self.place,
                     config=config,
                     revision=self.revision,
@@ -122,9 +125,12 @@ class Pretrained:
                     use_safetensors=None if self.trust_remote_code else True,
                     dtype=dtype,
                     device_map=device_map,
+                    output_loading_info=True,
                     **{**self.hub, **(more or {})},
                 )
-        return model
+            check_complete(key for key in found["missing_keys"] if not key.startswith(UNREAD))
+        loaded: PreTrainedModel = model
+        return loaded
 
     def tokenizer(self, missing: str | None = None) -> PreTrainedTokenizerBase:
         """Load the tokenizer. `missing`: the beginning of the error message."""
@@ -245,6 +251,10 @@ class Pretrained:
         if self.trust_remote_code:
             return {}
         check_pipeline(optional_json(self._find, TOKENIZER, limit=MAX_TOKENIZER))
+        if not os.path.isdir(self.place):  # in a folder they are checked already
+            for name, limit in BESIDE_TOKENIZER.items():
+                if (path := self._find(name)) is not None:
+                    check_size(path, limit)
         for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):
             name = given.get("tokenizer_class")
             # transformers would accept any of its class names, including models that load themselves.
@@ -347,34 +357,3 @@ class _Questions:
 
 
 _QUESTIONS = _Questions()
-
-
-@contextmanager
-def _bounded(size: int | None) -> Iterator[None]:
-    """Abort the construction of a model that has more parts than its weights can fill. `size`: bytes of the weights, if
-    known."""
-    from torch.nn.modules import module
-
-    most = None if size is None else MAX_COMPUTED + ELEMENTS_PER_BYTE * size
-    thread, parts, elements = threading.get_ident(), 0, 0
-
-    def count(_module: torch.nn.Module, name: str, part: torch.nn.Module | torch.Tensor | None) -> None:
-        nonlocal parts, elements
-        if threading.get_ident() != thread or part is None:
-            return
-        parts += 1
-        elements += getattr(part, "numel", int)()
-        if parts > MAX_PARTS:
-            raise FileError(f"{CONFIG} describes a model of more than {MAX_PARTS:,} parts")
-        if most is not None and elements > most:
-            raise FileError(f"{CONFIG} describes more weights than its {size:,} bytes can hold (as far as {name})")
-
-    register: tuple[Callable[..., Any], ...] = (
-        module.register_module_module_registration_hook,
-        module.register_module_parameter_registration_hook,
-        module.register_module_buffer_registration_hook,
-    )
-    with ExitStack() as stack:
-        for each in register:
-            stack.callback(each(count).remove)
-        yield

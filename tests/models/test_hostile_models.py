@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,15 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import copyspec
 from benchmarks.hostile import models as hostile_models
 from benchmarks.hostile.kinds import Change, code, edit, files, some_of_each, weights
 from benchmarks.hostile.numbers import numbers
 from benchmarks.hostile.texts import TEMPLATES, tokenizers
+from copyspec.models.bounds import bounded as bounded_model
 from copyspec.models.files import is_plain
 from copyspec.models.loading import ModelChoice, load_model
-from copyspec.models.pretrained import Pretrained, _bounded
+from copyspec.models.pretrained import Pretrained
 from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.retrievers import Corpora, HuggingFaceEmbedder, split_passages
 from copyspec.retrievers import Document as Text
@@ -139,14 +142,45 @@ def test_absurd_values_are_load_errors(honest: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_is_no_larger_than_its_weights() -> None:
-    import torch
-
-    with pytest.raises(ValueError, match="more weights than its 100 bytes can hold"), _bounded(100):
+    with pytest.raises(ValueError, match="more weights than its 100 bytes can hold"), bounded_model(100):
         torch.nn.Linear(1 << 15, 1 << 15, device="meta")
     torch.nn.Linear(1 << 15, 1 << 15, device="meta")
-    with _bounded(1 << 27):  # a bit per weight, for weights registered when created and when read
+    with bounded_model(1 << 27):  # a bit per weight, for weights registered when created and when read
         layer = torch.nn.Linear(1 << 15, 1 << 15, bias=False, device="meta")
         layer.weight = torch.nn.Parameter(layer.weight.detach())
+
+
+@pytest.mark.parametrize(
+    ("kept", "lacks"),
+    [
+        (
+            lambda name: "layers.0.self_attn.q_proj" not in name,
+            r"lacks 1 weights, 'model\.layers\.0\.self_attn\.q_proj",
+        ),
+        (lambda name: "norm" not in name, r"lacks 5 weights, 'model\.layers\.0\.input_layernorm\.weight' for one"),
+        (lambda name: False, r"lacks \d+ weights"),
+    ],
+)
+def test_weights_that_are_missing_are_not_made_up(kept: Callable[[str], bool], lacks: str, folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    tensors = {name: tensor for name, tensor in load_file(path).items() if kept(name)}
+    save_file(tensors or {"x": torch.ones(1)}, path, metadata={"format": "pt"})
+    with pytest.raises(copyspec.LoadError, match=lacks):
+        load_model(ModelChoice(str(folder), device="cpu"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "additional_chat_templates/a.jinja"],
+)
+def test_files_beside_the_tokenizer_have_a_largest_size(name: str, folder: Path) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).touch()
+    os.truncate(folder / name, 20 << 30)
+    with pytest.raises(copyspec.LoadError, match=rf"{Path(name).name} has more than \d+ MB"):
+        Pretrained(str(folder)).tokenizer()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +274,7 @@ def test_an_index_chooses_no_encoder(
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_chat_templates_are_bounded(name: str, tmp_path: Path) -> None:
+def test_chat_templates_arebounded_model(name: str, tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = TEMPLATES[name].replace("CANARY", str(tmp_path / "ran"))
     try:
