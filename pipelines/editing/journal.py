@@ -31,6 +31,9 @@ system at once, where it survives a killed process."""
 _MOST_BYTES, _MOST_HEADER = 1 << 26, 1 << 20
 """Maximum bytes of a line, and of the first line. A segment, even one that a model reads whole, has a thousandth."""
 
+_MOST_VALUE = 1000
+"""Maximum characters of a value in the first line. Longer ones, such as a list of words, are stored as a hash."""
+
 _KEY_BYTES = 16
 _HEAD_BYTES = 8  # leading bytes of a key, which the index in memory holds
 
@@ -55,7 +58,7 @@ class Journal:
         journal; BlockingIOError if another process is writing it.
         """
         self.path = path
-        self.identity = json.loads(json.dumps(identity))
+        self.identity = _shortened(json.loads(json.dumps(identity)))
         self._file = _opened(path)
         self._heads = self._places = np.zeros(0, dtype=np.uint64)
         self.is_done = False
@@ -65,7 +68,7 @@ class Journal:
             _lock(self._file, path)
             if not self._goes_on(resume):
                 self._file.truncate(0)
-                self._append({"copyspec-journal": _VERSION, **self.identity})
+                self._write(self._first_line)
         except BaseException:
             self._file.close()
             raise
@@ -136,9 +139,16 @@ class Journal:
             self.path.unlink()
 
     def _append(self, record: Mapping[str, object]) -> None:
+        self._write(_line(record))
+
+    def _write(self, line: bytes) -> None:
         # One write per line. The file is opened for appending, so it goes to the end wherever the last read was.
-        self._file.write(json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")
+        self._file.write(line)
         self._file.flush()
+
+    @property
+    def _first_line(self) -> bytes:
+        return _line({"copyspec-journal": _VERSION, **self.identity})
 
     def _goes_on(self, resume: bool | None) -> bool:
         """Whether the existing journal is continued; raises if it may neither be used nor be lost."""
@@ -184,11 +194,11 @@ class Journal:
         self._places = np.frombuffer(places, dtype=np.uint64)[order] if places else found
 
     def _header(self) -> dict[str, object] | None:
-        """The first line; None if the file is empty or the line is incomplete."""
+        """The first line; None if the file is empty or holds only the beginning of that line, written by this run."""
         self._file.seek(0)
         first = self._file.readline(_MOST_HEADER)
         if not first.endswith(b"\n"):
-            if first and not b'{"copyspec-journal":'.startswith(first[:20]):
+            if not self._first_line.startswith(first):
                 raise self._no_journal()
             return None
         try:
@@ -198,7 +208,7 @@ class Journal:
             raise self._no_journal() from None
         if version != _VERSION:
             raise JournalError(f"{os.fspath(self.path)!r} was written by another version of copyspec: delete it")
-        return header
+        return _shortened(header)
 
     def _check(self, header: Mapping[str, object]) -> None:
         for name in dict.fromkeys([*self.identity, *header]):
@@ -224,6 +234,19 @@ def fingerprint(path: Path) -> str:
 def fingerprint_of(data: bytes) -> str:
     """The same hash of bytes in memory."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _shortened(identity: Mapping[str, object]) -> dict[str, object]:
+    """The identity with long values replaced by their beginning and hash."""
+    made = dict(identity)
+    for name, value in identity.items():
+        if len(text := value if isinstance(value, str) else json.dumps(value)) > _MOST_VALUE:
+            made[name] = f"{text[:80]}... ({len(text)} characters, hash {_key(text).hex()})"
+    return made
+
+
+def _line(record: Mapping[str, object]) -> bytes:
+    return json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
 def _key(text: str) -> bytes:

@@ -113,6 +113,37 @@ def test_journals_of_other_runs_are_refused(tmp_path: Path) -> None:
         assert path.read_text() == text
 
 
+def test_a_long_list_of_words_loses_no_outcome(tmp_path: Path) -> None:
+    path, words = tmp_path / "j", repr(tuple(f"word{number}" for number in range(80_000)))
+    with journal(path, resume=None, guards=words) as first:
+        first.add("He go.", Outcome("He goes."))
+    with pytest.raises(JournalError, match="left by an interrupted run"):
+        journal(path, resume=None, guards=words)
+    with pytest.raises(JournalError, match=r"another run: guards was .*\.\.\. \(1028890 characters, hash"):
+        journal(path, guards=words.replace("word7", "word"))
+    with journal(path, guards=words) as again:
+        assert again.get("He go.") == OUTCOMES["He go."]
+    header, record = path.read_bytes().splitlines()
+    long = {**json.loads(header), "guards": "x" * 2000}
+    path.write_bytes(json.dumps(long).encode() + b"\n" + record + b"\n")  # as earlier versions wrote it
+    with journal(path, guards="x" * 2000) as earlier:
+        assert len(earlier) == 1
+
+
+@pytest.mark.parametrize("content", [b'{"copyspec-journal":', b'{"c', b'{"copyspec-journal":1,"model":"a"}'])
+def test_only_the_beginning_of_the_own_first_line_is_replaced(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(content)
+    with journal(path, resume=None) as cut:
+        assert len(cut) == 0
+    for foreign in (content + b" my text", content + b"x" * (1 << 20), content + b"x" * (1 << 20) + b"\n"):
+        path.write_bytes(foreign)
+        for resume in (None, False, True):
+            with pytest.raises(JournalError, match="is not a journal, but must be one: move it away"):
+                journal(path, resume=resume)
+        assert path.read_bytes() == foreign
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     with journal(tmp_path / "j", resume=False), pytest.raises(BlockingIOError, match="another process is working"):
