@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,7 +42,7 @@ def list_models(context: typer.Context) -> None:
         echo(f"\nConverted models in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:")
         for folder, bytes_ in kept:
             is_old = folder.name not in current and any(folder.name.startswith(f"{name}-") for name in ALIASES)
-            echo(f"{bytes_ / 1e6:>15.0f} MB  {folder.name}{'  (of another version of copyspec)' if is_old else ''}")
+            echo(f"{bytes_ / 1e6:>15.0f} MB  {_name(folder)}{'  (of another version of copyspec)' if is_old else ''}")
     try:
         chosen = choose_default()
     except LoadError:
@@ -74,15 +75,22 @@ def remove(
     from copyspec.models.cache import remove as remove_folder
 
     kept = [folder for folder, _ in made()]
+    removed = dict[Path, None]()
     for name in names:
         pattern = re.compile(rf"{re.escape(name)}-[0-9a-f]{{16}}(-\d+)?")
         chosen = [each for each in kept if each.name == name or (name in ALIASES and pattern.fullmatch(each.name))]
         if not chosen:
-            there = ", ".join(folder.name for folder in kept) or "nothing"
+            there = ", ".join(_name(folder) for folder in kept) or "nothing"
             raise UsageError(f"{name!r} is not in the cache, which holds {there}")
-        for folder in chosen:
-            remove_folder(folder)
-            echo(f"removed {folder}", err=True)
+        removed |= dict.fromkeys(chosen)
+    for folder in removed:
+        remove_folder(folder)
+        echo(f"removed {folder}", err=True)
+
+
+def _name(folder: Path) -> str:
+    """The name of a folder of the cache on one line, whatever characters it has."""
+    return folder.name if folder.name.isprintable() else repr(folder.name)
 
 
 def _below(line: str) -> None:

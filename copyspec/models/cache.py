@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from copyspec.filesystem import flush_folder, locked, replacing
+from copyspec.filesystem import flush_folder, locked, open_regular, replacing
+from copyspec.models.errors import expanded
+from copyspec.models.files import is_plain
 
 logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "COPYSPEC_CACHE"
 MANIFEST = "copyspec-files.json"
+MAX_MANIFEST = 1 << 20  # bytes; a model of hundreds of files has some tens of kB
 
 LOCK_SECONDS = 1800.0
 """How long a process waits while another one creates the folder: a model of some gigabytes takes minutes."""
@@ -32,11 +37,12 @@ _UNWRITABLE = frozenset(
 
 
 def cache_folder() -> Path:
-    """The cache folder: $COPYSPEC_CACHE, else `copyspec` in the user's cache folder."""
+    """The cache folder: $COPYSPEC_CACHE, else `copyspec` in the user's cache folder. Raises OSError for the home of
+    an unknown user."""
     if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "copyspec"
+        return expanded(chosen, CACHE_VARIABLE)
+    variable = "XDG_CACHE_HOME"
+    return expanded(os.environ.get(variable) or "~/.cache", variable) / "copyspec"
 
 
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
@@ -61,7 +67,7 @@ def check_writable() -> None:
             pass
 
 
-@contextmanager
+@contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
@@ -79,7 +85,10 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
     with locked(folder.with_name(f".{folder.name}.lock"), f"the model {folder.name!r}", wait=LOCK_SECONDS):
         if is_whole(folder):
             return
-        if folder.exists():
+        if os.path.lexists(folder):
+            if folder.is_symlink() or not folder.is_dir():
+                kind = "link" if folder.is_symlink() else "file"
+                raise FileExistsError(f"{os.fspath(folder)!r} is a {kind}, where a model is to be kept: remove it")
             logger.warning("%s is damaged or incomplete; creating it again", folder)
         _remove_leftovers(folder)
         scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".new", dir=folder.parent))
@@ -96,14 +105,25 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
 def made() -> list[tuple[Path, int]]:
     """The finished folders of the cache, including damaged ones, sorted by name, with their size in bytes."""
     found = sorted(path.parent for path in (cache_folder() / "models").glob(f"*/{MANIFEST}"))
-    return [(folder, sum(path.stat().st_size for path in folder.iterdir())) for folder in found]
+    return [(folder, _size(folder)) for folder in found]
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    with contextlib.suppress(OSError):  # what cannot be read can still be listed, and removed
+        for path in folder.iterdir():
+            size += os.lstat(path).st_size
+    return size
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder of the cache; it is created again when needed. Raises OSError on failure."""
+    """Remove a folder of the cache, or the link to one; it is created again when needed. Raises OSError on failure."""
     with locked(folder.with_name(f".{folder.name}.lock"), f"the model {folder.name!r}", wait=LOCK_SECONDS):
         _remove_leftovers(folder)
-        shutil.rmtree(folder)
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            shutil.rmtree(folder)
 
 
 def is_whole(folder: Path) -> bool:
@@ -113,14 +133,28 @@ def is_whole(folder: Path) -> bool:
     loading it.
     """
     try:
-        noted: dict[str, list[object]] = json.loads((folder / MANIFEST).read_bytes())["files"]
-        for name, (digest, *stamp) in noted.items():
-            path = folder / name
-            if stamp != _stamp(path) and digest != _digest(path):
-                return False
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        noted = _noted(folder)
+        return bool(noted) and all(_is_same(folder, name, *entry) for name, entry in noted.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
-    return bool(noted)
+
+
+def _noted(folder: Path) -> dict[str, list[object]]:
+    with os.fdopen(open_regular(folder / MANIFEST), "rb") as file:
+        content = file.read(MAX_MANIFEST + 1)
+    if len(content) > MAX_MANIFEST:
+        raise ValueError(f"{MANIFEST} has more than {MAX_MANIFEST >> 20} MB")
+    noted: dict[str, list[object]] = json.loads(content)["files"]
+    return noted
+
+
+def _is_same(folder: Path, name: str, digest: object, *stamp: object) -> bool:
+    if not is_plain(name) or len(Path(name).parts) > 1:
+        return False
+    found = os.lstat(folder / name)
+    if not stat.S_ISREG(found.st_mode) or stamp[:1] != (found.st_size,):
+        return False
+    return list(stamp) == _stamp(found) or digest == _digest(folder / name)
 
 
 def _write_manifest(folder: Path) -> None:
@@ -128,22 +162,26 @@ def _write_manifest(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        noted[path.name] = [_digest(path), *_stamp(path)]
+        noted[path.name] = [_digest(path), *_stamp(os.lstat(path))]
     with replacing(folder / MANIFEST) as manifest:
         manifest.write(json.dumps({"files": noted}, indent=1).encode())
 
 
-def _stamp(path: Path) -> list[object]:
-    found = path.stat()
+def _stamp(found: os.stat_result) -> list[object]:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def _digest(path: Path) -> str:
     digest = hashlib.blake2b(digest_size=32)
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
+    with os.fdopen(open_regular(path), "rb") as file:
+        hash_into(digest, file)
     return digest.hexdigest()
+
+
+def hash_into(digest: hashlib._Hash | hashlib.blake2b, file: BinaryIO) -> None:
+    """Add the content of a file to a digest, in blocks: models have gigabytes."""
+    while block := file.read(_BLOCK):
+        digest.update(block)
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from copyspec.checks import is_panic
+from copyspec.checks import brief, is_panic
 
 
 class LoadError(OSError):
@@ -41,6 +41,16 @@ def load_errors(say: Callable[[BaseException], str], *, but: type[Exception] = L
 def is_path(name: str) -> bool:
     """Whether a name has the form of a path and cannot be a hub id."""
     return name.startswith((".", "/", "~")) or Path(name).is_absolute()
+
+
+def expanded(name: str, what: str) -> Path:
+    """The path with its `~` replaced. Raises FileNotFoundError, which names `what`, for the home of an unknown user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise FileNotFoundError(
+            f"{what} is {brief(name)}, and that home folder is not known; give the whole path"
+        ) from None
 
 
 def why_not(name: str, error: BaseException) -> str:
