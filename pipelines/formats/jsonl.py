@@ -10,11 +10,17 @@ from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal
 from ..edits.diff import apply
+from .json_values import dumped, halves
 from .reading import changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 
 # Numbers are skipped, not converted: one with a million digits takes minutes, or is refused by the interpreter.
 _DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)
+# Of the edits in a record only numbers that can be positions are converted.
+_EDITS_DECODER = JSONDecoder(
+    parse_int=lambda digits: int(digits) if len(digits) < 10 else -1, parse_float=lambda digits: None
+)
+_ADDED = ("corrected", "edits")
 _SPACE = " \t\r\n"
 _MARK = "\ufeff"
 
@@ -24,7 +30,16 @@ class _Record:
     line: str
     field: str | None = None  # None: nothing to write
     values: tuple[tuple[str, int, int], ...] = ()  # key, and start and end of its value in the line
-    end: int = 0  # position of the closing brace
+
+    @property
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Start and end of each key's value; the last one if a key is repeated."""
+        return {key: (start, end) for key, start, end in self.values}
+
+    def source(self, key: str | None) -> str:
+        """The JSON of a key's value."""
+        start, end = self.places[str(key)]
+        return self.line[start:end]
 
 
 class JSONLinesFormat:
@@ -32,25 +47,33 @@ class JSONLinesFormat:
 
     A corrected record gets two more fields, `corrected` (the whole text) and `edits` (a list of `start`, `end`, `orig`,
     `corr`, in characters of the value); the rest of the line is kept. Unchanged records get them only with
-    `every_record`. With `in_place` the field itself is replaced and nothing is added.
+    `every_record`. With `in_place` the field itself is replaced and nothing is added. A record that has one of the two
+    fields already is refused, unless copyspec wrote them for the same text: nothing of the user's is overwritten.
     """
 
     def __init__(
         self, field: str = "text", *, in_place: bool = False, every_record: bool = False, encoding: str = "utf-8"
     ) -> None:
+        """Raises ValueError for a field that would be overwritten, unless `in_place`."""
+        if field in _ADDED and not in_place:
+            raise ValueError(
+                f"field={field!r} is where corrections are written: rename it in the file, or overwrite it with "
+                "in_place=True (gec --untracked)"
+            )
         self.field = field
         self.in_place = in_place
         self.every_record = every_record
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        is_first = True
+        is_first, number = True, 1
         for line in read_lines(stream, self.encoding):
             if is_blank(line.lstrip(_MARK)):
                 yield Part("", carried=_Record(line))
-                continue
-            yield self._part(line, is_first=is_first)
-            is_first = False
+            else:
+                yield self._part(line, number, is_first=is_first)
+                is_first = False
+            number += line.endswith(("\n", "\r"))
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         record = part.carried
@@ -68,7 +91,7 @@ class JSONLinesFormat:
         except FormatError:
             return encode(_with_fields(record, fields, escape=True), self.encoding)
 
-    def _part(self, line: str, *, is_first: bool) -> Part:
+    def _part(self, line: str, number: int, *, is_first: bool) -> Part:
         try:
             record, text = _scan(line, self.field)
         except (JSONDecodeError, IndexError, RecursionError) as error:
@@ -81,6 +104,11 @@ class JSONLinesFormat:
             if is_first:
                 raise FormatError(f"the first record {what}: name the field")
             return Part("", refused=(Refusal("field", what),), carried=_Record(line))
+        refusal = halves(text, record.source(self.field))
+        if refusal is None and not self.in_place:
+            refusal = _taken(record, text, number)
+        if refusal is not None:
+            return Part("", refused=(refusal,), carried=_Record(line))
         segments, refused = segments_of(text)
         return Part(text, segments, refused, record)
 
@@ -106,7 +134,7 @@ def _scan(line: str, field: str) -> tuple[_Record, object]:
         at = _after_space(line, end)
     if line[at + 1 :].strip():
         raise JSONDecodeError("more text after the object", line, at + 1)
-    return _Record(line, field, tuple(values), at), text
+    return _Record(line, field, tuple(values)), text
 
 
 def _after_space(line: str, at: int) -> int:
@@ -121,15 +149,44 @@ def _after(line: str, at: int, char: str) -> int:
     return at + 1
 
 
+def _taken(record: _Record, text: str, number: int) -> Refusal | None:
+    """The refusal of a record whose added fields are not what copyspec wrote for `text`; None if they are, or for a
+    record without them."""
+    held = [key for key in _ADDED if key in record.places]
+    if not held:
+        return None
+    if len(held) == len(_ADDED):
+        corrected, edits = (_EDITS_DECODER.decode(record.source(key)) for key in _ADDED)
+        if _corrected(text, edits) == corrected:
+            return None
+    what = f"line {number} holds {' and '.join(map(repr, held))} that copyspec did not write for its {record.field!r}"
+    return Refusal("field", f"{what}: rename them, or overwrite the text with in_place=True (gec --untracked)")
+
+
+def _corrected(text: str, edits: object) -> object:
+    """The text with the edits of a record made; None if they are not edits of this text."""
+    made = []
+    for each in edits if isinstance(edits, list) else [None]:
+        start, end, corr = map(each.get, ("start", "end", "corr")) if isinstance(each, dict) else (None, None, None)
+        if type(start) is not int or type(end) is not int or not isinstance(corr, str):
+            return None
+        edit = Edit(start, end, corr)
+        if each != _edit_fields(text, edit):
+            return None
+        made.append(edit)
+    try:
+        return apply(text, made)
+    except ValueError:
+        return None
+
+
 def _with_fields(record: _Record, fields: dict[str, object], *, escape: bool) -> str:
     """Replace the values of existing keys, and add new fields after them."""
-    places = {key: (start, end) for key, start, end in record.values}
-    added = "".join(
-        f"{', ' if places or i else ''}{json.dumps(key)}: {json.dumps(value, ensure_ascii=escape)}"
-        for i, (key, value) in enumerate((key, value) for key, value in fields.items() if key not in places)
-    )
-    last = max((end for _, end in places.values()), default=record.end)
-    splices = [(*places[key], json.dumps(value, ensure_ascii=escape)) for key, value in fields.items() if key in places]
+    places, source = record.places, record.source(record.field)
+    written = {key: dumped(value, source, escape=escape) for key, value in fields.items()}
+    added = "".join(f", {json.dumps(key)}: {value}" for key, value in written.items() if key not in places)
+    last = max(end for _, end in places.values())
+    splices = [(*places[key], value) for key, value in written.items() if key in places]
     return apply(record.line, [*(Edit(*splice) for splice in sorted(splices)), Edit(last, last, added)])
 
 

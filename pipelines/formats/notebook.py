@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply
+from .json_values import dumped, halves
 from .markdown import blocks
 from .reading import changed, check_encoding, encode, lines_of
 from .whole import whole
@@ -52,7 +52,7 @@ class NotebookFormat:
         escapes = "\\u" in raw.text and raw.text.isascii()
         out, at = [], 0
         for first, last, new in _rewritten(raw.strings, edits):
-            out += [raw.text[at:first], json.dumps(new, ensure_ascii=escapes)]
+            out += [raw.text[at:first], dumped(new, raw.text[first:last], escape=escapes)]
             at = last
         return encode("".join([*out, raw.text[at:]]), self.encoding)
 
@@ -76,6 +76,9 @@ def _rewritten(strings: Sequence[tuple[int, int, str]], edits: Sequence[Edit]) -
 
 
 def _part(text: str, raw: _Raw) -> Part:
+    for first, last, said in raw.strings:
+        if (refusal := halves(said, raw.text[first:last])) is not None:
+            return Part(text, refused=(refusal,), carried=raw)
     segments: list[Segment] = []
     refused: list[Refusal] = []
     at = 0

@@ -39,7 +39,7 @@ JSONL = {
     "odd spacing": b'\t{ "id" :1 ,"text":"He go" }  \r\n\r\n{"text":"x y"}',
     "escapes": b'{"text": "caf\\u00e9 \\"teh\\" \\ud83d\\ude00 \\/", "n": 1e5}\n',
     "raw unicode": '{"text": "café teh “x”", "ключ": null}\n'.encode(),
-    "duplicate keys": b'{"text": "a go", "text": "teh b", "corrected": 1}\n',
+    "duplicate keys": b'{"text": "a go", "text": "teh b", "x": 1}\n',
     "broken lines": b'{"text": "He go"}\n{"text": oops}\n[1, 2]\n"text"\n{"text": 5}\n{}\n{"text": "a"} {}\n{"t',
     "lone surrogate": b'{"text": "a \\ud800 b"}\n',
     "bad bytes": b'{"text": "He go"}\n{"text": "caf\xe9", "x": 1}\n',
@@ -73,16 +73,76 @@ def test_json_lines_get_two_more_fields() -> None:
 
 
 def test_json_lines_may_be_complete_or_changed_in_place() -> None:
-    data = b'{"text": "teh \\u00e9", "id": 1}\n{"id": 2, "text": "fine"}\n{"text": "", "corrected": "old"}\n'
+    data = b'{"text": "teh \\u00e9", "id": 1}\n{"id": 2, "text": "fine"}\n{"text": "", "edits": [], "corrected": ""}\n'
     complete = run(format_of("x.jsonl", options=FormatOptions(every_record=True)), data)[0].splitlines()
     assert json.loads(complete[1]) == {"id": 2, "text": "fine", "corrected": "fine", "edits": []}
-    assert complete[2] == b'{"text": "", "corrected": "", "edits": []}'
+    assert complete[2] == b'{"text": "", "edits": [], "corrected": ""}'
     assert run(format_of("x.jsonl", options=FormatOptions(in_place=True)), data)[0] == data.replace(b"teh", b"the")
 
 
 def test_json_lines_use_the_last_of_two_equal_keys() -> None:
     written, _ = run(format_of("x.jsonl"), JSONL["duplicate keys"])
-    assert written.startswith(b'{"text": "a go", "text": "teh b", "corrected": "the b", "edits": [')
+    assert written.startswith(b'{"text": "a go", "text": "teh b", "x": 1, "corrected": "the b", "edits": [')
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_json_lines_written_by_copyspec_are_read_again(line_end: str) -> None:
+    form = format_of("x.jsonl")
+    data = f'{{"text": "café teh\\n\\nteh, \\udc80", "id": 1}}{line_end}{{"text": "fine"}}'.encode()
+    written, refused = run(form, data)
+    assert b"caf\xc3\xa9 the" in written and json.loads(written.splitlines()[0])["edits"][0]["corr"] == "the"
+    assert [refusal.reason for refusal in refused] == ["encoding"]
+    again = run(form, written)
+    assert again[0] == written and [refusal.reason for refusal in again[1]] == ["encoding"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"edits": ["mine"], "corrected": "human gold"},
+        {"corrected": "human gold"},
+        {"edits": []},
+        {"edits": [], "corrected": "human gold"},
+        {"edits": [{"start": 0, "end": 3, "orig": "teh", "corr": "the", "by": "me"}], "corrected": "the boat"},
+        {"edits": [{"start": 0, "end": 2, "orig": "teh", "corr": "the"}], "corrected": "theh boat"},
+        {"edits": [{"start": -8, "end": 3, "orig": "teh", "corr": "the"}], "corrected": "the boat"},
+        {"edits": [{"start": 10**30, "end": 1.5, "orig": "teh", "corr": "the"}], "corrected": "the boat"},
+    ],
+)
+def test_json_lines_keep_fields_of_the_user(fields: dict[str, object]) -> None:
+    data = f'{{"text": "teh x"}}\n\n{json.dumps({"text": "teh boat", **fields})}\n'.encode()
+    written, refused = run(format_of("x.jsonl"), data)
+    assert written.splitlines()[1:] == data.splitlines()[1:] and b'"corr": "the"' in written
+    (refusal,) = refused
+    names = " and ".join(map(repr, sorted(fields)))
+    assert refusal.reason == "field" and f"line 3 holds {names} that copyspec did not write" in refusal.detail
+    assert run(format_of("x.jsonl", options=FormatOptions(in_place=True)), data)[0].count(b'"text": "the ') == 2
+
+
+@pytest.mark.parametrize("field", ["corrected", "edits"])
+def test_json_lines_do_not_overwrite_their_source(field: str) -> None:
+    with pytest.raises(ValueError, match=f"field='{field}' is where corrections are written"):
+        format_of("x.jsonl", options=FormatOptions(field=field))
+    form = format_of("x.jsonl", options=FormatOptions(field=field, in_place=True))
+    assert run(form, f'{{"{field}": "teh"}}'.encode())[0] == f'{{"{field}": "the"}}'.encode()
+
+
+ESCAPED = '"é teh boat.\\n\\nBad \\udc80 here, \\ud800."'
+HALVES = {
+    "x.jsonl": f'{{"text": {ESCAPED}}}',
+    "x.ipynb": f'{{"cells": [{{"cell_type": "markdown", "source": {ESCAPED}}}]}}',
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_escaped_halves_of_characters_stay_escaped(name: str) -> None:
+    data, form = HALVES[name].encode(), format_of(name, options=FormatOptions(in_place=True))
+    assert run(form, data)[0] == data.replace(b"teh", b"the")
+    raw = data.replace(b"\\ud800", b"").replace(b"\\udc80", b"\x80")
+    assert run(form, raw)[0] == raw.replace(b"teh", b"the")
+    both = data.replace(b"here", b"\x80")
+    written, refused = run(form, both)
+    assert written == both and "beside escapes" in refused[0].detail
 
 
 def test_json_lines_count_what_they_cannot_read() -> None:
