@@ -18,6 +18,9 @@ from copyspec.models.files import (
     ADAPTER,
     CONFIG,
     GENERATION,
+    MAX_JSON,
+    MAX_TEMPLATE,
+    MAX_TOKENIZER,
     TEMPLATE,
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -37,7 +40,12 @@ MAX_RANK = 1024
 MAX_ALPHA = 1e6  # those that are trained have up to twice the rank
 
 _NAMED = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-_OTHER_KINDS = ("use_dora", "use_qalora", "fan_in_fan_out", "alora_invocation_tokens", "rank_pattern", "alpha_pattern")
+_OTHER_KINDS = (
+    "use_dora", "use_qalora", "fan_in_fan_out", "alora_invocation_tokens", "rank_pattern", "alpha_pattern",
+    "layer_replication", "modules_to_save",
+)  # fmt: skip
+_COPIED = {GENERATION: MAX_JSON, TOKENIZER: MAX_TOKENIZER, TOKENIZER_CONFIG: MAX_JSON, TEMPLATE: MAX_TEMPLATE}
+"""Files of the base that go with the merged weights, and their largest size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +107,19 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     from safetensors.torch import save_file
 
     low_rank = read_adapter(adapter)
+    others, config = copied(base, adapter), read_json(base / CONFIG)
+    if config.get("quantization_config"):
+        raise FileError(f"the base's {CONFIG} has a quantization_config; merge a base without one, or use peft")
     parts = dict(low_rank.parts)
     logger.warning("merging the adapter %s into its base, once; this takes some seconds", adapter.name)
     merged = {}
     with safe_open(base / WEIGHTS, framework="pt") as weights:
         for name in weights.keys():  # noqa: SIM118
-            weight = weights.get_tensor(name).float()
+            held = weights.get_tensor(name)
+            weight = held.float()
             if name in parts:
+                if not held.is_floating_point():
+                    raise FileError(f"the adapter changes {name!r}, of which the base has integers: {held.dtype}")
                 a, b = (part.float() for part in parts.pop(name))
                 if weight.shape != (b.shape[0], a.shape[1]):
                     wanted = f"{b.shape[0]} x {a.shape[1]}"
@@ -117,12 +131,21 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     if parts:
         raise FileError(f"the adapter changes {next(iter(parts))!r}, which its base does not have")
     save_file(merged, folder / WEIGHTS, metadata={"format": "pt"})
-    config = read_json(base / CONFIG) | {"dtype": str(torch.float32).removeprefix("torch.")}
+    config |= {"dtype": str(torch.float32).removeprefix("torch.")}
     (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    for name in (GENERATION, TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
+    for source in others:
+        shutil.copyfile(source, folder / source.name)
+
+
+def copied(base: Path, adapter: Path) -> list[Path]:
+    """The files that `merge` copies. Raises FileError if one is too large."""
+    found = []
+    for name, limit in _COPIED.items():
         source = adapter / name if name == TEMPLATE and (adapter / name).is_file() else base / name
         if source.is_file():
-            shutil.copyfile(source, folder / name)
+            check_size(source, limit)
+            found.append(source)
+    return found
 
 
 def _rank_and_scale(config: Mapping[str, object]) -> tuple[int, float]:

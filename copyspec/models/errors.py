@@ -9,6 +9,8 @@ from pathlib import Path
 
 from copyspec.checks import brief, is_panic
 
+MAX_NAME = 4096  # characters of a model's name, as of a path on Linux; errors show it whole
+
 
 class LoadError(OSError):
     """The model cannot be loaded; the message gives the reason and the remedy."""
@@ -55,8 +57,9 @@ def expanded(name: str, what: str) -> Path:
 
 def why_not(name: str, error: BaseException) -> str:
     """The reason why a model cannot be loaded, in one line."""
-    if os.path.lexists(name):
-        where = " from this folder" if os.path.isdir(name) else ""
+    path = os.path.expanduser(name)
+    if os.path.lexists(path):
+        where = " from this folder" if os.path.isdir(path) else ""
         return f"model {name!r} cannot be loaded{where}: {first_line(error)}"
     if is_path(name) and not name.endswith(".gguf"):
         return f"model {name!r} is a path, but there is no such folder"
@@ -64,7 +67,7 @@ def why_not(name: str, error: BaseException) -> str:
 
     where = f"neither a folder here nor in the cache {constants.HF_HUB_CACHE}"
     message = str(error)
-    if constants.HF_HUB_OFFLINE and not isinstance(error, FileError):
+    if constants.HF_HUB_OFFLINE and isinstance(error, OSError):  # as the hub's client raises them
         return f"model {name!r} is {where}, and HF_HUB_OFFLINE forbids to download it; unset it, or give a folder"
     if "is not a local folder" in message or "find" in message or "connect" in message.lower():
         way_out = "check its name and the network, or give a folder"
@@ -74,6 +77,8 @@ def why_not(name: str, error: BaseException) -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, with the error's type if the message alone may not be clear."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.strerror}: {os.fspath(error.filename)!r}"  # without Python's "[Errno 13]"
     lines = str(error).strip().splitlines()
     line = lines[0] if lines else ""
     if isinstance(error, (OSError, ValueError, RuntimeError)) and line:

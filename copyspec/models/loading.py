@@ -147,7 +147,8 @@ def identity(model: object) -> object:
     object."""
     if isinstance(model, (str, os.PathLike)):
         name = os.fspath(model)
-        return os.path.realpath(name) if os.path.isdir(name) else name
+        path = os.path.expanduser(name)
+        return os.path.realpath(path) if os.path.isdir(path) else name
     return None if model is None else id(model)
 
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from copyspec.checks import brief
 from copyspec.forks import at_rest
-from copyspec.models.aliases import ALIASES, install_hint
+from copyspec.models.aliases import ALIASES, Alias, install_hint
 from copyspec.models.bounds import bounded
-from copyspec.models.errors import CodeError, FileError, LoadError, first_line, is_path, load_errors, why_not
+from copyspec.models.errors import MAX_NAME, CodeError, FileError, LoadError, first_line, is_path, load_errors, why_not
 from copyspec.models.files import (
     ADAPTER,
     BESIDE_TOKENIZER,
@@ -43,7 +43,7 @@ from copyspec.models.files import (
     weight_names,
 )
 from copyspec.models.frame import add_frame
-from copyspec.models.resolve import is_here, resolve
+from copyspec.models.resolve import is_here, place, resolve
 from copyspec.models.tokenizer_files import check_pipeline
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 ATTENTION = ("eager", "sdpa", "flex_attention")
 """Attention implementations that a configuration may request; others are in other packages, or are downloaded code."""
-
-MAX_NAME = 4096  # characters of a name, as of a path on Linux; errors show it whole
 
 PROBE = "He goes home."
 
@@ -252,8 +250,8 @@ class Pretrained:
             return {}
         check_pipeline(optional_json(self._find, TOKENIZER, limit=MAX_TOKENIZER))
         if not os.path.isdir(self.place):  # in a folder they are checked already
-            for name, limit in BESIDE_TOKENIZER.items():
-                if (path := self._find(name)) is not None:
+            for beside, limit in BESIDE_TOKENIZER.items():
+                if (path := self._find(beside)) is not None:
                     check_size(path, limit)
         for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):
             name = given.get("tokenizer_class")
@@ -294,12 +292,23 @@ class Pretrained:
         asked = self._asked_code() if not self.trust_remote_code and "trust_remote_code" in str(error) else None
         if asked is not None:
             return self._needs_code(asked)
-        if self.name in ALIASES and not is_here(ALIASES[self.name]):
-            return f"model {self.name!r} is not here: {install_hint(ALIASES[self.name])} ({first_line(error)})"
+        if self.name in ALIASES:
+            return _why_not_alias(ALIASES[self.name], error)
         if missing:
             return f"{missing} ({first_line(error)})"
-        close = [] if os.path.lexists(self.name) else get_close_matches(self.name, [*ALIASES, "default"], 1)
+        close = (
+            []
+            if os.path.lexists(os.path.expanduser(self.name))
+            else get_close_matches(self.name, [*ALIASES, "default"], 1)
+        )
         return why_not(self.name, error) + (f" (did you mean {close[0]!r}?)" if close else "")
+
+
+def _why_not_alias(alias: Alias, error: BaseException) -> str:
+    if not is_here(alias):
+        return f"model {alias.name!r} is not here: {install_hint(alias)} ({first_line(error)})"
+    again = f"; `copyspec models remove {alias.name}` has it made again" if place(alias).is_dir() else ""
+    return f"model {alias.name!r} cannot be loaded from {os.fspath(place(alias))!r}: {first_line(error)}{again}"
 
 
 def _no_model(folder: Path) -> str:

@@ -12,11 +12,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from copyspec.models.adapters import MAX_ADAPTER, merge
-from copyspec.models.aliases import ALIASES, Alias
-from copyspec.models.cache import cache_folder, check_writable, is_whole, made_once
-from copyspec.models.errors import FileError, LoadError, first_line
-from copyspec.models.files import ADAPTER, CONFIG, WEIGHTS, check_size, read_json
+from copyspec.checks import brief
+from copyspec.filesystem import open_input
+from copyspec.models.adapters import MAX_ADAPTER, copied, merge
+from copyspec.models.aliases import ADAPTER_WEIGHTS, ALIASES, Alias
+from copyspec.models.cache import cache_folder, check_writable, hash_into, is_whole, made_once
+from copyspec.models.errors import MAX_NAME, FileError, LoadError, expanded, first_line
+from copyspec.models.files import (
+    ADAPTER,
+    CONFIG,
+    MAX_JSON,
+    MAX_TEMPLATE,
+    TEMPLATE,
+    WEIGHTS,
+    check_folder,
+    check_size,
+    read_json,
+)
 from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
 
 
@@ -25,20 +37,26 @@ def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None
 
     An alias resolves to the model from its package or `fetch`, else to its hub repository; a folder of the same name is
     "./name". A LoRA adapter's folder resolves to its base with the adapter merged. If `adapter` is given, `name` is its
-    base, whatever the adapter's config says. `hub`: options of the hub client for downloading a base. Raises FileError
-    like `converted` and `merge`, and LoadError if the cache cannot be written.
+    base, whatever the adapter's config says. A leading "~" of a path is replaced. `hub`: options of the hub client for
+    downloading a base. Raises FileError like `converted` and `merge`, and LoadError if files cannot be read or the
+    cache cannot be written.
     """
     alias = ALIASES.get(name)
     try:
         if adapter is not None:
-            return os.fspath(_adapted(Path(adapter).expanduser(), name, hub))
+            return os.fspath(_adapted(expanded(adapter, "adapter"), name, hub))
         if alias is not None:
             return os.fspath(_folder(alias)) if is_here(alias) else alias.hub
-        if is_adapter(Path(name).expanduser()):
-            return os.fspath(_adapted(Path(name).expanduser()))
-        return os.fspath(converted(Path(name).expanduser())) if is_gguf(name) else name
+        path = expanded(name, "model")
+        if is_adapter(path):
+            return os.fspath(_adapted(path))
+        if is_gguf(name):
+            return os.fspath(converted(path))
+        return os.fspath(path) if name.startswith("~") else name
+    except LoadError:
+        raise
     except OSError as error:
-        raise LoadError(f"model {name!r} cannot be stored: {error}") from error
+        raise LoadError(f"model {brief(name)} cannot be loaded: {first_line(error)}") from error
 
 
 def is_here(alias: Alias) -> bool:
@@ -102,22 +120,35 @@ def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | No
     """The cached folder of a base with the adapter merged in. `name`: the base; None: the one the adapter names."""
     if not is_adapter(adapter):
         raise FileError(_no_adapter(adapter))
+    check_folder(adapter)
     by = "model=" if name is not None else ADAPTER
     name = name or read_json(adapter / ADAPTER).get("base_model_name_or_path")  # type: ignore[assignment]
-    if not isinstance(name, str) or not name:
-        raise FileError(f"{ADAPTER} names no base_model_name_or_path: {name!r}; give model=base, adapter=folder")
-    if is_adapter(Path(name).expanduser()):
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+        raise FileError(f"{ADAPTER} names no base_model_name_or_path: {brief(name)}; give model=base, adapter=folder")
+    if is_adapter(expanded(name, by)):
         raise FileError(f"{by} names another adapter as the base: {name!r}; merge that one first")
-    base = Path(resolve(name)).expanduser()
+    base = Path(resolve(name))
     if not base.is_dir():
         base = _of_hub(str(base), hub or {})
-    if not (base / WEIGHTS).is_file():
-        raise FileError(f"the base of the adapter, {name!r}, has no single {WEIGHTS}; merge it with peft")
+    _check_base(base, name)
     digest, weights = _digest(adapter), (base / WEIGHTS).stat()
     digest.update(repr((os.path.realpath(base), weights.st_size, weights.st_mtime_ns)).encode())
-    digest.update((base / CONFIG).read_bytes())
+    for path in (base / CONFIG, *copied(base, adapter)):
+        _add(digest, path)
     name = "".join(char if char.isalnum() or char in "-_." else "-" for char in adapter.resolve().name)[:60]
     return made_once(f"{name}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
+
+
+def _check_base(base: Path, name: str) -> None:
+    try:
+        check_folder(base)
+        check_size(base / CONFIG, MAX_JSON)
+    except FileNotFoundError:
+        raise FileError(f"the base of the adapter, {name!r}, has no {CONFIG}") from None
+    except FileError as error:
+        raise FileError(f"the base of the adapter, {name!r}, cannot be used: {error}") from error
+    if not (base / WEIGHTS).is_file():
+        raise FileError(f"the base of the adapter, {name!r}, has no single {WEIGHTS}; merge it with peft")
 
 
 def _no_adapter(folder: Path) -> str:
@@ -140,11 +171,20 @@ def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:
 
 
 def _digest(adapter: Path) -> hashlib._Hash:
+    """Digest of the files that are read of an adapter."""
     digest = hashlib.sha256()
-    for path in sorted(path for path in adapter.iterdir() if path.suffix in (".json", ".safetensors", ".jinja")):
-        check_size(path, MAX_ADAPTER)
-        digest.update(path.read_bytes())
+    for name, limit in ((ADAPTER, MAX_JSON), (ADAPTER_WEIGHTS, MAX_ADAPTER), (TEMPLATE, MAX_TEMPLATE)):
+        if (adapter / name).is_file():
+            check_size(adapter / name, limit)
+            _add(digest, adapter / name)
     return digest
+
+
+def _add(digest: hashlib._Hash, path: Path) -> None:
+    """Add a file's name, size and content to a digest. Links are followed, as to the files in the cache of the hub."""
+    with open_input(path) as file:
+        digest.update(repr((path.name, os.fstat(file.fileno()).st_size)).encode())
+        hash_into(digest, file)
 
 
 def _base_place(alias: Alias) -> Path:

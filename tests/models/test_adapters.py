@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ import copyspec
 from copyspec.models.adapters import merge, read_adapter
 from copyspec.models.aliases import ADAPTER_WEIGHTS
 from copyspec.models.errors import FileError
+from copyspec.models.pretrained import Pretrained
+from copyspec.models.resolve import resolve
 from tests.helpers.texts import byte_level, llama
 
 NAME = "base_model.model.model.layers.1.self_attn.q_proj"
@@ -134,7 +138,8 @@ def test_weights_that_do_not_fit_are_refused(
     [
         {"peft_type": "IA3"}, {"r": 0}, {"r": "4"}, {"r": 1 << 40}, {"r": True}, {"lora_alpha": None},
         {"lora_alpha": float("inf")}, {"lora_alpha": 10**400},
-        {"use_dora": True}, {"bias": "all"}, {"rank_pattern": {"q": 8}},
+        {"use_dora": True}, {"bias": "all"}, {"rank_pattern": {"q": 8}}, {"layer_replication": [[0, 2], [1, 2]]},
+        {"modules_to_save": ["lm_head"]},
     ],
 )  # fmt: skip
 def test_other_kinds_of_adapter_are_refused(
@@ -223,7 +228,9 @@ def test_adapters_that_cannot_be_meant(base: Path, tensors: dict[str, torch.Tens
         (None, "names no base_model_name_or_path"),
         (7, "names no base_model_name_or_path"),
         ("{adapter}", "names another adapter"),
-        ("{empty}", "has no single model.safetensors"),
+        ("{empty}", "has no config.json"),
+        ("a" * 5000, "names no base_model_name_or_path"),
+        ("~nobody-here", "that home folder is not known"),
         ("no/such-model", "cannot be downloaded"),
     ],
 )
@@ -238,3 +245,88 @@ def test_adapters_whose_base_is_not_there(
     adapter = write(tmp_path / "adapter", tensors, {**CONFIG, "base_model_name_or_path": name})
     with pytest.raises(copyspec.LoadError, match=says):
         copyspec.load(adapter, device="cpu")
+
+
+@pytest.fixture
+def placed(base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An adapter beside its base, in folders of the test's own."""
+    monkeypatch.setenv("COPYSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copytree(base, tmp_path / "base")
+    return write(tmp_path / "adapter", tensors, {**CONFIG, "base_model_name_or_path": "~/base"})
+
+
+def _sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 20 << 30)
+
+
+def _pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def _zeros(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("adapter/other.json", _pipe, "other.json is not a regular file"),
+        ("adapter/chat_template.jinja", _zeros, "chat_template.jinja is not a regular file"),
+        ("adapter/adapter_model.safetensors", _pipe, "adapter_model.safetensors is not a regular file"),
+        ("adapter/adapter_model.safetensors", _sparse, "adapter_model.safetensors has more than 1024 MB"),
+        ("adapter/adapter_config.json", _sparse, "adapter_config.json has more than 64 MB"),
+        ("base/config.json", _pipe, "base of the adapter, '~/base', cannot be used: config.json is not a regular file"),
+        ("base/config.json", _zeros, "config.json is not a regular file"),
+        ("base/config.json", _sparse, "config.json has more than 64 MB"),
+        ("base/config.json", Path.unlink, "base of the adapter, '~/base', has no config.json"),
+        ("base/tokenizer.json", _sparse, "tokenizer.json has more than 128 MB"),
+        ("base/tokenizer.json", _pipe, "tokenizer.json is not a regular file"),
+        ("base/model.safetensors", Path.unlink, "has no single model.safetensors"),
+    ],
+)
+def test_folders_are_checked_before_they_are_read(
+    name: str, change: Callable[[Path], None], says: str, placed: Path, tmp_path: Path
+) -> None:
+    change(tmp_path / name)
+    with pytest.raises(copyspec.LoadError, match=says):
+        Pretrained(str(placed)).config()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_not_read_of_an_adapter_does_not_matter(placed: Path) -> None:
+    before = resolve(str(placed))
+    (placed / "folder.json").mkdir()
+    (placed / "broken.json").symlink_to("nowhere")
+    _sparse(placed / "1.json")
+    assert resolve(str(placed)) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["base/generation_config.json", "base/tokenizer_config.json", "base/chat_template.jinja", "base/config.json",
+     "adapter/chat_template.jinja"],
+)  # fmt: skip
+def test_a_merged_model_is_made_again_when_its_sources_change(name: str, placed: Path, tmp_path: Path) -> None:
+    before = resolve(str(placed))
+    with (tmp_path / name).open("a") as file:
+        file.write(" ")
+    after = resolve(str(placed))
+    assert after != before
+    if not name.endswith("/config.json"):
+        assert (Path(after) / Path(name).name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_bases_that_are_quantised_are_refused(placed: Path, tmp_path: Path) -> None:
+    config = json.loads((tmp_path / "base" / "config.json").read_text())
+    weights = load_file(tmp_path / "base" / "model.safetensors")
+    name = "model.layers.1.self_attn.q_proj.weight"
+    save_file({**weights, name: weights[name].to(torch.int8)}, tmp_path / "base" / "model.safetensors")
+    with pytest.raises(FileError, match=r"of which the base has integers: torch\.int8"):
+        resolve(str(placed))
+    (tmp_path / "base" / "config.json").write_text(json.dumps({**config, "quantization_config": {"bits": 8}}))
+    with pytest.raises(FileError, match="has a quantization_config"):
+        resolve(str(placed))

@@ -17,10 +17,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import copyspec
 from copyspec import Engine
 from copyspec.cli import main
-from copyspec.models import aliases, loading, resolve
+from copyspec.models import aliases, loading, pretrained, resolve
 from copyspec.models.aliases import Alias
 from copyspec.models.cache import MANIFEST, is_whole, made_once
 from copyspec.models.gguf import converted
+from copyspec.models.pretrained import Pretrained
 from copyspec.pipelines import answers_plain_text
 from tests.helpers.gguf_files import write_llama
 from tests.helpers.texts import byte_level, llama
@@ -370,3 +371,15 @@ def test_what_can_be_named_is_listed(capsys: pytest.CaptureFixture[str], alias: 
     assert "Without --model: default." in lines[-1]
     assert main(["models", "fetch", "huge"]) == 2
     assert f"'huge' is not a model that can be fetched: {', '.join(aliases.ALIASES)}" in capsys.readouterr().err
+
+
+def test_an_alias_that_is_here_and_broken_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    alias = aliases.ALIASES["smollm2"]
+    resolve.place(alias).mkdir(parents=True)
+    monkeypatch.setattr(pretrained, "is_here", lambda alias: True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    said = Pretrained("smollm2")._why_not(None, RuntimeError("the header is too short"))
+    assert said.startswith("model 'smollm2' cannot be loaded from")
+    assert "HF_HUB_OFFLINE" not in said and "did you mean" not in said
+    assert "the header is too short; `copyspec models remove smollm2` has it made again" in said
+    assert "HF_HUB_OFFLINE" not in Pretrained("org/model")._why_not(None, RuntimeError("the header is too short"))

@@ -455,3 +455,15 @@ def test_a_default_found_once_is_not_looked_for_in_every_call(
     copyspec.unload()
     copyspec.load()
     assert chosen == [str(folders[0]), "found"] and len(looked) == 2
+
+
+@pytest.mark.parametrize("spelled", ["~/{name}", "~"])
+def test_a_path_from_the_home_folder_is_a_folder(
+    spelled: str, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = spelled.format(name=folders[0].name)
+    monkeypatch.setenv("HOME", str(folders[0].parent if "name" in spelled else folders[0]))
+    loaded = copyspec.load(name, tokenizer=name)
+    assert loaded is copyspec.load(folders[0], tokenizer=folders[0])
+    with pytest.raises(copyspec.LoadError, match=r"^model '~nobody-here' cannot be loaded: .+home folder is not known"):
+        copyspec.load("~nobody-here")
