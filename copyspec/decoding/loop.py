@@ -19,7 +19,7 @@ from copyspec.decoding import reuse
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import PassTimes
 from copyspec.decoding.picks import contrasted, pick
-from copyspec.decoding.requests import Request, StepOutput
+from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.decoding.row import Row
 from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
@@ -71,15 +71,23 @@ def decode(
         while True:
             room = settings.batch_size - len(batch.rows)
             if not is_exhausted and (room >= refill or not batch.rows):
-                fresh: list[Row] = []
+                fresh, lost, began = list[Row](), list[StepOutput](), count
                 for request in islice(waiting, room):
                     if request is None:  # no more at present
                         break
                     margins = settings.keep_margins
-                    fresh.append(Row(count, request, target, costs, adaptive=draft.adaptive, keep_margins=margins))
+                    try:
+                        fresh.append(Row(count, request, target, costs, adaptive=draft.adaptive, keep_margins=margins))
+                    except Exception as error:
+                        if request.owner is None:
+                            raise
+                        request.owner.fail(error)
+                        lost.append(StepOutput(count, (), (), Finish("stop", CANCELLED)))
                     count += 1
                 else:
-                    is_exhausted = len(fresh) < room
+                    is_exhausted = count - began < room
+                if lost:
+                    yield lost
                 if fresh:
                     # Under a verification rule the output depends on the drafts; these must not depend on timing.
                     splits = draft.adaptive and not target.is_encoder_decoder
@@ -279,9 +287,9 @@ class Batch:
         rows, session, chains = self.rows, self._session, [row.chain for row in self.rows]
         assert session is not None
         states: Sequence[RowStates] | None = None
-        if wanting := [row for row in rows if row.observes and row.wants_states]:
-            layers = {layer for row in wanting for layer in row.wanted_layers}
-            logits, states = session.score_with_states(chains, trees, sorted(layers))
+        wanted = [layers for row in rows if row.observes and (layers := row.wanted_states()) is not None]
+        if wanted:
+            logits, states = session.score_with_states(chains, trees, sorted({*chain.from_iterable(wanted)}))
         else:
             logits = session.score(chains, trees)
         if any([row.contrast is not None for row in rows]):

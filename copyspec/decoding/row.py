@@ -83,7 +83,7 @@ class Row:
         if request.drafter is not None:
             try:
                 self._drafter = request.drafter()
-            except Exception as error:
+            except BaseException as error:
                 self._lose_drafter(error)
         self.observes = callable(getattr(self._drafter, "observe", None))
         self.reads_scores = self.observes or self.contrast is not None or not self.takes_argmax
@@ -116,7 +116,7 @@ class Row:
             tree = drafter.propose(budget)
             if len(tree.tokens) and (wrong := fault(tree, self._vocab_size)) is not None:  # of a user's drafter, maybe
                 raise ValueError(f"{type(drafter).__name__} proposed an invalid draft tree: {wrong}")
-        except Exception as error:
+        except BaseException as error:
             self._lose_drafter(error)
             tree = EMPTY
         if len(tree.tokens) > room:
@@ -124,24 +124,23 @@ class Row:
         self.meter.proposed = tree, self._clock() - started
         return tree
 
-    @property
-    def wants_states(self) -> bool:
-        """Whether the drafter reads the target's hidden states."""
-        return self.observes and wants_states(self._drafter)
-
-    @property
-    def wanted_layers(self) -> Sequence[int]:
-        """Layers whose input hidden states the drafter reads as well."""
-        return wanted_layers(self._drafter)
+    def wanted_states(self) -> Sequence[int] | None:
+        """Layers whose input hidden states the drafter reads in addition to the target's last ones; None if it reads
+        no states."""
+        try:
+            return wanted_layers(self._drafter) if wants_states(self._drafter) else None
+        except BaseException as error:
+            self._lose_drafter(error)
+            return None
 
     def show(self, tree: DraftTree, logits: torch.Tensor, states: RowStates | None = None) -> None:
         """Pass the logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes them."""
         drafter = self._drafter
-        if drafter is not None and observes(drafter):
-            try:
+        try:
+            if drafter is not None and observes(drafter):
                 drafter.observe(ScoredDraft(tree, logits, states))  # type: ignore[attr-defined]
-            except Exception as error:
-                self._lose_drafter(error)
+        except BaseException as error:
+            self._lose_drafter(error)
 
     def verify(self, tree: DraftTree, picks: Picks) -> Sequence[int]:
         """Extend the output along the accepted path, and return its nodes."""
@@ -170,7 +169,7 @@ class Row:
         if self._drafter is not None and self.finish is None:
             try:
                 self._drafter.accept(self.output[before:])
-            except Exception as error:
+            except BaseException as error:
                 self._lose_drafter(error)
         return path
 
@@ -249,10 +248,8 @@ class Row:
 
         try:
             return walk(tree, picks, emit)
-        except Exception as error:  # raised by a logits processor
-            if self.request.owner is None:
-                raise
-            self.request.owner.fail(error)
+        except BaseException as error:  # raised by a logits processor
+            self._fail(error)
             self.finish = Finish("stop", CANCELLED)
             return []
 
@@ -260,16 +257,19 @@ class Row:
         try:
             check_picked(picks.scores(node), self.output[-1], len(self.output) - 1)
         except ValueError as error:
-            if self.request.owner is None:
-                raise
-            self.request.owner.fail(error)
+            self._fail(error)
 
-    def _lose_drafter(self, error: Exception) -> None:
+    def _lose_drafter(self, error: BaseException) -> None:
         """Handle an error of the drafter: raise it, or pass it to the owner and go on without a drafter."""
+        self._fail(error)
+        self._drafter, self.drafts = None, False
+
+    def _fail(self, error: BaseException) -> None:
+        """Pass an error of the owner's own code to the owner alone, whatever its type; without one, raise it. An
+        interrupt that comes during that code reaches the owner too: no other thread than its own receives them."""
         if self.request.owner is None:
             raise error
         self.request.owner.fail(error)
-        self._drafter, self.drafts = None, False
 
     def _check(self, token: int) -> Finish | None:
         """Check whether the output ends with `token`: end of sequence precedes stops, which precede the length."""
@@ -278,10 +278,8 @@ class Row:
             for stop in self.request.stops:  # every stop condition must see every token
                 match = stop.push(token)
                 stopped = match if stopped is None else stopped
-        except Exception as error:
-            if self.request.owner is None:
-                raise
-            self.request.owner.fail(error)
+        except BaseException as error:
+            self._fail(error)
             stopped = CANCELLED
         if token in self.request.eos_token_ids:
             return Finish("stop", token)

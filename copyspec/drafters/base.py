@@ -44,8 +44,14 @@ class ScoredDraft:
         `states`: hidden states of the tokens that the pass read, ending with the root and the nodes; None if nobody
         asked for them or the pass keeps none. Valid until the next pass."""
         self.tree = tree
-        self.logits = logits
+        self._logits = logits
         self._states = states
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """The target's logits after the root and after each node, [1 + m, V]: a copy, since tokens are still picked
+        from the original."""
+        return self._logits.clone()
 
     @property
     def states(self) -> torch.Tensor | None:
@@ -72,7 +78,7 @@ class ScoredDraft:
         from copyspec.targets.hooks.inference import inference_mode
 
         with inference_mode(True):
-            best = self.logits.float().softmax(-1).topk(min(count, self.logits.shape[-1]))
+            best = self._logits.float().softmax(-1).topk(min(count, self._logits.shape[-1]))
             table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()
         return [[(int(token), probability) for token, probability in row] for row in table]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 
 from copyspec.budget import Budget
 from copyspec.checks import shown
 from copyspec.drafters import base
 from copyspec.drafters.base import Drafter, ScoredDraft
-from copyspec.sources import Source
+from copyspec.sources import OUTPUT, Source
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree, reordered_parents
 
 
@@ -50,11 +51,23 @@ class JoinedDrafter:
     This is the merge-based tree construction of SpecInfer (Miao et al. 2024, arXiv 2305.09781).
     """
 
-    def __init__(self, own: Sequence[Drafter], vocab_size: int, builtin: Drafter | None = None) -> None:
-        """Counters name the tokens of `own` drafters, except copies, after the class of each."""
+    def __init__(
+        self,
+        own: Sequence[Drafter],
+        vocab_size: int,
+        builtin: Drafter | None = None,
+        *,
+        sources: Sequence[Source] = (),
+        layers: int = 0,
+    ) -> None:
+        """Counters name the tokens of `own` drafters, except copies, after the class of each. `sources`: those that
+        their origins name; `layers`: the target's number of layers that a drafter may want the states of."""
         self._drafters = [*([builtin] if builtin is not None else []), *own]
         self._builtin = builtin
         self._vocab_size = vocab_size
+        self._sources = sources
+        self._layers = layers
+        self._length = 0  # of the output
 
     @property
     def observes(self) -> bool:
@@ -68,8 +81,22 @@ class JoinedDrafter:
 
     @property
     def wanted_layers(self) -> Sequence[int]:
-        """As `Drafter.wanted_layers`."""
-        return sorted({layer for each in self._drafters for layer in base.wanted_layers(each)})
+        """As `Drafter.wanted_layers`. Raises TypeError or ValueError for layers that the target does not have."""
+        found: set[int] = set()
+        for drafter in self._drafters:
+            wanted = base.wanted_layers(drafter)
+            if not isinstance(wanted, (Sequence, set, frozenset)) or isinstance(wanted, str):
+                raise TypeError(
+                    f"{type(drafter).__name__}.wanted_layers is {shown(wanted)}; it must list layer numbers"
+                )
+            for layer in wanted:
+                if not (isinstance(layer, Integral) and 0 <= layer < self._layers):
+                    raise ValueError(
+                        f"{type(drafter).__name__}.wanted_layers holds {shown(layer)}; the model has "
+                        f"{self._layers} layers whose inputs can be read, numbered from 0"
+                    )
+                found.add(int(layer))
+        return sorted(found)
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the most likely nodes of all drafts, at most `budget.max_nodes`."""
@@ -80,11 +107,20 @@ class JoinedDrafter:
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Pass the accepted tokens on to every drafter."""
+        self._length += len(tokens)
         for drafter in self._drafters:
             drafter.accept(tokens)
 
     def observe(self, scored: ScoredDraft) -> None:
-        """Pass the target's logits on to every drafter that observes them."""
+        """Pass the target's logits on to every drafter that observes them, with a tree that none can change."""
+        tree = scored.tree
+        scored.tree = replace(
+            tree,
+            tokens=tuple(tree.tokens),
+            parents=tuple(tree.parents),
+            scores=tuple(tree.scores),
+            origins=tuple(tree.origins),
+        )
         for drafter in self._drafters:
             if base.observes(drafter):
                 drafter.observe(scored)  # type: ignore[attr-defined]
@@ -98,13 +134,38 @@ class JoinedDrafter:
             check_tree(tree, self._vocab_size)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} proposed an invalid draft tree: {error}") from error
-        for node, score in enumerate(tree.scores):
-            if not (isinstance(score, (int, float)) and 0.0 <= score <= 1.0):
-                raise ValueError(
-                    f"{name} proposed an invalid draft tree: node {node} has score {score!r}; a score is the estimated "
-                    "probability that the path to the node is accepted, from 0 to 1"
+        if drafter is self._builtin:
+            return tree
+        wrong = self._fault(tree)
+        if wrong is not None:
+            raise ValueError(f"{name} proposed an invalid draft tree: {wrong}")
+        return _named(tree, name)
+
+    def _fault(self, tree: DraftTree) -> str | None:
+        """What is wrong with the tokens, scores, origins or makers of a tree of sound shape; None if nothing is."""
+        depths = tree.depths()
+        for node, (token, score, origin) in enumerate(zip(tree.tokens, tree.scores, tree.origins, strict=True)):
+            if not isinstance(token, Integral):
+                return f"node {node} has token {shown(token)}, which is no integer"
+            if not (isinstance(score, Real) and 0.0 <= score <= 1.0):
+                return (
+                    f"node {node} has score {score if isinstance(score, Real) else shown(score)}; a score is a number, "
+                    "the estimated probability that the path to the node is accepted, from 0 to 1"
                 )
-        return tree if drafter is self._builtin else _named(tree, name)
+            if origin is not None and (wrong := self._origin_fault(origin, depths[node])) is not None:
+                return f"node {node} has origin {shown(origin)}; {wrong}"
+        strange = next((maker for maker in tree.makers or () if not (maker is None or isinstance(maker, str))), None)
+        return None if strange is None else f"maker {shown(strange)} is neither a name nor None"
+
+    def _origin_fault(self, origin: object, depth: int) -> str | None:
+        """What is wrong with the origin of a node at `depth`."""
+        if not (isinstance(origin, Origin) and all(isinstance(each, Integral) for each in origin)):
+            return "an origin is None or an Origin(source, offset) of two integers"
+        source, offset = origin
+        if not (source == OUTPUT or 0 <= source < len(self._sources)):
+            return f"the row has {len(self._sources)} sources, numbered from 0, and its output, {OUTPUT}"
+        length = self._length + depth - 1 if source == OUTPUT else len(self._sources[source].tokens)
+        return None if 0 <= offset < length else f"that source holds {length} tokens before the node"
 
 
 def _named(tree: DraftTree, name: str) -> DraftTree:

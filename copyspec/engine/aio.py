@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from copyspec.engine.call import Call
@@ -37,7 +38,9 @@ class AsyncChunks:
 
     def __init__(self, submit: Callable[[], Coroutine[Any, Any, Call]]) -> None:
         self._submit = submit
+        self._call: Call | None = None
         self._chunks: AsyncGenerator[Chunk, None] | None = None
+        self._is_closed = False
 
     def __await__(self) -> Generator[Any, None, AsyncChunks]:
         yield from self._begin().__await__()
@@ -48,14 +51,22 @@ class AsyncChunks:
 
     async def __anext__(self) -> Chunk:
         await self._begin()
-        assert self._chunks is not None
+        if self._is_closed or self._chunks is None:
+            raise StopAsyncIteration
         return await self._chunks.__anext__()
 
     async def aclose(self) -> None:
-        """End decoding within one step."""
+        """End decoding within one step, also while another task waits for a chunk; that task gets no more."""
+        self._is_closed = True
+        if self._call is not None:
+            self._call.drop()
         if self._chunks is not None:
-            await self._chunks.aclose()
+            with suppress(RuntimeError):  # it is running, and ends by itself
+                await self._chunks.aclose()
 
     async def _begin(self) -> None:
-        if self._chunks is None:
-            self._chunks = (await self._submit()).achunks()
+        if self._chunks is None and not self._is_closed:
+            self._call = await self._submit()
+            self._chunks = self._call.achunks()
+            if self._is_closed:  # meanwhile
+                self._call.drop()

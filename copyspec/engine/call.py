@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from time import monotonic
@@ -95,7 +95,8 @@ class Call:
 
     def _results(self) -> list[Result]:
         results = [job.result for job in self.jobs if job.result is not None]
-        assert len(results) == len(self.jobs), "decoding ended before its rows did"
+        if len(results) < len(self.jobs):
+            raise CancelledCallError("the call was cancelled before it had ended")
         n = self.jobs[0].options.n if self.jobs else 1
         if n == 1:
             return results
@@ -140,14 +141,15 @@ class Ticket:
     count: int = 0  # requests taken so far
     is_exhausted: bool = False  # all requests are taken
     running: int = 0  # rows
+    preparing: float = 0.0  # seconds that its requests took to make, which count towards a timeout
     outputs: deque[list[StepOutput]] = field(default_factory=deque)  # of steps, not yet taken
     _error: BaseException | None = None
 
     @property
     def expects(self) -> bool:
         """Whether the caller has something to wait for."""
-        is_fed = not (self.is_exhausted or self.is_cancelled)
-        return bool(self.outputs or self._error or self.running or self.waiting or is_fed)
+        to_come = not self.is_cancelled and bool(self.running or self.waiting or not self.is_exhausted)
+        return bool(self.outputs or self._error) or to_come
 
     @property
     def is_active(self) -> bool:
@@ -185,6 +187,8 @@ class Ticket:
 
     def fail(self, error: BaseException) -> None:
         """End all rows with an error, which is raised in the caller."""
+        if isinstance(error, (StopIteration, StopAsyncIteration)):  # they would end the generators that raise them
+            error = RuntimeError(f"a drafter, processor or criterion raised {error!r}")
         if self._error is None and not self.is_cancelled:
             self._error = error
         self.is_cancelled = True
@@ -193,8 +197,9 @@ class Ticket:
 
     def wake(self) -> None:
         """Notify the event loop that waits, if one does."""
-        if self.loop is not None and self.arrived is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.arrived.set)
+        if self.loop is not None and self.arrived is not None:
+            with suppress(RuntimeError):  # the loop is closed, and so nobody waits
+                self.loop.call_soon_threadsafe(self.arrived.set)
 
 
 @dataclass(eq=False, slots=True)
@@ -241,8 +246,8 @@ class Lane:
         for ticket, part in parts.items():
             if not ticket.is_cancelled:
                 ticket.outputs.append(part)
-                if ticket.arrived is not None:
-                    ticket.wake()
+            if ticket.arrived is not None:
+                ticket.wake()
         if ended:
             self._prune()
 
@@ -308,9 +313,10 @@ class Lane:
 class TimeLimit:
     """A deadline for a caller's waiting."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, spent: float = 0.0) -> None:
+        """`spent`: seconds of it that have passed."""
         self._seconds = seconds
-        self._deadline = None if seconds is None else monotonic() + seconds
+        self._deadline = None if seconds is None else monotonic() + seconds - spent
 
     def left(self) -> float | None:
         """Remaining seconds, at least 0; None: no limit."""
@@ -318,5 +324,5 @@ class TimeLimit:
 
     def error(self) -> TimeoutError:
         return TimeoutError(
-            f"no complete answer within timeout={self._seconds!r} seconds; give it more, or fewer new tokens"
+            f"no complete answer within timeout={self._seconds!r} seconds; give it more, fewer new tokens or shorter texts"
         )

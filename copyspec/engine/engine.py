@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
 from copyspec import forks
@@ -203,6 +204,7 @@ class Engine:
         self, prompt: object, references: object, options: CallOptions, loop: asyncio.AbstractEventLoop | None = None
     ) -> Call:
         """`submit` with options that are already checked."""
+        began = monotonic()
         with self.scheduler.arriving():
             maker = self._current_jobs()
             options = maker.followed(options)
@@ -210,6 +212,7 @@ class Engine:
             jobs = maker.make(prompts, options)
             requests = [job.request for job in jobs]
             ticket = self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
+        ticket.preparing = monotonic() - began
         return Call(self.scheduler, ticket, jobs, single, options.timeout)
 
     def generate_each(

@@ -346,11 +346,14 @@ class JobMaker:
     ) -> Drafter:
         """The drafters of the caller and of a constraint, joined with the built-in one if that is wanted."""
         from copyspec.drafters.own import DraftContext, JoinedDrafter, make_own
+        from copyspec.targets.hooks.states import decoder_layers
 
         size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
-        context = DraftContext(row.prompt, sources, eos, size, lambda text: encode(text).ids, decode)
-        made = [make_own(factory, context) for factory in own]
-        return JoinedDrafter(made, size, builtin() if builtin is not None else None)
+        # Tuples, because later calls take the same lists from caches.
+        shown = [Source(tuple(source.tokens), source.kind) for source in sources]
+        context = DraftContext(tuple(row.prompt), shown, eos, size, lambda text: encode(text).ids, decode)
+        made, layers = [make_own(factory, context) for factory in own], len(decoder_layers(self._model))
+        return JoinedDrafter(made, size, builtin() if builtin is not None else None, sources=sources, layers=layers)
 
     def _contrast(self, options: CallOptions) -> Callable[[], Contrast] | None:
         if self._drafting is None:

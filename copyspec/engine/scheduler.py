@@ -18,6 +18,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
+from copyspec.checks import shown
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.engine.call import Lane, Ticket, TimeLimit
 from copyspec.forks import at_rest
@@ -133,6 +134,8 @@ class CallScheduler:
         version: requests of different versions never share a batch.
         loop: the event loop that waits with `asteps`.
         """
+        if not (loop is None or isinstance(loop, asyncio.AbstractEventLoop)):
+            raise TypeError(f"loop must be the running event loop (asyncio.get_running_loop()), got {shown(loop)}")
         ticket = Ticket(iter(requests), options.batch_size, loop, None if loop is None else asyncio.Event())
         if isinstance(requests, Sequence):  # all wait at once
             ticket.waiting.extend(enumerate([replace(each, owner=ticket) for each in requests if each is not None]))
@@ -160,9 +163,14 @@ class CallScheduler:
         """Yield the outputs of the ticket's requests step by step, with the index of the request as row.
 
         Closing the iterator ends the rows within one step. An error of the ticket's own processors, criteria or
-        drafters is raised here and nowhere else. Raises TimeoutError `timeout` seconds after the first call.
+        drafters is raised here and nowhere else. Raises TimeoutError when `timeout` seconds have been spent on making
+        the requests and since the first call.
         """
-        limit = None if timeout is None else TimeLimit(timeout)
+        limit = None if timeout is None else TimeLimit(timeout, ticket.preparing)
+        if ticket.lane.driver == get_ident():
+            raise RuntimeError(
+                "a drafter, processor or criterion waits for its own call, which goes on only when that returns"
+            )
         try:
             while (outputs := self._next(ticket, limit)) is not None:
                 yield outputs
@@ -171,9 +179,10 @@ class CallScheduler:
 
     async def asteps(self, ticket: Ticket, timeout: float | None = None) -> AsyncGenerator[list[StepOutput], None]:
         """`steps` for asyncio, without a thread per caller. Cancelling the task ends the rows within one step."""
-        limit = TimeLimit(timeout)
+        limit = TimeLimit(timeout, ticket.preparing)
         arrived = ticket.arrived
-        assert arrived is not None, "submitted without an event loop"
+        if arrived is None:
+            raise RuntimeError("the call was submitted without loop=; give submit the running event loop to await it")
         try:
             while ticket.expects:
                 with self._lock:
@@ -208,6 +217,7 @@ class CallScheduler:
             if error is not None:
                 ticket.fail(error)
             abandoned = self._abandoned(ticket.lane)
+            ticket.wake()
             self._changed.notify_all()
         if abandoned is not None:
             abandoned.close()
@@ -252,7 +262,7 @@ class CallScheduler:
                 with self._lock:
                     if (outputs := ticket.take()) is not None:
                         return outputs
-                    if not (ticket.running or ticket.waiting):  # and there are no more to come
+                    if ticket.is_cancelled or not (ticket.running or ticket.waiting):  # there are no more to come
                         return None
                     if self._closing:
                         raise RuntimeError("the call was ended: the program is exiting")

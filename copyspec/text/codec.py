@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 # SentencePiece's visible space: a token that begins with it stands for a word after a space.
 SENTENCEPIECE_SPACE = "▁"
+
+LONG = 100_000
+"""Characters from which a text is long: a tokenizer takes a second for some million."""
 
 PROBE = "The"  # a word that tokenizers of languages with Latin letters know
 
@@ -46,6 +50,9 @@ class Codec:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self._lock = at_rest(threading.Lock())
+        self._for_long: PreTrainedTokenizerBase | None = None
+        """A copy for long texts, with a lock of its own, so that other callers do not wait for them."""
+        self._long_lock = at_rest(threading.Lock())
         added = tokenizer.added_tokens_decoder
         special = {str(token) for token in tokenizer.all_special_tokens}
         special |= {token.content for token in added.values() if token.special}
@@ -230,9 +237,13 @@ class Codec:
         return sum(token in self.special_ids for token in ids)
 
     def _tokenized(self, text: str, wrap: bool, *, split_special_tokens: bool = False) -> Encoded:
-        with self._lock:
+        is_long = len(text) > LONG and self.tokenizer.is_fast
+        if is_long and self._for_long is None:
+            with self._lock:
+                self._for_long = deepcopy(self.tokenizer)
+        with self._long_lock if is_long else self._lock:
             try:
-                batch = self.tokenizer(
+                batch = (self._for_long if is_long and self._for_long is not None else self.tokenizer)(
                     encodable(text, "the text"),
                     add_special_tokens=wrap,
                     split_special_tokens=split_special_tokens,

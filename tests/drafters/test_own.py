@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import copyspec
 from copyspec import Budget, DraftContext, DraftTree, Engine, ScoredDraft
 from copyspec.drafters.own import join
-from copyspec.tree import ROOT, check_tree
+from copyspec.sources import OUTPUT
+from copyspec.tree import ROOT, Origin, check_tree
 from tests.helpers.texts import byte_level, llama
 
 OPTIONS = {"max_new_tokens": 24, "ignore_eos": True}
@@ -101,6 +103,25 @@ class Raises(Knowing):
         raise ArithmeticError("my drafter broke")
 
 
+class Wants(Knowing):
+    """Wants the states of layers, or raises when it is asked for them."""
+
+    wants_states = True
+
+    def __init__(self, tokens: Sequence[int], layers: object) -> None:
+        super().__init__(tokens)
+        self._layers = layers
+
+    @property
+    def wanted_layers(self) -> object:
+        if isinstance(self._layers, Exception):
+            raise self._layers
+        return self._layers
+
+    def observe(self, scored: ScoredDraft) -> None:
+        pass
+
+
 def proposing(tree: object) -> Callable[[DraftContext], object]:
     drafter = type("Mine", (), {"propose": lambda self, budget: tree, "accept": lambda self, tokens: None})
     return lambda context: drafter()
@@ -125,6 +146,21 @@ def fails(context: DraftContext) -> Knowing:
         ),
         (proposing(DraftTree([1], [ROOT], [float("nan")], [None])), ValueError, "node 0 has score nan"),
         (proposing(DraftTree(["a"], [ROOT], [0.5], [None])), ValueError, "Mine proposed an invalid draft tree"),  # type: ignore[list-item]
+        (
+            proposing(DraftTree([1.5], [ROOT], [0.5], [None])),
+            ValueError,
+            "1.5 is not a token id",
+        ),  # type: ignore[list-item]
+        (proposing(DraftTree([1], [ROOT], [torch.ones(1)], [None])), ValueError, "a score is a number"),  # type: ignore[list-item]
+        (proposing(DraftTree([1], [ROOT], [0.5], [Origin(99, 0)])), ValueError, "the row has 1 sources"),
+        (proposing(DraftTree([1], [ROOT], [0.5], [Origin(0, 10**9)])), ValueError, "that source holds .* tokens"),
+        (proposing(DraftTree([1], [ROOT], [0.5], [Origin(OUTPUT, 0)])), ValueError, "holds 0 tokens before the node"),
+        (proposing(DraftTree([1], [ROOT], [0.5], [(0, 0)])), ValueError, "an origin is None or an Origin"),  # type: ignore[list-item]
+        (proposing(DraftTree([1], [ROOT], [0.5], [None], makers=[["a"]])), ValueError, "maker list"),  # type: ignore[list-item]
+        (lambda context: Wants([], [99]), ValueError, "wanted_layers holds int: 99; the model has 2 layers"),
+        (lambda context: Wants([], ["x"]), ValueError, "wanted_layers holds str"),
+        (lambda context: Wants([], 3), TypeError, "wanted_layers is int: 3; it must list"),
+        (lambda context: Wants([], ArithmeticError("mine")), ArithmeticError, "mine"),
     ],
 )
 def test_what_is_wrong_with_a_drafter_is_said_and_nothing_is_broken(
@@ -142,6 +178,28 @@ def test_a_broken_drafter_disturbs_no_other_caller(engine: Engine) -> None:
     assert [result.token_ids for result in good.results()] == plain(engine, PROMPTS[0])
     with pytest.raises(ArithmeticError, match="my drafter broke"):
         bad.results()
+
+
+def test_a_drafter_cannot_change_the_output_or_what_later_calls_read(engine: Engine) -> None:
+    source = "The cat sat on the mat near the school. " * 10
+
+    class Vandal(Knowing):
+        def observe(self, scored: ScoredDraft) -> None:
+            scored.logits.zero_()
+            for held in (scored.tree.tokens, scored.tree.parents, scored.tree.origins):
+                with pytest.raises(AttributeError):
+                    held.clear()  # type: ignore[attr-defined]
+
+    def factory(context: DraftContext) -> Vandal:
+        for held in (context.prompt, *(each.tokens for each in context.sources)):
+            with pytest.raises(AttributeError):
+                held.clear()  # type: ignore[attr-defined]
+        return Vandal([])
+
+    (wanted,) = plain(engine, PROMPTS[0])
+    for drafter in (factory, ["auto", factory]):
+        found = engine.generate(PROMPTS[0], edit_source=source, drafter=drafter, **OPTIONS)  # type: ignore[call-overload]
+        assert found.token_ids == wanted
 
 
 def test_a_slow_drafter_is_paused() -> None:

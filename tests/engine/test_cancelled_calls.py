@@ -1,0 +1,155 @@
+"""Calls that are cancelled, closed, late or waited for in the wrong place end, and disturb no other caller."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import copyspec
+from copyspec import Engine
+from copyspec.engine.aio import AsyncChunks
+from copyspec.engine.call import CancelledCallError
+from copyspec.text.codec import LONG
+from tests.helpers.texts import byte_level, llama
+
+pytestmark = pytest.mark.usefixtures("steady_drafts")
+
+PROMPTS = ["The cat sat on the mat", "The dog sat on the mat", "The sea sat on the mat"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(llama(len(byte_level())), byte_level(), name="tiny")
+
+
+def ends(work: Callable[[], object]) -> object:
+    """Run `work` in a thread, and return what it returned or raised. Fails if it does not end."""
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert found, "it waits for ever"
+    return found[0]
+
+
+def test_a_dropped_call_has_no_results(engine: Engine) -> None:
+    for drop in (lambda call: call.drop(), lambda call: call.chunks().close()):
+        call = engine.submit(PROMPTS, max_new_tokens=8, batch_size=1)
+        drop(call)
+        assert isinstance(ends(call.results), CancelledCallError)
+
+    async def waits() -> None:
+        call = engine.submit(PROMPTS, max_new_tokens=8, loop=asyncio.get_running_loop())
+        call.drop()
+        await call.aresults()
+
+    assert isinstance(ends(lambda: asyncio.run(waits())), CancelledCallError)
+
+
+def test_results_of_a_cancelled_call_are_refused_every_time(engine: Engine) -> None:
+    call = engine.submit(PROMPTS[0], max_new_tokens=8)
+    call.cancel()
+    for _ in range(2):
+        with pytest.raises(CancelledCallError):
+            call.results()
+
+
+def test_a_stream_may_be_closed_by_its_own_processor(engine: Engine) -> None:
+    chunks = engine.submit(PROMPTS, max_new_tokens=8, batch_size=1, logits_processor=lambda ids, scores: close(scores))
+
+    def close(scores: torch.Tensor) -> torch.Tensor:
+        stream.close()
+        return scores
+
+    stream = chunks.chunks()
+    assert isinstance(ends(lambda: list(stream)), list)
+    assert engine.scheduler.running == engine.scheduler.waiting == 0
+
+
+def test_a_call_cannot_wait_for_itself(engine: Engine) -> None:
+    def waits(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        call.results()
+        return scores
+
+    call = engine.submit(PROMPTS[0], max_new_tokens=8, logits_processor=waits)
+    error = ends(call.results)
+    assert isinstance(error, RuntimeError) and "waits for the call" in str(error)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
+def test_whatever_a_processor_raises_reaches_its_caller_only(engine: Engine, error: type[BaseException]) -> None:
+    def fails(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        raise error("mine")
+
+    wanted = engine.generate(PROMPTS[0], max_new_tokens=8).token_ids
+    good = engine.submit(PROMPTS[0], max_new_tokens=8)
+    bad = engine.submit(PROMPTS[1], max_new_tokens=8, logits_processor=fails)
+    assert good.results()[0].token_ids == wanted
+    with pytest.raises(RuntimeError if error is StopIteration else error, match="mine"):
+        bad.results()
+
+
+def test_a_request_that_cannot_begin_ends_its_own_call_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = engine.generate(PROMPTS[0], max_new_tokens=8).token_ids
+    good, bad = (engine.submit(prompt, max_new_tokens=8) for prompt in PROMPTS[:2])
+    bad._ticket.waiting[0][1].prompt.clear()  # type: ignore[attr-defined]
+    assert good.results()[0].token_ids == wanted
+    with pytest.raises(ValueError, match="empty prompt"):
+        bad.results()
+
+
+def test_a_loop_that_is_gone_loses_no_other_callers_tokens(engine: Engine) -> None:
+    wanted = engine.generate(PROMPTS[0], max_new_tokens=8).token_ids
+    loop = asyncio.new_event_loop()
+    lost = engine.submit(PROMPTS[1], max_new_tokens=8, loop=loop)
+    loop.close()
+    assert engine.generate(PROMPTS[0], max_new_tokens=8).token_ids == wanted
+    lost.drop()
+    with pytest.raises(TypeError, match="loop must be the running event loop"):
+        engine.submit(PROMPTS[0], loop="x")  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="without loop="):
+        asyncio.run(engine.submit(PROMPTS[0], max_new_tokens=8).aresults())
+
+
+async def test_a_closed_asynchronous_stream_yields_nothing_more(engine: Engine) -> None:
+    def stream() -> AsyncChunks:
+        return copyspec.agenerate(PROMPTS[0], model=engine, stream=True, max_new_tokens=30, ignore_eos=True)
+
+    unread, waiting = stream(), stream()
+    await unread.aclose()
+    assert [chunk async for chunk in unread] == []
+    reader = asyncio.ensure_future(_all(waiting))
+    await asyncio.sleep(0)
+    await waiting.aclose()
+    assert len(await asyncio.wait_for(reader, 30)) < 30
+
+
+async def _all(stream: AsyncChunks) -> list[object]:
+    return [chunk async for chunk in stream]
+
+
+def test_a_timeout_counts_from_the_call(engine: Engine) -> None:
+    text = "The cat sat on the mat. " * 20_000
+    assert len(text) > LONG
+    with pytest.raises(TimeoutError, match=r"timeout=0\.01"):
+        engine.generate(PROMPTS[0], [text], max_new_tokens=8, timeout=0.01)
+
+
+def test_a_long_text_keeps_no_other_waiting(engine: Engine) -> None:
+    codec = engine.codec
+    text = "The cat sat on the mat. " * 20_000
+    wanted = codec.encode(text[: LONG - 8]).ids
+    assert codec.encode(text).ids[: len(wanted) - 9] == wanted[:-9]
+    with codec._long_lock:
+        assert isinstance(ends(lambda: codec.encode("short")), copyspec.text.codec.Encoded)  # type: ignore[attr-defined]
