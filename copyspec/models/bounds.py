@@ -1,9 +1,9 @@
-"""Bounds on the size of a model while it is built, before any of its weights is read."""
+"""Checks of a model against its weights: of its size while it is built, and of what was read into it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 # Elements of tensors: a weight takes at least one bit of the file and is counted twice (when created and when read);
 # computed tables such as position tables are not in the file.
 MAX_PARTS, MAX_COMPUTED, ELEMENTS_PER_BYTE = 1_000_000, 1 << 28, 2 * 8
+
+
+LOADING = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+"""Options of `from_pretrained` whose second result `check_complete` takes."""
+
+UNREAD = "pooler."
+"""Weights that a bare encoder may lack: embeddings are made of its hidden states."""
+
+
+def check_complete(found: Mapping[str, Collection[Any]]) -> None:
+    """Raise FileError if any weight is missing or has another shape: transformers fills it with random numbers."""
+    if mismatched := sorted(found["mismatched_keys"]):
+        name, held, needed = mismatched[0]
+        raise FileError(f"it has {name!r} of shape {list(held)}, and the model needs {list(needed)}")
+    if missing := sorted(name for name in found["missing_keys"] if not name.startswith(UNREAD)):
+        raise FileError(f"it lacks {len(missing)} weights, {missing[0]!r} for one")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from copyspec.models.errors import CodeError, FileError
@@ -59,12 +59,6 @@ def check_folder(folder: Path) -> None:
             limit = BESIDE_TOKENIZER.get(name) if place == folder else MAX_TEMPLATE
             if limit is not None:
                 check_size(place / name, limit)
-
-
-def check_complete(missing: Iterable[str]) -> None:
-    """Raise FileError if any weight is missing: transformers fills it with random numbers."""
-    if names := sorted(missing):
-        raise FileError(f"it lacks {len(names)} weights, {names[0]!r} for one")
 
 
 def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:

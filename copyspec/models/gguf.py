@@ -15,23 +15,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from copyspec.models.bounds import LOADING, bounded, check_complete
 from copyspec.models.cache import made_once
 from copyspec.models.errors import FileError, first_line
+from copyspec.models.gguf_header import MAGIC, Value, read_header
 
 if TYPE_CHECKING:
     import torch
-    from gguf import GGUFReader
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".gguf"
-_MAGIC = b"GGUF"
 _NEEDED = ("gguf", "accelerate")  # packages transformers needs to read GGUF
 _FORMAT = 1  # version of the conversion; a folder of another version is converted again
 _SAMPLED_BYTES = 1 << 20  # bytes hashed at each end of the file for its fingerprint
-_LAYER = re.compile(r"blk\.(\d{1,9})\.")
-_DTYPES = {0: "float32", 1: "float16"}  # by general.file_type; all other types are quantised or bfloat16
+_SCRATCH = "copyspec-gguf-"  # beginning of the name of a temporary folder
+_DTYPES: dict[Value, str] = {
+    0: "float32",
+    1: "float16",
+}  # by general.file_type; all other types are quantised or bfloat16
 
 
 def is_gguf(name: str) -> bool:
@@ -62,8 +65,8 @@ def _check(file: Path) -> None:
     if not file.is_file():
         raise FileError(f"there is no file {os.fspath(file)!r}")
     with file.open("rb") as opened:
-        if opened.read(len(_MAGIC)) != _MAGIC:
-            raise FileError(f"{os.fspath(file)!r} is not a GGUF file: it does not begin with {_MAGIC.decode()!r}")
+        if opened.read(len(MAGIC)) != MAGIC:
+            raise FileError(f"{os.fspath(file)!r} is not a GGUF file: it does not begin with {MAGIC.decode()!r}")
     if missing := missing_packages():
         raise FileError(f"reading {os.fspath(file)!r} needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
 
@@ -76,10 +79,11 @@ def missing_packages() -> list[str]:
 def _convert(file: Path, folder: Path) -> None:
     logger.warning("converting %s, once; this takes about half a minute", file.name)
     try:
+        file_type = read_header(file).get("general.file_type")
         with _isolated(file) as isolated:
-            model, tokenizer = _read(isolated)
+            model, tokenizer = _read(isolated, _dtype(file_type))
     except Exception as error:  # a damaged file can raise any type of error
-        raise FileError(f"{os.fspath(file)!r} cannot be read: {first_line(error)}") from error
+        raise FileError(f"{os.fspath(file)!r} cannot be read: {_reason(error)}") from error
     try:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -89,11 +93,18 @@ def _convert(file: Path, folder: Path) -> None:
         raise
 
 
+def _reason(error: Exception) -> str:
+    said = re.sub(rf"\S*{_SCRATCH}[^/\\\s]*[/\\]?", "", first_line(error))  # a path that is gone by now
+    if isinstance(error, (OSError, ValueError, RuntimeError, ImportError)):
+        return said
+    return f"it is damaged, or of a kind that cannot be converted ({said})"
+
+
 @contextlib.contextmanager
 def _isolated(file: Path) -> Iterator[Path]:
     """Link the file into a folder of its own, so that files beside it (configurations naming code, for example) are not
     read."""
-    with tempfile.TemporaryDirectory(prefix="copyspec-gguf-") as folder:
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH) as folder:
         place = Path(folder) / "model.gguf"
         try:
             place.symlink_to(file.resolve())
@@ -102,22 +113,17 @@ def _isolated(file: Path) -> Iterator[Path]:
         yield place
 
 
-def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The dequantised model and its tokenizer."""
     import torch
-    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where = {"gguf_file": file.name, "trust_remote_code": False, "local_files_only": True}
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)  # which checks the lengths in the header
-    reader = GGUFReader(file)
-    _check_layers(reader)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
     auto: Any = AutoModelForCausalLM
-    read, found = auto.from_pretrained(
-        file.parent, dtype=_dtype(reader), output_loading_info=True, **where, **_dequantize_options()
-    )
-    if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
-        raise FileError(f"it lacks {len(missing)} weights, {missing[0]!r} for one")
+    with bounded(file.stat().st_size, "its header"):
+        read, found = auto.from_pretrained(file.parent, dtype=dtype, **LOADING, **where, **_dequantize_options())
+    check_complete(found)
     # A model read from GGUF stays marked as quantised and cannot be saved, so its weights move into a new one.
     config = read.config
     config.__dict__.pop("quantization_config", None)
@@ -137,27 +143,11 @@ def _dequantize_options() -> dict[str, object]:
     return {} if config_class is None else {"quantization_config": config_class(dequantize=True)}
 
 
-def _dtype(reader: GGUFReader) -> torch.dtype:
+def _dtype(file_type: Value) -> torch.dtype:
     import torch
 
-    file_type = _number(reader, "general.file_type")
-    dtype: torch.dtype = getattr(torch, _DTYPES.get(-1 if file_type is None else file_type, "bfloat16"))
+    dtype: torch.dtype = getattr(torch, _DTYPES.get(file_type, "bfloat16"))
     return dtype
-
-
-def _check_layers(reader: GGUFReader) -> None:
-    """Raise FileError if the header names another number of layers than the file holds: transformers leaves out those
-    beyond it, and makes up missing ones with random weights, a billion of them if it is told so."""
-    key = next((name for name in reader.fields if name.endswith(".block_count")), None)
-    named = None if key is None else _number(reader, key)
-    held = [int(found[1]) for tensor in reader.tensors if (found := _LAYER.match(tensor.name))]
-    if held and named != max(held) + 1:
-        raise FileError(f"its header says that it has {named} layers, and it holds {max(held) + 1}")
-
-
-def _number(reader: GGUFReader, key: str) -> int | None:
-    field = reader.fields.get(key)
-    return None if field is None else int(field.parts[field.data[0]][0])
 
 
 def _fingerprint(file: Path) -> str:

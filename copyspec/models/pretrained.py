@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from copyspec.checks import brief
 from copyspec.forks import at_rest
 from copyspec.models.aliases import ALIASES, Alias, install_hint
-from copyspec.models.bounds import bounded
+from copyspec.models.bounds import LOADING, bounded, check_complete
 from copyspec.models.errors import MAX_NAME, CodeError, FileError, LoadError, first_line, is_path, load_errors, why_not
 from copyspec.models.files import (
     ADAPTER,
@@ -31,7 +31,6 @@ from copyspec.models.files import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
-    check_complete,
     check_config,
     check_folder,
     check_size,
@@ -54,9 +53,6 @@ ATTENTION = ("eager", "sdpa", "flex_attention")
 """Attention implementations that a configuration may request; others are in other packages, or are downloaded code."""
 
 PROBE = "He goes home."
-
-UNREAD = "pooler."
-"""Weights that a bare encoder may lack: embeddings are made of its hidden states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +119,9 @@ class Pretrained:
                     use_safetensors=None if self.trust_remote_code else True,
                     dtype=dtype,
                     device_map=device_map,
-                    output_loading_info=True,
-                    **{**self.hub, **(more or {})},
+                    **{**self.hub, **(more or {}), **LOADING},
                 )
-            check_complete(key for key in found["missing_keys"] if not key.startswith(UNREAD))
+            check_complete(found)
         loaded: PreTrainedModel = model
         return loaded
 

@@ -171,6 +171,12 @@ def test_weights_that_are_missing_are_not_made_up(kept: Callable[[str], bool], l
         load_model(ModelChoice(str(folder), device="cpu"))
 
 
+def test_weights_of_another_shape_are_named(folder: Path) -> None:
+    edit(folder, "config.json", intermediate_size=65)
+    with pytest.raises(copyspec.LoadError, match=r"has '.+mlp.+' of shape \[.*64.*\], and the model needs \[.*65"):
+        load_model(ModelChoice(str(folder), device="cpu"))
+
+
 @pytest.mark.parametrize(
     "name",
     ["special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "additional_chat_templates/a.jinja"],
@@ -274,7 +280,7 @@ def test_an_index_chooses_no_encoder(
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_chat_templates_arebounded_model(name: str, tmp_path: Path) -> None:
+def test_chat_templates_are_bounded(name: str, tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = TEMPLATES[name].replace("CANARY", str(tmp_path / "ran"))
     try:

@@ -1,0 +1,132 @@
+"""GGUF files that are damaged or forged: an error at once, and nothing in the cache."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from copyspec.models.gguf import converted
+from tests.helpers.gguf_files import write_llama
+from tests.helpers.texts import byte_level, llama
+
+pytest.importorskip("gguf")
+pytest.importorskip("accelerate")
+
+LAST = b"\x0d\0\0\0\0\0\0\0output.weight"  # with its length, since other names end like this
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_llama(path, llama(len(byte_level())), byte_level())
+    return path.read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COPYSPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "models"
+
+
+def setting(content: bytes, key: bytes, number: int, *, at: int = 4, size: int = 4) -> bytes:
+    """The file with another number, `at` bytes behind a key or a tensor's name."""
+    place = content.index(key) + len(key) + at
+    return content[:place] + number.to_bytes(size, "little") + content[place + size :]
+
+
+def offset(content: bytes, tensor: bytes, change: int) -> bytes:
+    """The file with the offset of a tensor changed: behind its number of dimensions, their sizes and its type."""
+    place = content.index(tensor) + len(tensor)
+    at = 4 + 8 * content[place] + 4
+    before = int.from_bytes(content[place + at : place + at + 8], "little")
+    return setting(content, tensor, (before + change) % 2**64, at=at, size=8)
+
+
+def kind(content: bytes, tensor: bytes, number: int) -> bytes:
+    return setting(content, tensor, number, at=4 + 8 * content[content.index(tensor) + len(tensor)])
+
+
+def refused(content: bytes, says: str, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "forged.gguf").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"forged\.gguf' cannot be read: {says}") as found:
+        converted(tmp_path / "forged.gguf")
+    assert "copyspec-gguf-" not in str(found.value) and list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("cut", [4, 20, 300, 3000])
+def test_files_that_were_cut(cut: int, content: bytes, tmp_path: Path, cache: Path) -> None:
+    refused(content[:-cut] if cut > 20 else content[:cut], ".+damaged or cut off", tmp_path, cache)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 10**9, 2**32 - 1])
+def test_another_number_of_layers(layers: int, content: bytes, tmp_path: Path, cache: Path) -> None:
+    forged = setting(content, b"llama.block_count", layers)
+    refused(forged, f"its header says that it has {layers} layers, and it holds 2", tmp_path, cache)
+    bare = forged.replace(b"\0blk.", b"\0xlk.")
+    if layers:
+        refused(bare, f"its header says that it has {layers} layers, and it holds 0", tmp_path, cache)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (b"blk.1.", b"blk.9.", "it holds layer 9, but not layer 1"),
+        (
+            b"llama.feed_forward_length",
+            b"mistralmistra.block_count",
+            r"its header says .+ \(mistralmistra.block_count\)",
+        ),
+        (b"general.architecture", b"general.architectura", "its header has no general.architecture"),
+        (b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight", r"it lacks 1 weights, 'model\.layers\.1\.mlp\.up_proj"),
+        (b"tokenizer.ggml.tokens", b"tokenizer.ggml.tokenz", r"it is damaged, or .+ \(KeyError: 'tokens'\)"),
+        (b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight", "it holds 'blk.0.ffn_up.weight' twice"),
+    ],
+)
+def test_other_names(old: bytes, new: bytes, says: str, content: bytes, tmp_path: Path, cache: Path) -> None:
+    refused(content.replace(old, new), says, tmp_path, cache)
+
+
+def test_weights_that_are_not_there_take_no_memory(content: bytes, tmp_path: Path, cache: Path) -> None:
+    forged = setting(content.replace(b".ffn_", b".xxx_"), b"llama.feed_forward_length", 10**9)
+    refused(forged, "its header describes more weights than its .+ bytes can hold", tmp_path, cache)
+
+
+@pytest.mark.parametrize(
+    ("key", "number", "size", "at", "says"),
+    [
+        (b"tokenizer.ggml.token_type", 2**60, 8, 8, "its header is damaged or cut off"),
+        (b"tokenizer.ggml.tokens", 2**60, 8, 8, "its header is damaged or cut off"),
+        (b"tokenizer.ggml.tokens", 9, 4, 4, "its header has a list of the unknown type 9"),
+        (b"llama.block_count", 99, 4, 0, "its header has a value of the unknown type 99"),
+        (b"llama.attention.head_count", 0, 4, 4, r"it is damaged, or .+ZeroDivisionError"),
+    ],
+)
+def test_wrong_numbers(
+    key: bytes, number: int, size: int, at: int, says: str, content: bytes, tmp_path: Path, cache: Path
+) -> None:
+    refused(setting(content, key, number, at=at, size=size), says, tmp_path, cache)
+
+
+@pytest.mark.parametrize("change", [1, 32, -32, 2**64 - 64])
+def test_tensors_that_do_not_follow_each_other(change: int, content: bytes, tmp_path: Path, cache: Path) -> None:
+    refused(offset(content, b"blk.1.ffn_up.weight", change), "its header places 'blk.1.ffn_up", tmp_path, cache)
+
+
+def test_types_that_have_another_length(content: bytes, tmp_path: Path, cache: Path) -> None:
+    tensors = [b"blk.1.ffn_up.weight", b"blk.1.attn_norm.weight"]
+    for tensor in tensors:
+        refused(kind(content, tensor, 1), "its header places .+it is damaged", tmp_path, cache)
+    refused(
+        kind(content, tensors[0], 200), "its tensor 'blk.1.ffn_up.weight' has the unknown type 200", tmp_path, cache
+    )
+    refused(kind(content, LAST, 1), "its tensors end at .+ bytes: it is damaged", tmp_path, cache)
+    refused(content + b"x" * 64, "its tensors end at", tmp_path, cache)
+
+
+def test_a_chat_template_has_a_largest_size(tmp_path: Path, cache: Path) -> None:
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.chat_template = "x" * (5 << 20)
+    write_llama(tmp_path / "long.gguf", llama(len(tokenizer)), tokenizer)
+    refused((tmp_path / "long.gguf").read_bytes(), "its tokenizer.chat_template has more than 1 MB", tmp_path, cache)
