@@ -62,6 +62,10 @@ def serve(
         ),
     ] = 1.0,
     max_body: Annotated[float, typer.Option(help="Largest request body, in MiB.", rich_help_panel=_LIMITS)] = 4.0,
+    max_characters: Annotated[
+        int,
+        typer.Option(help="Characters in all texts of a request; others wait meanwhile.", rich_help_panel=_LIMITS),
+    ] = 1_000_000,
     timeout: Annotated[
         float, typer.Option(help="Seconds allowed per request, including waiting.", rich_help_panel=_LIMITS)
     ] = 600.0,
@@ -85,6 +89,7 @@ def serve(
         batch_size=batch_size,
         max_waiting=max_waiting,
         max_body_bytes=_bytes("--max-body", max_body, 1 << 20),
+        max_characters=max_characters,
         max_tokens=max_tokens,
         prefix_cache_bytes=_bytes("--prefix-cache", prefix_cache, 1 << 30),
         timeout=timeout,

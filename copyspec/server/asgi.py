@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 Scope = MutableMapping[str, Any]
@@ -14,7 +17,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class BodyTooLargeError(ValueError):
-    """The body of a request exceeds the size limit."""
+    """The body of a request exceeds the size limit. `has_more`: a part of it has not been read."""
+
+    def __init__(self, message: str, *, has_more: bool) -> None:
+        super().__init__(message)
+        self.has_more = has_more
 
 
 async def read_body(receive: Receive, max_bytes: int | None = None) -> bytes | None:
@@ -28,7 +35,8 @@ async def read_body(receive: Receive, max_bytes: int | None = None) -> bytes | N
         part = message.get("body", b"")
         size += len(part)
         if max_bytes is not None and size > max_bytes:
-            raise BodyTooLargeError(f"the body has more than {max_bytes} bytes")
+            has_more = bool(message.get("more_body", False))
+            raise BodyTooLargeError(f"the body has more than {max_bytes} bytes", has_more=has_more)
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
@@ -57,9 +65,37 @@ def error_body(message: str, kind: str, *, code: str | int | None = None, param:
     return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
 
 
-async def refuse(send: Send, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-    """Send a complete response instead of calling the application."""
+async def refuse(
+    send: Send, status: int, body: bytes, headers: dict[str, str] | None = None, *, rest: Rest | None = None
+) -> None:
+    """Send a complete response instead of calling the application. `rest`: what has not been read of the request."""
     given = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
     pairs = [(name.encode(), value.encode()) for name, value in given.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": rest is not None})
+    if rest is not None:
+        await rest.skip()
+        await send({"type": "http.response.body", "body": b""})
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The unread rest of a body. A connection closed before it is read is reset, and many clients, which read an answer
+    only after they have sent everything, then never see it."""
+
+    receive: Receive
+    seconds: float
+    most: int  # bytes; the connection of a client that sends more is reset
+
+    async def skip(self) -> None:
+        """Read and drop the rest, within the bounds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._read(), self.seconds)
+
+    async def _read(self) -> None:
+        size = 0
+        while size <= self.most:
+            message = await self.receive()
+            if not message.get("more_body", False):  # the end, or the client has gone
+                return
+            size += len(message.get("body", b""))

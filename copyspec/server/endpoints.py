@@ -117,6 +117,9 @@ class Server:
     def _options(self, body: SharedBody, prompt: object) -> CallOptions:
         """The call options of a request. Raises TypeError or ValueError for fields that this server does not offer."""
         body.check_extra()
+        if (count := body.characters()) > self.settings.max_characters:
+            most = self.settings.max_characters
+            raise ValueError(f"the texts have {count} characters, and at most {most} are taken here (--max-characters)")
         options = body.options()
         limit, asked = self.settings.max_tokens, body.limit()
         if limit is not None and asked is not None and asked > limit:

@@ -12,6 +12,7 @@ from copyspec.server.asgi import (
     Message,
     Receive,
     Replay,
+    Rest,
     Scope,
     Send,
     error_body,
@@ -27,6 +28,9 @@ OPEN = frozenset(("/health", "/metrics"))
 
 CLOSE = {"connection": "close"}
 """The connection cannot be reused if the rest of a body was not read."""
+
+MAX_SKIPPED = 64 << 20
+"""Bytes of a refused body that are read and dropped, so that its client sees why: more than a mistake sends."""
 
 
 class Gate:
@@ -61,17 +65,18 @@ class Gate:
         if not self._may_ask(scope):
             message = "wrong or missing key: send it as `Authorization: Bearer KEY`"
             error = error_body(message, "invalid_request_error", code="invalid_api_key")
-            await refuse(send, 401, error, {**CLOSE, "www-authenticate": "Bearer"})
+            await refuse(send, 401, error, {**CLOSE, "www-authenticate": "Bearer"}, rest=self._rest(receive))
             return
         limit = self._settings.max_body_bytes
         try:
             length = header(scope, b"content-length")
             if length is not None and length.isdigit() and int(length[:20]) > limit:
-                raise BodyTooLargeError(f"the body has {length.decode()} bytes")
+                raise BodyTooLargeError(f"the body has {length.decode()} bytes", has_more=True)
             body = await asyncio.wait_for(read_body(receive, limit), self._settings.read_timeout)
         except BodyTooLargeError as error:
             message = f"{error}, and at most {limit} are taken here (--max-body)"
-            await refuse(send, 413, error_body(message, "invalid_request_error"), CLOSE)
+            rest = self._rest(receive) if error.has_more else None
+            await refuse(send, 413, error_body(message, "invalid_request_error"), CLOSE, rest=rest)
             return
         except asyncio.TimeoutError:
             message = f"the body did not arrive within {self._settings.read_timeout:g} seconds"
@@ -79,6 +84,9 @@ class Gate:
             return
         if body is not None:
             await self._app(scope, Replay(body, receive), send)
+
+    def _rest(self, receive: Receive) -> Rest:
+        return Rest(receive, self._settings.read_timeout, MAX_SKIPPED)
 
     def _may_ask(self, scope: Scope) -> bool:
         if self._key is None or scope["path"] in OPEN:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from copyspec.server.endpoints import Server
 
@@ -62,6 +66,39 @@ def uvicorn_server(server: Server, *, stop_seconds: float) -> uvicorn.Server:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, round(stop_seconds)),
         lifespan="off",
+        http=cast("type[asyncio.Protocol]", partial(TimedProtocol, server.settings.read_timeout)),
         ws="none",
     )
     return uvicorn.Server(config)
+
+
+class TimedProtocol(H11Protocol):
+    """Closes a connection on which no whole request head arrives in time: it would take the place of another one."""
+
+    def __init__(self, seconds: float, /, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None  # runs while a head is awaited; a part of it does not restart it
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._set_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._set_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def _set_timer(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()
+        elif self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(self._seconds, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

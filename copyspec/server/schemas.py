@@ -85,6 +85,17 @@ class SharedBody(BaseModel):
         """Requested maximum number of output tokens, or None."""
         return self.max_tokens
 
+    def characters(self) -> int:
+        """Number of characters in all texts of the request: prompts, messages, references and the like."""
+        count, left = 0, list(self.__dict__.values())
+        while left:
+            value = left.pop()
+            if isinstance(value, str):
+                count += len(value)
+            elif isinstance(value, (list, dict)):
+                left += value.values() if isinstance(value, dict) else value
+        return count
+
     def check_extra(self) -> None:
         """Raise TypeError or ValueError for unknown or unsupported fields."""
         extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None}

@@ -17,15 +17,16 @@ class ServerSettings:
     batch_size: int = CallOptions().batch_size  # rows of the batch shared by all requests
     max_waiting: int = 256  # prompts waiting for a row; further ones get status 429
     max_body_bytes: int = 4 << 20
+    max_characters: int = 1_000_000  # of all texts of a request; other requests wait while they are prepared
     max_tokens: int | None = None  # per output; None: up to the context length
     max_outputs: int = 16  # per request: its prompts times n
     prefix_cache_bytes: int = 1 << 30  # size of the KV cache kept for later prompts; 0: none
     timeout: float = 600.0  # seconds per request, including waiting
-    read_timeout: float = 30.0  # seconds for the body to arrive
+    read_timeout: float = 30.0  # seconds for the head to arrive, and again for the body
 
     def verify(self) -> None:
         """Raise ValueError naming the setting, its value and what is allowed."""
-        for name in ("batch_size", "max_waiting", "max_body_bytes", "max_outputs"):
+        for name in ("batch_size", "max_waiting", "max_body_bytes", "max_characters", "max_outputs"):
             check_whole(name, getattr(self, name), low=1)
         check_whole("prefix_cache_bytes", self.prefix_cache_bytes, low=0)
         if self.max_tokens is not None:

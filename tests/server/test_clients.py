@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import http.client
 import json
 import socket
 import threading
@@ -17,6 +19,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
 from copyspec.pipelines.langchain import with_references
+from copyspec.server.asgi import Rest
 from copyspec.server.endpoints import Server
 from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
 from copyspec.server.settings import ServerSettings
@@ -163,6 +166,49 @@ def test_garbage_on_the_port_harms_nobody(address: str, client: Any) -> None:
     with _request(address, {}, length=5 << 20) as connection:
         assert b"413" in connection.recv(1000)
     assert client.models.list().data[0].id == "tiny"
+
+
+@pytest.mark.parametrize(("key", "said"), [(KEY, b"413"), ("guess", b"401")])
+def test_a_client_that_sends_everything_first_sees_why_it_is_refused(address: str, key: str, said: bytes) -> None:
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v1/chat/completions", b" " * (9 << 20), {"authorization": f"Bearer {key}"})
+        answer = connection.getresponse()
+        assert answer.status == int(said) and b"error" in answer.read()
+
+
+def test_a_rest_is_read_within_bounds() -> None:
+    async def endless() -> Any:
+        nonlocal count
+        count += 1
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b" " * 100, "more_body": True}
+
+    async def silent() -> Any:
+        await asyncio.sleep(60)
+
+    count = 0
+    asyncio.run(Rest(endless, 60, 1000).skip())
+    asyncio.run(Rest(silent, 0.01, 1000).skip())
+    assert count == 11
+
+
+def test_connections_without_a_request_are_closed(engine: Engine) -> None:
+    with serving(engine, read_timeout=0.1) as address:
+        host, port = address.removeprefix("http://").split(":")
+        for sent in (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n"):
+            with socket.create_connection((host, int(port)), timeout=5) as connection:
+                connection.sendall(sent)
+                assert connection.recv(1000) == b""
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            for _ in range(2):  # the next request on the same connection is timed too
+                connection.sendall(sent + b"\r\n")
+                _wait(lambda: connection.recv(1000, socket.MSG_PEEK).endswith(b"}"))
+                assert b"200 OK" in connection.recv(1000)
+            with pytest.raises(OSError):
+                for byte in sent * 9:
+                    connection.sendall(bytes([byte]))
+                    time.sleep(0.005)
 
 
 def test_a_stop_lets_running_requests_end_or_ends_them(engine: Engine) -> None:

@@ -257,6 +257,9 @@ async def test_limits_of_an_output(engine: Engine) -> None:
     assert (await post(engine, CHAT, {**ASKED, "max_tokens": 9}, max_tokens=8)).status_code == 400
     answer = (await post(engine, CHAT, {"messages": MESSAGES}, max_tokens=3)).json()
     assert answer["usage"]["completion_tokens"] <= 3
+    told = {"references": [["ab"]], "prediction": {"type": "content", "content": "cdefgh"}}
+    answer = await post(engine, CHAT, {**ASKED, **told}, max_characters=30)  # "content" and "user" count too
+    assert answer.status_code == 400 and "have 42 characters, and at most 30" in answer.json()["error"]["message"]
     late = await post(engine, CHAT, {**ASKED, "max_tokens": 900}, timeout=0.01)
     assert late.status_code == 504 and "0.01" in late.json()["error"]["message"]
     async with client(engine, timeout=0.01) as http:
