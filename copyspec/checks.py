@@ -69,9 +69,10 @@ def check_number(
     open_low: bool = False,
     why: str = "",
 ) -> None:
-    """Raise ValueError if `value` is not a number within the bounds; `why` explains the meaning of a special value."""
+    """Raise ValueError if `value` is not a number within the bounds, or an int that no float holds; `why` explains the
+    meaning of a special value."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
-    if not fits or (open_low and value == low):
+    if not fits or (open_low and value == low) or (isinstance(value, int) and abs(value) > sys.float_info.max):
         bounds = f"{'above' if open_low else 'at least'} {low:g}"
         bounds += f" and at most {high:g}" if high < math.inf else ""
         raise ValueError(f"{name} must be a number {bounds}{f' ({why})' if why else ''}, got {brief(value)}")

@@ -124,20 +124,17 @@ class CriterionStop:
 
     def __init__(self, criterion: StoppingCriteria, start: Sequence[int], room: int, device: torch.device) -> None:
         """`room`: maximum number of output tokens; `device`: the device of the ids."""
-        import torch
+        from copyspec.growing_ids import GrowingIds
 
         self._criterion = criterion
-        self._length = len(start)
-        self._ids = torch.zeros((1, len(start) + room), dtype=torch.long, device=device)
-        self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
+        self._ids = GrowingIds(start, room, device)
 
     def push(self, token: int) -> str | None:
         """The criterion's class name if it ends the output at this token, else None."""
         import torch
 
-        self._ids[0, self._length] = token
-        self._length += 1
-        done: object = self._criterion(self._ids[:, : self._length], None)
+        self._ids.append(token)
+        done: object = self._criterion(self._ids.view(), None)
         name = type(self._criterion).__name__
         if not isinstance(done, (bool, torch.Tensor)):
             try:

@@ -7,6 +7,7 @@ one-hot Q). A node's history is the tokens before it: the prompt, the output, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,10 +22,17 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from copyspec.growing_ids import GrowingIds
 from copyspec.options import SamplingOptions
 from copyspec.tree import DraftTree
-from copyspec.verification.margins import Margin, best_two
+from copyspec.verification.margins import Margin, best_two, why_unpicked
 from copyspec.verification.noise import gumbel
+
+MAX_BIAS = 1e30
+"""Larger biases, infinity too, count as this one. It outweighs any logit, and unlike infinity it gives
+log-probabilities."""
+
+NO_IDS = torch.zeros((1, 0), dtype=torch.long)  # warpers depend on the scores alone
 
 
 class Picks(Protocol):
@@ -57,7 +65,8 @@ class Picker:
         """`start`: the ids before the output, as processors see them; `capacity`: maximum number of output tokens."""
         self._sampling = sampling
         self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long, device=device)
-        self._bias = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32, device=device)
+        biases = [min(bias, MAX_BIAS) for bias in sampling.logit_bias.values()]
+        self._bias = torch.tensor(biases, dtype=torch.float32, device=device)
         # A GPU penalises all nodes at once, which avoids a synchronisation per token. A CPU does it along the walk.
         penalty = float(sampling.repetition_penalty)
         at_once = penalty != 1.0 and not processors and not sampling.logit_bias and penalises_at_once(device)
@@ -70,11 +79,9 @@ class Picker:
             # Put it first, as in transformers, where built-in penalties precede the caller's own processors.
             self._processors.insert(0, RepetitionPenaltyLogitsProcessor(penalty))
         self._warpers = [] if sampling.is_greedy else warpers(sampling)
-        self._length = len(start)
+        self._start, self._length = len(start), len(start)
         self._shift = 0  # offset from a token's position to the position that keys its noise
-        self._ids = torch.zeros(1, len(start) + capacity if self._processors else 0, dtype=torch.long, device=device)
-        if self._processors:
-            self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
+        self._ids = GrowingIds(start, capacity, device) if self._processors else None
 
     @property
     def depends_on_history(self) -> bool:
@@ -115,8 +122,8 @@ class Picker:
 
     def append(self, token: int) -> None:
         """Add a token that joined the output."""
-        if self._processors:
-            self._ids[0, self._length] = token
+        if self._ids is not None:
+            self._ids.append(token)
         self.extend([token])
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -158,36 +165,52 @@ class Picker:
 
     def process(self, scores: torch.Tensor) -> torch.Tensor:
         """Run the history-dependent processors on scores [1, V] after the output given to `append`."""
-        shape = scores.shape
-        for processor in self._processors:
-            scores = processor(self._ids[:, : self._length], scores)
-            if not isinstance(scores, torch.Tensor) or scores.shape != shape:
-                raise ValueError(
-                    f"a logits_processor returned {_kind(scores)}; it is called with one row, scores "
-                    f"of shape {list(shape)}, and must return scores of that shape"
-                )
-        return scores
+        return scores if self._ids is None else _processed(self._processors, self._ids.view(), scores)
+
+    def check(self, logits: torch.Tensor, scores: torch.Tensor, depth: int) -> None:
+        """Raise ValueError if no token can be picked from `scores`, [1, V], made of `logits` at this depth of a draft:
+        the best is NaN or -inf."""
+        if not float(scores.max()) > -math.inf:
+            position = self._length - self._start + depth
+            raise ValueError(why_unpicked(scores, position, changed=not bool(logits.isnan().any())))
 
     def unperturbed(self, logits: torch.Tensor, path: Sequence[int]) -> torch.Tensor:
         """The scores whose softmax is P, [1, V], after the output so far and the draft tokens of `path`, from the
         logits [1, V] there: with bias, processors and, when sampling, temperature and truncation, without noise."""
         scores = self._biased_scores(logits)
-        ids, processors = self._ids[:, : self._length], self._processors
+        ids, processors = self._ids.view() if self._ids is not None else NO_IDS, self._processors
         if self.penalty != 1.0:
             processors = [RepetitionPenaltyLogitsProcessor(self.penalty)]
             ids = torch.tensor([self._told], dtype=torch.long, device=logits.device)
         if processors and path:
             ids = torch.cat([ids, torch.tensor([list(path)], dtype=torch.long, device=ids.device)], dim=1)
-        for processor in (*processors, *self._warpers):
-            scores = processor(ids, scores)
+        scores = _processed(processors, ids, scores)
+        for warper in self._warpers:
+            scores = warper(ids, scores)
+        if processors:
+            self.check(logits, scores, len(path))
         return scores
 
     def perturb(self, scores: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """Apply temperature and truncation to scores [n, V], then add `noise`. The argmax is a draw from P; the
         softmax's normaliser is not needed, since it is equal for all tokens."""
         for warper in self._warpers:
-            scores = warper(self._ids, scores)
+            scores = warper(NO_IDS, scores)
         return scores + noise
+
+
+def _processed(processors: Sequence[LogitsProcessor], ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Run processors on scores [1, V] after `ids`. Raises ValueError where one returns anything but such scores."""
+    shape, device = scores.shape, scores.device
+    for processor in processors:
+        scores = processor(ids, scores)
+        fits = isinstance(scores, torch.Tensor) and scores.shape == shape and scores.is_floating_point()
+        if not (fits and scores.layout == torch.strided and scores.device == device):
+            raise ValueError(
+                f"a logits_processor returned {_kind(scores)}; it is called with one row, scores "
+                f"of shape {list(shape)}, and must return floating-point scores of that shape on {device}"
+            )
+    return scores
 
 
 def penalises_at_once(device: torch.device) -> bool:
@@ -235,12 +258,16 @@ class _WalkPicks:
 
     def token(self, node: int) -> int:
         row = node + 1
-        processed = self._picker.process(self._scores[row : row + 1])
+        raw = self._scores[row : row + 1]
+        processed = self._picker.process(raw)
         if self._noise is not None:
             depth = self._depths[row]
             processed = self._picker.perturb(processed, self._noise[depth : depth + 1])
         self._last = processed
-        return int(processed.argmax(-1))
+        token = int(processed.argmax(-1))
+        if not float(processed[0, token]) > -math.inf:
+            self._picker.check(raw, processed, 0)
+        return token
 
     def margin(self, node: int) -> Margin:
         return best_two(self.scores(node))
@@ -250,7 +277,10 @@ class _WalkPicks:
 
 
 def _kind(scores: object) -> str:
-    return f"scores of shape {list(scores.shape)}" if isinstance(scores, torch.Tensor) else f"a {type(scores).__name__}"
+    if not isinstance(scores, torch.Tensor):
+        return f"a {type(scores).__name__}"
+    layout = "" if scores.layout == torch.strided else f"{scores.layout} "
+    return f"{layout}{scores.dtype} scores of shape {list(scores.shape)} on {scores.device}"
 
 
 def warpers(sampling: SamplingOptions) -> list[LogitsProcessor]:

@@ -1,11 +1,8 @@
-"""Common mistakes that work, or give a clear error: streams without await, wrong processors."""
+"""Common mistakes that work: streams without await."""
 
 from __future__ import annotations
 
 import asyncio
-
-import pytest
-import torch
 
 import copyspec
 from tests.helpers.texts import engine
@@ -20,14 +17,6 @@ def test_a_stream_needs_no_await() -> None:
 
     plain, awaited = asyncio.run(texts())
     assert plain == awaited == engine().generate("the cat", max_new_tokens=8).text
-
-
-def test_a_processor_of_another_shape_is_named() -> None:
-    def wrong(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return scores[:, :5]
-
-    with pytest.raises(ValueError, match=r"a logits_processor returned scores of shape \[1, 5\]; it is called"):
-        engine().generate("the cat", logits_processor=wrong, max_new_tokens=3)  # type: ignore[call-overload]
 
 
 def test_dir_shows_what_is_public() -> None:
