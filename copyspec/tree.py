@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import lt
+from itertools import chain
+from operator import index, lt
 from typing import TYPE_CHECKING, NamedTuple
+
+from copyspec.checks import brief, shown
 
 try:
     import copyspec._trees as _trees
@@ -158,28 +162,60 @@ def fault(tree: DraftTree, vocab_size: int | None = None) -> str | None:
     if COMPILED is not None and vocab_size is not None and len(sizes) == 1 and not tree.sampled:
         if COMPILED.is_sound(tokens, parents, vocab_size):
             return None
-    elif len(sizes) == 1 and not tree.sampled and (vocab_size is None or max(tokens, default=0) < vocab_size):
+    elif len(sizes) == 1 and not tree.sampled and set(map(type, chain(tokens, parents))) <= {int}:
         below, edges = all(map(lt, parents, range(count))), set(zip(parents, tokens, strict=True))
-        if below and len(edges) == count and min(tokens, default=0) >= 0 and min(parents, default=ROOT) >= ROOT:
+        known = min(tokens, default=0) >= 0 and (vocab_size is None or max(tokens, default=0) < vocab_size)
+        if known and below and len(edges) == count and min(parents, default=ROOT) >= ROOT:
             return None  # the slow checks below only run to find what is wrong
     if len(sizes) != 1:
         return f"tokens, parents, scores, origins and makers of a draft tree differ in length: {sorted(sizes)}"
-    for token in (min(tree.tokens, default=0), max(tree.tokens, default=0)):
-        if token < 0 or (vocab_size is not None and token >= vocab_size):
-            last = "" if vocab_size is None else f" to {vocab_size - 1}"
-            return f"{token} is not a token id of the model: ids go from 0{last}"
+    if (wrong := _no_token(tree.tokens, vocab_size)) is not None:
+        return wrong
     seen: set[tuple[int, int]] = set()
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
-        if not ROOT <= parent < node:
-            return f"node {node} has parent {parent}; a parent is {ROOT} or a node stored earlier"
+        if not ROOT <= _whole(parent, node) < node:
+            return f"node {node} has parent {brief(parent)}; a parent is {ROOT} or a node stored earlier"
         if (parent, token) in seen:
             return f"node {node} repeats token {token} among the children of node {parent}"
         seen.add((parent, token))
-    for parent, drawn in (tree.sampled or {}).items():
-        if not ROOT <= parent < len(tree):
-            return f"draws after node {parent}, which is neither {ROOT} nor a node of the tree"
-        if drawn.probabilities.device.type != "cpu":
+    return _wrong_draws(tree, vocab_size) if tree.sampled else None
+
+
+def _whole(value: object, otherwise: int) -> int:
+    """`value` as an int; `otherwise` if it is no whole number."""
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return otherwise
+
+
+def _no_token(tokens: Sequence[object], vocab_size: int | None) -> str | None:
+    """Which of `tokens` is not an id of the vocabulary; None if all are. NumPy's and torch's integers are."""
+    for token in tokens:
+        if not 0 <= _whole(token, -1) < (sys.maxsize if vocab_size is None else vocab_size):
+            last = "" if vocab_size is None else f" to {vocab_size - 1}"
+            return f"{brief(token)} is not a token id of the model: ids go from 0{last}"
+    return None
+
+
+def _wrong_draws(tree: DraftTree, vocab_size: int | None) -> str | None:
+    """What is wrong with `DraftTree.sampled`; None if nothing is."""
+    if not isinstance(tree.sampled, Mapping):
+        return f"sampled must map nodes to Sampled, got {shown(tree.sampled)}"
+    for parent, drawn in tree.sampled.items():
+        if not ROOT <= _whole(parent, len(tree)) < len(tree):
+            return f"draws after node {brief(parent)}, which is neither {ROOT} nor a node of the tree"
+        if not isinstance(drawn, Sampled):
+            return f"sampled[{parent}] must be a Sampled, got {shown(drawn)}"
+        if not isinstance(drawn.tokens, Sequence) or isinstance(drawn.tokens, str):
+            return f"the tokens drawn after node {parent} must be a list of token ids, got {shown(drawn.tokens)}"
+        q = drawn.probabilities
+        if not (hasattr(q, "is_floating_point") and q.is_floating_point() and q.dim() == 1):
+            return f"the distribution drawn from after node {parent} must be a float tensor [V], got {shown(q)}"
+        if (wrong := _no_token(drawn.tokens, len(q) if vocab_size is None else min(vocab_size, len(q)))) is not None:
+            return wrong
+        if q.device.type != "cpu":
             continue  # reading the sum would synchronise with the device
-        if not math.isclose(total := float(drawn.probabilities.sum()), 1.0, abs_tol=1e-3):
-            return f"the distribution that was drawn from after node {parent} sums to {total!r}, not to 1"
+        if not math.isclose(total := float(q.sum()), 1.0, abs_tol=1e-3) or float(q.min()) < 0.0:
+            return f"the distribution drawn from after node {parent} sums to {total!r}, not to 1, or is negative"
     return None

@@ -65,6 +65,8 @@ def json_schema_of(value: object) -> object:
             return json.loads(value)
         except ValueError as error:
             raise ValueError(f"json_schema is not JSON: {error}") from error
+        except RecursionError:
+            raise ValueError(f"json_schema is nested too deeply, got {brief(value)}") from None
     make = getattr(value, "model_json_schema", None)
     return closed(make()) if callable(make) else value
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from copyspec.checks import check_flag, check_type
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.engine.inputs import PromptTooLongError
 from copyspec.engine.jobs import Job
@@ -49,6 +50,10 @@ def generate_each(
     skip_too_long: bool,
 ) -> Iterator[tuple[int, Result | None]]:
     """`Engine.generate_each` with checked options. Invalid options raise here, not with the first result."""
+    check_flag("ordered", ordered)
+    check_flag("skip_too_long", skip_too_long)
+    listed = isinstance(inputs, Iterable) and not isinstance(inputs, (str, Mapping))
+    check_type(listed, "inputs", inputs, "an iterable of copyspec.Input")
     if options.n > 1:
         raise ValueError(f"n={options.n} is not offered for a stream of inputs; put each prompt into it n times")
     if options.edit_source is not None:
@@ -102,12 +107,9 @@ class _Feed:
             yield job.request
 
     def _job(self, each: Input) -> Job:
-        options = replace(
-            self._options,
-            edit_source=each.edit_source,
-            max_new_tokens=each.max_new_tokens or self._options.limit,
-            max_tokens=None,
-        )
+        check_type(isinstance(each, Input), "it", each, "a copyspec.Input")
+        limit = self._options.limit if each.max_new_tokens is None else each.max_new_tokens
+        options = replace(self._options, edit_source=each.edit_source, max_new_tokens=limit, max_tokens=None)
         jobs, single = self._engine.jobs(each.prompt, each.references, options, each.earlier)
         if not single:
             raise TypeError(f"an Input holds one prompt, got {len(jobs)}: give an Input for each of them")

@@ -64,6 +64,16 @@ def test_wrong_calls_say_what_to_write(engine: Engine) -> None:
         engine.generate_each([], edit_source="text")
     with pytest.raises(TypeError, match="input 0: an Input holds one prompt, got 2"):
         list(engine.generate_each([Input(["a", "b"])]))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="input 1: max_new_tokens must be an integer >= 1, got 0"):
+        list(engine.generate_each([Input("a", max_new_tokens=2), Input("b", max_new_tokens=0)]))
+    with pytest.raises(TypeError, match=r"input 0: it must be a copyspec\.Input; got str: 'a'"):
+        list(engine.generate_each(["a"]))  # type: ignore[list-item]
+    for inputs in ("abc", None, 3, {"a": 1}):
+        with pytest.raises(TypeError, match=r"inputs must be an iterable of copyspec\.Input; got"):
+            engine.generate_each(inputs)  # type: ignore[arg-type]
+    for name in ("ordered", "skip_too_long"):
+        with pytest.raises(TypeError, match=f"{name} must be True or False; got str: 'x'"):
+            engine.generate_each([], **{name: "x"})
     assert list(engine.generate_each([])) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -238,9 +239,49 @@ def test_trees_carry_their_draws() -> None:
     assert tree.tokens == [3, 1, 4, 2] and set(tree.sampled or ()) == {ROOT, 0, 1}
     assert set(tree.up_to_depth(1).sampled or ()) == {ROOT, 0, 1}
     assert set(tree.first_chain().sampled or ()) == {ROOT, 0}
-    for sampled, message in (
-        ({9: Sampled([1], Q)}, "draws after node 9"),
-        ({0: Sampled([1], 2 * Q)}, r"drawn from after node 0 sums to 2\.0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_tree(DraftTree([3], [ROOT], [0.5], [None], sampled))
+
+
+def one(**changes: object) -> DraftTree:
+    """A tree of one node, changed."""
+    parts: dict[str, object] = {"tokens": [3], "parents": [ROOT], "scores": [0.5], "origins": [None]}
+    return DraftTree(**{**parts, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("vocab_size", [None, 5])
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (one(tokens=[2.5]), "2.5 is not a token id"),
+        (one(tokens=["a"]), "'a' is not a token id"),
+        (one(tokens=[torch.tensor(2.0)]), r"tensor\(2\.\) is not a token id"),
+        (one(parents=[-0.5]), "node 0 has parent -0.5"),
+        (one(sampled=[1]), r"sampled must map nodes to Sampled, got list: \[1\]"),
+        (one(sampled={9: Sampled([1], Q)}), "draws after node 9"),
+        (one(sampled={"a": Sampled([1], Q)}), "draws after node 'a'"),
+        (one(sampled={0: [1]}), r"sampled\[0\] must be a Sampled, got list"),
+        (one(sampled={0: Sampled([1], 2 * Q)}), r"drawn from after node 0 sums to 2\.0"),
+        (one(sampled={0: Sampled([1], torch.tensor([1.5, -0.5, 0, 0, 0]))}), "or is negative"),
+        (one(sampled={0: Sampled([1], Q.tolist())}), "after node 0 must be a float tensor .*, got list"),
+        (one(sampled={0: Sampled([1], Q.numpy())}), "after node 0 must be a float tensor .*, got ndarray"),
+        (one(sampled={0: Sampled([-5], Q)}), "-5 is not a token id of the model: ids go from 0 to 4"),
+        (one(sampled={0: Sampled([5], Q)}), "5 is not a token id"),
+        (one(sampled={0: Sampled([1.5], Q)}), "1.5 is not a token id"),
+        (one(sampled={0: Sampled("ab", Q)}), "tokens drawn after node 0 must be a list of token ids, got str: 'ab'"),
+        (one(sampled={0: Sampled(None, Q)}), "tokens drawn after node 0 must be a list of token ids, got NoneType"),
+    ],
+)
+def test_what_is_wrong_with_a_tree(
+    tree: DraftTree, message: str, compiled: bool, vocab_size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr("copyspec.tree.COMPILED", None)
+    with pytest.raises(ValueError, match=message):
+        check_tree(tree, vocab_size)
+
+
+@pytest.mark.parametrize("token", [3, np.int64(3), torch.tensor(3)])
+def test_tokens_may_be_integers_of_any_kind(token: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_tree(one(tokens=[token]), 5)
+    monkeypatch.setattr("copyspec.tree.COMPILED", None)
+    check_tree(one(tokens=[token]), 5)
