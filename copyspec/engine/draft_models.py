@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Union
 
+from copyspec.checks import brief
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
@@ -19,6 +20,7 @@ from copyspec.drafters.predictors.skipping import load_skips, without_blocks
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.drafters.predictors.token_pool import PoolPredictor
 from copyspec.forks import at_rest, check_forked
+from copyspec.models.errors import LoadError, expanded
 from copyspec.models.loading import ModelChoice, identity, load_model, named
 from copyspec.targets import wrap
 from copyspec.targets.facts import read_device
@@ -35,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 LAYERS = "layers:"
 """`draft_model="layers:2"`: the target's own first two layers."""
+
+MAX_DIGITS = 9  # of a number of layers; Python reads no number of thousands
 
 POOL = "pool"
 """`draft_model="pool"`: no model, but tokens that the target itself gave a high probability earlier. Each row has its
@@ -92,7 +96,11 @@ class DraftModels:
         tokens."""
         if isinstance(chosen, str) and (chosen == POOL or chosen.startswith((HEADS, LEARNING))):
             raise ValueError(f"contrast={chosen!r} is not a model; give a smaller one, or 'layers:2'")
-        self._find(chosen)
+        try:
+            self._find(chosen)
+        except (ValueError, LoadError) as error:
+            kind = LoadError if isinstance(error, LoadError) else ValueError
+            raise kind(str(error).replace("draft_model", "contrast")) from error
         target, codec = self._read_by[_key(chosen)]
         same = codec is self._codec or codec.tokenizer.get_vocab() == self._codec.tokenizer.get_vocab()
         size = self._model.config.get_text_config(decoder=True).vocab_size
@@ -141,7 +149,7 @@ class DraftModels:
     def _find_heads(self, chosen: str) -> MakePredictor:
         if (found := self._loaded.get(chosen)) is None:
             prefix = HEADS if chosen.startswith(HEADS) else LEARNING
-            folder = Path(chosen[len(prefix) :]).expanduser()
+            folder = _path(chosen, prefix)
             if not chosen[len(prefix) :]:
                 raise ValueError(f"draft_model={chosen!r} must name a folder, as in '{prefix}FOLDER'")
             file = load_heads(folder, self._model)
@@ -156,11 +164,14 @@ class DraftModels:
         """The chosen model and its tokenizer; a model object uses the target's."""
         if isinstance(chosen, str) and chosen.startswith(LAYERS):
             number = chosen[len(LAYERS) :]
-            if not number.isdecimal():
-                raise ValueError(f"draft_model={chosen!r} must name a number of layers, as in 'layers:2'")
-            return early_exit(self._model, int(number)), self._codec
+            if not number.isdecimal() or len(number) > MAX_DIGITS:
+                raise ValueError(f"draft_model={brief(chosen)} must name a number of layers, as in 'layers:2'")
+            try:
+                return early_exit(self._model, int(number)), self._codec
+            except ValueError as error:
+                raise ValueError(f"draft_model={chosen!r}: {error}") from error
         if isinstance(chosen, str) and chosen.startswith(SKIP):
-            path = Path(chosen[len(SKIP) :]).expanduser()
+            path = _path(chosen, SKIP)
             return without_blocks(self._model, load_skips(path, self._model)), self._codec
         if isinstance(chosen, (str, os.PathLike)):
             name, device = named(chosen), read_device(self._model)
@@ -204,6 +215,10 @@ class DraftModels:
 
 def _key(chosen: object) -> object:
     return identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
+
+
+def _path(chosen: str, prefix: str) -> Path:
+    return expanded(chosen[len(prefix) :], f"the path of draft_model={prefix!r}")
 
 
 def can_draft(chosen: object) -> bool:

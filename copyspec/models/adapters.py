@@ -27,6 +27,7 @@ from copyspec.models.files import (
     WEIGHTS,
     check_folder,
     check_size,
+    open_weights,
     read_json,
 )
 
@@ -103,7 +104,6 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     adapter and base do not match.
     """
     import torch
-    from safetensors import safe_open
     from safetensors.torch import save_file
 
     low_rank = read_adapter(adapter)
@@ -113,7 +113,7 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     parts = dict(low_rank.parts)
     logger.warning("merging the adapter %s into its base, once; this takes some seconds", adapter.name)
     merged = {}
-    with safe_open(base / WEIGHTS, framework="pt") as weights:
+    with open_weights(base / WEIGHTS) as weights:
         for name in weights.keys():  # noqa: SIM118
             held = weights.get_tensor(name)
             weight = held.float()

@@ -46,13 +46,11 @@ def is_path(name: str) -> bool:
 
 
 def expanded(name: str, what: str) -> Path:
-    """The path with its `~` replaced. Raises FileNotFoundError, which names `what`, for the home of an unknown user."""
+    """The path with its `~` replaced. Raises LoadError, which names `what`, for the home of an unknown user."""
     try:
         return Path(name).expanduser()
     except RuntimeError:
-        raise FileNotFoundError(
-            f"{what} is {brief(name)}, and that home folder is not known; give the whole path"
-        ) from None
+        raise LoadError(f"{what} is {brief(name)}, and that home folder is not known; give the whole path") from None
 
 
 def why_not(name: str, error: BaseException) -> str:
@@ -80,7 +78,7 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror}: {os.fspath(error.filename)!r}"  # without Python's "[Errno 13]"
     lines = str(error).strip().splitlines()
-    line = lines[0] if lines else ""
+    line = " ".join(each.strip() for each in lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
     if isinstance(error, (OSError, ValueError, RuntimeError)) and line:
         return line
     return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -12,9 +12,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from copyspec.models.errors import CodeError, FileError
+from copyspec.models.errors import CodeError, FileError, first_line
 
 CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENIZER = (
     "config.json",
@@ -147,12 +149,28 @@ def weight_names(find: Find) -> list[str]:
     named = index.get("weight_map")
     if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
         raise FileError(f"{WEIGHTS_INDEX} has no weight_map from tensors to files")
+    if not isinstance(index.get("metadata"), dict):  # which transformers needs
+        raise FileError(f"{WEIGHTS_INDEX} has no metadata")
     names = sorted(set(named.values()))
     check_names(names, WEIGHTS_INDEX, "weight_map")
     for name in names:
         if not name.endswith(".safetensors"):
             raise FileError(f"{WEIGHTS_INDEX} names {_short(name)}, which is not a .safetensors file")
     return names
+
+
+@contextmanager
+def open_weights(path: Path) -> Iterator[Any]:
+    """Open a safetensors file, as `safetensors.safe_open` does. Raises FileError, which names the file, for a damaged
+    one."""
+    from safetensors import safe_open
+
+    try:
+        opened = safe_open(path, framework="pt")
+    except Exception as error:  # safetensors raises errors of several types
+        raise FileError(f"{path.name} cannot be read: {first_line(error)}") from error
+    with opened as weights:
+        yield weights
 
 
 def pickled(folder: Path) -> list[str]:

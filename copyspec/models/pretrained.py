@@ -37,6 +37,7 @@ from copyspec.models.files import (
     check_tokenizer,
     code_of,
     is_plain,
+    open_weights,
     optional_json,
     pickled,
     weight_names,
@@ -233,7 +234,11 @@ class Pretrained:
         missing = [name for name, path in paths.items() if path is None]
         if missing:
             raise FileError(f"{WEIGHTS_INDEX} names {missing[0]!r}, which is not there")
-        return sum(path.stat().st_size for path in paths.values() if path is not None)
+        size = 0
+        for path in filter(None, paths.values()):
+            with open_weights(path):  # its errors name the file
+                size += path.stat().st_size
+        return size
 
     def _check_tokenizer(self) -> dict[str, None]:
         """Options that override disallowed paths in the tokenizer's configuration."""

@@ -125,7 +125,7 @@ def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | No
     name = name or read_json(adapter / ADAPTER).get("base_model_name_or_path")  # type: ignore[assignment]
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise FileError(f"{ADAPTER} names no base_model_name_or_path: {brief(name)}; give model=base, adapter=folder")
-    if is_adapter(expanded(name, by)):
+    if is_adapter(expanded(name, f"the base in {by}")):
         raise FileError(f"{by} names another adapter as the base: {name!r}; merge that one first")
     base = Path(resolve(name))
     if not base.is_dir():

@@ -171,6 +171,18 @@ def test_weights_that_are_missing_are_not_made_up(kept: Callable[[str], bool], l
         load_model(ModelChoice(str(folder), device="cpu"))
 
 
+def test_files_of_weights_are_named(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "part.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "part.safetensors"}}')
+    with pytest.raises(copyspec.LoadError, match=r"model\.safetensors\.index\.json has no metadata"):
+        load_model(ModelChoice(str(folder), device="cpu"))
+    index.write_text('{"metadata": {}, "weight_map": {"a": "part.safetensors"}}')
+    (folder / "part.safetensors").write_bytes(b"\xff" * 64)
+    with pytest.raises(copyspec.LoadError, match=r"part\.safetensors cannot be read: "):
+        load_model(ModelChoice(str(folder), device="cpu"))
+
+
 def test_weights_of_another_shape_are_named(folder: Path) -> None:
     edit(folder, "config.json", intermediate_size=65)
     with pytest.raises(copyspec.LoadError, match=r"has '.+mlp.+' of shape \[.*64.*\], and the model needs \[.*65"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from copyspec.checks import brief
 from copyspec.drafters.predictors.feature_layer import CONTEXT, EPSILON, THETA, FeatureLayer, LayerSizes, Tensors
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.models.errors import FileError, LoadError, first_line
-from copyspec.models.files import CONFIG, check_folder, pickled, read_json
+from copyspec.models.files import CONFIG, check_folder, open_weights, pickled, read_json
 from copyspec.targets.hooks.states import decoder_layers, output_head, real_weight
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ MEDUSA_PREFIXES = ("medusa_head.", "medusa_heads.")  # in files that name tensor
 EAGLE_WEIGHTS = "model.safetensors"
 EAGLE_LAYERS = ("layers.0.", "midlayer.")  # names of the one layer in EAGLE and EAGLE-2, and in EAGLE-3
 FEATURE_DEPTH = 6  # tokens ahead for a feature layer, whose files do not say it; as in EAGLE's trees
+
+TOKENS = ("vocabulary", "d2t")
+"""Names of the tensors that hold tokens; the others hold weights."""
+
+FLOATS, INTEGERS = ("F64", "F32", "F16", "BF16"), ("I64", "I32", "I16", "I8", "U8")
+"""Types, as safetensors names them, of weights and of tokens."""
 
 MOST_HEADS = 16
 """Maximum number of tokens ahead that a file may have heads for; published ones have 3 to 5."""
@@ -246,11 +253,9 @@ class _Reader:
 
     def _check_embeddings(self, table: torch.Tensor) -> None:
         """Check that embeddings in a published file, if there are any, are the target's."""
-        from safetensors import safe_open
-
         if "embed_tokens.weight" not in self._stored(EAGLE_WEIGHTS):
             return
-        with safe_open(self._folder / EAGLE_WEIGHTS, "pt") as held:
+        with open_weights(self._folder / EAGLE_WEIGHTS) as held:
             there = held.get_slice("embed_tokens.weight")
             if tuple(there.get_shape()) != tuple(table.shape):
                 raise FileError(f"{EAGLE_WEIGHTS} has embeddings of shape {there.get_shape()}; the model's are another")
@@ -262,16 +267,14 @@ class _Reader:
 
     def _number(self, name: str, default: float) -> float:
         found = self._config.get(name, default)
-        if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 < found < float("inf"):
+        if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 < found <= sys.float_info.max:
             raise FileError(f"{CONFIG} has {name}={brief(found)}; it is a number above 0")
         return float(found)
 
     def _stored(self, file: str) -> set[str]:
         """Names of the tensors in a file."""
-        from safetensors import safe_open
-
         self._check_file(file)
-        with safe_open(self._folder / file, "pt") as held:
+        with open_weights(self._folder / file) as held:
             return set(held.keys())
 
     def _check_file(self, file: str) -> None:
@@ -296,10 +299,8 @@ class _Reader:
     ) -> Tensors:
         """Read the tensors of `shapes`, and those of `optional` that are stored. Shapes (None: any) are checked before
         any tensor is read."""
-        from safetensors import safe_open
-
         self._check_file(file)
-        with safe_open(self._folder / file, "pt") as held_tensors:
+        with open_weights(self._folder / file) as held_tensors:
             names: Callable[[], list[str]] = held_tensors.keys
             stored = {_stripped(name, strip): name for name in names()}
             found: Tensors = {}
@@ -308,7 +309,10 @@ class _Reader:
             for name, shape in wanted.items():
                 if name not in stored:
                     raise FileError(f"{file} has no tensor {name!r}")
-                there = tuple(held_tensors.get_slice(stored[name]).get_shape())
+                part = held_tensors.get_slice(stored[name])
+                there, kind = tuple(part.get_shape()), part.get_dtype()
+                if kind not in (INTEGERS if name in TOKENS else FLOATS):
+                    raise FileError(f"{file} has {name!r} of type {kind}, which is not read there")
                 if shape is not None and there != shape:
                     raise FileError(f"{file} has {name!r} of shape {list(there)}, and the model needs {list(shape)}")
             for name in wanted:

@@ -52,6 +52,8 @@ def load_skips(path: Path, model: PreTrainedModel) -> SkipSet:
         if found.get("layers") != layers:
             raise FileError(f"it is for a model of {brief(found.get('layers'))} layers, and this one has {layers}")
         attention, mlp = (_numbers(found, name, layers) for name in ("attention", "mlp"))
+        if len(attention) == layers:
+            raise FileError("it leaves no attention: the draft could not see its text")
         return SkipSet(attention, mlp)
     except Exception as error:
         raise LoadError(f"skip set {str(path)!r} cannot be loaded: {first_line(error)}") from error
