@@ -170,8 +170,8 @@ class CallOptions:
     max_time: float | None = None
     """Seconds after which outputs end where they are, as in `generate`, with `stop_reason` "MaxTimeCriteria"."""
     timeout: float | None = None
-    """Seconds after which the call raises TimeoutError, including the wait for other calls. A running forward pass is
-    not interrupted. None: no limit."""
+    """Seconds after which the call raises TimeoutError, including the time to tokenize its texts and the wait for other
+    calls. Neither tokenizing nor a running forward pass is interrupted. None: no limit."""
     trace: bool = False
     """Record every forward pass: `Result.trace`, which `Trace.save` writes and `copyspec trace` shows
     ([format](trace.md))."""
