@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 MAX_COMPILED = 8
 """Number of compiled grammars kept. A large schema takes a few megabytes and some hundredths of a second to compile."""
 
+MAX_CHOICES = 1900
+"""The parser follows 2000 alternatives at once; beyond, it ends with an error after seconds."""
+
+MAX_OPTIONAL = 480
+"""Optional properties of one object, of which each takes four alternatives of the parser."""
+
 FORCED = 0.98
 """Estimated acceptance of a forced token: its characters are certain, but the model may tokenize them differently."""
 
@@ -44,15 +50,23 @@ def grammar_of(options: CallOptions) -> tuple[str, str] | None:
     if options.json_schema is not None:
         schema = json_schema_of(options.json_schema)
         try:
+            _check_size(schema)
             data = json.dumps(schema, allow_nan=False)
             return matcher.grammar_from_json_schema(data, defaults=JSON_STYLE), "json_schema"
         except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"json_schema is no JSON schema: {_first_line(str(error))}; got {brief(schema)}") from None
+            raise ValueError(
+                f"json_schema cannot be followed: {_first_line(str(error))}; got {brief(schema)}"
+            ) from None
     if options.regex is not None:
         return matcher.grammar_from_regex(encodable(options.regex, "regex")), "regex"
     if options.grammar is not None:
         return matcher.grammar_from_lark(encodable(options.grammar, "grammar")), "grammar"
     assert options.choices is not None
+    if len(options.choices) > MAX_CHOICES:
+        raise ValueError(
+            f"choices holds {len(options.choices)} strings, and at most {MAX_CHOICES} can be followed; write what they "
+            "have in common as regex= or grammar="
+        )
     choices = [encodable(choice, f"choices[{i}]") for i, choice in enumerate(options.choices)]
     alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     return matcher.grammar_from_lark(f"start: {alternatives}"), "choices"
@@ -69,6 +83,21 @@ def json_schema_of(value: object) -> object:
             raise ValueError(f"json_schema is nested too deeply, got {brief(value)}") from None
     make = getattr(value, "model_json_schema", None)
     return closed(make()) if callable(make) else value
+
+
+def _check_size(schema: object) -> None:
+    """Raise ValueError for more optional properties than the parser can follow."""
+    if isinstance(schema, list):
+        for each in schema:
+            _check_size(each)
+    elif isinstance(schema, dict):
+        properties, required = schema.get("properties"), schema.get("required")
+        if isinstance(properties, dict):
+            count = len(properties.keys() - (required if isinstance(required, list) else ()))
+            if count > MAX_OPTIONAL:
+                raise ValueError(f"an object has {count} optional properties, at most {MAX_OPTIONAL} can be")
+        for each in schema.values():
+            _check_size(each)
 
 
 def closed(schema: object) -> object:
@@ -170,14 +199,20 @@ class _GrammarProcessor:
 
         new = input_ids[0, self._length :].tolist()
         self._length += len(new)
-        if new and not self._matcher.consume_tokens(new):
-            raise RuntimeError(f"the output left its grammar: {_first_line(self._matcher.get_error())}")
-        bits = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.uint8)
+        if new:
+            self._matcher.consume_tokens(new)
+        mask = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            raise ValueError(
+                f"after {self._length - self._start} tokens the grammar cannot be followed; give it fewer optional "
+                f"properties or alternatives: {_first_line(self._matcher.get_error())}"
+            )
+        bits = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
         allowed = (bits[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
         known = allowed.flatten()[: scores.shape[-1]].bool().to(scores.device)
-        mask = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
-        mask[: len(known)] = known
-        masked = scores.masked_fill(~mask, float("-inf"))
+        fits = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        fits[: len(known)] = known
+        masked = scores.masked_fill(~fits, float("-inf"))
         if bool((masked == float("-inf")).all()):
             raise ValueError(
                 f"after {self._length - self._start} tokens the grammar only allows tokens that another option "

@@ -118,3 +118,21 @@ def test_what_is_no_constraint(
 ) -> None:
     with pytest.raises(error, match=expected):
         tiny.generate("a", **options)
+
+
+PROPERTIES = {f"p{i}": {"type": "integer"} for i in range(481)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"json_schema": "[" * 100_000}, r"json_schema is nested too deeply, got '\[\["),
+        ({"json_schema": {"items": [{"properties": PROPERTIES}]}}, "481 optional properties, at most 480 can be"),
+        ({"choices": [f"choice {i}" for i in range(1901)]}, "choices holds 1901 strings, and at most 1900 can be"),
+        ({"grammar": "start: " + " | ".join(f'"{i}"' for i in range(2500))}, "after 1 tokens the grammar cannot be"),
+    ],
+    ids=["depth", "properties", "choices", "alternatives"],
+)
+def test_grammars_too_large_to_follow(tiny: copyspec.Engine, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny.generate("the cat", max_new_tokens=3, **options)
