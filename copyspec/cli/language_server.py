@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import itertools
 import logging
 import re
+import sys
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
@@ -26,8 +30,11 @@ FORMATS = {"plaintext": "txt", "markdown": "md", "restructuredtext": "rst", "asc
 FORMATS |= {"latex": "latex", "tex": "latex", "git-commit": "txt", "mail": "txt", "text": "txt"}
 """The format for an editor's language id, for files whose name does not tell it."""
 
-MEMORY = 4096
-"""Number of paragraphs remembered, so that unchanged paragraphs are not given to the model again."""
+MEMORY = 1 << 14
+"""Number of paragraphs remembered, so that unchanged paragraphs are not given to the model again: those of a book."""
+
+MAX_MESSAGE = 1 << 28
+"""Bytes of a message; no editor opens a text as large."""
 
 _LINE_END = re.compile(r"\r\n?|\n")
 
@@ -42,26 +49,31 @@ class Checker:
     def check(self, path: str, language: str, text: str, is_wanted: Callable[[], bool]) -> list[Edit] | None:
         """The edits, in characters of `text`, ascending; None if `is_wanted` becomes false meanwhile; empty for unknown
         or packed formats."""
+        if not is_wanted():
+            return None
         try:
             form = _format(path, language)
         except FormatError as error:
             logger.info("%s", error)
             return []
         marks, found, offset = Marks(), list[Edit](), 0
+        memory = _Interrupted(self._memory, is_wanted)
 
         def works() -> Iterator[Work[None]]:
             for part in form.read(io.BytesIO(text.encode("utf-8", "replace"))):
-                yield Work(None, marks.part(path, part), self._memory)
+                yield Work(None, marks.part(path, part), memory)
 
         try:
             for done in self._runner.run(works()):
                 if not is_wanted():
-                    return None
+                    raise _NotWantedError
                 assert done.part is not None
                 if not done.part.is_verbatim:
                     return []
                 found += [Edit(offset + edit.start, offset + edit.end, edit.replacement) for edit in done.edits]
                 offset += len(done.part.text)
+        except _NotWantedError:
+            return None
         except FormatError as error:  # for example half-written JSON
             logger.info("%s: %s", path, error)
             return []
@@ -90,6 +102,28 @@ class OutcomeCache:
             self._held.popitem(last=False)
 
 
+class _NotWantedError(Exception):
+    pass
+
+
+class _Interrupted:
+    """A cache whose `add` ends the check when its text is not wanted any longer: parts are finished many at a time."""
+
+    def __init__(self, held: OutcomeCache, is_wanted: Callable[[], bool]) -> None:
+        self._held, self._is_wanted = held, is_wanted
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, text: str) -> Outcome | None:
+        return self._held.get(text)
+
+    def add(self, text: str, outcome: Outcome) -> None:
+        self._held.add(text, outcome)
+        if not self._is_wanted():
+            raise _NotWantedError
+
+
 @dataclass(frozen=True, slots=True)
 class DiagnosedText:
     """The diagnostics for one version of a text."""
@@ -99,33 +133,98 @@ class DiagnosedText:
     replacements: list[str]
 
 
-def make_server(checker: Checker, delay: float) -> LanguageServer:
+class OpenTexts:
+    """Checks texts in a thread of its own, the one that was opened or changed last first."""
+
+    def __init__(self, checker: Checker) -> None:
+        self._checker = checker
+        self._pool = ThreadPoolExecutor(1, "copyspec lsp")
+        self._latest: dict[str, int] = {}
+        self._turns = itertools.count()
+        self._waiting: list[int] = []  # turns of the texts being checked, ascending
+        self._is_stopped = False
+
+    def changed(self, uri: str) -> int:
+        """The number of this version of a text; earlier ones are not checked any longer."""
+        number = self._latest[uri] = self._latest.get(uri, 0) + 1
+        return number
+
+    def closed(self, uri: str) -> None:
+        self._latest.pop(uri, None)
+
+    def is_latest(self, uri: str, number: int) -> bool:
+        return not self._is_stopped and self._latest.get(uri) == number
+
+    async def check(self, uri: str, number: int, language: str, text: str) -> list[Edit] | None:
+        """The edits of a text; None if it was changed or closed meanwhile, or the server stops. For a newer text the
+        check is interrupted, and begins again later; paragraphs already checked are remembered."""
+        turn, edits, path = next(self._turns), None, to_fs_path(uri) or uri
+        loop = asyncio.get_running_loop()
+
+        def is_wanted() -> bool:
+            return self.is_latest(uri, number) and self._waiting[-1:] == [turn]
+
+        self._waiting.append(turn)
+        try:
+            while edits is None and self.is_latest(uri, number):
+                edits = await loop.run_in_executor(self._pool, self._checker.check, path, language, text, is_wanted)
+        finally:
+            self._waiting.remove(turn)
+        return edits if self.is_latest(uri, number) else None
+
+    def stop(self) -> None:
+        """End all checks after the paragraph at work."""
+        self._is_stopped = True
+        self._pool.shutdown(wait=False)
+
+
+class BoundedInput:
+    """The editor's messages. Memory for a message is taken before it has arrived."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readline(self) -> bytes:
+        return self._stream.readline()
+
+    def read(self, size: int) -> bytes:
+        """Raises OSError for a message that cannot be meant."""
+        if size > MAX_MESSAGE:
+            raise OSError(f"a message of {size} bytes was announced; at most {MAX_MESSAGE} are taken")
+        return self._stream.read(size)
+
+
+def serve(checker: Checker, delay: float) -> None:
+    """Serve an editor over stdin and stdout until it says `exit` or closes stdin."""
+    texts = OpenTexts(checker)
+    with open(sys.stdout.fileno(), "wb", closefd=False) as output:  # the server closes it, and stdout must stay open
+        try:
+            make_server(texts, delay).start_io(cast("BinaryIO", BoundedInput(sys.stdin.buffer)), output)
+        finally:
+            texts.stop()
+
+
+def make_server(texts: OpenTexts, delay: float) -> LanguageServer:
     """Create the server. `delay`: seconds without a change before a text is checked again."""
     server = LanguageServer("copyspec", copyspec.__version__)
-    pool = ThreadPoolExecutor(1, "copyspec lsp")
-    latest: dict[str, int] = {}
     found: dict[str, DiagnosedText] = {}
 
     async def look(uri: str, seconds: float) -> None:
         """Check a text after `seconds`, unless it changes before."""
-        number = latest[uri] = latest.get(uri, 0) + 1
+        number = texts.changed(uri)
         await asyncio.sleep(seconds)
-        if latest.get(uri) != number:
+        if not texts.is_latest(uri, number):
             return
         document = server.workspace.get_text_document(uri)
         text, version = document.source, document.version
-        path, language = to_fs_path(uri) or uri, document.language_id or ""
-        loop = asyncio.get_running_loop()
         try:
-            edits = await loop.run_in_executor(
-                pool, checker.check, path, language, text, lambda: latest.get(uri) == number
-            )
+            edits = await texts.check(uri, number, document.language_id or "", text)
         except Exception as error:  # for example the model cannot be loaded: report it and keep the editor running
             logger.exception("checking %s", uri)
             message = f"copyspec: {' '.join(str(error).split()) or type(error).__name__}"
             server.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Error, message))
             return
-        if edits is None or latest.get(uri) != number:
+        if edits is None:
             return
         converter = PositionConverter(text, server.workspace.position_encoding)
         found[uri] = DiagnosedText(
@@ -137,18 +236,24 @@ def make_server(checker: Checker, delay: float) -> LanguageServer:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
     async def opened(params: lsp.DidOpenTextDocumentParams) -> None:
-        await look(params.text_document.uri, 0.0)
+        with contextlib.suppress(asyncio.CancelledError):  # the server ends, and would log it as an error
+            await look(params.text_document.uri, 0.0)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     async def changed(params: lsp.DidChangeTextDocumentParams) -> None:
-        await look(params.text_document.uri, delay)
+        with contextlib.suppress(asyncio.CancelledError):
+            await look(params.text_document.uri, delay)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: lsp.DidCloseTextDocumentParams) -> None:
         uri = params.text_document.uri
-        latest.pop(uri, None)
+        texts.closed(uri)
         found.pop(uri, None)
         server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
+
+    @server.feature(lsp.SHUTDOWN)
+    def stopped(_: None) -> None:
+        texts.stop()
 
     kinds = [lsp.CodeActionKind.QuickFix, lsp.CodeActionKind.SourceFixAll]
 

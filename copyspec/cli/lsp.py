@@ -31,7 +31,7 @@ def lsp(
         raise UsageError('lsp needs pygls: pip install "copyspec[lsp]"')
     if delay < 0:
         raise UsageError(f"--delay {delay!r} must be at least 0")
-    from copyspec.cli.language_server import Checker, make_server
+    from copyspec.cli.language_server import Checker, serve
     from copyspec.pipelines import GuardOptions, LateCorrector, ModelOptions, Runner, RunOptions, splitter
 
     settings = defaults()
@@ -41,5 +41,5 @@ def lsp(
     options = ModelOptions(by_sentence=settings.get("by_sentence"))
     run = RunOptions(GuardOptions(**guards), splitter(settings.get("segmenter", "builtin")))
     late = LateCorrector(lambda: corrector_of(model, loading(device, dtype, adapter), options, threads))
-    make_server(Checker(Runner(late, run)), delay).start_io()
+    serve(Checker(Runner(late, run)), delay)
     return 0

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import pytest
 lsp = pytest.importorskip("lsprotocol.types")
 pytest.importorskip("pygls")
 
-from copyspec.cli.language_server import Checker, PositionConverter  # noqa: E402
+from copyspec.cli.language_server import Checker, OpenTexts, PositionConverter, serve  # noqa: E402
 from copyspec.pipelines import Edit, FunctionCorrector, GuardOptions, Runner, RunOptions  # noqa: E402
 
 TEXT = "# A note 😀\n\nIt is late. 😀 The childrens came to see the boat.\n\n```\nThe childrens\n```\n"
@@ -89,6 +93,76 @@ def test_whole_texts_are_checked_and_remembered() -> None:
     assert checker.check("a.docx", "", text, lambda: True) == checker.check("a.csv", "", text, lambda: True) == []
     assert checker.check("a.bin", "what", text, lambda: True) == []
     assert checker.check("a.txt", "", "\ud800 teh\n", lambda: True) in ([], [Edit(2, 5, "the")])
+
+
+BIG = "\n\n".join(f"We came to teh house number {number} in the evening." for number in range(300))
+
+
+class Slow:
+    """A checker of texts that takes a millisecond for each paragraph."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.begun = threading.Event()
+        options = RunOptions(GuardOptions(allow_new_words=True, allow_swaps=True, any_language=True))
+        self.checker = Checker(Runner(FunctionCorrector(self.correct), options))
+
+    def correct(self, text: str) -> str:
+        self.asked.append(text)
+        self.begun.set()
+        time.sleep(0.001)
+        return text.replace("teh", "the")
+
+
+def test_a_newer_text_goes_first_and_a_stop_ends_all() -> None:
+    slow = Slow()
+    texts = OpenTexts(slow.checker)
+
+    async def edit() -> None:
+        large = asyncio.create_task(texts.check("file:///a.txt", texts.changed("file:///a.txt"), "", BIG))
+        await asyncio.to_thread(slow.begun.wait, 10)
+        small = await texts.check("file:///b.txt", texts.changed("file:///b.txt"), "", "Here is teh boat.")
+        assert small == [Edit(8, 11, "the")] and not large.done()
+        texts.stop()
+        assert await large is None and len(slow.asked) < 200
+        assert await texts.check("file:///b.txt", texts.changed("file:///b.txt"), "", "teh") is None
+
+    asyncio.run(asyncio.wait_for(edit(), 30))
+
+
+def message(name: str, number: int | None = None, **params: object) -> bytes:
+    body = {"jsonrpc": "2.0", "method": name, "params": params} | ({} if number is None else {"id": number})
+    content = json.dumps(body).encode()
+    return b"Content-Length: %d\r\n\r\n%b" % (len(content), content)
+
+
+OPENED = {"uri": "file:///a.txt", "languageId": "plaintext", "version": 1, "text": BIG}
+STARTED = message("initialize", 1, capabilities={}) + message("textDocument/didOpen", textDocument=OPENED)
+
+
+def served(messages: bytes, path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Slow]:
+    """Serve `messages`; return what was written."""
+    slow = Slow()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(messages)))
+    with path.open("w") as output, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", output)
+        serve(slow.checker, 0.0)
+        output.flush()  # it was not closed
+    return path.read_text(), slow
+
+
+@pytest.mark.parametrize("ended", [message("shutdown", 2) + message("exit"), b""], ids=["exit", "closed"])
+def test_a_server_ends_while_a_text_is_checked(
+    ended: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written, slow = served(STARTED + ended, tmp_path / "out", monkeypatch)
+    assert '"id": 1' in written and ('"id": 2' in written) == bool(ended)
+    assert len(slow.asked) < 200 and not caplog.records
+
+
+def test_a_message_that_cannot_be_meant_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match="a message of 99999999999999999999999 bytes was announced; at most"):
+        served(b"Content-Length: 99999999999999999999999\r\n\r\n", tmp_path / "out", monkeypatch)
 
 
 def test_places_in_three_encodings() -> None:
