@@ -12,7 +12,7 @@ demo: $(INSTALLED)  ## correct a text and quote from references, plain and copie
 	$(BIN)/python -m examples.demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

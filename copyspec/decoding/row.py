@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -265,11 +266,13 @@ class Row:
         self._drafter, self.drafts = None, False
 
     def _fail(self, error: BaseException) -> None:
-        """Pass an error of the owner's own code to the owner alone, whatever its type; without one, raise it. An
-        interrupt that comes during that code reaches the owner too: no other thread than its own receives them."""
-        if self.request.owner is None:
+        """Pass an error of the owner's own code to the owner alone, whatever its type; without one, raise it."""
+        owner = self.request.owner
+        # Ctrl-C comes in the main thread, in whatever code that runs; an owner who has ended would not hear of it.
+        is_lost = owner is not None and owner.is_cancelled and isinstance(error, KeyboardInterrupt)
+        if owner is None or (is_lost and threading.current_thread() is threading.main_thread()):
             raise error
-        self.request.owner.fail(error)
+        owner.fail(error)
 
     def _check(self, token: int) -> Finish | None:
         """Check whether the output ends with `token`: end of sequence precedes stops, which precede the length."""

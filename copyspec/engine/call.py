@@ -324,5 +324,6 @@ class TimeLimit:
 
     def error(self) -> TimeoutError:
         return TimeoutError(
-            f"no complete answer within timeout={self._seconds!r} seconds; give it more, fewer new tokens or shorter texts"
+            f"no complete answer within timeout={self._seconds!r} seconds; give it more time, fewer new tokens or "
+            "shorter texts"
         )
