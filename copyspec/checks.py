@@ -25,7 +25,7 @@ def shown(value: object) -> str:
 
 def plain_value(value: object) -> object:
     """Convert numbers of numpy and the like to int and float, and arrays and tensors to nested lists; return anything
-    else unchanged."""
+    else unchanged, tensors without data of their own (on meta, sparse) too."""
     if isinstance(value, (bool, str, bytes, Mapping, list, tuple)):
         return value
     if isinstance(value, Integral):
@@ -33,7 +33,12 @@ def plain_value(value: object) -> object:
     if isinstance(value, Real):
         return float(value)
     tolist = getattr(value, "tolist", None)
-    return tolist() if callable(tolist) else value
+    if not callable(tolist):
+        return value
+    try:
+        return tolist()
+    except Exception:  # the caller's check of the type says what is wrong with it
+        return value
 
 
 def check_strings(name: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -51,6 +56,14 @@ def check_type(fits: bool, name: str, value: object, what: str) -> None:
     """Raise TypeError unless `fits`; `what` describes a valid `value`."""
     if not fits:
         raise TypeError(f"{name} must be {what}; got {shown(value)}")
+
+
+def check_retriever(name: str, value: object) -> None:
+    """Raise TypeError unless `value` can be searched as a `copyspec.retrievers.Retriever`."""
+    searches = callable(getattr(value, "search", None)) and callable(getattr(value, "search_batch", None))
+    check_type(
+        searches and not isinstance(value, type), name, value, "a retriever, copyspec.retrievers.BM25Retriever say"
+    )
 
 
 def check_flag(name: str, value: object) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from copyspec.checks import check_type
 
 Folder = str | os.PathLike[str]
 """A folder on disk."""
@@ -84,6 +87,12 @@ def in_context(texts: Sequence[str], contexts: Sequence[str] | None) -> list[str
     if len(given) != len(texts):
         raise ValueError(f"contexts holds {len(given)} entries for {len(texts)} texts; give one for each")
     return [f"{context}\n{text}" if context else text for context, text in zip(given, texts, strict=True)]
+
+
+def check_folder(folder: Folder) -> Path:
+    """Return the folder as a path. Raises TypeError for anything but a str or a path."""
+    check_type(isinstance(folder, (str, os.PathLike)), "folder", folder, "a str or a path")
+    return Path(folder)
 
 
 def check_query(query: str) -> str:

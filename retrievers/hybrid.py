@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from copyspec.checks import check_number, check_retriever, check_type, plain_value
 
 from . import bm25, dense, files
 from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
@@ -31,8 +34,13 @@ class HybridRetriever:
     """
 
     def __init__(self, retrievers: Sequence[Retriever], *, depth: int = DEPTH, weights: Sequence[float] = ()) -> None:
-        """Raises ValueError for fewer than two retrievers, if their texts differ, or for another number of weights."""
+        """Raises ValueError for fewer than two retrievers, if their texts differ, or for another number of weights;
+        TypeError for anything but retrievers and numbers."""
+        listed = isinstance(retrievers, Iterable) and not isinstance(retrievers, str)
+        check_type(listed, "retrievers", retrievers, "a list of retrievers")
         self._retrievers = tuple(retrievers)
+        for number, each in enumerate(self._retrievers):
+            check_retriever(f"retrievers[{number}]", each)
         if len(self._retrievers) < 2:
             raise ValueError(f"retrievers must be at least two, got {len(self._retrievers)}")
         first = list(self._retrievers[0].texts)
@@ -42,7 +50,7 @@ class HybridRetriever:
                     f"retrievers[{number}] holds other texts than retrievers[0]: make both of the same list"
                 )
         self._depth = check_k(depth, "depth")
-        self._weights = tuple(weights) or (1.0,) * len(self._retrievers)
+        self._weights = _checked(weights) or (1.0,) * len(self._retrievers)
         if len(self._weights) != len(self._retrievers):
             raise ValueError(f"weights holds {len(self._weights)} numbers for {len(self._retrievers)} retrievers")
 
@@ -125,6 +133,21 @@ class HybridRetriever:
         """Read the retriever from an opened index."""
         by_words, by_vectors = parts(index)
         return cls([BM25Retriever.read(by_words, split=split), DenseRetriever.read(by_vectors, encode)])
+
+
+def _checked(weights: Sequence[float]) -> tuple[float, ...]:
+    """The weights as numbers. Raises TypeError or ValueError for other values, below 0 or all 0."""
+    check_type(isinstance(weights, Iterable) and not isinstance(weights, str), "weights", weights, "a list of numbers")
+    found: list[float] = []
+    for number, weight in enumerate(map(plain_value, weights)):
+        fits = isinstance(weight, (int, float)) and not isinstance(weight, bool) and math.isfinite(weight)
+        check_type(fits, f"weights[{number}]", weight, "a finite number")
+        assert isinstance(weight, (int, float))
+        check_number(f"weights[{number}]", weight, low=0.0)
+        found.append(weight)
+    if found and not any(found):
+        raise ValueError(f"weights={found} are all 0; give one retriever at least a weight")
+    return tuple(found)
 
 
 def parts(index: files.Opened) -> tuple[files.Opened, files.Opened]:

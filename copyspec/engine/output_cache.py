@@ -10,6 +10,7 @@ import threading
 from collections import Counter, OrderedDict
 from pathlib import Path
 
+from copyspec.checks import check_type
 from copyspec.engine.spans import Reference
 from copyspec.filesystem import link_target, locked, open_regular, replacing
 from copyspec.forks import at_rest
@@ -64,7 +65,9 @@ class OutputCache:
 
     def add(self, prompt: str, output: str) -> None:
         """Store an output, and drop the least recently used ones beyond the bounds. An output larger than the bound is
-        not stored."""
+        not stored. Raises TypeError for anything but strings."""
+        check_type(isinstance(prompt, str), "prompt", prompt, "a str")
+        check_type(isinstance(output, str), "output", output, "a str")
         if not output.strip() or len(prompt) + len(output) > self.max_characters:
             return
         with self._lock:
@@ -78,7 +81,8 @@ class OutputCache:
 
     def references(self, prompt: str) -> list[Reference]:
         """The stored outputs most relevant to a new prompt, best first, scored by the rare words that the prompts
-        share."""
+        share. Raises TypeError for anything but a str."""
+        check_type(isinstance(prompt, str), "prompt", prompt, "a str")
         asked = set(_WORD.findall(prompt.lower()))
         with self._lock:
             total = len(self._entries)

@@ -16,6 +16,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.checks import check_retriever
 from copyspec.forks import at_rest
 
 from ..base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_query, check_texts
@@ -87,7 +88,8 @@ class SpeculativeRetriever:
 
     def __init__(self, base: Retriever, *, prefetch: int = PREFETCH, capacity: int = CAPACITY) -> None:
         """`prefetch`: hits of each search that enter the cache. `capacity`: size of the cache; the least recently found
-        texts are evicted first."""
+        texts are evicted first. Raises TypeError if `base` is no retriever, ValueError for numbers below one."""
+        check_retriever("base", base)
         check_k(prefetch, "prefetch")
         check_k(capacity, "capacity")
         if capacity < prefetch:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import files
-from ..base import Folder
+from ..base import Folder, check_folder
 from ..passages import Passage, read_places, write_passages
 from ..saving import Saving, saving
 from .continuations import (
@@ -51,7 +51,7 @@ class Datastore:
 
     def __init__(self, folder: Folder, *, fingerprint: str | None = None, verify: bool = True) -> None:
         """Open what `create` made. Raises files.IndexFileError for damaged files or another tokenizer."""
-        self.folder = Path(folder)
+        self.folder = check_folder(folder)
         with files.opened(folder, KIND) as index:
             self._open(index, fingerprint, verify)
 

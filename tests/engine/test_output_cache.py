@@ -118,6 +118,11 @@ def test_generation_copies_from_it_and_adds_to_it() -> None:
 def test_wrong_arguments_say_what_to_write() -> None:
     with pytest.raises(ValueError, match="namespace must be a name such as 'user-17', got ''"):
         OutputCache("")
+    for call in (lambda cache: cache.add(None, "b"), lambda cache: cache.references(None)):
+        with pytest.raises(TypeError, match="prompt must be a str; got NoneType: None"):
+            call(OutputCache("a"))
+    with pytest.raises(TypeError, match="output must be a str; got int: 3"):
+        OutputCache("a").add("b", 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_entries must be an integer >= 1, got 0"):
         OutputCache("a", max_entries=0)
 

@@ -210,6 +210,11 @@ def test_what_is_no_query_is_named() -> None:
         SpeculativeRetriever(retrievers()[0]).guess(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="prefetch must be an integer"):
         SpeculativeRetriever(retrievers()[0], prefetch="2")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"base must be a retriever, .*; got int: 3"):
+        SpeculativeRetriever(3)  # type: ignore[arg-type]
+    for folder in (3, None):
+        with pytest.raises(TypeError, match="folder must be a str or a path; got"):
+            Datastore(folder)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="texts must be a list of strings, got NoneType None"):
         BM25Retriever(None)  # type: ignore[arg-type]
 

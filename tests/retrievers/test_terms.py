@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,29 @@ def test_rankings_are_fused_by_reciprocal_ranks(tmp_path: Path) -> None:
         HybridRetriever([by_words])
     with pytest.raises(TypeError, match="a hybrid on disk is a BM25Retriever and a DenseRetriever"):
         HybridRetriever([by_vectors, by_words]).save(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        ([math.nan, 1], TypeError, r"weights\[0\] must be a finite number; got float: nan"),
+        ([1, math.inf], TypeError, r"weights\[1\] must be a finite number; got float: inf"),
+        ([1, -1], ValueError, r"weights\[1\] must be a number at least 0, got -1"),
+        ([0, 0], ValueError, r"weights=\[0, 0\] are all 0"),
+        (["x", 1], TypeError, r"weights\[0\] must be a finite number; got str: 'x'"),
+        (3, TypeError, "weights must be a list of numbers; got int: 3"),
+    ],
+)
+def test_weights_are_checked(weights: list[float], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        HybridRetriever([BM25Retriever(["a"])] * 2, weights=weights)
+
+
+def test_weights_and_retrievers_of_a_hybrid() -> None:
+    both = [BM25Retriever(["a"])] * 2
+    assert HybridRetriever(both, weights=np.array([1, 0])).search("a")[0].score == pytest.approx(1 / 61)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"retrievers\[1\] must be a retriever, .*; got int: 3"):
+        HybridRetriever([both[0], 3])  # type: ignore[list-item]
 
 
 def test_a_hybrid_corpus_is_added_to_and_opened(tmp_path: Path) -> None:
