@@ -129,7 +129,9 @@ def _is_encoding(value: object) -> TypeGuard[Mapping[str, object]]:
 def _unpadded(encoding: Mapping[str, object], where: str) -> object:
     """The token ids of an encoding (one list, or one per row) without padding on either side."""
     ids, mask = plain_value(encoding["input_ids"]), plain_value(encoding.get("attention_mask"))
-    if mask is None or not isinstance(ids, (list, tuple)):
+    if not isinstance(ids, (list, tuple)):
+        raise TypeError(f"{where}: input_ids must be token ids; got {shown(ids)}")
+    if mask is None:
         return ids
     if is_ids(ids):
         return _seen(ids, mask, where)
@@ -141,6 +143,9 @@ def _unpadded(encoding: Mapping[str, object], where: str) -> object:
 def _seen(ids: object, mask: object, where: str) -> list[object]:
     if not isinstance(ids, (list, tuple)) or not isinstance(mask, (list, tuple)) or len(ids) != len(mask):
         raise ValueError(f"{where}: input_ids and attention_mask differ in shape")
+    for each in mask:
+        if each not in (0, 1):
+            raise ValueError(f"{where}: attention_mask holds 0 and 1; got {brief(each)}")
     seen = [i for i, each in enumerate(mask) if each]
     if seen and seen[-1] - seen[0] + 1 != len(seen):
         raise ValueError(f"{where}: attention_mask masks tokens between others; it may mask padding on either side")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import copyspec
 from copyspec.api import _STATE
@@ -145,6 +146,14 @@ def test_wrong_values_raise_value_errors(options: dict[str, Any], expected: str)
         ([5, -1], ValueError, "prompt[1] is not a token id: -1; token ids are integers from 0"),
         ([5, 9999], ValueError, "prompt 0 holds token id 9999, but the model's vocabulary ends at 332"),
         ("a\ud800", ValueError, "prompt holds a lone surrogate at character 1: '\\ud800'"),
+        (torch.ones(1, 2, device="meta", dtype=torch.long), TypeError, "prompt must be a str, a chat"),
+        (torch.ones(1, 2, dtype=torch.long).to_sparse(), TypeError, "prompt must be a str, a chat"),
+        ({"input_ids": "abc"}, TypeError, "prompt: input_ids must be token ids; got str: 'abc'"),
+        (
+            {"input_ids": [5, 6], "attention_mask": [1, math.nan]},
+            ValueError,
+            "prompt: attention_mask holds 0 and 1; got nan",
+        ),
         ([5] * 300, ValueError, "prompt 0 has 300 tokens, but the model's context is 256; shorten it, or give"),
     ],
 )
@@ -177,6 +186,8 @@ def test_wrong_prompts(prompt: object, error: type[Exception], expected: str) ->
             TypeError,
             "references mixes lists with single references: references[1] is str: 'd'",
         ),
+        ("a", torch.ones(2, device="meta"), TypeError, "references must be a str"),
+        ("a", [torch.ones(2, dtype=torch.long).to_sparse()], TypeError, "references[0] must be a str"),
         ("a", ["\udc80"], ValueError, "references[0] holds a lone surrogate at character 0"),
     ],
 )
