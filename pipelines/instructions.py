@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+from copyspec.checks import check_type
+
 
 def check_template(template: str, *names: str) -> str:
-    """Return `template`. Raises ValueError if it lacks the field of one of `names`."""
+    """Return `template`. Raises TypeError if it is no str, ValueError if it lacks the field of one of `names`."""
+    check_type(isinstance(template, str), "instruction", template, "a str")
     for name in names:
         if "{" + name + "}" not in template:
             raise ValueError(f"the instruction {template!r} has no {{{name}}}: write where the {name} belongs")

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Protocol, runtime_checkable
 
+from copyspec.checks import check_flag, check_type, check_whole, shown
 from copyspec.engine.results import Change, Result
 
 from ..documents import Refusal
@@ -68,7 +69,8 @@ class FunctionCorrector:
     """Wraps a function from a text to its correction."""
 
     def __init__(self, function: Callable[[str], str], *, name: str | None = None) -> None:
-        """`name`: the function's name in a journal."""
+        """`name`: the function's name in a journal. Raises TypeError if `function` cannot be called."""
+        check_type(callable(function), "function", function, "a function from a text to its correction")
         self._function = function
         self.identity: Mapping[str, object] = {"function": name or getattr(function, "__qualname__", repr(function))}
         self.by_sentence = False
@@ -79,7 +81,11 @@ class FunctionCorrector:
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         for index, text in enumerate(text for text in texts if text is not None):
-            yield index, Outcome(self._function(text))
+            corrected = self._function(text)
+            if not isinstance(corrected, str):
+                name = self.identity["function"]
+                raise TypeError(f"{name} returned {shown(corrected)}; it must return the corrected text, a str")
+            yield index, Outcome(corrected)
 
 
 class LateCorrector:
@@ -138,9 +144,34 @@ class ModelOptions:
             check_template(self.instruction, "text")
         if self.preset is not None:
             preset_of(self.preset)
-        for name in ("max_new_tokens", "batch_size", "segment_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value!r} must be at least 1")
-        if self.earlier < 0:
-            raise ValueError(f"earlier={self.earlier!r} must be a number of places, 0 for none")
+        check_asking(self)
+        check_whole("batch_size", self.batch_size, low=1)
+        if self.segment_tokens is not None:
+            check_whole("segment_tokens", self.segment_tokens, low=1)
+        if self.by_sentence is not None:
+            check_flag("by_sentence", self.by_sentence)
+        check_whole("earlier", self.earlier, low=0, why="a number of places, 0: none")
+
+
+class Asking(Protocol):
+    """The options that all pipelines have for how a model is asked."""
+
+    @property
+    def system(self) -> str | None: ...
+    @property
+    def max_new_tokens(self) -> int | None: ...
+    @property
+    def drafts(self) -> bool: ...
+    @property
+    def draft_models(self) -> Sequence[str]: ...
+
+
+def check_asking(options: Asking) -> None:
+    """Raise TypeError or ValueError for an invalid one of these options."""
+    system, models = options.system, options.draft_models
+    check_type(system is None or isinstance(system, str), "system", system, "a str")
+    if options.max_new_tokens is not None:
+        check_whole("max_new_tokens", options.max_new_tokens, low=1)
+    check_flag("drafts", options.drafts)
+    named = isinstance(models, (list, tuple)) and all(isinstance(name, str) for name in models)
+    check_type(named, "draft_models", models, "a list of models' names")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, overload
 
 from copyspec import Result
+from copyspec.checks import check_type
 from copyspec.engine.unknown import reject_unknown
 
 from ..documents import Edit, Part, Refusal
@@ -115,14 +116,16 @@ class GECPipeline:
         given = dict(options)
         running = {name: given.pop(name) for name in ("guards", "split", "pack") if given.get(name) is not None}
         given.pop("guards", None)
+        run_options = RunOptions(**running)  # type: ignore[arg-type]
         if isinstance(model, Corrector):
             if given:
                 names = ", ".join(sorted(given))
                 raise ValueError(f"{names} cannot be given beside a corrector, which decides that itself")
             self.corrector: Corrector = model
         else:
-            self.corrector = ModelCorrector(corrector_of(model), ModelOptions(**given))  # type: ignore[arg-type]
-        self.runner = Runner(self.corrector, RunOptions(**running))  # type: ignore[arg-type]
+            asked = ModelOptions(**given)  # type: ignore[arg-type]  # checked before a model is loaded
+            self.corrector = ModelCorrector(corrector_of(model), asked)
+        self.runner = Runner(self.corrector, run_options)
 
     @overload
     def __call__(self, texts: str) -> Correction: ...  # type: ignore[overload-overlap]  # a str is never its characters
@@ -136,12 +139,14 @@ class GECPipeline:
         """
         if isinstance(texts, str):
             return self._corrections([texts])[0]
+        check_type(isinstance(texts, Iterable), "texts", texts, "a str or an iterable of them")
         return self._corrections([_checked(i, text) for i, text in enumerate(texts)])
 
     def stream(self, texts: Iterable[str]) -> Iterator[Correction]:
         """Yield corrections of any number of texts, in order and in bounded memory, while texts are still read."""
         if isinstance(texts, str):
             raise TypeError(f"stream takes an iterable of texts, got one str: {texts[:40]!r}; put it into a list")
+        check_type(isinstance(texts, Iterable), "texts", texts, "an iterable of str")
         works = (_work(_checked(i, text)) for i, text in enumerate(texts))
         return (_correction(done) for done in self.runner.run(works))
 

@@ -10,11 +10,13 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from copyspec import Result
+from copyspec.checks import check_flag, check_number, check_type
 
 from ..documents import FormatError, Refusal
 from ..edits.render import unified_diff
 from ..instructions import fill
 from ..models import engine_of, is_bundled, wants_chat
+from .correctors import check_asking
 from .model_corrector import INSTRUCTION, output_limit
 from .wrappers import unwrapped
 
@@ -43,10 +45,10 @@ class EditOptions:
     draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
 
     def __post_init__(self) -> None:
-        if self.max_edit_ratio is not None and not self.max_edit_ratio >= 0:
-            raise ValueError(f"max_edit_ratio={self.max_edit_ratio!r} must be a share of the lines, at least 0")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens!r} must be at least 1")
+        if self.max_edit_ratio is not None:
+            check_number("max_edit_ratio", self.max_edit_ratio, low=0.0, why="a share of the lines")
+        check_asking(self)
+        check_flag("strip_wrappers", self.strip_wrappers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class EditPipeline:
     """
 
     def __init__(self, model: ModelLike = None, options: EditOptions | None = None) -> None:
+        check_type(options is None or isinstance(options, EditOptions), "options", options, "an EditOptions")
         self.engine = engine_of(model)
         self.options = options = options or EditOptions()
         self.chat = not self.engine.model.config.is_encoder_decoder and wants_chat(self.engine)
@@ -85,8 +88,10 @@ class EditPipeline:
     def __call__(self, text: str, instruction: str) -> Edited:
         """Edit a text. `instruction` says what to do; the text follows it, or stands where it has `{text}`.
 
-        Raises ValueError for an empty instruction, and for one that the bundled model was not trained on.
+        Raises ValueError for an empty instruction, and for one that the bundled model was not trained on; TypeError for
+        anything but strings.
         """
+        check_type(isinstance(text, str), "text", text, "a str")
         self.check(instruction)
         body = text.removeprefix(_MARK).strip()
         if not body:
@@ -100,7 +105,8 @@ class EditPipeline:
         return self._edited(text, body, shown, result)
 
     def check(self, instruction: str) -> None:
-        """Raise ValueError for an instruction that the model cannot follow."""
+        """Raise TypeError for an instruction that is no str, ValueError for one that the model cannot follow."""
+        check_type(isinstance(instruction, str), "instruction", instruction, "a str")
         if not instruction.strip():
             raise ValueError("the instruction is empty: say what to change")
         asked = prompt_of(instruction, "{text}").split("{text}")

@@ -31,7 +31,7 @@ PRESETS: Mapping[str, Preset] = {
 
 def preset_of(name: str) -> Preset:
     """Return the preset. Raises ValueError for an unknown name."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise ValueError(f"preset={name!r} must be one of {', '.join(PRESETS)}")
     return PRESETS[name]
 

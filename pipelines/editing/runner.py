@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 from copyspec import Result
+from copyspec.checks import check_type, check_whole
 
 from ..documents import Edit, Part, Refusal, Segment, shown
 from ..edits.diff import merge
@@ -96,6 +97,11 @@ class RunOptions:
     pack: int = 32
     """Number of texts that are sorted by length before decoding, so that texts of a batch have similar lengths. 0: keep
     their order."""
+
+    def __post_init__(self) -> None:
+        check_type(isinstance(self.guards, GuardOptions), "guards", self.guards, "a GuardOptions")
+        check_type(callable(self.split), "split", self.split, "a function from a text to spans")
+        check_whole("pack", self.pack, low=0)
 
 
 class Runner:

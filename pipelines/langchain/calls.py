@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, cast
 from langchain_core.messages.ai import OutputTokenDetails, UsageMetadata
 
 from copyspec import Chunk, Result
+from copyspec.engine.call_options import OPTIONS
+from copyspec.engine.unknown import reject_unknown
 
 from .documents import copied_parts
 
@@ -61,6 +63,7 @@ class Answers:
         self.references = references
         self._streamed: dict[int, Answered] = {}  # by prompt
         given = {**options, "timeout": timeout}
+        reject_unknown(given, OPTIONS)  # before a name meets an argument of `submit`
         own = [list(each) for each in references]
         self._call: Call = self.engine.submit(list(prompts), own, loop=loop, **given)  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from copyspec import Result
+from copyspec.checks import check_retriever, check_type, check_whole
 from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
 from ..instructions import check_template, fill
@@ -71,7 +72,7 @@ class DocumentAnswers:
     were trained to quote (copyspec's own) only see the text around the best sentence, which is sure if they quote it.
 
     `contexts`: a text for each passage that is searched with it, such as `Passage.context`. Raises ValueError for
-    another number of them and for k < 1.
+    another number of them and for k < 1, TypeError for arguments of another type.
     """
 
     def __init__(
@@ -84,9 +85,14 @@ class DocumentAnswers:
         instruction: str | None = None,
         max_new_tokens: int | None = None,
     ) -> None:
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k!r}")
-        if isinstance(retriever, Sequence):
+        check_whole("k", k, low=1)
+        texts = isinstance(contexts, (list, tuple)) and all(isinstance(context, str) for context in contexts)
+        check_type(contexts is None or texts, "contexts", contexts, "a list of str")
+        if max_new_tokens is not None:
+            check_whole("max_new_tokens", max_new_tokens, low=1)
+        if not isinstance(retriever, Sequence):
+            check_retriever("retriever", retriever)
+        else:
             retriever = BM25Retriever(retriever, split=Stems(), idf="lucene", contexts=contexts)
         if contexts is not None and len(contexts) != len(retriever):
             raise ValueError(f"contexts holds {len(contexts)} entries for {len(retriever)} passages")
@@ -98,7 +104,7 @@ class DocumentAnswers:
         self._stems = stems_of(retriever)
 
     def __call__(self, question: str) -> DocumentAnswer:
-        """Answer a question. Raises ValueError for an empty one."""
+        """Answer a question. Raises ValueError for an empty one, TypeError for anything but a str."""
         answer = None
         for chunk in self.stream(question):
             answer = chunk.answer
@@ -107,6 +113,7 @@ class DocumentAnswers:
 
     def stream(self, question: str) -> Iterator[AnswerChunk]:
         """Yield the answer in pieces, each with the citations that end in it; the last piece has the whole answer."""
+        check_type(isinstance(question, str), "question", question, "a str")
         if not question.strip():
             raise ValueError(f"the question {question!r} is empty; write a question")
         hits = [hit for hit in self._retriever.search(question, self._k) if hit.score > 0 or not self._by_words()]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from copyspec.checks import shown
+from copyspec.checks import check_retriever, check_type, shown
 from copyspec.engine.call_options import CallOptions, check_options
 from copyspec.engine.rewindable import Assembly
 from copyspec.options import DraftOptions
@@ -80,8 +80,12 @@ class IterativeRAG:
         speculation: Speculation | None = ON,
         **layout: Unpack[LayoutOptions],
     ) -> None:
-        """Raises ValueError for numbers below one, and for an instruction without {document} or {prompt}."""
+        """Raises ValueError for numbers below one, and for an instruction without {document} or {prompt}; TypeError for
+        arguments of another type."""
         self.layout = check_layout(layout)
+        check_retriever("retriever", retriever)
+        known = speculation is None or isinstance(speculation, Speculation)
+        check_type(known, "speculation", speculation, "a Speculation, or None for the plain form")
         self.engine = engine_of(model)
         self.speculation = speculation
         self._owns = not isinstance(retriever, SpeculativeRetriever)

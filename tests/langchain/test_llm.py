@@ -72,6 +72,9 @@ def test_tokens_stop_options_and_names(engine: Engine, llm: CopySpecLLM) -> None
     assert llm.invoke(PROMPTS[0], stop=[text[3:6]]) == text[: text.index(text[3:6])]
     assert llm.get_num_tokens("The cat") == len(engine.codec.encode("The cat").ids)
     assert llm._get_ls_params()["ls_provider"] == "copyspec" and llm._llm_type == "copyspec"
+    for name in ("prompt", "loop"):
+        with pytest.raises(TypeError, match=f"unknown option '{name}'"):
+            llm.invoke("the cat", **{name: "x"})
     with pytest.raises(TypeError, match="unknown option 'bogus'"):
         llm.invoke(PROMPTS[0], bogus=1)
     for name, hint in (("max_tokn", "max_tokens"), ("drafter", "model_kwargs"), ("references", r"bind\(references=")):

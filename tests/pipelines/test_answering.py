@@ -110,7 +110,7 @@ def test_any_retriever_is_asked_and_wrong_options_are_named(answers: DocumentAns
     by_vectors = DenseRetriever(texts, lambda batch: [[1.0, text.count("H")] for text in batch])
     for retriever in (by_words, by_vectors, HybridRetriever([by_words, by_vectors])):
         assert DocumentAnswers(retriever)("When does the kettle boil?").text == texts[0]
-    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="k must be an integer >= 1, got 0"):
         DocumentAnswers(texts, k=0)
     with pytest.raises(ValueError, match="contexts holds 1 entries for 2 passages"):
         DocumentAnswers(by_words, contexts=["a"])

@@ -90,7 +90,7 @@ def test_nothing_to_edit_asks_nothing(answer: Answer) -> None:
     assert refused.refusal is not None and refused.refusal.reason == "encoding"
     with pytest.raises(ValueError, match="the instruction is empty"):
         pipeline(CODE, " ")
-    with pytest.raises(ValueError, match="max_edit_ratio=-1 must be a share"):
+    with pytest.raises(ValueError, match="max_edit_ratio must be a number at least 0"):
         EditPipeline(answer.engine, EditOptions(max_edit_ratio=-1))
 
 

@@ -326,7 +326,7 @@ def test_wrong_options_say_so() -> None:
         GECPipeline(engine, instruction="Correct this")
     with pytest.raises(ValueError, match="system='Be brief' needs a chat template"):
         GECPipeline(engine, system="Be brief")
-    with pytest.raises(ValueError, match="segment_tokens=0 must be at least 1"):
+    with pytest.raises(ValueError, match="segment_tokens must be an integer >= 1, got 0"):
         GECPipeline(engine, segment_tokens=0)
     with pytest.raises(TypeError, match="unknown option 'batchsize'; did you mean 'batch_size'"):
         GECPipeline(engine, batchsize=4)  # type: ignore[call-arg]
