@@ -85,9 +85,10 @@ def check_number(
     """Raise ValueError if `value` is not a number within the bounds, or an int that no float holds; `why` explains the
     meaning of a special value."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
-    if not fits or (open_low and value == low) or (isinstance(value, int) and abs(value) > sys.float_info.max):
+    huge = isinstance(value, int) and abs(value) > sys.float_info.max
+    if not fits or (open_low and value == low) or huge:
         bounds = f"{'above' if open_low else 'at least'} {low:g}"
-        bounds += f" and at most {high:g}" if high < math.inf else ""
+        bounds += f" and at most {high:g}" if high < math.inf else " that a float can hold" if huge else ""
         raise ValueError(f"{name} must be a number {bounds}{f' ({why})' if why else ''}, got {brief(value)}")
 
 
