@@ -245,7 +245,7 @@ def gec(
     Whole segments: ratio (above --max-edit-ratio), lost (above --max-lost-ratio), fragment (not a sentence, would
     become one), language (not --language), characters (the output holds some that are not text), empty (no output),
     cut (the output did not end), length (longer than the context), encoding and binary (not text), json and field
-    (records without text).
+    (records without text), taken (records with such fields of another origin).
     """
     from copyspec.pipelines import (
         FORMATS,

@@ -71,21 +71,21 @@ class DiffPrinter:
         self._spool.clear()
 
 
-NO_TEXT = ("encoding", "binary")
-"""Reasons of refusals that mean that a file is damaged or not text."""
+TOLD = ("encoding", "binary", "taken")
+"""Reasons of refusals that mean that a file is damaged, not text, or would lose something of the user's."""
 
 
 class UnreadableReporter:
-    """Reports each file that contains something other than text once, with the first reason."""
+    """Reports each file of which something cannot be corrected once, with the first reason."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell, self._reported = tell, ""
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
-        found = next((refusal for refusal in done.refused if refusal.reason in NO_TEXT), None)
+        found = next((refusal for refusal in done.refused if refusal.reason in TOLD), None)
         if found is not None and self._reported != path:
             self._reported = path
-            self._tell(f"copyspec: {path} {found.detail}; such paragraphs are left unchanged")
+            self._tell(f"copyspec: {path} {found.detail}; what is like that is left unchanged")
 
     def end(self, report: FileReport) -> None:
         self._reported = ""

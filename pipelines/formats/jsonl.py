@@ -160,7 +160,7 @@ def _taken(record: _Record, text: str, number: int) -> Refusal | None:
         if _corrected(text, edits) == corrected:
             return None
     what = f"line {number} holds {' and '.join(map(repr, held))} that copyspec did not write for its {record.field!r}"
-    return Refusal("field", f"{what}: rename them, or overwrite the text with in_place=True (gec --untracked)")
+    return Refusal("taken", f"{what}: rename them, or overwrite the text with in_place=True (gec --untracked)")
 
 
 def _corrected(text: str, edits: object) -> object:

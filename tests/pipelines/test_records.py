@@ -115,7 +115,7 @@ def test_json_lines_keep_fields_of_the_user(fields: dict[str, object]) -> None:
     assert written.splitlines()[1:] == data.splitlines()[1:] and b'"corr": "the"' in written
     (refusal,) = refused
     names = " and ".join(map(repr, sorted(fields)))
-    assert refusal.reason == "field" and f"line 3 holds {names} that copyspec did not write" in refusal.detail
+    assert refusal.reason == "taken" and f"line 3 holds {names} that copyspec did not write" in refusal.detail
     assert run(format_of("x.jsonl", options=FormatOptions(in_place=True)), data)[0].count(b'"text": "the ') == 2
 
 
