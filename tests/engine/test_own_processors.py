@@ -102,7 +102,7 @@ def test_an_endless_bias_picks_its_token(engine: Engine, bias: float, options: d
         {"logits_processor": lambda ids, scores: scores},
         {"stopping_criteria": MaxLengthCriteria(10**6)},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_memory_follows_the_output_and_not_its_limit(unlimited: Engine, limit: int, options: dict[str, Any]) -> None:
     (first,) = unlimited.generate("the cat", max_new_tokens=1, ignore_eos=True, **options).token_ids
