@@ -88,8 +88,9 @@ class Saving:
         return None
 
     def check_manifest(self) -> None:
-        """Raise IndexFileError for a manifest of another program; one of ours may be damaged."""
-        if self.is_there() and FORMAT.encode() not in manifest_bytes(self.folder):
+        """Raise IndexFileError for a manifest of another program; one of ours may be damaged, or empty after a power
+        cut."""
+        if self.is_there() and (held := manifest_bytes(self.folder)).strip(b"\0 \n") and FORMAT.encode() not in held:
             raise IndexFileError(
                 f"{os.fspath(self.folder / MANIFEST)!r} is not the manifest of a copyspec index: move it away"
             )

@@ -86,13 +86,14 @@ def decode(
                     count += 1
                 else:
                     is_exhausted = count - began < room
-                if lost:
-                    yield lost
                 if fresh:
                     # Under a verification rule the output depends on the drafts; these must not depend on timing.
                     splits = draft.adaptive and not target.is_encoder_decoder
                     groups = _alike(fresh, costs) if splits and len(fresh) > 1 else [fresh]
                     yield from _admit(batch, groups, partial(Batch, target, draft, costs))
+                if lost:
+                    yield lost
+                if fresh or lost:
                     continue
             if not batch.rows and is_exhausted:
                 return

@@ -45,13 +45,16 @@ class ScoredDraft:
         asked for them or the pass keeps none. Valid until the next pass."""
         self.tree = tree
         self._logits = logits
+        self._copy: torch.Tensor | None = None
         self._states = states
 
     @property
     def logits(self) -> torch.Tensor:
         """The target's logits after the root and after each node, [1 + m, V]: a copy, since tokens are still picked
         from the original."""
-        return self._logits.clone()
+        if self._copy is None:
+            self._copy = self._logits.clone()
+        return self._copy
 
     @property
     def states(self) -> torch.Tensor | None:

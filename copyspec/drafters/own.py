@@ -120,6 +120,7 @@ class JoinedDrafter:
             parents=tuple(tree.parents),
             scores=tuple(tree.scores),
             origins=tuple(tree.origins),
+            makers=tree.makers and tuple(tree.makers),
         )
         for drafter in self._drafters:
             if base.observes(drafter):
@@ -143,11 +144,11 @@ class JoinedDrafter:
 
     def _fault(self, tree: DraftTree) -> str | None:
         """What is wrong with the tokens, scores, origins or makers of a tree of sound shape; None if nothing is."""
-        depths = tree.depths()
+        depths = tree.depths() if any(tree.origins) else [0] * len(tree)
         for node, (token, score, origin) in enumerate(zip(tree.tokens, tree.scores, tree.origins, strict=True)):
-            if not isinstance(token, Integral):
+            if type(token) is not int and not hasattr(token, "__index__"):
                 return f"node {node} has token {shown(token)}, which is no integer"
-            if not (isinstance(score, Real) and 0.0 <= score <= 1.0):
+            if not (type(score) is float or isinstance(score, Real)) or not 0.0 <= score <= 1.0:
                 return (
                     f"node {node} has score {score if isinstance(score, Real) else shown(score)}; a score is a number, "
                     "the estimated probability that the path to the node is accepted, from 0 to 1"
@@ -159,7 +160,7 @@ class JoinedDrafter:
 
     def _origin_fault(self, origin: object, depth: int) -> str | None:
         """What is wrong with the origin of a node at `depth`."""
-        if not (isinstance(origin, Origin) and all(isinstance(each, Integral) for each in origin)):
+        if not (isinstance(origin, Origin) and all(type(each) is int or isinstance(each, Integral) for each in origin)):
             return "an origin is None or an Origin(source, offset) of two integers"
         source, offset = origin
         if not (source == OUTPUT or 0 <= source < len(self._sources)):

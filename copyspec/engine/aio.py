@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from copyspec.engine.call import Call
@@ -61,8 +60,11 @@ class AsyncChunks:
         if self._call is not None:
             self._call.drop()
         if self._chunks is not None:
-            with suppress(RuntimeError):  # it is running, and ends by itself
+            try:
                 await self._chunks.aclose()
+            except RuntimeError as error:
+                if "already running" not in str(error):  # that one ends by itself
+                    raise
 
     async def _begin(self) -> None:
         if self._chunks is None and not self._is_closed:

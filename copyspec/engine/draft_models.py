@@ -100,7 +100,7 @@ class DraftModels:
             self._find(chosen)
         except (ValueError, LoadError) as error:
             kind = LoadError if isinstance(error, LoadError) else ValueError
-            raise kind(str(error).replace("draft_model", "contrast")) from error
+            raise kind(str(error).replace("draft_model=", "contrast=")) from error
         target, codec = self._read_by[_key(chosen)]
         same = codec is self._codec or codec.tokenizer.get_vocab() == self._codec.tokenizer.get_vocab()
         size = self._model.config.get_text_config(decoder=True).vocab_size

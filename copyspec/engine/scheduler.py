@@ -211,13 +211,13 @@ class CallScheduler:
         """
         if error is None:
             ticket.is_cancelled = True
+            ticket.wake()
             if self._lock.locked():  # not `acquire(blocking=False)`: an interrupt after it would leave the lock held
                 return
         with self._lock:
             if error is not None:
                 ticket.fail(error)
             abandoned = self._abandoned(ticket.lane)
-            ticket.wake()
             self._changed.notify_all()
         if abandoned is not None:
             abandoned.close()

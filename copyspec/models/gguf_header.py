@@ -27,7 +27,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _ARCHITECTURE = re.compile(rb"[A-Za-z0-9_-]+")  # it is the first part of keys
 _LAYERS = re.compile(r"[^.]+\.block_count")
 _TEMPLATE = "tokenizer.chat_template"
-_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d{1,9})\.")
+_LAYER = re.compile(r"(enc\.|dec\.)?blk\.(\d{1,9})\.")
 
 Value = bool | int | float | bytes | None
 """A setting of the header; None stands for a list."""
@@ -45,7 +45,7 @@ def read_header(file: Path) -> dict[str, Value]:
     """The settings in the header.
 
     Raises FileError if the header is damaged, if its number of layers is not that of the layers in the file, or if the
-    tensors do not follow each other to the end of the file, as llama.cpp demands.
+    tensors do not follow each other to the end of the file.
     """
     size = os.stat(file).st_size
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -96,7 +96,9 @@ class _Reader:
             found.append(_Tensor(name, shape, self._number("I"), self._number("Q")))
         return found
 
-    def _value(self, kind: int) -> Value:
+    def _value(self, kind: int, depth: int = 0) -> Value:
+        if depth > _MAX_DIMENSIONS:
+            raise FileError("its header has lists in lists in lists")
         if kind == _STRING:
             return self._string()
         if kind in _SCALARS:
@@ -106,9 +108,9 @@ class _Reader:
         if kind != _ARRAY:
             raise FileError(f"its header has a value of the unknown type {kind}")
         inner, length = self._number("I"), self._number("Q")
-        if inner == _STRING:
+        if inner in (_STRING, _ARRAY):
             for _ in range(length):
-                self._skip(self._number("Q"))
+                self._value(inner, depth + 1)
         elif inner in _SCALARS:
             self._skip(length * struct.calcsize(_SCALARS[inner]))
         else:
@@ -135,17 +137,22 @@ class _Reader:
 def _check_layers(settings: dict[str, Value], tensors: list[_Tensor]) -> None:
     """transformers leaves out layers beyond the number in the header, and makes up missing ones with random weights, a
     billion of them if it is told so. It reads that number from the key of any architecture it knows."""
-    held = {int(found[1]) for tensor in tensors if (found := _LAYER.match(tensor.name))}
-    if len(held) > MAX_REPEATS:
-        raise FileError(f"it holds {len(held):,} layers, more than {MAX_REPEATS:,}")
-    gap = next(number for number in range(len(held) + 1) if number not in held)
-    if gap < len(held):
-        raise FileError(f"it holds layer {max(held)}, but not layer {gap}")
+    stacks = dict[str, set[int]]()  # an encoder and a decoder count their layers apart
+    for tensor in tensors:
+        if found := _LAYER.match(tensor.name):
+            stacks.setdefault(found[1] or "", set()).add(int(found[2]))
+    for held in stacks.values():
+        if len(held) > MAX_REPEATS:
+            raise FileError(f"it holds {len(held):,} layers, more than {MAX_REPEATS:,}")
+        gap = next(number for number in range(len(held) + 1) if number not in held)
+        if gap < len(held):
+            raise FileError(f"it holds layer {max(held)}, but not layer {gap}")
+    counts = [len(held) for held in stacks.values()] or [0]
     for key in filter(_LAYERS.fullmatch, settings):
         named = settings[key]
-        if type(named) is not int or named != len(held):
+        if type(named) is not int or named not in counts:
             said = named if type(named) is int else "no number of"
-            raise FileError(f"its header says that it has {said} layers, and it holds {len(held)} ({key[:100]})")
+            raise FileError(f"its header says that it has {said} layers, and it holds {counts[0]} ({key[:100]})")
 
 
 def _check_places(tensors: list[_Tensor], end: int, size: int, alignment: Value) -> None:
@@ -159,7 +166,7 @@ def _check_places(tensors: list[_Tensor], end: int, size: int, alignment: Value)
                 f"{place - start}: it is damaged"
             )
         place = _aligned(end := place + length, alignment)
-    if not end <= size <= place:
+    if not end <= size <= place:  # the last tensor may be of a type that is too short
         raise FileError(f"its tensors end at {end:,}, and the file at {size:,} bytes: it is damaged or cut off")
 
 

@@ -32,6 +32,9 @@ CLOSE = {"connection": "close"}
 MAX_SKIPPED = 64 << 20
 """Bytes of a refused body that are read and dropped, so that its client sees why: more than a mistake sends."""
 
+STRANGER_SECONDS = 1.0
+"""How long the body of a client without a key is read and dropped: it must not hold a connection."""
+
 
 class Gate:
     """ASGI middleware that reads whole bodies, so that slow or endless ones never reach the application."""
@@ -65,7 +68,8 @@ class Gate:
         if not self._may_ask(scope):
             message = "wrong or missing key: send it as `Authorization: Bearer KEY`"
             error = error_body(message, "invalid_request_error", code="invalid_api_key")
-            await refuse(send, 401, error, {**CLOSE, "www-authenticate": "Bearer"}, rest=self._rest(receive))
+            headers = {**CLOSE, "www-authenticate": "Bearer"}
+            await refuse(send, 401, error, headers, rest=Rest(receive, STRANGER_SECONDS, MAX_SKIPPED))
             return
         limit = self._settings.max_body_bytes
         try:

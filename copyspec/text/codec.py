@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -239,11 +240,12 @@ class Codec:
     def _tokenized(self, text: str, wrap: bool, *, split_special_tokens: bool = False) -> Encoded:
         is_long = len(text) > LONG and self.tokenizer.is_fast
         if is_long and self._for_long is None:
-            with self._lock:
-                self._for_long = deepcopy(self.tokenizer)
-        with self._long_lock if is_long else self._lock:
+            with self._lock, suppress(Exception):  # a tokenizer with parts in Python cannot be copied
+                self._for_long = self._for_long or deepcopy(self.tokenizer)
+        copied = self._for_long if is_long else None
+        with self._lock if copied is None else self._long_lock:
             try:
-                batch = (self._for_long if is_long and self._for_long is not None else self.tokenizer)(
+                batch = (self.tokenizer if copied is None else copied)(
                     encodable(text, "the text"),
                     add_special_tokens=wrap,
                     split_special_tokens=split_special_tokens,

@@ -264,10 +264,11 @@ class _WalkPicks:
             depth = self._depths[row]
             processed = self._picker.perturb(processed, self._noise[depth : depth + 1])
         self._last = processed
-        token = int(processed.argmax(-1))
-        if not float(processed[0, token]) > -math.inf:
+        best = processed.argmax(-1)
+        token, score = torch.stack([best.double(), processed[0, best].double()])[:, 0].tolist()  # in one transfer
+        if not score > -math.inf:
             self._picker.check(raw, processed, 0)
-        return token
+        return int(token)
 
     def margin(self, node: int) -> Margin:
         return best_two(self.scores(node))

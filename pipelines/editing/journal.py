@@ -194,11 +194,11 @@ class Journal:
         self._places = np.frombuffer(places, dtype=np.uint64)[order] if places else found
 
     def _header(self) -> dict[str, object] | None:
-        """The first line; None if the file is empty or holds only the beginning of that line, written by this run."""
+        """The first line; None if the file is empty or holds only the beginning of that line."""
         self._file.seek(0)
         first = self._file.readline(_MOST_HEADER)
         if not first.endswith(b"\n"):
-            if not self._first_line.startswith(first):
+            if not (self._first_line.startswith(first) or _is_cut(first)):
                 raise self._no_journal()
             return None
         try:
@@ -243,6 +243,17 @@ def _shortened(identity: Mapping[str, object]) -> dict[str, object]:
         if len(text := value if isinstance(value, str) else json.dumps(value)) > _MOST_VALUE:
             made[name] = f"{text[:80]}... ({len(text)} characters, hash {_key(text).hex()})"
     return made
+
+
+def _is_cut(first: bytes) -> bool:
+    """Whether this is the cut-off first line of a journal, of a run with any options."""
+    if len(first) >= _MOST_HEADER or not first.startswith(b'{"copyspec-journal":%d,"' % _VERSION):
+        return False
+    try:
+        json.JSONDecoder().raw_decode(first.decode("ascii"))
+    except (ValueError, RecursionError):
+        return True
+    return False
 
 
 def _line(record: Mapping[str, object]) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ import copyspec
 from copyspec import Engine
 from copyspec.engine.aio import AsyncChunks
 from copyspec.engine.call import CancelledCallError
+from copyspec.engine.jobs import JobMaker
 from copyspec.text.codec import LONG
 from tests.helpers.texts import byte_level, llama
 
@@ -129,21 +132,29 @@ async def test_a_closed_asynchronous_stream_yields_nothing_more(engine: Engine) 
     unread, waiting = stream(), stream()
     await unread.aclose()
     assert [chunk async for chunk in unread] == []
-    reader = asyncio.ensure_future(_all(waiting))
-    await asyncio.sleep(0)
-    await waiting.aclose()
-    assert len(await asyncio.wait_for(reader, 30)) < 30
+    await waiting.__anext__()
+    with engine._lock:  # so that the reader waits
+        reader = asyncio.ensure_future(_all(waiting))
+        await asyncio.sleep(0.05)
+        await waiting.aclose()
+        assert len(await asyncio.wait_for(reader, 30)) <= 1
 
 
 async def _all(stream: AsyncChunks) -> list[object]:
     return [chunk async for chunk in stream]
 
 
-def test_a_timeout_counts_from_the_call(engine: Engine) -> None:
-    text = "The cat sat on the mat. " * 20_000
-    assert len(text) > LONG
-    with pytest.raises(TimeoutError, match=r"timeout=0\.01"):
-        engine.generate(PROMPTS[0], [text], max_new_tokens=8, timeout=0.01)
+def test_a_timeout_counts_from_the_call(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = JobMaker.make
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.5)
+        return make(*arguments)
+
+    assert engine.generate(PROMPTS[0], max_new_tokens=1, timeout=0.5).token_ids
+    monkeypatch.setattr(JobMaker, "make", slow)
+    with pytest.raises(TimeoutError, match=r"timeout=0\.5"):
+        engine.generate(PROMPTS[0], max_new_tokens=1, timeout=0.5)
 
 
 def test_a_long_text_keeps_no_other_waiting(engine: Engine) -> None:
@@ -151,5 +162,6 @@ def test_a_long_text_keeps_no_other_waiting(engine: Engine) -> None:
     text = "The cat sat on the mat. " * 20_000
     wanted = codec.encode(text[: LONG - 8]).ids
     assert codec.encode(text).ids[: len(wanted) - 9] == wanted[:-9]
+    assert codec._for_long is not None and codec._for_long is not codec.tokenizer
     with codec._long_lock:
         assert isinstance(ends(lambda: codec.encode("short")), copyspec.text.codec.Encoded)  # type: ignore[attr-defined]

@@ -98,7 +98,8 @@ def test_weights_that_are_not_there_take_no_memory(content: bytes, tmp_path: Pat
     [
         (b"tokenizer.ggml.token_type", 2**60, 8, 8, "its header is damaged or cut off"),
         (b"tokenizer.ggml.tokens", 2**60, 8, 8, "its header is damaged or cut off"),
-        (b"tokenizer.ggml.tokens", 9, 4, 4, "its header has a list of the unknown type 9"),
+        (b"tokenizer.ggml.tokens", 13, 4, 4, "its header has a list of the unknown type 13"),
+        (b"tokenizer.ggml.tokens", 9, 4, 4, "its header (is damaged or cut off|has .+)"),
         (b"llama.block_count", 99, 4, 0, "its header has a value of the unknown type 99"),
         (b"llama.attention.head_count", 0, 4, 4, r"it is damaged, or .+ZeroDivisionError"),
     ],

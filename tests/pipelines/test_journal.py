@@ -130,6 +130,13 @@ def test_a_long_list_of_words_loses_no_outcome(tmp_path: Path) -> None:
         assert len(earlier) == 1
 
 
+def test_a_first_line_cut_under_other_options_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(b'{"copyspec-journal":1,"model":"another mod')
+    with journal(path, resume=None) as cut:
+        assert len(cut) == 0
+
+
 @pytest.mark.parametrize("content", [b'{"copyspec-journal":', b'{"c', b'{"copyspec-journal":1,"model":"a"}'])
 def test_only_the_beginning_of_the_own_first_line_is_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "j"
