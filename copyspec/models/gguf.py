@@ -31,10 +31,8 @@ _NEEDED = ("gguf", "accelerate")  # packages transformers needs to read GGUF
 _FORMAT = 1  # version of the conversion; a folder of another version is converted again
 _SAMPLED_BYTES = 1 << 20  # bytes hashed at each end of the file for its fingerprint
 _SCRATCH = "copyspec-gguf-"  # beginning of the name of a temporary folder
-_DTYPES: dict[Value, str] = {
-    0: "float32",
-    1: "float16",
-}  # by general.file_type; all other types are quantised or bfloat16
+# By general.file_type; all other types are quantised or bfloat16.
+_DTYPES: dict[Value, str] = {0: "float32", 1: "float16"}
 
 
 def is_gguf(name: str) -> bool:
