@@ -346,7 +346,6 @@ class Registry:
         self.max_loaded = max_loaded
         self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
         self._lock = forks.at_rest(threading.RLock())  # protects `_engines`
-        # One load at a time: during `from_pretrained` torch's default dtype and its initialisers are changed globally.
         self._loading = forks.at_rest(threading.Lock())
 
     def engine(self, choice: ModelChoice) -> Engine:

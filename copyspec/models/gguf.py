@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from copyspec.building import building
 from copyspec.models.bounds import LOADING, bounded, check_complete
 from copyspec.models.cache import made_once
 from copyspec.models.errors import FileError, first_line
@@ -119,13 +120,13 @@ def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTo
     where = {"gguf_file": file.name, "trust_remote_code": False, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
     auto: Any = AutoModelForCausalLM
-    with bounded(file.stat().st_size, "its header"):
+    with building(), bounded(file.stat().st_size, "its header"):
         read, found = auto.from_pretrained(file.parent, dtype=dtype, **LOADING, **where, **_dequantize_options())
     check_complete(found)
     # A model read from GGUF stays marked as quantised and cannot be saved, so its weights move into a new one.
     config = read.config
     config.__dict__.pop("quantization_config", None)
-    with torch.device("meta"):
+    with building(), torch.device("meta"):
         model: PreTrainedModel = type(read)(config)
     model.load_state_dict(read.state_dict(), assign=True)
     model.tie_weights()

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from copyspec.building import building
 from copyspec.checks import brief
 from copyspec.forks import at_rest
 from copyspec.models.aliases import ALIASES, Alias, install_hint
@@ -111,7 +112,7 @@ class Pretrained:
         weight is missing."""
         with self._one_line_errors():
             size = self._check_weights()
-            with bounded(size):
+            with building(), bounded(size):
                 model, found = kind.from_pretrained(
                     self.place,
                     config=config,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from copyspec.building import building
 from copyspec.targets.locks import share_lock
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def new_stack(model: PreTrainedModel, layers: Mapping[int, nn.Module]) -> PreTra
     Raises ValueError if `model` keeps weights outside its submodules."""
     decoder = model.base_model
     config = _shortened(model.config, list(layers), model.config.get_text_config(decoder=True).num_hidden_layers)
-    with torch.device("meta"):
+    with building(), torch.device("meta"):
         shallow = type(model)(config)
     inner = shallow.base_model
     _share(model, shallow, leave_out=model.base_model_prefix)

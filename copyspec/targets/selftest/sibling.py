@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import GenerationConfig
 
+from copyspec.building import building
 from copyspec.targets.hooks.attention import configs, use_masked_attention
 from copyspec.targets.selftest.shrinking import shrunk
 
@@ -33,12 +34,12 @@ def small_config(model: PreTrainedModel) -> PreTrainedConfig:
 
 def build(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
     """Build a model with random weights: float32, on the CPU, in eval mode. torch's global generators are not used."""
-    with torch.device("meta"):
+    with building(), torch.device("meta"):
         size = sum(parameter.numel() for parameter in kind(config).parameters())
     if size > MOST_PARAMETERS:
         raise ValueError(f"its small sibling would have {size:,} parameters")
     generator = torch.Generator().manual_seed(_SEED)
-    with torch.device("cpu"), _OwnGenerator(generator), torch.no_grad():
+    with building(), torch.device("cpu"), _OwnGenerator(generator), torch.no_grad():
         made: Any = kind(config)  # typed Any, since its `to` is typed as a function of its class
         model: PreTrainedModel = made.to(torch.float32).eval()
         for parameter in model.parameters():
