@@ -22,8 +22,8 @@ _MASK32 = 0xFFFFFFFF
 # splitmix64 (Steele et al. 2014) makes the keys on the host.
 _GAMMA = 0x9E3779B97F4A7C15
 # A 32-bit mixer with low bias (C. Wellons, hash-prospector, 2018) expands them over the vocabulary on the device.
-_MIX_A, _MIX_B = 0x7FEB352D, 0x846CA68B
-_SPREAD = 0x9E3779B9
+_MIX_A, _MIX_B = 0x7FEB352D, 0x846CA68B - 2**32
+_SPREAD = 0x9E3779B9 - 2**32
 
 
 def gumbel(
@@ -52,13 +52,14 @@ def position_keys(seed: int, sample: int, positions: Sequence[int]) -> npt.NDArr
 
 def noise_of(keys: torch.Tensor, vocab_size: int, *, only: torch.Tensor | None = None) -> torch.Tensor:
     """Gumbel noise from `position_keys` [2, n], computed on their device; otherwise as `gumbel`."""
-    low, high = keys.unsqueeze(2)
-    tokens = (torch.arange(vocab_size, device=keys.device) if only is None else only).unsqueeze(0)
-    bits = _mix32((tokens * _SPREAD + low) & _MASK32)
-    bits = _mix32(bits ^ high)
+    # Products of int32 wrap and keep their low 32 bits: processors multiply twice as many of them at once as of int64.
+    low, high = keys.to(torch.int32).unsqueeze(2)
+    tokens = torch.arange(vocab_size, device=keys.device) if only is None else only
+    bits = _mix32(_SPREAD * tokens.to(torch.int32) + low)
+    bits = _mix32(bits.bitwise_xor_(high)).to(torch.int64).bitwise_and_(_MASK32)
     # Uniform on (0, 1), with the finest steps where noise is largest: -log(-log1p(-u)) grows as u falls to 2**-33.
-    uniform = ((bits.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=1 - 2.0**-24)
-    return -torch.log(-torch.log1p(-uniform))
+    uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-32).clamp_(max=1 - 2.0**-24)
+    return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
 def uniform(seed: int, sample: int, position: int, draw: int) -> float:
@@ -80,9 +81,10 @@ def _splitmix64(state: int) -> int:
 
 
 def _mix32(x: torch.Tensor) -> torch.Tensor:
-    # Products of two 32-bit numbers overflow int64 and wrap; their low 32 bits are still correct.
-    x = x ^ (x >> 16)
-    x = (x * _MIX_A) & _MASK32
-    x = x ^ (x >> 15)
-    x = (x * _MIX_B) & _MASK32
-    return x ^ (x >> 16)
+    """Mix int32 in place. The masks make the shifts those of unsigned numbers."""
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    x *= _MIX_A
+    x ^= (x >> 15).bitwise_and_(0x1FFFF)
+    x *= _MIX_B
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    return x
