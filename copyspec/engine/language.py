@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
+from copyspec.forks import at_rest
 
 if TYPE_CHECKING:
     from copyspec.text.codec import Codec
 
 logger = logging.getLogger(__name__)
 
+KEPT = 2
+"""N-grams kept for further engines."""
+
+_kept: OrderedDict[tuple[object, ...], NGrams] = OrderedDict()
+_lock = at_rest(threading.Lock())
+
 
 class Language:
-    """N-grams for one tokenizer and target, built on first use in a third of a second; they take 10 MB."""
+    """N-grams for one tokenizer and target, built on first use in a third of a second; they take 10 MB. Engines of
+    equal tokenizers share them."""
 
     def __init__(self, codec: Codec, vocab_size: int) -> None:
         self._codec, self._vocab_size = codec, vocab_size
@@ -28,11 +38,24 @@ class Language:
         if not self._codec.tokenizer.is_fast:
             return None
         try:
-            ngrams = NGrams(WordNGrams.read(), self._encode, self._vocab_size)
+            ngrams = self._shared()
         except Exception as error:  # tokenizers raises plain Exception, and drafts are optional
             logger.info("no n-grams of English: this tokenizer cannot encode them (%s)", error)
             return None
         return ngrams if len(ngrams) else None
+
+    def _shared(self) -> NGrams:
+        key = (self._codec.tokenizer.backend_tokenizer.to_str(), self._codec.special_ids, self._vocab_size)
+        with _lock:
+            ngrams = _kept.get(key)
+        if ngrams is None:  # built without the lock: other engines need not wait
+            ngrams = NGrams(WordNGrams.read(), self._encode, self._vocab_size)
+        with _lock:
+            _kept[key] = ngrams
+            _kept.move_to_end(key)
+            while len(_kept) > KEPT:
+                _kept.popitem(last=False)
+        return ngrams
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode texts; a text with characters unknown to the tokenizer gives no tokens."""

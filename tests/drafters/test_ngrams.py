@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from copyspec.drafters.predictors.ngrams import (
     split_words,
 )
 from copyspec.drafters.predictors.token_pool import PoolPredictor
+from copyspec.engine import language
 from copyspec.engine.call_options import check_options
 from copyspec.engine.engine import Engine
 from copyspec.engine.language import Language
@@ -229,6 +231,17 @@ def test_what_is_bundled_speaks_the_default_models_tokens(default_codec: Codec) 
         assert sum(share for _, share in ngrams.after(key)) <= 1.0 + 1e-9
     few = Language(default_codec, 1000).ngrams
     assert few is not None and max(few._tokens) < 1000
+
+
+def test_engines_of_equal_tokenizers_share_them(default_codec: Codec) -> None:
+    ngrams = Language(default_codec, 6144).ngrams
+    assert Language(Codec(copy.deepcopy(default_codec.tokenizer)), 6144).ngrams is ngrams
+    other = copy.deepcopy(default_codec.tokenizer)
+    other.add_tokens(["qwertz"])
+    for codec, size in ((Codec(other), 6144), (default_codec, 1000), (default_codec, 2000)):
+        assert Language(codec, size).ngrams is not ngrams
+    assert len(language._kept) == language.KEPT
+    assert Language(default_codec, 6144).ngrams is not ngrams, "it was given up for others"
 
 
 def test_padding_and_cutting_of_an_earlier_call_do_not_count(default_codec: Codec) -> None:
