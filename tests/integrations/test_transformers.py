@@ -66,13 +66,20 @@ def prompts(rows: int, seed: int = 0) -> list[list[int]]:
     return [[rng.randrange(8, VOCAB_SIZE) for _ in range(3 + row)] * 3 for row in range(rows)]
 
 
-def both(model: PreTrainedModel, inputs: dict[str, Any], own: dict[str, Any] | None = None, **options: Any) -> Any:
+def by_transformers(model: Any, inputs: dict[str, Any], **options: Any) -> Any:
+    """Return the result of transformers."""
+    return model.generate(**inputs, **{"do_sample": False, "max_new_tokens": 16, "pad_token_id": PAD} | options)
+
+
+def by_copyspec(model: Any, inputs: dict[str, Any], own: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Return the result of transformers with copyspec."""
+    options = {"custom_generate": copyspec.hf, "tokenizer": tokenizer(), **options, **(own or {})}
+    return by_transformers(model, inputs, **options)
+
+
+def both(model: Any, inputs: dict[str, Any], own: dict[str, Any] | None = None, **options: Any) -> Any:
     """Return the results of transformers and of transformers with copyspec."""
-    options = {"do_sample": False, "max_new_tokens": 16, "pad_token_id": PAD} | options
-    generator: Any = model
-    plain = generator.generate(**inputs, **options)
-    copied = generator.generate(**inputs, **options, custom_generate=copyspec.hf, tokenizer=tokenizer(), **(own or {}))
-    return plain, copied
+    return by_transformers(model, inputs, **options), by_copyspec(model, inputs, own, **options)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -81,17 +88,13 @@ def test_every_architecture_equals_generate(name: str) -> None:
     # transformers counts attention chunks from the padding, so that its own rows differ with and without padding.
     rows = prompts(1 if name == "llama4_text" else 3)
     inputs = padded(rows, left=not model.config.is_encoder_decoder)
-    truth, _ = both(model, inputs, max_new_tokens=12)
-    ended = int(truth[0, -5])  # some rows end early
+    truth = by_transformers(model, inputs, max_new_tokens=12)
     start = truth.shape[1] - 12
     references = [row[start:].tolist() for row in truth]  # the most helpful references
-    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({}, {"references": references}),
-        ({"eos_token_id": ended, "repetition_penalty": 1.3}, {"edit_source": references}),
-    ]
-    for options, own in cases:
-        plain, copied = both(model, inputs, own, max_new_tokens=12, **options)
-        assert torch.equal(plain, copied), (options, own)
+    assert torch.equal(truth, by_copyspec(model, inputs, {"references": references}, max_new_tokens=12))
+    # Some rows end early.
+    options = {"max_new_tokens": 12, "eos_token_id": int(truth[0, -5]), "repetition_penalty": 1.3}
+    assert torch.equal(*both(model, inputs, {"edit_source": references}, **options))
 
 
 class Even(LogitsProcessor):  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ from transformers import (
 
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY, ROOT, DraftTree
+from copyspec.verification.at_once import picks_at_once
 from copyspec.verification.noise import gumbel
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.walk import walk
@@ -72,20 +73,21 @@ def test_noise_has_known_values() -> None:
 
 PINNED = [[-0.532917, -0.33113, 0.283169], [0.216841, 0.709191, 0.050793]]
 
-# Drawing the joint distribution over many seeds is slow: many draws for the usual settings, fewer for the others.
+# Drawing the joint distribution over many seeds is slow: many draws for the usual settings, fewer for the others, and
+# rows of a batch at once, some of which are drawn alone as well.
 SAMPLED = [
-    ("chain", 20_000, SamplingOptions(temperature=1.0)),
-    ("tree", 20_000, SamplingOptions(temperature=0.9, top_k=6, top_p=0.9)),
-    ("none", 5_000, SamplingOptions(temperature=1.4, top_k=5)),
-    ("tree", 5_000, SamplingOptions(temperature=0.6)),
-    ("tree", 5_000, SamplingOptions(temperature=1.0, top_p=0.8)),
-    ("tree", 5_000, SamplingOptions(temperature=1.0, min_p=0.1)),
-    ("tree", 5_000, SamplingOptions(temperature=0.9, top_p=0.9, repetition_penalty=1.3, logit_bias={2: 1.5})),
+    ("chain", 20_000, 200, SamplingOptions(temperature=1.0)),
+    ("tree", 20_000, 200, SamplingOptions(temperature=0.9, top_k=6, top_p=0.9)),
+    ("none", 5_000, 1, SamplingOptions(temperature=1.4, top_k=5)),
+    ("tree", 5_000, 50, SamplingOptions(temperature=0.6)),
+    ("tree", 5_000, 50, SamplingOptions(temperature=1.0, top_p=0.8)),
+    ("tree", 5_000, 50, SamplingOptions(temperature=1.0, min_p=0.1)),
+    ("tree", 5_000, 1, SamplingOptions(temperature=0.9, top_p=0.9, repetition_penalty=1.3, logit_bias={2: 1.5})),
 ]
 
 
-@pytest.mark.parametrize(("shape", "draws", "sampling"), SAMPLED)
-def test_samples_follow_softmax(shape: str, draws: int, sampling: SamplingOptions) -> None:
+@pytest.mark.parametrize(("shape", "draws", "rows", "sampling"), SAMPLED)
+def test_samples_follow_softmax(shape: str, draws: int, rows: int, sampling: SamplingOptions) -> None:
     """The joint distribution of two tokens over seeds, against softmax; the second depends on the first."""
     vocab = 8
     generator = torch.Generator().manual_seed(3)
@@ -98,29 +100,49 @@ def test_samples_follow_softmax(shape: str, draws: int, sampling: SamplingOption
     tree = trees[shape]
     prompt = [5, 2]
     logits = torch.stack([table[-1], *(table[token] for token in tree.tokens)])
-    rows = list(table[:, None])
+
+    def drawn(seeds: Sequence[int]) -> list[list[int]]:
+        """Return two tokens of a row for each seed."""
+        pickers = [Picker(replace(sampling, seed=seed), (), prompt, 4, CPU) for seed in seeds]
+        outputs: list[list[int]] = [[] for _ in seeds]
+
+        def step(which: Sequence[int], tree: DraftTree, logits: torch.Tensor) -> None:
+            found = picked([pickers[row] for row in which], logits, tree)
+            for row, picks in zip(which, found, strict=True):
+
+                def emit(token: int, node: int, row: int = row) -> bool:
+                    outputs[row].append(token)
+                    pickers[row].append(token)
+                    return len(outputs[row]) == 2
+
+                walk(tree, picks, emit)
+
+        step(range(len(seeds)), tree, logits.expand(len(seeds), *logits.shape))
+        if short := [row for row, output in enumerate(outputs) if len(output) < 2]:
+            step(short, EMPTY, table[[outputs[row][-1] for row in short]].unsqueeze(1))
+        return outputs
+
     joint = [[0] * vocab for _ in range(vocab)]
-    for seed in range(draws):
-        options = replace(sampling, seed=seed)
-        picker = Picker(options, (), prompt, 4, CPU)
-        output: list[int] = []
-
-        def emit(token: int, node: int, output: list[int] = output, picker: Picker = picker) -> bool:
-            output.append(token)
-            picker.append(token)
-            return len(output) == 2
-
-        walk(tree, picks(picker, logits, tree), emit)
-        if len(output) < 2:
-            walk(EMPTY, picks(picker, rows[output[-1]], EMPTY), emit)
-        joint[output[0]][output[1]] += 1
-    drawn = torch.tensor(joint, dtype=torch.float)
+    for seed in range(0, draws, rows):
+        outputs = drawn(range(seed, seed + rows))
+        for first, second in outputs:
+            joint[first][second] += 1
+        if rows > 1:  # a row of a batch draws what it draws alone
+            assert all(drawn([seed + row]) == [outputs[row]] for row in range(seed // rows % 8, rows, 8))
+    counts = torch.tensor(joint, dtype=torch.float)
     expected = torch.zeros(vocab, vocab)
-    first = processed(table[-1], prompt, sampling).softmax(-1)
+    first_token = processed(table[-1], prompt, sampling).softmax(-1)
     for token in range(vocab):
-        expected[token] = first[token] * processed(table[token], [*prompt, token], sampling).softmax(-1)
-    assert drawn[expected == 0].sum() == 0
-    assert chi_square(drawn.flatten(), expected.flatten()) < bound(int((expected * draws >= 5).sum()))
+        expected[token] = first_token[token] * processed(table[token], [*prompt, token], sampling).softmax(-1)
+    assert counts[expected == 0].sum() == 0
+    assert chi_square(counts.flatten(), expected.flatten()) < bound(int((expected * draws >= 5).sum()))
+
+
+def picked(pickers: Sequence[Picker], logits: torch.Tensor, tree: DraftTree) -> Sequence[Picks]:
+    """Return the picks of rows that share a tree, from their logits [B, 1 + M, V]."""
+    if len(pickers) == 1:
+        return [picks(pickers[0], logits[0], tree)]
+    return picks_at_once(pickers, [tree] * len(pickers), logits, range(len(pickers)))
 
 
 def picks(picker: Picker, logits: torch.Tensor, tree: DraftTree) -> Picks:
