@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,9 @@ else:
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS = {"copyspec": "copyspec", "copyspec.retrievers": "retrievers", "copyspec.pipelines": "pipelines"}
+
+COMPILED = [path for suffix in EXTENSION_SUFFIXES for path in (ROOT / "copyspec").rglob(f"*{suffix}")]
+"""The compiled modules of this checkout, for this Python."""
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PLATFORMS = {
@@ -62,6 +67,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "training"
     )
     shutil.copytree(ROOT, scratch / "tree", ignore=ignored)
+    folder = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    for module in COMPILED:  # not compiled again, if it is newer than its sources
+        built = scratch / "tree" / "build" / folder / module.relative_to(ROOT)
+        built.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(module, built)
     build = "import sys, setuptools.build_meta as b; print(b.build_wheel(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", build, str(scratch)], cwd=scratch / "tree", capture_output=True, text=True, timeout=300
@@ -83,6 +93,7 @@ def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None
     for package, folder in FOLDERS.items():
         for source in (ROOT / folder).rglob("*.py"):
             assert f"{package.replace('.', '/')}/{source.relative_to(ROOT / folder).as_posix()}" in names
+    assert {module.relative_to(ROOT).as_posix() for module in COMPILED} <= names
     model = ROOT / "copyspec" / "default_model"
     for file in [*model.glob("*.json"), *model.glob("*.safetensors"), *model.glob("*.jinja")]:
         assert f"copyspec/default_model/{file.name}" in names
