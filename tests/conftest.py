@@ -8,6 +8,7 @@ import gc
 import inspect
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,6 +101,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def named_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this folder the default model, for calls that name none."""
     monkeypatch.setenv("COPYSPEC_MODEL", str(folder))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_tokenizer_is_unchanged() -> Iterator[None]:
+    """Fail in the module that adds tokens to it, instead of in a later one whose models get another size."""
+    yield
+    if (texts := sys.modules.get("tests.helpers.texts")) is not None:
+        assert len(texts.byte_level().get_added_vocab()) == len(texts.SPECIAL), "copy the shared tokenizer first"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -158,7 +159,7 @@ def test_token_corpora_know_their_documents_and_their_tokenizer(tmp_path: Path) 
     assert (made.kind, made.documents) == ("tokens", 3)
     store = Datastore(tmp_path / "t", fingerprint=tokenizer_fingerprint(tokenizer))
     assert store.document(2) == tokens and made.size == store.num_tokens
-    other = byte_level()
+    other = copy.deepcopy(tokenizer)
     other.add_tokens(["<new>"])
     with pytest.raises(IndexFileError, match="another tokenizer"):
         corpora.add_tokens("t", [Document("d", "x")], other)
