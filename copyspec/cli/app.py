@@ -12,10 +12,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Annotated
 
 import typer
+from typer.main import get_command
 
 import copyspec
 from copyspec.cli.chat import chat
@@ -95,9 +97,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return INTERRUPTED  # a signal that did not end the process
 
 
+@cache
+def _command() -> Callable[..., object]:
+    """The parser; built once, since that takes as long as many a command."""
+    return get_command(app)
+
+
 def _run(arguments: list[str]) -> int:
     try:
-        code = app(args=arguments, prog_name="copyspec", standalone_mode=False)
+        code = _command()(args=arguments, prog_name="copyspec", standalone_mode=False)
         sys.stdout.flush()  # a full disk fails the run
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from functools import cache
 
 from .vocabulary import is_english, spelt
@@ -26,27 +27,27 @@ _SHARED = frozenset(
 def looks_english(text: str) -> bool | None:
     """Whether a text is English; None if its words do not tell."""
     latin = other = 0
-    for char in text:
+    for char, times in Counter(text).items():
         if char.isalpha():
             if script(char) == "LATIN":
-                latin += 1
+                latin += times
             else:
-                other += 1
+                other += times
     if other > latin:
         return False
     known = strange = names = 0
-    for piece in text.split():
+    for piece, times in Counter(text.split()).items():
         word, *more = spelt(piece) or [""]
         if more or not word[:1].isalpha() or (small := word.lower()) in _SHARED:
             continue  # addresses, numbers and code
         if len(small) == 1:
             continue
         if is_english(word):
-            known += 1
+            known += times
         elif word[0].isupper():
-            names += 1
+            names += times
         else:
-            strange += 1
+            strange += times
     if strange >= FEW and strange > known:
         return False
     if not known and strange + names >= FEW:

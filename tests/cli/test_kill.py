@@ -21,9 +21,9 @@ ROOT = Path(__file__).parent.parent.parent
 KILLS, SENTENCES, ROWS = 10, 48, 4
 
 SERVER = """
-import json, os, sys
-import copyspec.api, copyspec.pipelines  # once, not in every process
-from transformers import LlamaForCausalLM
+import json, os, sys, tempfile, threading
+from pathlib import Path
+import copyspec
 import copyspec.cli.gec as command
 from copyspec.cli import main
 
@@ -45,6 +45,13 @@ def noting(log, *asked):
 
     corrector.correct = noted
     return corrector
+
+with tempfile.TemporaryDirectory() as folder:  # once, not in every process: imports and word lists
+    file = Path(folder) / "a.txt"
+    file.write_text("She have seen it.")
+    assert main(["gec", "-i", "-q", str(file)]) == 0
+copyspec.unload()
+assert threading.active_count() == 1
 
 for line in sys.stdin:
     log, arguments = json.loads(line)

@@ -230,7 +230,7 @@ def test_files_that_fail_to_be_written_keep_their_journal(tmp_path: Path, monkey
 # -- kill -9 ------------------------------------------------------------------------------------------------------
 
 SERVER = """
-import json, os, signal, sys
+import json, os, signal, sys, tempfile
 from pathlib import Path
 from copyspec.cli import main
 import copyspec.cli.gec as command
@@ -266,6 +266,11 @@ def run(log, moment, arguments):
         kill_at(*moment)
     command.corrector_of = lambda *_: FunctionCorrector(correct, name="words")
     return main(arguments)
+
+with tempfile.TemporaryDirectory() as folder:  # once, not in every process: imports and word lists
+    file = Path(folder) / "a.txt"
+    file.write_text("He goed home.")
+    assert run(os.path.join(folder, "log"), 0, ["gec", "-i", "-q", str(file)]) == 0
 
 for line in sys.stdin:
     child = os.fork()
