@@ -13,8 +13,12 @@ from copyspec.verification.at_once import picks_at_once
 from copyspec.verification.classic.sampled import RulePicks
 from copyspec.verification.picking import Picks, ScoredPicks, best_picks
 
-JOINT_NUMBERS = 1 << 20
+JOINT_NUMBERS = 1 << 17
 """Maximum number of scores that a CPU processes for all rows at once: more would leave its cache between operators."""
+
+LAZY_NUMBERS = 1 << 15
+"""On a CPU, a row with more scores than this is sampled node by node along the walk, since most nodes of a draft are
+never reached."""
 
 
 def contrasted(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> torch.Tensor:
@@ -59,7 +63,8 @@ def _picks_by_row(
     scores: dict[int, torch.Tensor] = {}
     for index in which:
         row, tree, size = rows[index], trees[index], 1 + len(trees[index])
-        if not row.picker.depends_on_history and row.request.rule is None:
+        is_lazy = logits.is_cpu and not row.picker.sampling.is_greedy and size * logits.shape[-1] > LAZY_NUMBERS
+        if not (is_lazy or row.picker.depends_on_history or row.request.rule is not None):
             scores[index] = row.picker.scores(logits[index, :size], tree)
             best[index, :size] = scores[index].argmax(-1)
     tokens = best.tolist() if scores else []

@@ -8,7 +8,7 @@ one-hot Q). A node's history is the tokens before it: the prompt, the output, an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -143,12 +143,14 @@ class Picker:
     def scores(self, logits: torch.Tensor, tree: DraftTree) -> torch.Tensor:
         """The scores whose argmax is the token at the root and each node, [1 + m, V], from the logits there (row 0 is
         the root). Not for rows with `depends_on_history`."""
-        scores, noise = self._biased_scores(logits), self._noise(logits, tree)
-        return scores if noise is None else self.perturb(scores, noise[[0, *tree.depths()]])
+        scores, depths = self._biased_scores(logits), [0, *tree.depths()]
+        if self._sampling.is_greedy:
+            return scores
+        return self.perturb(scores, self._noise(self.positions(max(depths)), logits)[depths])
 
     def walk_picks(self, logits: torch.Tensor, tree: DraftTree) -> Picks:
-        """Picks that are computed node by node, each with its own history. Arguments as for `scores`."""
-        return _WalkPicks(self, self._biased_scores(logits), [0, *tree.depths()], self._noise(logits, tree))
+        """Picks that are computed node by node along the walk, each with its own history. Arguments as for `scores`."""
+        return _WalkPicks(self, logits, [0, *tree.depths()])
 
     def _biased_scores(self, logits: torch.Tensor) -> torch.Tensor:
         scores = logits.to(torch.float32, copy=True)
@@ -156,15 +158,21 @@ class Picker:
             scores[:, self._biased] += self._bias
         return scores
 
-    def _noise(self, logits: torch.Tensor, tree: DraftTree) -> torch.Tensor | None:
-        """Noise by depth, [deepest + 1, V]; None for greedy decoding."""
-        if self._sampling.is_greedy:
-            return None
-        positions = self.positions(max(tree.depths(), default=0))
+    def _noise(self, positions: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+        """Noise by position, [n, V]."""
         return gumbel(self._sampling.seed, self._sampling.sample, positions, logits.shape[-1], logits.device)
 
-    def process(self, scores: torch.Tensor) -> torch.Tensor:
-        """Run the history-dependent processors on scores [1, V] after the output given to `append`."""
+    def noise_at(self, depths: Sequence[int], logits: torch.Tensor) -> Callable[[int], torch.Tensor]:
+        """A function from depth to noise, [1, V]."""
+        positions = self.positions(max(depths))
+        if logits.is_cpu:  # most depths are never reached
+            return lambda depth: self._noise(positions[depth : depth + 1], logits)
+        noise = self._noise(positions, logits)  # with fewer kernels
+        return lambda depth: noise[depth : depth + 1]
+
+    def process(self, logits: torch.Tensor) -> torch.Tensor:
+        """Scores [1, V] of these logits with biases and the processors, after the output given to `append`."""
+        scores = self._biased_scores(logits)
         return scores if self._ids is None else _processed(self._processors, self._ids.view(), scores)
 
     def check(self, logits: torch.Tensor, scores: torch.Tensor, depth: int) -> None:
@@ -247,22 +255,22 @@ def best_picks(scores: torch.Tensor) -> list[ScoredPicks]:
 
 
 class _WalkPicks:
-    """Picks computed during the walk: processors run once per node, on the node's own history."""
+    """Picks computed during the walk: processors run once per node, on the node's own history, and nothing is computed
+    for nodes that are not reached."""
 
-    def __init__(self, picker: Picker, scores: torch.Tensor, depths: Sequence[int], noise: torch.Tensor | None) -> None:
+    def __init__(self, picker: Picker, logits: torch.Tensor, depths: Sequence[int]) -> None:
         self._picker = picker
-        self._scores = scores
+        self._logits = logits  # [1 + m, V]
         self._depths = depths
-        self._noise = noise  # [max depth + 1, V]
-        self._last = scores[:1]
+        self._noise = None if picker.sampling.is_greedy else picker.noise_at(depths, logits)
+        self._last = logits[:1]
 
     def token(self, node: int) -> int:
         row = node + 1
-        raw = self._scores[row : row + 1]
+        raw = self._logits[row : row + 1]
         processed = self._picker.process(raw)
         if self._noise is not None:
-            depth = self._depths[row]
-            processed = self._picker.perturb(processed, self._noise[depth : depth + 1])
+            processed = self._picker.perturb(processed, self._noise(self._depths[row]))
         self._last = processed
         best = processed.argmax(-1)
         token, score = torch.stack([best.double(), processed[0, best].double()])[:, 0].tolist()  # in one transfer

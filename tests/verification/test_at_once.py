@@ -75,9 +75,8 @@ def test_scores_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
                         at = tree.parents[at]
                     expected = picker.unperturbed(of_row[node + 1 : node + 2], path)
                     if not picker.sampling.is_greedy:
-                        noise = picker._noise(of_row, tree)
-                        assert noise is not None
-                        expected = expected + noise[len(path)]
+                        noise = picker.noise_at([0, *tree.depths()], of_row)
+                        expected = expected + noise(len(path))
                     assert torch.equal(picks.scores(node), expected[0])
             else:
                 expected = picker.scores(of_row, tree)

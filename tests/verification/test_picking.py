@@ -138,6 +138,20 @@ def test_samples_follow_softmax(shape: str, draws: int, rows: int, sampling: Sam
     assert chi_square(counts.flatten(), expected.flatten()) < bound(int((expected * draws >= 5).sum()))
 
 
+@pytest.mark.parametrize("sampling", [sampling for *_, sampling in SAMPLED if sampling.repetition_penalty == 1.0])
+def test_scores_along_the_walk_are_those_of_all_nodes_at_once(sampling: SamplingOptions) -> None:
+    """A CPU computes those of a large vocabulary along the walk; see `LAZY_NUMBERS`."""
+    vocab, size = 20_000, 7
+    logits = 3 * torch.randn(1 + size, vocab, generator=torch.Generator().manual_seed(1))
+    tree = DraftTree(range(size), [ROOT, ROOT, 0, 1, 3, 3, 5], [0.5] * size, [None] * size)
+    for seed in range(5):
+        picker = Picker(replace(sampling, seed=seed, logit_bias={5: 2.0}), (), [5, 2], 4, CPU)
+        scores, along = picker.scores(logits, tree), picker.walk_picks(logits, tree)
+        for node in range(ROOT, size):
+            assert along.token(node) == int(scores[node + 1].argmax())
+            assert torch.equal(along.scores(node), scores[node + 1])
+
+
 def picked(pickers: Sequence[Picker], logits: torch.Tensor, tree: DraftTree) -> Sequence[Picks]:
     """Return the picks of rows that share a tree, from their logits [B, 1 + M, V]."""
     if len(pickers) == 1:
