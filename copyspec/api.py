@@ -284,7 +284,10 @@ def _engine(options: Mapping[str, object], *, corrects: bool = False) -> Engine:
     elif isinstance(configured, Engine):
         chosen = _choice({**loading, "model": configured})
     elif configured is not None:
-        chosen = _choice({each.name: getattr(configured, each.name) for each in fields(configured)} | loading)
+        standard = ModelChoice(configured.model)
+        kept = {each.name: getattr(configured, each.name) for each in fields(configured)}
+        kept = {name: value for name, value in kept.items() if name == "model" or value != getattr(standard, name)}
+        chosen = _choice(kept | loading)
     else:
         model = os.environ.get(MODEL_VARIABLE) or _STATE.defaults.get(corrects) or choose_default(corrects=corrects)
         if model in ALIASES and MODEL_VARIABLE not in os.environ:

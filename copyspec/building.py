@@ -1,4 +1,4 @@
-"""One model is built or loaded at a time, in the whole process.
+"""copyspec builds or loads one model at a time, in the whole process.
 
 transformers replaces torch's initialisers and default dtype and its own `tie_weights` meanwhile, for all threads. Where
 two models overlap, either gets weights that are untied, not drawn, or of the other's dtype, and the replacements may

@@ -25,7 +25,7 @@ FORK_SECONDS = 0.005
 """Seconds that the next pass waits where `is_waiting`. Locks are not fair: a decoding thread would otherwise take its
 lock again before the fork wakes up."""
 
-_ATTEMPT = 1.0
+_ATTEMPT = 0.02
 """Seconds to wait for one lock. Then all are released, since its holder may be waiting for another of them."""
 
 

@@ -17,8 +17,12 @@ import itertools
 import json
 import os
 import shutil
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -119,12 +123,28 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
     for process in others:
         process.start()
     (out / "pids").write_text("\n".join(str(p) for p in [os.getpid(), *(p.pid for p in others)]) + "\n")
+    ended = threading.Thread(target=_abort_with, args=(others, barrier), daemon=True)
+    ended.start()
     try:
         jobs[0].run(*start)
+    except threading.BrokenBarrierError:
+        codes = [process.exitcode for process in others]
+        raise RuntimeError(f"a training process ended early (exit codes {codes}); start it again to resume") from None
     finally:
         barrier.abort()  # so that the others do not wait for this process after an error
         for process in others:
             process.join()
+
+
+def _abort_with(processes: Sequence[BaseProcess], barrier: Barrier) -> None:
+    """Break the barrier as soon as one of the processes has failed, so that nobody waits for it."""
+    running = list(processes)
+    while running:
+        wait([process.sentinel for process in running])
+        if any(process.exitcode not in (0, None) for process in running):
+            barrier.abort()
+            return
+        running = [process for process in running if process.exitcode is None]
 
 
 class Meter:

@@ -131,6 +131,8 @@ class DraftModels:
             return lambda row: PoolPredictor(row.prompt)
         if isinstance(chosen, str) and chosen.startswith((HEADS, LEARNING)):
             return self._find_heads(chosen)
+        if "_model" not in self.__dict__:
+            raise RuntimeError("the engine was unloaded while a call was being prepared; load the model again")
         key = _key(chosen)
         if (found := self._loaded.get(key)) is not None:
             return found[1]  # without the lock: a thread that holds the model's lock must not wait for one that loads

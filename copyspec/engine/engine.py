@@ -18,6 +18,7 @@ from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.sequence import RewindableSequence
+from copyspec.engine import language
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import MAX_THREADS, CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels, LoadedModel
@@ -32,6 +33,7 @@ from copyspec.models.loading import ModelChoice, identity, load_model
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
+from copyspec.targets.hooks.attention import restore_attention
 from copyspec.targets.limits import encoder_length, trained_length
 from copyspec.targets.locks import lock_of
 from copyspec.targets.prefixes import PrefixCache
@@ -211,7 +213,9 @@ class Engine:
             prompts, single = gather(prompt, references, options)
             jobs = maker.make(prompts, options)
             requests = [job.request for job in jobs]
-            ticket = self.scheduler.submit(self.steps, requests, options, version=self._target, loop=loop)
+            weight = next(self.model.parameters())
+            version = (self._target, weight.dtype, weight.device)  # a moved model starts a batch of its own
+            ticket = self.scheduler.submit(self.steps, requests, options, version=version, loop=loop)
         ticket.preparing = monotonic() - began
         return Call(self.scheduler, ticket, jobs, single, options.timeout)
 
@@ -240,7 +244,9 @@ class Engine:
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:
         """`steps` through the scheduler, sharing forward passes with other callers. Closing the iterator ends these
         rows."""
-        ticket = self.scheduler.submit(self.steps, requests, options, version=self._target)
+        weight = next(self.model.parameters())
+        version = (self._target, weight.dtype, weight.device)
+        ticket = self.scheduler.submit(self.steps, requests, options, version=version)
         return self.scheduler.steps(ticket, options.timeout)
 
     def followed(self, options: CallOptions) -> CallOptions:
@@ -265,12 +271,18 @@ class Engine:
         """
         settings = DecodeSettings(draft=options.draft, batch_size=options.batch_size, keep_margins=keep_margins)
         self._check_loaded()
-        passes = self._passes(options)
+        model, passes = self.model, self._passes(options)
         steps = decode(self._target, requests, settings, self._costs)
         advance = partial(next, steps, None)
         try:
             while (outputs := passes.run(advance)) is not None:
                 yield outputs
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # An interrupt may have come while the attention of a pass was being given back.
+            Passes(self._locks).run(partial(restore_attention, model))
+            raise
         finally:
             Passes(self._locks).run(steps.close)
 
@@ -346,7 +358,7 @@ class Registry:
         self.max_loaded = max_loaded
         self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
         self._lock = forks.at_rest(threading.RLock())  # protects `_engines`
-        self._loading = forks.at_rest(threading.Lock())
+        self._loading: dict[tuple[object, ...], threading.Lock] = {}  # by key, also protected by it
 
     def engine(self, choice: ModelChoice) -> Engine:
         """The engine of `choice`, loaded if necessary. Loaded engines are returned while others load."""
@@ -357,17 +369,20 @@ class Registry:
                 if engine is not None and not engine.is_unloaded:
                     self._engines[key] = engine  # move to the most recently used end
                     return engine
-            forks.check_forked(self._loading, "loading a model")
-            self._load(choice, key)
+                loading = self._loading.setdefault(key, forks.at_rest(threading.Lock()))
+            forks.check_forked(loading, "loading a model")
+            self._load(choice, key, loading)
 
-    def _load(self, choice: ModelChoice, key: tuple[object, ...]) -> None:
-        """Load the engine of `choice`, unless another thread has done so in the meantime."""
-        with self._loading:
+    def _load(self, choice: ModelChoice, key: tuple[object, ...], loading: threading.Lock) -> None:
+        """Load the engine of `choice`, unless another thread has done so in the meantime. Other models load beside it:
+        making an engine waits for the passes of its model, whose own code may load another one."""
+        with loading:
             with self._lock:
                 if key in self._engines:
                     return
             engine = load_engine(choice, self.engine)
             with self._lock:
+                self._loading.pop(key, None)
                 self._engines[key] = engine
                 while len(self._engines) > self.max_loaded:
                     # Not unloaded, since a caller may still use it; it is freed with the last reference.
@@ -386,9 +401,12 @@ class Registry:
                 for key, engine in self._engines.items()
                 if model is None or engine is model or engine.name == model or key[0] == identity(model)
             ]
-            for key in gone:
-                self._engines.pop(key).unload()
-            return len(gone)
+            engines = [self._engines.pop(key) for key in gone]
+        if model is None:
+            language.forget()
+        for engine in engines:  # without the lock: this waits for a pass, whose own code may load or find a model
+            engine.unload()
+        return len(engines)
 
 
 def load_engine(choice: ModelChoice, load_draft: Callable[[ModelChoice], Engine] | None = None) -> Engine:

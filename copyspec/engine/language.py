@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
@@ -18,10 +19,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEPT = 2
-"""N-grams kept for further engines."""
+"""N-grams kept for further engines: of a model and of one that drafts for it."""
 
 _kept: OrderedDict[tuple[object, ...], NGrams] = OrderedDict()
 _lock = at_rest(threading.Lock())
+
+
+def forget() -> None:
+    """Release what is kept for further engines."""
+    with _lock:
+        _kept.clear()
 
 
 class Language:
@@ -45,7 +52,11 @@ class Language:
         return ngrams if len(ngrams) else None
 
     def _shared(self) -> NGrams:
-        key = (self._codec.tokenizer.backend_tokenizer.to_str(), self._codec.special_ids, self._vocab_size)
+        try:
+            tokenizer = self._codec.tokenizer.backend_tokenizer.to_str()
+        except Exception:  # one with parts in Python has no text form
+            return NGrams(WordNGrams.read(), self._encode, self._vocab_size)
+        key = (sha256(tokenizer.encode()).digest(), self._codec.special_ids, self._vocab_size)
         with _lock:
             ngrams = _kept.get(key)
         if ngrams is None:  # built without the lock: other engines need not wait

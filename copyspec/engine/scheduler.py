@@ -7,6 +7,7 @@ else waits, a worker thread drives the lane and hands each caller the outputs of
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import os
@@ -31,6 +32,9 @@ IDLE_SECONDS = 1.0
 
 RECHECK_SECONDS = 1.0
 """How often a waiting caller looks again: an interrupt may have stopped the thread that was about to notify it."""
+
+CLOSE_SECONDS = 0.2
+"""How long a caller waits for its batch to be closed. A batch is closed in less, unless a pass runs on the model."""
 
 ARRIVAL_SECONDS = 0.01
 """How long a new batch waits for callers that are still preparing their requests, so that they share its passes."""
@@ -149,8 +153,11 @@ class CallScheduler:
                     f"{self._waiting()} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: "
                     "try again later, or raise engine.scheduler.max_waiting"
                 )
-            if any(each.driver == get_ident() for each in self._lanes.values()):
-                key = (*key, ticket)  # submitted inside a pass, by a criterion for example: it cannot wait for the lane
+            lanes = [lane for scheduler in list(_ALL) for lane in list(scheduler._lanes.values())]
+            if any([each.driver == get_ident() for each in lanes]):
+                # Submitted inside a pass, of this or another engine, by a criterion for example: it cannot wait for a
+                # lane whose driver may be waiting for the model that this thread holds.
+                key = (*key, ticket)
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = Lane(lambda taken: decode(taken, options), self._lock)
@@ -220,7 +227,7 @@ class CallScheduler:
             abandoned = self._abandoned(ticket.lane)
             self._changed.notify_all()
         if abandoned is not None:
-            abandoned.close()
+            _close(abandoned)
 
     def close(self) -> None:
         """Stop the workers within one step each; callers that still wait get a RuntimeError."""
@@ -378,6 +385,30 @@ class CallScheduler:
             if steps is not None:
                 steps.close()
         return False
+
+
+def _close(steps: Generator[list[StepOutput], None, None]) -> None:
+    """Close a batch that nobody waits for, perhaps in the garbage collector, which may run while this thread holds
+    anything: a lock too for which the thread waits that holds the model. So another thread closes it, and this one
+    waits for CLOSE_SECONDS at most."""
+    if not _thread._count():  # there is no other thread
+        steps.close()
+        return
+    closed = _thread.allocate_lock()
+    closed.acquire()
+
+    def close() -> None:
+        try:
+            steps.close()
+        finally:
+            closed.release()
+
+    try:
+        _thread.start_new_thread(close, ())
+    except RuntimeError:  # the interpreter exits
+        steps.close()
+        return
+    closed.acquire(timeout=CLOSE_SECONDS)
 
 
 _ALL: WeakSet[CallScheduler] = WeakSet()

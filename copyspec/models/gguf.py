@@ -126,10 +126,11 @@ def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTo
     # A model read from GGUF stays marked as quantised and cannot be saved, so its weights move into a new one.
     config = read.config
     config.__dict__.pop("quantization_config", None)
-    with building(), torch.device("meta"):
-        model: PreTrainedModel = type(read)(config)
-    model.load_state_dict(read.state_dict(), assign=True)
-    model.tie_weights()
+    with building():
+        with torch.device("meta"):
+            model: PreTrainedModel = type(read)(config)
+        model.load_state_dict(read.state_dict(), assign=True)
+        model.tie_weights()
     model.generation_config = read.generation_config
     return model, tokenizer
 

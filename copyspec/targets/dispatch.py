@@ -13,7 +13,6 @@ from copyspec.targets.causal import CausalTarget, training_error
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts
 from copyspec.targets.hooks.attention import is_recurrent
 from copyspec.targets.limits import rope_limit
-from copyspec.targets.locks import lock_of
 from copyspec.targets.plain import PlainTarget
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqTarget
@@ -37,9 +36,8 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: S
         return _without_drafts(model, reason, on_unsupported)
     if selftest.is_known(model):
         return _shaped(_trees(model), static)
-    with lock_of(model):
-        failure = selftest.attempt(_trees, model, kind="trees")
-        failure_of_chains = failure and selftest.attempt(_chains, model, kind="chains")
+    failure = selftest.attempt(_trees, model, kind="trees")
+    failure_of_chains = failure and selftest.attempt(_chains, model, kind="chains")
     if failure is None:
         return _shaped(_trees(model), static)
     if failure_of_chains is None:
@@ -118,8 +116,7 @@ def _warn_rope_limit(model: PreTrainedModel, name: str) -> None:
 def _without_drafts(model: PreTrainedModel, reason: str, on_unsupported: str) -> Target:
     if on_unsupported == "error":
         raise UnsupportedModelError(f'{reason}; on_unsupported="plain" decodes it without drafts')
-    with lock_of(model):
-        failure = selftest.attempt(_plain, model, kind="plain")
+    failure = selftest.attempt(_plain, model, kind="plain")
     if failure is not None:
         raise UnsupportedModelError(f"{reason}, and its plain decoding differs from its own generate ({failure})")
     logger.warning("%s; it is decoded without drafts", reason)

@@ -52,7 +52,7 @@ def position_keys(seed: int, sample: int, positions: Sequence[int]) -> npt.NDArr
 
 def noise_of(keys: torch.Tensor, vocab_size: int, *, only: torch.Tensor | None = None) -> torch.Tensor:
     """Gumbel noise from `position_keys` [2, n], computed on their device; otherwise as `gumbel`."""
-    # Products of int32 wrap and keep their low 32 bits: processors multiply twice as many of them at once as of int64.
+    # Products of int32 wrap, so their low 32 bits are right. In int64 the same takes three times as long.
     low, high = keys.to(torch.int32).unsqueeze(2)
     tokens = torch.arange(vocab_size, device=keys.device) if only is None else only
     bits = _mix32(_SPREAD * tokens.to(torch.int32) + low)

@@ -18,10 +18,10 @@ import pytest
 from copyspec.pipelines.editing.journal import SUFFIX
 
 ROOT = Path(__file__).parent.parent.parent
-KILLS, SENTENCES, ROWS = 10, 48, 4
+KILLS, SENTENCES, ROWS = 10, 96, 4
 
 SERVER = """
-import json, os, sys, tempfile, threading
+import json, os, sys, tempfile, threading, time
 from pathlib import Path
 import copyspec
 import copyspec.cli.gec as command
@@ -40,6 +40,7 @@ def noting(log, *asked):
                     if text is not None:
                         file.write(json.dumps(text) + chr(10))
                         file.flush()
+                        time.sleep(0.02)  # or it might end before it is killed
                     yield text
             yield from correct(each())
 
@@ -128,8 +129,10 @@ def test_ten_kills_lose_nothing_and_nothing_is_decoded_twice(tmp_path: Path, com
         file.write_bytes(data)
     # Float32, because in half precision near-ties may depend on the other texts of a batch.
     options = ["gec", "-i", "-q", "--dtype", "float32", "--batch-size", ROWS]
+    began = time.monotonic()
     commands.start(tmp_path / "log", *options, whole)
     assert commands.wait() == 0
+    whole_run = time.monotonic() - began
     journal = tmp_path / f"killed.txt{SUFFIX}"
     known: list[str] = []
     lost = 0
@@ -139,7 +142,7 @@ def test_ten_kills_lose_nothing_and_nothing_is_decoded_twice(tmp_path: Path, com
         room = SENTENCES - len(known) - 4 * ROWS
         if number:  # the first run is killed at any time, possibly while loading
             wait_for(journal, len(known) + rng.randint(0, max(0, min(7, room))))
-        time.sleep(rng.random() * (0.05 if number else 1))
+        time.sleep(rng.random() * whole_run / (40 if number else 4))
         os.kill(process, signal.SIGKILL)
         assert commands.wait() == -signal.SIGKILL, f"it was done before it was killed; seed {seed}"
         assert killed.read_bytes() == data

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import models
+from tokenizers import NormalizedString, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 import copyspec
@@ -242,6 +242,18 @@ def test_engines_of_equal_tokenizers_share_them(default_codec: Codec) -> None:
         assert Language(codec, size).ngrams is not ngrams
     assert len(language._kept) == language.KEPT
     assert Language(default_codec, 6144).ngrams is not ngrams, "it was given up for others"
+
+
+def test_a_tokenizer_with_parts_in_python_has_its_own(default_codec: Codec) -> None:
+    class Same:
+        def normalize(self, text: NormalizedString) -> None: ...
+
+    tokenizer = copy.deepcopy(default_codec.tokenizer)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Normalizer.custom(Same())
+    with pytest.raises(Exception, match="cannot be serialized"):
+        tokenizer.backend_tokenizer.to_str()
+    ngrams, expected = Language(Codec(tokenizer), 6144).ngrams, Language(default_codec, 6144).ngrams
+    assert ngrams is not None and expected is not None and len(ngrams) == len(expected)
 
 
 def test_padding_and_cutting_of_an_earlier_call_do_not_count(default_codec: Codec) -> None:

@@ -44,6 +44,8 @@ def write_llama(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeniz
     writer.add_file_type(0)
     _add_tokenizer(writer, tokenizer)
     for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
         writer.add_tensor(_name(name), _permuted(name, weight, config).numpy().astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -37,9 +37,14 @@ NO_SYSTEM_TEMPLATE = (
 ) + CHAT_TEMPLATE
 
 
-@cache
 def byte_level(*, template: str | None = CHAT_TEMPLATE, wraps: bool = False) -> PreTrainedTokenizerFast:
-    """A byte-level BPE with some merges. `wraps`: it puts `<s><|user|>` ... `<|assistant|>` around a prompt."""
+    """A byte-level BPE with some merges, shared by all who ask for it: copy it before a change. `wraps`: it puts
+    `<s><|user|>` ... `<|assistant|>` around a prompt."""
+    return _byte_level(template, wraps)
+
+
+@cache
+def _byte_level(template: str | None, wraps: bool) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -13,9 +13,12 @@ from transformers import PreTrainedModel
 
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.engine.engine import Registry
+from copyspec.models import gguf
 from copyspec.models.loading import ModelChoice
 from copyspec.targets.selftest import sibling
+from tests.helpers.gguf_files import write_llama
 from tests.helpers.models import tiny
+from tests.helpers.texts import byte_level
 from tests.helpers.tiny import tiny_tokenizer
 
 
@@ -47,6 +50,11 @@ def test_loads_and_builds_of_many_threads_leave_torch_as_it_was(folder: Path) ->
         if {parameter.dtype for parameter in built.parameters()} != {torch.float32}:
             wrong.append("the sibling has the dtype of another model")
 
+    def convert() -> None:
+        model: Any = gguf._read(file, torch.float32)[0]
+        if model.lm_head.weight is not model.model.embed_tokens.weight:
+            wrong.append("the weights of the GGUF file are untied")
+
     def shorten() -> None:
         if len(early_exit(tiny_llama, 1).model.layers) != 1:  # type: ignore[union-attr, arg-type]
             wrong.append("no layers")
@@ -58,8 +66,10 @@ def test_loads_and_builds_of_many_threads_leave_torch_as_it_was(folder: Path) ->
         except Exception as error:
             wrong.append(error)
 
+    file = folder / "model.gguf"
+    write_llama(file, tiny("llama", vocab_size=len(byte_level()), tie_word_embeddings=True), byte_level())
     tiny_gpt2, tiny_llama = tiny("gpt2"), tiny("llama")
-    threads = [threading.Thread(target=often, args=(work,)) for work in (load, load, build, build, shorten)]
+    threads = [threading.Thread(target=often, args=(work,)) for work in (load, load, build, build, convert, shorten)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from training.export import export
 from training.model import Shape, from_llama, hidden, init_weights, keep_layers, rotation, shape_of, to_llama
 from training.optim import orthogonal
 from training.plans import PRESETS
-from training.train import Schedule, train
+from training.train import Job, Schedule, train
 
 _PARAGRAPHS = [
     f"The {animal} lives in the {place}. It eats {food} in the morning, and it sleeps at night. "
@@ -66,6 +67,19 @@ def test_two_processes_share_one_model(prose: Path, tmp_path: Path) -> None:
     assert state["places"][:, 1].tolist() == [4, 4]
     assert torch.isfinite(state["master"]).all()
     assert len((tmp_path / "run" / "pids").read_text().split()) == 2
+
+
+def test_a_process_that_dies_ends_the_run(prose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Job.run
+
+    def dies(job: Job, step: int, progress: float) -> None:
+        if job.rank == 1:
+            os._exit(3)
+        run(job, step, progress)
+
+    monkeypatch.setattr(Job, "run", dies)
+    with pytest.raises(RuntimeError, match=r"ended early \(exit codes \[3\]\)"):
+        train(prose, tmp_path / "run", replace(_TINY, world=2), 0.0)
 
 
 def test_the_export_loads_and_wraps_plain_text(prose: Path, tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ def _masked(model: PreTrainedModel) -> str:
     return "sdpa" if model._supports_sdpa else "eager"
 
 
-_swaps: dict[int, tuple[PreTrainedConfig, str, int]] = {}  # by id: configuration, its original implementation, users
+_swaps: dict[int, tuple[PreTrainedConfig, str, set[object]]] = {}
+"""By id: a configuration whose implementation is swapped, its original one, and the contexts that use it."""
 _SWAPPING = at_rest(threading.RLock())
 
 
@@ -92,20 +93,31 @@ def masked_attention(
     with _SWAPPING:
         fitting = (wanted,) if wanted is not None else MASKED_ATTENTION
         swapped = [part for part in parts if id(part) in _swaps or part._attn_implementation not in fitting]
+        context = object()
         for part in swapped:
-            _, before, users = _swaps.get(id(part), (part, part._attn_implementation, 0))
-            _swaps[id(part)] = part, before, users + 1
+            _swaps.setdefault(id(part), (part, part._attn_implementation, set()))[2].add(context)
             part._attn_implementation_internal = wanted or _masked(model)
     try:
         yield
     finally:
         with _SWAPPING:
             for part in swapped:
-                _, before, users = _swaps.pop(id(part))
-                if users > 1:
-                    _swaps[id(part)] = part, before, users - 1
-                else:
-                    part._attn_implementation_internal = before
+                _, before, users = _swaps.get(id(part), (part, "", set[object]()))
+                if context in users:  # not restored after an interrupt
+                    users.remove(context)
+                    if not users:
+                        part._attn_implementation_internal = before
+                        del _swaps[id(part)]
+
+
+def restore_attention(model: PreTrainedModel) -> None:
+    """Give the model the attention back that an interrupted pass left changed. The caller holds the model's lock, and
+    no pass is running."""
+    with _SWAPPING:
+        for part in configs(model.config):
+            if id(part) in _swaps:
+                _, before, _ = _swaps.pop(id(part))
+                part._attn_implementation_internal = before
 
 
 @contextmanager

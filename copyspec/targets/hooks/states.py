@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 if TYPE_CHECKING:
     import torch
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class HiddenStates:
     """The hidden states of a model's passes, latest last."""
 
@@ -79,16 +80,23 @@ def hidden_states(model: PreTrainedModel, layers: Sequence[int] = ()) -> Iterato
         yield found
         return
 
+    # An interrupt may come between the registration of a hook and the end of its context: the hook then stays, but
+    # does nothing once the states are gone.
+    living = ref(found)
+
     def keep_head(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
-        found.head.append(arguments[0])
+        if (kept := living()) is not None:
+            kept.head.append(arguments[0])
 
     def keep_last(module: nn.Module, arguments: object, output: Any) -> None:
-        if (state := getattr(output, "last_hidden_state", None)) is not None:
-            found.last.append(state)
+        kept, state = living(), getattr(output, "last_hidden_state", None)
+        if kept is not None and state is not None:
+            kept.last.append(state)
 
     def keep_layer(number: int) -> Any:
         def keep(module: nn.Module, arguments: tuple[torch.Tensor, ...], named: Mapping[str, torch.Tensor]) -> None:
-            found.inner.setdefault(number, []).append(arguments[0] if arguments else named["hidden_states"])
+            if (kept := living()) is not None:
+                kept.inner.setdefault(number, []).append(arguments[0] if arguments else named["hidden_states"])
 
         return keep
 

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from copyspec.forks import at_rest
+from copyspec.targets.locks import lock_of
 from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest
 from copyspec.targets.selftest.shrinking import windows
@@ -44,17 +45,25 @@ def is_known(model: PreTrainedModel) -> bool:
 
 
 def attempt(make: MakeTarget, model: PreTrainedModel, *, kind: str) -> str | None:
-    """None if the target from `make` scores as `generate` does, else the reason. `kind` names the target."""
+    """None if the target from `make` scores as `generate` does, else the reason. `kind` names the target.
+
+    Takes the model's lock, but not while the sibling is built, which waits for models that are being loaded.
+    """
     try:
         found = _found_on_sibling(make, model, kind)
     except Exception as error:  # sizes of the configuration cannot be reduced
-        found = _failure(make, model, _long_on_the_model(model, error))
-    return found or _failure(make, model, _brief)
+        with lock_of(model):
+            found = _failure(make, model, _long_on_the_model(model, error))
+    if found is not None:
+        return found
+    with lock_of(model):
+        return _failure(make, model, _brief)
 
 
 def _found_on_sibling(make: MakeTarget, model: PreTrainedModel, kind: str) -> str | None:
     """Run the trial on the sibling, once per class and configuration. Raises if no sibling of `model` works."""
-    config = sibling.small_config(model)
+    with lock_of(model):
+        config = sibling.small_config(model)
     key = (type(model), kind, json.dumps(config.to_dict(), sort_keys=True, default=str))
     with _lock:
         if key not in _findings:
