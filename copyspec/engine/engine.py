@@ -93,7 +93,7 @@ class Engine:
         self._locks = lambda: [lock, *drafting.locks]
         self._threads = Threads(model, self._costs)
         self._given_threads: int | None = None
-        self.scheduler = CallScheduler(self.name)
+        self.scheduler = CallScheduler(self.name, holds_model=lock._is_owned)  # type: ignore[attr-defined]
         self.prefix_cache = PrefixCache()
         """Cache of keys and values kept by calls with `prefix_cache=True`: at most `max_bytes`; `clear` empties it."""
         self._vocabulary: tuple[object, ...] = ()  # changes with the vocabulary of model and tokenizer

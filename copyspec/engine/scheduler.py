@@ -12,7 +12,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import get_ident
@@ -85,9 +85,15 @@ class CallScheduler:
     """Lets callers share the batches of one engine. Callers take turns for free rows, however many requests each
     has."""
 
-    def __init__(self, name: str, max_waiting: int | None = None) -> None:
-        """`max_waiting`: how many requests may wait for a row; one more raises QueueFullError. None: no limit."""
+    def __init__(
+        self, name: str, max_waiting: int | None = None, *, holds_model: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`max_waiting`: how many requests may wait for a row; one more raises QueueFullError. None: no limit.
+
+        holds_model: whether this thread holds the model's lock.
+        """
         self.name = name
+        self._holds_model = holds_model
         self.max_waiting = max_waiting
         self._lanes: dict[object, Lane] = {}
         # A plain lock, entered directly: an interrupt inside a Condition's own __enter__ would leave it held.
@@ -227,7 +233,30 @@ class CallScheduler:
             abandoned = self._abandoned(ticket.lane)
             self._changed.notify_all()
         if abandoned is not None:
-            _close(abandoned)
+            self._close(abandoned)
+
+    def _close(self, steps: Generator[list[StepOutput], None, None]) -> None:
+        """Close a batch that nobody waits for, perhaps in the garbage collector, which may run while this thread holds
+        anything: a lock too for which the thread waits that holds the model. So another thread closes it, and this one
+        waits for CLOSE_SECONDS at most."""
+        if not _thread._count() or self._holds_model():  # there is no other thread, or none can hold the model
+            steps.close()
+            return
+        closed = _thread.allocate_lock()
+        closed.acquire()
+
+        def close() -> None:
+            try:
+                steps.close()
+            finally:
+                closed.release()
+
+        try:
+            _thread.start_new_thread(close, ())
+        except RuntimeError:  # the interpreter exits
+            steps.close()
+            return
+        closed.acquire(timeout=CLOSE_SECONDS)
 
     def close(self) -> None:
         """Stop the workers within one step each; callers that still wait get a RuntimeError."""
@@ -385,30 +414,6 @@ class CallScheduler:
             if steps is not None:
                 steps.close()
         return False
-
-
-def _close(steps: Generator[list[StepOutput], None, None]) -> None:
-    """Close a batch that nobody waits for, perhaps in the garbage collector, which may run while this thread holds
-    anything: a lock too for which the thread waits that holds the model. So another thread closes it, and this one
-    waits for CLOSE_SECONDS at most."""
-    if not _thread._count():  # there is no other thread
-        steps.close()
-        return
-    closed = _thread.allocate_lock()
-    closed.acquire()
-
-    def close() -> None:
-        try:
-            steps.close()
-        finally:
-            closed.release()
-
-    try:
-        _thread.start_new_thread(close, ())
-    except RuntimeError:  # the interpreter exits
-        steps.close()
-        return
-    closed.acquire(timeout=CLOSE_SECONDS)
 
 
 _ALL: WeakSet[CallScheduler] = WeakSet()

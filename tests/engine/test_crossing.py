@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from copyspec import Engine
 from copyspec.api import _STATE
 from copyspec.engine import language
 from copyspec.engine.draft_models import DraftModels
+from copyspec.engine.scheduler import CLOSE_SECONDS
 from copyspec.targets.hooks.attention import masked_attention, restore_attention
 from copyspec.targets.hooks.states import hidden_states
 from tests.helpers.texts import byte_level, llama
@@ -99,6 +101,17 @@ def test_a_pass_may_call_another_engine_of_its_model() -> None:
         thread, _ = in_a_pass(first, lambda: found.append(ids(second)))
         assert ends(thread)
     stop.set()
+    seconds: list[float] = []
+
+    def timed() -> None:
+        began = time.perf_counter()
+        ids(second)
+        seconds.append(time.perf_counter() - began)
+
+    for _ in range(5):
+        thread, _ = in_a_pass(first, timed)
+        assert ends(thread)
+    assert min(seconds) < CLOSE_SECONDS, "it does not wait for itself"
     assert ends(calling) and found == [expected] * 10
 
 
