@@ -4,6 +4,7 @@ them: a Ticket per caller, a Lane per running batch. Tickets and lanes are acces
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
@@ -17,10 +18,13 @@ from copyspec.engine.streaming import ChunkMaker
 
 if TYPE_CHECKING:
     import asyncio
-    import threading
 
     from copyspec.engine.jobs import Job
     from copyspec.engine.results import Chunk, Result
+
+
+RECHECK_SECONDS = 1.0
+"""How often a waiting caller looks again: an interrupt may have stopped the thread that was about to notify it."""
 
 
 class CancelledCallError(RuntimeError):
@@ -53,12 +57,14 @@ class Call:
     def results(self) -> list[Result]:
         """Wait for one result per prompt, each with its samples if there are several. Raises TimeoutError after the
         call's timeout and CancelledCallError if another thread cancelled the call."""
+        self._ticket.is_whole = True
         for output in chain.from_iterable(self._scheduler.steps(self._ticket, self._timeout)):
             self.jobs[output.row].add(output)
         return self._results()
 
     async def aresults(self) -> list[Result]:
         """`results` for asyncio. Cancelling the task ends decoding within one step."""
+        self._ticket.is_whole = True
         async with aclosing(self._scheduler.asteps(self._ticket, self._timeout)) as steps:
             async for outputs in steps:
                 for output in outputs:
@@ -127,6 +133,38 @@ class Chunks(Iterator["Chunk"]):
 
 
 @dataclass(eq=False, slots=True)
+class Wakeups:
+    """Wakes the threads that wait for a change of one ticket or lane. They wait without holding the scheduler's lock.
+
+    A Condition reacquires the lock inside `wait`; an interrupt there leaves the lock free in a `with` block that will
+    release it. Here each waiter has its own lock, created while the scheduler's lock is held, so no change is missed.
+    """
+
+    _waiters: list[threading.Lock] = field(default_factory=list)
+
+    def waiter(self) -> threading.Lock:
+        """Create the lock to pass to `wait`. Call this with the scheduler's lock held, and `wait` without it."""
+        waiter = threading.Lock()  # no fork waits for it: callers in the child make new waiters
+        waiter.acquire()
+        self._waiters.append(waiter)
+        return waiter
+
+    @staticmethod
+    def wait(waiter: threading.Lock, seconds: float | None) -> None:
+        """Wait for the next `notify_all`, at most `seconds` or RECHECK_SECONDS; the caller then checks again."""
+        waiter.acquire(timeout=RECHECK_SECONDS if seconds is None else min(seconds, RECHECK_SECONDS))
+
+    def notify_all(self) -> None:
+        """Wake all waiters. The garbage collector may call this without the scheduler's lock, even inside another
+        call."""
+        while self._waiters:
+            try:
+                self._waiters.pop().release()
+            except IndexError:  # such a call has emptied the list since
+                return
+
+
+@dataclass(eq=False, slots=True)
 class Ticket:
     """The queued requests of one caller."""
 
@@ -136,6 +174,7 @@ class Ticket:
     loop: asyncio.AbstractEventLoop | None = None  # that waits for the ticket, until `arrived` is set
     arrived: asyncio.Event | None = None
     lane: Lane = field(init=False)
+    is_whole: bool = False  # its caller needs no output before all running rows have ended, and is not woken earlier
     is_cancelled: bool = False  # set without a lock by whoever stops waiting, which may be the garbage collector
     waiting: deque[tuple[int, Request]] = field(default_factory=deque)
     count: int = 0  # requests taken so far
@@ -143,6 +182,7 @@ class Ticket:
     running: int = 0  # rows
     preparing: float = 0.0  # seconds that its requests took to make, which count towards a timeout
     outputs: deque[list[StepOutput]] = field(default_factory=deque)  # of steps, not yet taken
+    wakeups: Wakeups = field(default_factory=Wakeups)  # of the threads that wait for it
     _error: BaseException | None = None
 
     @property
@@ -198,7 +238,8 @@ class Ticket:
         self.wake()
 
     def wake(self) -> None:
-        """Notify the event loop that waits, if one does."""
+        """Wake the threads and the event loop that wait for the ticket."""
+        self.wakeups.notify_all()
         if self.loop is not None and self.arrived is not None:
             with suppress(RuntimeError):  # the loop is closed, and so nobody waits
                 self.loop.call_soon_threadsafe(self.arrived.set)
@@ -219,6 +260,7 @@ class Lane:
     rows: dict[int, tuple[Ticket, int]] = field(default_factory=dict)
     """Row of the batch -> its ticket and the index of the request."""
     count: int = 0  # rows of the batch so far
+    wakeups: Wakeups = field(default_factory=Wakeups)  # of the worker
 
     @property
     def running(self) -> int:
@@ -233,8 +275,14 @@ class Lane:
         live = [ticket for ticket in self.tickets if not ticket.is_cancelled]
         return len(live) > 1 or live[0].arrived is not None
 
-    def deliver(self, outputs: Sequence[StepOutput]) -> None:
-        """Hand each caller the outputs of its rows from one step."""
+    def wake(self) -> None:
+        """Wake everybody who waits for the lane. Waking only whom a change concerns keeps hundreds of callers cheap."""
+        self.wakeups.notify_all()
+        for ticket in self.tickets:
+            ticket.wake()
+
+    def deliver(self, outputs: Sequence[StepOutput], alone: Ticket | None = None) -> None:
+        """Hand each caller the outputs of its rows from one step. `alone`: the caller that was driving."""
         parts: dict[Ticket, list[StepOutput]] = {}
         ended = False
         for output in outputs:
@@ -248,7 +296,7 @@ class Lane:
         for ticket, part in parts.items():
             if not ticket.is_cancelled:
                 ticket.outputs.append(part)
-            if ticket.arrived is not None:
+            if ticket is not alone and not (ticket.is_whole and ticket.running):
                 ticket.wake()
         if ended:
             self._prune()

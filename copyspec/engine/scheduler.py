@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from copyspec.checks import shown
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.engine.call import Lane, Ticket, TimeLimit
+from copyspec.engine.call import Lane, Ticket, TimeLimit, Wakeups
 from copyspec.forks import at_rest
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 1.0
 """How long an idle worker sleeps before it exits. Starting another costs a tenth of a millisecond."""
-
-RECHECK_SECONDS = 1.0
-"""How often a waiting caller looks again: an interrupt may have stopped the thread that was about to notify it."""
 
 CLOSE_SECONDS = 0.2
 """How long a caller waits for its batch to be closed. A batch is closed in less, unless a pass runs on the model."""
@@ -52,35 +49,6 @@ class QueueFullError(RuntimeError):
     """Raised when more requests wait than the engine's `max_waiting` allows."""
 
 
-class Wakeups:
-    """Wakes all threads that wait for a change. They wait without holding the scheduler's lock.
-
-    A Condition reacquires the lock inside `wait`; an interrupt there leaves the lock free in a `with` block that will
-    release it. Here each waiter has its own lock, created while the scheduler's lock is held, so no change is missed.
-    """
-
-    def __init__(self) -> None:
-        self._waiters: list[threading.Lock] = []
-
-    def waiter(self) -> threading.Lock:
-        """Create the lock to pass to `wait`. Call this with the scheduler's lock held, and `wait` without it."""
-        waiter = threading.Lock()  # no fork waits for it: callers in the child make new waiters
-        waiter.acquire()
-        self._waiters.append(waiter)
-        return waiter
-
-    @staticmethod
-    def wait(waiter: threading.Lock, seconds: float | None) -> None:
-        """Wait for the next `notify_all`, at most `seconds` or RECHECK_SECONDS; the caller then checks again."""
-        waiter.acquire(timeout=RECHECK_SECONDS if seconds is None else min(seconds, RECHECK_SECONDS))
-
-    def notify_all(self) -> None:
-        """Wake all waiters. Call this with the scheduler's lock held."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.release()
-
-
 class CallScheduler:
     """Lets callers share the batches of one engine. Callers take turns for free rows, however many requests each
     has."""
@@ -98,8 +66,8 @@ class CallScheduler:
         self._lanes: dict[object, Lane] = {}
         # A plain lock, entered directly: an interrupt inside a Condition's own __enter__ would leave it held.
         self._lock = at_rest(threading.Lock())
-        self._changed = Wakeups()
         self._arriving = 0
+        self._is_delayed = False  # some batch waits for `_arriving` callers
         self._closing = False
         _ALL.add(self)
 
@@ -128,7 +96,10 @@ class CallScheduler:
         finally:
             with self._lock:
                 self._arriving -= 1
-                self._changed.notify_all()
+                if self._is_delayed and not self._arriving:
+                    self._is_delayed = False
+                    for lane in self._lanes.values():
+                        lane.wake()
 
     def submit(
         self,
@@ -169,7 +140,7 @@ class CallScheduler:
                 lane = self._lanes[key] = Lane(lambda taken: decode(taken, options), self._lock)
             ticket.lane = lane
             lane.tickets.append(ticket)
-            self._changed.notify_all()
+            lane.wakeups.notify_all()
         return ticket
 
     def steps(self, ticket: Ticket, timeout: float | None = None) -> Iterator[list[StepOutput]]:
@@ -222,6 +193,7 @@ class CallScheduler:
         Without an error, this may be called by the garbage collector at any point, even while this thread holds the
         lock. The next driver of the lane then finds the ticket cancelled.
         """
+        was_present = ticket.is_present
         if error is None:
             ticket.is_cancelled = True
             ticket.wake()
@@ -231,7 +203,8 @@ class CallScheduler:
             if error is not None:
                 ticket.fail(error)
             abandoned = self._abandoned(ticket.lane)
-            self._changed.notify_all()
+            if was_present:  # else its lane has gone on without it
+                ticket.lane.wake()
         if abandoned is not None:
             self._close(abandoned)
 
@@ -263,7 +236,8 @@ class CallScheduler:
         with self._lock:
             self._closing = True
             workers = [lane.worker for lane in self._lanes.values() if lane.worker is not None]
-            self._changed.notify_all()
+            for lane in self._lanes.values():
+                lane.wake()
         for worker in workers:
             worker.join()
 
@@ -275,7 +249,6 @@ class CallScheduler:
             'or start processes with multiprocessing.get_context("spawn")'
         )
         lanes, self._lanes = self._lanes, {}
-        self._changed = Wakeups()
         self._arriving = 0
         for key, lane in lanes.items():
             if lane.worker is None and lane.driver is None and len(lane.tickets) <= 1:
@@ -305,24 +278,24 @@ class CallScheduler:
                     if limit is not None and seconds == 0.0:
                         raise limit.error()
                     if lane.driver is not None:
-                        waiter = self._changed.waiter()
+                        waiter = ticket.wakeups.waiter()
                     elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
-                        waiter, seconds = self._changed.waiter(), begins.left()
+                        waiter, seconds = ticket.wakeups.waiter(), begins.left()
                     elif ticket.arrived is None and all([each is ticket or each.is_cancelled for each in lane.tickets]):
                         # Alone in its lane, the caller drives it.
                         claims, lane.driver = True, get_ident()
                     else:
                         self._call_worker(lane)
-                        waiter = self._changed.waiter()
+                        waiter = ticket.wakeups.waiter()
                 if waiter is None:
                     outputs = self._drive(lane, ticket)
                 else:
-                    self._changed.wait(waiter, seconds)
+                    Wakeups.wait(waiter, seconds)
         except BaseException:
             with self._lock:
                 if claims and lane.driver == get_ident():  # interrupted before or after the step
                     lane.driver = None
-                    self._changed.notify_all()
+                    lane.wake()
             raise
         return outputs
 
@@ -344,14 +317,15 @@ class CallScheduler:
                 lane.driver = None
                 dropped, abandoned, came = None, None, None
                 if failed is None:
-                    lane.deliver(outputs)
+                    lane.deliver(outputs, alone)
                 else:
                     dropped = lane.fail(failed, alone)
                 if len(lane.tickets) == 1 and lane.tickets[0] is alone and not alone.is_cancelled:
                     came = alone.take()  # nobody else waits for this lane
                 else:
                     abandoned = self._abandoned(lane)
-                    self._changed.notify_all()
+                    if alone is not None:  # others have joined, who wait for a worker
+                        lane.wake()
             for steps in (dropped, abandoned):
                 if steps is not None:
                     steps.close()
@@ -370,6 +344,7 @@ class CallScheduler:
         wait. `begins` is the previous answer. The lock is held."""
         if lane.running or self._closing:
             return None
+        self._is_delayed = True
         return begins or TimeLimit(ARRIVAL_SECONDS)
 
     def _call_worker(self, lane: Lane) -> None:
@@ -378,7 +353,7 @@ class CallScheduler:
             # A daemon, so that the program's exit does not wait IDLE_SECONDS for it; `_close_all` stops it in time.
             lane.worker = threading.Thread(target=self._work, args=(lane,), name=f"copyspec {self.name}", daemon=True)
             lane.worker.start()
-        self._changed.notify_all()
+        lane.wakeups.notify_all()
 
     def _work(self, lane: Lane) -> None:
         while self._has_work(lane):
@@ -399,17 +374,18 @@ class CallScheduler:
                     if self._closing:
                         error = RuntimeError("the engine's queue was closed: the program is exiting")
                         dropped.append(lane.fail_all(error))
-                        self._changed.notify_all()
                     break
                 if not lane.needs_worker:
                     seconds = idle.left()
+                    if lane.driver is None:
+                        lane.wake()  # the caller that is left drives its lane itself
                 elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
                     seconds = begins.left()
                 else:
                     lane.driver = get_ident()
                     return True
-                waiter = self._changed.waiter()
-            self._changed.wait(waiter, seconds)
+                waiter = lane.wakeups.waiter()
+            Wakeups.wait(waiter, seconds)
         for steps in dropped:
             if steps is not None:
                 steps.close()
