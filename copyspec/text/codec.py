@@ -141,7 +141,7 @@ class Codec:
         if lead == "" or not text or text[0].isspace():
             return self.encode(text)
         if lead == "\n":
-            return self._after("\n", text)
+            return self._after_newline(text)
         if self._marks_first_word:
             return self.encode(text)
         spaced = self.encode(" " + text)
@@ -197,12 +197,16 @@ class Codec:
             return False
         return bool(first) and str(self.tokenizer.convert_ids_to_tokens(first[0])).startswith(SENTENCEPIECE_SPACE)
 
-    def _after(self, before: str, text: str) -> Encoded:
-        head = self.encode(before).ids
-        whole = self.encode(before + text)
+    @cached_property
+    def _newline(self) -> list[int]:
+        return self.encode("\n").ids
+
+    def _after_newline(self, text: str) -> Encoded:
+        head = self._newline
+        whole = self.encode("\n" + text)
         if whole.ids[: len(head)] != head:
             return self.encode(text)
-        offsets = whole.offsets and partial(_shifted, whole.offsets, len(head), -len(before))
+        offsets = whole.offsets and partial(_shifted, whole.offsets, len(head), -1)
         return Encoded(whole.ids[len(head) :], offsets)
 
     def _encode_pieces(self, pieces: Sequence[str], *, wrap: bool) -> Encoded:
