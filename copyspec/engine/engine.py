@@ -19,7 +19,7 @@ from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.sequence import RewindableSequence
 from copyspec.engine import language
-from copyspec.engine.call import Call
+from copyspec.engine.call import Call, Ticket
 from copyspec.engine.call_options import MAX_THREADS, CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels, LoadedModel
 from copyspec.engine.feed import Input, generate_each
@@ -212,10 +212,7 @@ class Engine:
             options = maker.followed(options)
             prompts, single = gather(prompt, references, options)
             jobs = maker.make(prompts, options)
-            requests = [job.request for job in jobs]
-            weight = next(self.model.parameters())
-            version = (self._target, weight.dtype, weight.device)  # a moved model starts a batch of its own
-            ticket = self.scheduler.submit(self.steps, requests, options, version=version, loop=loop)
+            ticket = self._queue([job.request for job in jobs], options, loop)
         ticket.preparing = monotonic() - began
         return Call(self.scheduler, ticket, jobs, single, options.timeout)
 
@@ -244,10 +241,17 @@ class Engine:
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:
         """`steps` through the scheduler, sharing forward passes with other callers. Closing the iterator ends these
         rows."""
+        return self.scheduler.steps(self._queue(requests, options), options.timeout)
+
+    def _queue(
+        self,
+        requests: Iterable[Request | None],
+        options: CallOptions,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Ticket:
         weight = next(self.model.parameters())
-        version = (self._target, weight.dtype, weight.device)
-        ticket = self.scheduler.submit(self.steps, requests, options, version=version)
-        return self.scheduler.steps(ticket, options.timeout)
+        version = (self._target, weight.dtype, weight.device)  # a moved model starts a batch of its own
+        return self.scheduler.submit(self.steps, requests, options, version=version, loop=loop)
 
     def followed(self, options: CallOptions) -> CallOptions:
         """Fill in the sampling options that the call leaves open from the model's generation_config."""

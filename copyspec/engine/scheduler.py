@@ -140,7 +140,8 @@ class CallScheduler:
                 lane = self._lanes[key] = Lane(lambda taken: decode(taken, options), self._lock)
             ticket.lane = lane
             lane.tickets.append(ticket)
-            lane.wakeups.notify_all()
+            if lane.worker is not None:
+                lane.wakeups.notify_all()
         return ticket
 
     def steps(self, ticket: Ticket, timeout: float | None = None) -> Iterator[list[StepOutput]]:

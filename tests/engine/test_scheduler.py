@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -437,6 +438,120 @@ def test_an_idle_worker_leaves_the_model_to_others(callers: Callers) -> None:
     assert callers.engine._lock.acquire(timeout=30)
     callers.engine._lock.release()
     assert callers.texts(PROMPTS[0]) == callers.plain(PROMPTS[0])
+
+
+@pytest.fixture
+def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiting caller does not look again by itself after RECHECK_SECONDS, which would hide that nobody woke it."""
+    monkeypatch.setattr("copyspec.engine.call.RECHECK_SECONDS", 60.0)
+
+
+class Joined(StoppingCriteria):
+    """In the first pass, another caller joins the batch and waits."""
+
+    def __init__(self, callers: Callers, **more: object) -> None:
+        self.callers = callers
+        self.thread = threading.Thread(target=callers.texts, args=PROMPTS[1:2], kwargs=more, daemon=True)
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor, **_: object) -> bool:
+        self.start()
+        return False
+
+    def start(self) -> None:
+        if self.thread.ident is None:
+            self.thread.start()
+            until(lambda: self.callers.waiting > 0)
+
+    @property
+    def is_done(self) -> bool:
+        self.thread.join(20)
+        return not self.thread.is_alive()
+
+
+@pytest.mark.usefixtures("no_second_look")
+def test_who_joins_a_stream_that_is_not_read_on_gets_a_worker(callers: Callers) -> None:
+    other = Joined(callers)
+    stream = callers.stream(PROMPTS[0], stopping_criteria=[other])
+    next(stream)
+    assert other.is_done
+
+
+@pytest.mark.usefixtures("no_second_look")
+def test_the_last_caller_of_a_batch_drives_it_to_the_end(callers: Callers) -> None:
+    other = Joined(callers, max_new_tokens=60)
+    callers.texts(PROMPTS[0], stopping_criteria=[other], max_new_tokens=8)
+    assert other.is_done
+
+
+@pytest.mark.usefixtures("no_second_look")
+def test_an_interrupt_before_a_step_lets_the_next_one_drive(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, scheduler = Joined(callers), callers.engine.scheduler
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr("copyspec.engine.call.RECHECK_SECONDS", 60.0)
+        other.start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scheduler, "_drive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        callers.texts(PROMPTS[0])
+    assert other.is_done
+
+
+@pytest.mark.usefixtures("no_second_look")
+def test_no_waiting_caller_is_forgotten(callers: Callers) -> None:
+    expected, engine = dict(zip(PROMPTS, callers.texts(*PROMPTS), strict=True)), callers.engine
+
+    class Fails(StoppingCriteria):
+        def __call__(self, ids: torch.Tensor, scores: torch.Tensor, **_: object) -> bool:
+            raise ValueError("mine")
+
+    def whole(prompt: str) -> None:
+        assert callers.texts(prompt) == [expected[prompt]]
+
+    def left(prompt: str) -> None:
+        next(callers.stream(prompt))
+
+    def slow(prompt: str) -> None:
+        for _ in callers.stream(prompt):
+            time.sleep(0.002)
+
+    def late(prompt: str) -> None:
+        with suppress(TimeoutError):
+            callers.texts(prompt, timeout=0.01)
+
+    def cancelled(prompt: str) -> None:
+        call = engine.submit(prompt, **callers.options)  # type: ignore[arg-type]
+        other = threading.Thread(target=call.cancel)
+        other.start()
+        with suppress(CancelledCallError):
+            assert call.results()[0].text == expected[prompt]
+        other.join()
+
+    def failing(prompt: str) -> None:
+        with pytest.raises(ValueError, match="mine"):
+            callers.texts(prompt, stopping_criteria=[Fails()])
+
+    def task(prompt: str) -> None:
+        async def both() -> None:
+            one, other = asyncio.create_task(callers.text(prompt)), asyncio.create_task(callers.text(prompt))
+            await asyncio.sleep(0.005)
+            other.cancel()
+            assert await one == expected[prompt]
+
+        asyncio.run(both())
+
+    def many(seed: int) -> None:
+        draw = Random(seed)
+        for _ in range(12):
+            draw.choice((whole, left, slow, late, cancelled, failing, task))(draw.choice(PROMPTS))
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(many, range(6)))
+    assert time.monotonic() - started < 30
+    assert callers.running == callers.waiting == 0
 
 
 def test_closing_the_queue_tells_who_waits(callers: Callers) -> None:
