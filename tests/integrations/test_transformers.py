@@ -117,7 +117,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "penalties": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "encoder_repetition_penalty": 1.2},
     "encoder n-grams": {"encoder_no_repeat_ngram_size": 2},
     "bias": {"sequence_bias": [[[9], 3.0], [[10, 11], 5.0]], "bad_words_ids": [[12], [13, 14]]},
-    "lengths": {"eos_token_id": [20, 21, 22], "min_new_tokens": 6, "exponential_decay_length_penalty": (4, 1.3)},
+    # The penalty begins after min_new_tokens: transformers 5.17 makes NaN of a forbidden token's -inf.
+    "lengths": {"eos_token_id": [20, 21, 22], "min_new_tokens": 6, "exponential_decay_length_penalty": (6, 1.3)},
     "least length": {"eos_token_id": [20, 21, 22], "min_length": 14, "max_new_tokens": 20},
     "forced": {"forced_eos_token_id": 20, "forced_bos_token_id": 21, "suppress_tokens": [30], "eos_token_id": 20},
     "suppressed": {"begin_suppress_tokens": [40, 41], "remove_invalid_values": True, "renormalize_logits": True},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +63,12 @@ def test_a_run_repeats_itself_and_resumes(prose: Path, tmp_path: Path) -> None:
 
 
 def test_two_processes_share_one_model(prose: Path, tmp_path: Path) -> None:
-    train(prose, tmp_path / "run", replace(_TINY, world=2), 0.0)
+    # In a process of its own: where torch has CUDA, one in which gradients were computed cannot be forked.
+    plan = replace(_TINY, world=2)
+    process = multiprocessing.get_context("spawn").Process(target=train, args=(prose, tmp_path / "run", plan, 0.0))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
     state = _state(tmp_path / "run")
     assert state["places"][:, 1].tolist() == [4, 4]
     assert torch.isfinite(state["master"]).all()
