@@ -141,10 +141,11 @@ def _abort_with(processes: Sequence[BaseProcess], barrier: Barrier) -> None:
     running = list(processes)
     while running:
         wait([process.sentinel for process in running])
-        if any(process.exitcode not in (0, None) for process in running):
+        codes = [process.exitcode for process in running]  # read once: a process may end between two readings
+        if any(codes):
             barrier.abort()
             return
-        running = [process for process in running if process.exitcode is None]
+        running = [process for process, code in zip(running, codes, strict=True) if code is None]
 
 
 class Meter:

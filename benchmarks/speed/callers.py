@@ -5,8 +5,8 @@
 Each thread submits one prompt at a time. The report gives the throughput relative to that of the list, and resident
 memory after every tenth of the calls. Outputs are compared with those of the list.
 
-The list is shuffled before each repeat: threads arrive in any order, and in the order of the file, whose neighbours have
-similar lengths, a list is 7 % faster (AMD EPYC, 2 cores).
+The list is shuffled before each repeat: threads arrive in any order, and in the order of the file, whose neighbours
+have similar lengths, a list is 7 % faster (AMD EPYC, 2 cores).
 """
 
 from __future__ import annotations

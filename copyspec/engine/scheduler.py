@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from copyspec.checks import shown
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.engine.call import Lane, Ticket, TimeLimit, Wakeups
+from copyspec.engine.call import Lane, Ticket, TimeLimit, next_look
 from copyspec.forks import at_rest
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class CallScheduler:
         self._lanes: dict[object, Lane] = {}
         # A plain lock, entered directly: an interrupt inside a Condition's own __enter__ would leave it held.
         self._lock = at_rest(threading.Lock())
-        self._arriving = 0
-        self._is_delayed = False  # some batch waits for `_arriving` callers
+        self._arriving: set[object] = set()  # callers that prepare requests; changed without the lock
+        self._is_delayed = False  # since the last wake-up, a batch has waited for them
         self._closing = False
         _ALL.add(self)
 
@@ -89,13 +89,13 @@ class CallScheduler:
     @contextmanager
     def arriving(self) -> Iterator[None]:
         """Context for preparing requests: a new batch waits for them, at most ARRIVAL_SECONDS."""
-        with self._lock:
-            self._arriving += 1
+        caller = object()
+        self._arriving.add(caller)
         try:
             yield
         finally:
+            self._arriving.discard(caller)  # an interrupt may end the waiting for the lock
             with self._lock:
-                self._arriving -= 1
                 if self._is_delayed and not self._arriving:
                     self._is_delayed = False
                     for lane in self._lanes.values():
@@ -177,13 +177,16 @@ class CallScheduler:
                         self._call_worker(ticket.lane)
                 if outputs is not None:
                     yield outputs
-                elif timeout is None:
-                    await arrived.wait()  # before Python 3.12 wait_for may swallow a cancellation
-                else:
-                    try:
-                        await asyncio.wait_for(arrived.wait(), limit.left())
-                    except asyncio.TimeoutError:
-                        raise limit.error() from None
+                    continue
+                seconds = limit.left()
+                if seconds == 0.0:
+                    raise limit.error()
+                # Before Python 3.12 wait_for may swallow a cancellation.
+                look = asyncio.get_running_loop().call_later(next_look(seconds), arrived.set)
+                try:
+                    await arrived.wait()
+                finally:
+                    look.cancel()
         finally:
             self.cancel(ticket)
 
@@ -204,7 +207,7 @@ class CallScheduler:
             if error is not None:
                 ticket.fail(error)
             abandoned = self._abandoned(ticket.lane)
-            if was_present:  # else its lane has gone on without it
+            if was_present:  # else none of its rows was left, and nothing changes for the others
                 ticket.lane.wake()
         if abandoned is not None:
             self._close(abandoned)
@@ -250,7 +253,7 @@ class CallScheduler:
             'or start processes with multiprocessing.get_context("spawn")'
         )
         lanes, self._lanes = self._lanes, {}
-        self._arriving = 0
+        self._arriving, self._is_delayed = set(), False
         for key, lane in lanes.items():
             if lane.worker is None and lane.driver is None and len(lane.tickets) <= 1:
                 self._lanes[key] = lane  # a single caller's stream, which can continue in the child
@@ -290,13 +293,14 @@ class CallScheduler:
                         waiter = ticket.wakeups.waiter()
                 if waiter is None:
                     outputs = self._drive(lane, ticket)
-                else:
-                    Wakeups.wait(waiter, seconds)
+                elif not ticket.is_cancelled:  # which needs no lock, so it may have come before the waiter
+                    ticket.wakeups.wait(waiter, seconds)
         except BaseException:
-            with self._lock:
-                if claims and lane.driver == get_ident():  # interrupted before or after the step
-                    lane.driver = None
-                    lane.wake()
+            if claims:
+                with self._lock:
+                    if lane.driver == get_ident():  # interrupted before or after the step
+                        lane.driver = None
+                    lane.wake()  # the step may have ended without it
             raise
         return outputs
 
@@ -325,7 +329,7 @@ class CallScheduler:
                     came = alone.take()  # nobody else waits for this lane
                 else:
                     abandoned = self._abandoned(lane)
-                    if alone is not None:  # others have joined, who wait for a worker
+                    if alone is not None:  # others may wait for this step to end; after a worker's see `_has_work`
                         lane.wake()
             for steps in (dropped, abandoned):
                 if steps is not None:
@@ -352,8 +356,9 @@ class CallScheduler:
         """Let a worker drive the lane from now on. The lock is held."""
         if lane.worker is None:
             # A daemon, so that the program's exit does not wait IDLE_SECONDS for it; `_close_all` stops it in time.
-            lane.worker = threading.Thread(target=self._work, args=(lane,), name=f"copyspec {self.name}", daemon=True)
-            lane.worker.start()
+            worker = threading.Thread(target=self._work, args=(lane,), name=f"copyspec {self.name}", daemon=True)
+            worker.start()  # raises where there are too many threads
+            lane.worker = worker
         lane.wakeups.notify_all()
 
     def _work(self, lane: Lane) -> None:
@@ -369,6 +374,8 @@ class CallScheduler:
         begins: TimeLimit | None = None
         while True:
             with self._lock:
+                if not lane.needs_worker and lane.driver is None:
+                    lane.wake()  # a caller that is alone now drives the lane itself
                 if self._closing or (not lane.needs_worker and idle.left() == 0.0):
                     lane.worker = None
                     dropped = [self._abandoned(lane)]
@@ -378,15 +385,13 @@ class CallScheduler:
                     break
                 if not lane.needs_worker:
                     seconds = idle.left()
-                    if lane.driver is None:
-                        lane.wake()  # the caller that is left drives its lane itself
                 elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
                     seconds = begins.left()
                 else:
                     lane.driver = get_ident()
                     return True
                 waiter = lane.wakeups.waiter()
-            Wakeups.wait(waiter, seconds)
+            lane.wakeups.wait(waiter, seconds)
         for steps in dropped:
             if steps is not None:
                 steps.close()

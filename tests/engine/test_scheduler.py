@@ -24,7 +24,7 @@ import copyspec
 from copyspec import Engine, Input
 from copyspec.decoding.requests import StepOutput
 from copyspec.engine import scheduler
-from copyspec.engine.call import CancelledCallError
+from copyspec.engine.call import CancelledCallError, Wakeups
 from copyspec.engine.scheduler import QueueFullError
 from tests.helpers.texts import byte_level, counted, llama
 
@@ -497,6 +497,47 @@ def test_an_interrupt_before_a_step_lets_the_next_one_drive(callers: Callers, mo
     with pytest.raises(KeyboardInterrupt):
         callers.texts(PROMPTS[0])
     assert other.is_done
+
+
+@pytest.mark.usefixtures("no_second_look")
+def test_a_stream_that_is_closed_just_before_its_reader_waits(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [callers.stream(prompt, batch_size=1) for prompt in PROMPTS[:2]]
+    next(streams[0])
+    waiter = Wakeups.waiter
+
+    def closed_before(self: Wakeups) -> threading.Lock:
+        if threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=streams[1].close)  # type: ignore[attr-defined]
+            other.start()
+            other.join()
+        return waiter(self)
+
+    monkeypatch.setattr(Wakeups, "waiter", closed_before)
+    started = time.monotonic()
+    assert not list(streams[1]) and time.monotonic() - started < 20
+
+
+def test_a_task_that_nobody_woke_looks_again(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = callers.texts(PROMPTS[0])
+    monkeypatch.setattr("copyspec.engine.call.RECHECK_SECONDS", 0.01)
+    monkeypatch.setattr("copyspec.engine.call.Ticket.wake", lambda _: None)  # as after an interrupt before it
+    assert [asyncio.run(asyncio.wait_for(callers.text(PROMPTS[0]), 20))] == expected
+
+
+def test_where_no_thread_can_be_started_the_next_call_tries_again(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = callers.texts(PROMPTS[0])
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start"):
+        patch.setattr(threading.Thread, "start", start)
+        asyncio.run(callers.text(PROMPTS[0]))
+    assert [asyncio.run(asyncio.wait_for(callers.text(PROMPTS[0]), 20))] == expected
 
 
 @pytest.mark.usefixtures("no_second_look")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from training.export import export
 from training.model import Shape, from_llama, hidden, init_weights, keep_layers, rotation, shape_of, to_llama
 from training.optim import orthogonal
 from training.plans import PRESETS
-from training.train import Job, Schedule, train
+from training.train import Job, Schedule, _abort_with, train
 
 _PARAGRAPHS = [
     f"The {animal} lives in the {place}. It eats {food} in the morning, and it sleeps at night. "
@@ -73,6 +74,23 @@ def test_two_processes_share_one_model(prose: Path, tmp_path: Path) -> None:
     assert state["places"][:, 1].tolist() == [4, 4]
     assert torch.isfinite(state["master"]).all()
     assert len((tmp_path / "run" / "pids").read_text().split()) == 2
+
+
+def test_a_process_may_die_while_it_is_looked_at() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=os._exit, args=(3,))
+    process.start()
+    process.join()
+
+    class Dies:
+        sentinel, codes = process.sentinel, [None, 3]
+
+        @property
+        def exitcode(self) -> int | None:
+            return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+
+    barrier = threading.Barrier(2)
+    _abort_with([Dies()], barrier)
+    assert barrier.broken
 
 
 def test_a_process_that_dies_ends_the_run(prose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
