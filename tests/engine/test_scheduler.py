@@ -503,20 +503,29 @@ def test_an_interrupt_before_a_step_lets_the_next_one_drive(callers: Callers, mo
 def test_a_stream_that_is_closed_just_before_its_reader_waits(
     callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams = [callers.stream(prompt, batch_size=1) for prompt in PROMPTS[:2]]
-    next(streams[0])
-    waiter = Wakeups.waiter
+    class Slow(StoppingCriteria):
+        def __call__(self, ids: torch.Tensor, scores: torch.Tensor, **_: object) -> bool:
+            time.sleep(0.03)
+            return False
+
+    options = {"batch_size": 2, "stopping_criteria": [Slow()]}
+    others = [threading.Thread(target=callers.texts, args=[prompt], kwargs=options) for prompt in PROMPTS[:2]]
+    for other in others:
+        other.start()
+    until(lambda: callers.running == 2)
+    stream, waiter = callers.stream(PROMPTS[2], batch_size=2), Wakeups.waiter
 
     def closed_before(self: Wakeups) -> threading.Lock:
         if threading.current_thread() is threading.main_thread():
-            other = threading.Thread(target=streams[1].close)  # type: ignore[attr-defined]
-            other.start()
-            other.join()
+            closing = threading.Thread(target=stream.close)  # type: ignore[attr-defined]
+            closing.start()
+            closing.join()
         return waiter(self)
 
     monkeypatch.setattr(Wakeups, "waiter", closed_before)
-    started = time.monotonic()
-    assert not list(streams[1]) and time.monotonic() - started < 20
+    assert not list(stream) and all(other.is_alive() for other in others)
+    for other in others:
+        other.join()
 
 
 def test_a_task_that_nobody_woke_looks_again(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
