@@ -126,6 +126,8 @@ class Conversation:
         except KeyboardInterrupt:
             echo(" [stopped]", end="", err=True)
         echo(flush=True)
+        if not written and self.last is not None:
+            echo("copyspec: an empty answer; --model names another model (see: copyspec models)", err=True)
         self.messages += [question, {"role": "assistant", "content": written}]
 
     def _stream(self, question: dict[str, str]) -> Generator[Chunk, None, None]:
@@ -148,7 +150,7 @@ class Conversation:
 def _command(talk: Conversation, line: str) -> bool:
     """Run a command, a line that begins with /. False ends the conversation."""
     name, _, rest = line.partition(" ")
-    if name == "/quit":
+    if name in ("/quit", "/exit"):
         return False
     if name == "/add" and rest:
         try:
@@ -160,6 +162,8 @@ def _command(talk: Conversation, line: str) -> bool:
     elif name == "/spans":
         _show_spans(talk)
     else:
+        if name != "/help":
+            echo(f"copyspec: no command {line!r}; there are", err=True)
         echo(COMMANDS, err=True)
     return True
 

@@ -85,7 +85,7 @@ class UnreadableReporter:
         found = next((refusal for refusal in done.refused if refusal.reason in TOLD), None)
         if found is not None and self._reported != path:
             self._reported = path
-            self._tell(f"copyspec: {path} {found.detail}; what is like that is left unchanged")
+            self._tell(f"copyspec: {path} {found.detail}; such parts are left unchanged")
 
     def end(self, report: FileReport) -> None:
         self._reported = ""

@@ -53,6 +53,8 @@ def check_replaceable(path: Path) -> None:
     """Raise OSError for a file that cannot be replaced without a loss: read-only, or with several hard links."""
     with contextlib.suppress(FileNotFoundError):
         found = os.stat(path)
+        if not os.access(path, os.R_OK):
+            raise PermissionError(f"{os.fspath(path)!r} may not be read: change its permissions")
         if not os.access(path, os.W_OK):
             raise PermissionError(f"{os.fspath(path)!r} is read-only: change its permissions, or write elsewhere")
         if found.st_nlink > 1:

@@ -37,6 +37,7 @@ def test_lines_are_messages_and_commands(
     assert out.count("\n") >= 2
     assert err.count("per pass of the model") == 2
     assert "no such file" in err and "shorten it" in err and "Ctrl-C stops an answer" in err
+    assert "no command '/bogus'" in err and "'/help'" not in err
     monkeypatch.setattr("sys.stdin", io.StringIO("the cat\n"))
     assert main(["chat", "--max-new-tokens", "2", "--add", str(tmp_path / "none")]) == 2
 
