@@ -94,6 +94,13 @@ def test_many_threads_share_passes_and_get_what_plain_decoding_gives(callers: Ca
         assert together() < alone / 2
 
 
+def test_one_row_at_a_time_has_the_bits_of_single_calls() -> None:
+    callers = Callers(Engine(llama(len(byte_level())).bfloat16(), byte_level()), batch_size=1)
+    single = [callers.texts(prompt)[0] for prompt in PROMPTS]
+    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+        assert [texts[0] for texts in pool.map(callers.texts, PROMPTS)] == single
+
+
 def test_callers_with_other_draft_options_or_sizes_get_their_own_batch(callers: Callers) -> None:
     wanted = callers.plain(*PROMPTS[:3])
     with ThreadPoolExecutor(3) as pool:
