@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import deepcopy
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
@@ -95,7 +96,8 @@ def test_many_threads_share_passes_and_get_what_plain_decoding_gives(callers: Ca
 
 
 def test_one_row_at_a_time_has_the_bits_of_single_calls() -> None:
-    callers = Callers(Engine(llama(len(byte_level())).bfloat16(), byte_level()), batch_size=1)
+    model = deepcopy(llama(len(byte_level()))).bfloat16()  # the tests share the original
+    callers = Callers(Engine(model, byte_level()), batch_size=1)
     single = [callers.texts(prompt)[0] for prompt in PROMPTS]
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
         assert [texts[0] for texts in pool.map(callers.texts, PROMPTS)] == single
