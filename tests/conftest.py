@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 
+gc.disable()  # until all tests are imported: it would visit the same objects again and again
 avoid_missing_tiles()  # some tests use models in bfloat16 before copyspec does
 
 # Tiny models are slower on several threads, and the suite runs one worker per core.
@@ -124,6 +125,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # the garbage collector need not visit what was imported, over and over
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -158,7 +158,7 @@ def _usage_message(error: Exception) -> str:
 
 def _options_of(arguments: Sequence[str]) -> dict[str, str]:
     """Map each parameter of the command named in `arguments` to its option."""
-    command: object = typer.main.get_command(app)
+    command: object = _command()
     for argument in arguments:
         command = getattr(command, "commands", {}).get(argument, command)
     found = {}

@@ -39,7 +39,14 @@ def model_of(name: str) -> PreTrainedModel:
 
 def generated(model: PreTrainedModel, prompt: Sequence[int], length: int, eos: list[int]) -> list[int]:
     """Return the new tokens of transformers' greedy search."""
-    ids = torch.tensor([list(prompt)])
+    return generated_rows(model, [prompt], length, eos)[0]
+
+
+def generated_rows(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], length: int, eos: list[int]
+) -> list[list[int]]:
+    """Return the new tokens of each prompt; the prompts are of equal length."""
+    ids = torch.tensor([list(prompt) for prompt in prompts])
     output = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -47,22 +54,17 @@ def generated(model: PreTrainedModel, prompt: Sequence[int], length: int, eos: l
         max_new_tokens=length,
         eos_token_id=eos or None,
         pad_token_id=0,
-    )[0]
-    start = 1 if model.config.is_encoder_decoder else len(prompt)
-    tokens: list[int] = output[start:].tolist()
+    )
+    start = 1 if model.config.is_encoder_decoder else ids.shape[1]
+    tokens: list[list[int]] = output[:, start:].tolist()
     return tokens
-
-
-@cache
-def truths(model: PreTrainedModel, prompt: tuple[int, ...], length: int) -> list[int]:
-    return generated(model, prompt, length, [])
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
 def test_an_end_token_cuts_what_generate_writes(name: str) -> None:
     """So `make_request` may cut its truth."""
     model, prompt = model_of(name), [5, 9, 7] * 4
-    truth = truths(model, tuple(prompt), 16)
+    truth = generated(model, prompt, 16, [])
     for end in truth:
         assert generated(model, prompt, 16, [end]) == truth[: truth.index(end) + 1]
 
@@ -84,13 +86,33 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tuple[Request, list[int]]:
-    """Make a request and its expected output: a repetitive prompt, and references that contain parts of the output."""
+def prompts_of(case: dict[str, Any]) -> list[tuple[int, ...]]:
+    """Make a repetitive prompt for each row. Two rows share a length, so that `generate` can write both at once."""
+    prompts = []
+    for row in range(case["rows"]):
+        rng = random.Random(case["seed"] + 1000 * row)
+        phrase = [rng.randrange(3, VOCAB_SIZE) for _ in range(max(1, case["phrase"] - row // 2))]
+        prompts.append(tuple(phrase * case["repeats"]))
+    return prompts
+
+
+@cache
+def truths(model: PreTrainedModel, prompts: tuple[tuple[int, ...], ...], length: int) -> list[list[int]]:
+    """Return what `generate` writes after each prompt; prompts of equal length in one call, without padding."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for size in {len(prompt) for prompt in prompts}:
+        alike = [prompt for prompt in prompts if len(prompt) == size]
+        found.update(zip(alike, generated_rows(model, alike, length, []), strict=True))
+    return [found[prompt] for prompt in prompts]
+
+
+def make_request(
+    model: PreTrainedModel, case: dict[str, Any], row: int, prompt: Sequence[int], truth: list[int]
+) -> tuple[Request, list[int]]:
+    """Make a request and its expected output: references contain parts of the output."""
     rng = random.Random(case["seed"] + 1000 * row)
-    phrase = [rng.randrange(3, VOCAB_SIZE) for _ in range(max(1, case["phrase"] - row))]
-    prompt = phrase * case["repeats"]
-    length = max(1, case["length"] - row)
-    truth = truths(model, tuple(prompt), length)
+    phrase = prompt[: len(prompt) // case["repeats"]]
+    truth = truth[: max(1, case["length"] - row)]
     eos = [truth[rng.randrange(len(truth))]] if case["end"] else []
     expected = truth
     if eos:
@@ -98,7 +120,7 @@ def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tupl
     script = truth + [rng.randrange(VOCAB_SIZE) for _ in range(6)]
     wrong = [token if rng.random() < case["accuracy"] else rng.randrange(VOCAB_SIZE) for token in script]
     sources = [Source(wrong, rng.choice(["edit", "reference"])), Source(phrase, "reference"), Source(prompt, "prompt")]
-    request = Request(prompt, length, SamplingOptions(), eos_token_ids=frozenset(eos), sources=sources)
+    request = Request(list(prompt), len(truth), SamplingOptions(), eos_token_ids=frozenset(eos), sources=sources)
     if case["drafter"] == "copy":
         continues = not model.config.is_encoder_decoder
         request.drafter = partial(create, sources, request.eos_token_ids, continues_prompt=continues)
@@ -110,7 +132,10 @@ def make_request(model: PreTrainedModel, case: dict[str, Any], row: int) -> tupl
 def check(name: str, case: dict[str, Any]) -> list[list[int]]:
     """Decode the case's rows and compare them; return the outputs."""
     model = model_of(name)
-    pairs = [make_request(model, case, row) for row in range(case["rows"])]
+    prompts = prompts_of(case)
+    written = truths(model, tuple(prompts), case["length"])
+    rows = zip(prompts, written, strict=True)
+    pairs = [make_request(model, case, row, prompt, truth) for row, (prompt, truth) in enumerate(rows)]
     requests = [request for request, _ in pairs]
     options = {name: case[name] for name in ("batch_size", "adaptive")}
     outputs = [tokens for tokens, _ in decoded(wrap(model), requests, case["max_nodes"], **options)]

@@ -44,12 +44,13 @@ def path_to(tree: DraftTree, node: int) -> list[int]:
 
 
 @torch.inference_mode()
-def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]) -> torch.Tensor:
-    """Logits after `sequence` in a separate pass without a cache, [V]."""
-    ids = torch.tensor([list(sequence)])
+def alone(model: PreTrainedModel, prompt: Sequence[int], sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Logits after each of `sequences`, of equal length, in a separate pass without a cache, [B, V]."""
+    ids = torch.tensor(sequences)
     if model.config.is_encoder_decoder:
-        return model(input_ids=torch.tensor([list(prompt)]), decoder_input_ids=ids, use_cache=False).logits[0, -1]
-    return model(input_ids=ids, use_cache=False).logits[0, -1]
+        encoded = torch.tensor([list(prompt)] * len(ids))
+        return model(input_ids=encoded, decoder_input_ids=ids, use_cache=False).logits[:, -1]
+    return model(input_ids=ids, use_cache=False).logits[:, -1]
 
 
 class Rows:
@@ -72,10 +73,14 @@ class Rows:
         assert logits.shape == (len(trees), 1 + max(map(len, trees)), self.target.vocab_size)
         worst, paths = 0.0, []
         for row, (sequence, tree) in enumerate(zip(self.sequences, trees, strict=True)):
+            levels: dict[int, list[int]] = {}  # nodes by depth: their paths are of equal length
             for node in range(ROOT, len(tree)):
-                tokens = [tree.tokens[index] for index in path_to(tree, node)]
-                expected = alone(self.model, self.prompts[row], [*sequence, *tokens])
-                worst = max(worst, float((logits[row, 1 + node] - expected).abs().max()))
+                levels.setdefault(len(path_to(tree, node)), []).append(node)
+            for nodes in levels.values():
+                texts = [[*sequence, *(tree.tokens[index] for index in path_to(tree, node))] for node in nodes]
+                expected = alone(self.model, self.prompts[row], texts)
+                found = logits[row, [1 + node for node in nodes]]
+                worst = max(worst, float((found - expected).abs().max()))
             paths.append(path_to(tree, self.rng.randrange(ROOT, len(tree))))
         self.session.keep(paths)
         for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):

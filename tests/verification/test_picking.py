@@ -78,7 +78,7 @@ PINNED = [[-0.532917, -0.33113, 0.283169], [0.216841, 0.709191, 0.050793]]
 SAMPLED = [
     ("chain", 20_000, 200, SamplingOptions(temperature=1.0)),
     ("tree", 20_000, 200, SamplingOptions(temperature=0.9, top_k=6, top_p=0.9)),
-    ("none", 5_000, 1, SamplingOptions(temperature=1.4, top_k=5)),
+    ("none", 5_000, 50, SamplingOptions(temperature=1.4, top_k=5)),
     ("tree", 5_000, 50, SamplingOptions(temperature=0.6)),
     ("tree", 5_000, 50, SamplingOptions(temperature=1.0, top_p=0.8)),
     ("tree", 5_000, 50, SamplingOptions(temperature=1.0, min_p=0.1)),
