@@ -19,26 +19,13 @@ os.environ["COPYSPEC_MODEL"] = "default"  # use the bundled model, whatever else
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts would compile the package again
 
 import pytest
-import torch
 from hypothesis import settings
-
-from copyspec.budget import Budget, CostModel
-from copyspec.decoding.controller import DraftController
-from copyspec.targets.hooks.onednn import avoid_missing_tiles
 
 if TYPE_CHECKING:
     from copyspec import Engine
+    from copyspec.budget import Budget, CostModel
     from copyspec.pipelines.langchain import ChatCopySpec
     from tests.helpers.chains import Seen
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
-
-gc.disable()  # until all tests are imported: it would visit the same objects again and again
-avoid_missing_tiles()  # some tests use models in bfloat16 before copyspec does
-
-# Tiny models are slower on several threads, and the suite runs one worker per core.
-torch.set_num_threads(1)
 
 # A shell's background jobs ignore Ctrl-C, and processes that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -49,9 +36,26 @@ settings.register_profile("copyspec", deadline=None, derandomize=True)
 settings.load_profile("copyspec")
 
 
+def pytest_collection() -> None:
+    """Set torch up where tests are collected. The process that only hands them to xdist's workers needs no torch."""
+    import torch
+
+    from copyspec.engine import language
+    from copyspec.targets.hooks.onednn import avoid_missing_tiles
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
+    torch.set_num_threads(1)  # tiny models are slower on several threads, and the suite runs one worker per core
+    avoid_missing_tiles()  # some tests use models in bfloat16 before copyspec does
+    language.KEPT = 8  # the suite uses more tokenizers than a program
+    gc.disable()  # until all tests are imported: it would visit the same objects again and again
+
+
 @pytest.fixture(scope="module")
 def steady_drafts() -> Iterator[None]:
     """Draft whatever it costs. With tiny models on a busy machine, measured times would decide what a test sees."""
+    from copyspec.budget import Budget, CostModel
+    from copyspec.decoding.controller import DraftController
 
     def budget(self: CostModel, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
         return Budget(max_nodes)
@@ -129,6 +133,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs an NVIDIA GPU")

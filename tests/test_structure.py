@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def imports(name: str, source: str) -> Iterator[str]:
                 yield from [found for found in (f"{base}.{each.name}", base) if found in FILES][:1]
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     return {name: set(imports(name, path.read_text())) - {name} for name, path in FILES.items()}
 

@@ -54,12 +54,12 @@ KEYS = ("few", "many", "none", "mapped")
 
 def occurrences(documents: Sequence[Sequence[int]], end: Sequence[int]) -> list[tuple[int, int]]:
     """Find where `end` ends in the documents: (document, offset of the next token)."""
-    size = len(end)
+    size, last = len(end), end[-1]
     return [
         (number, start + size)
         for number, document in enumerate(documents)
         for start in range(len(document) - size + 1)
-        if list(document[start : start + size]) == list(end)
+        if document[start + size - 1] == last and list(document[start : start + size]) == list(end)
     ]
 
 
