@@ -360,8 +360,9 @@ class InputEncoder:
             if options.rendered:
                 encoded = self._codec.encode_rendered(prompt.text)
             else:
-                if self._codec.control is not None and (found := self._codec.control.search(prompt.text)) is not None:
-                    self._warn_control(index, found[0])
+                if self._codec.control is not None and self._codec.control.search(prompt.text) is not None:
+                    edited = prompt.edit.text if prompt.edit is not None else None
+                    self._warn_control(index, self._codec.control.findall(prompt.text), edited or "")
                 raw = options.chat is False
                 encoded = self._codec.encode_raw(prompt.text) if raw else self._codec.encode(prompt.text, wrap=True)
             if not encoded.ids:
@@ -424,8 +425,11 @@ class InputEncoder:
         messages: list[Message] = prompt.messages or [{"role": "user", "content": prompt.text}]
         return with_system(messages, options.system)
 
-    def _warn_control(self, index: int, control: str) -> None:
-        if control not in self._warned_about:
+    def _warn_control(self, index: int, found: Sequence[str], edited: str) -> None:
+        """Warn of the control tokens `found` in a prompt: a chat template may have put them there. Those of the text to
+        be edited are the writer's own. Only the first is named, and never again."""
+        control = next((each for each in found if each not in edited), None)
+        if control is not None and control not in self._warned_about:
             self._warned_about.add(control)
             logger.warning(
                 "prompt %d holds %r, a control token of the tokenizer, and is read as plain text: rendered=True takes "

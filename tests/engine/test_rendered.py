@@ -33,6 +33,18 @@ def test_a_rendered_prompt_is_what_the_chat_is(tiny: copyspec.Engine, caplog: py
     assert "a control token of the tokenizer, and is read as plain text: rendered=True" in record.getMessage()
 
 
+def test_the_text_to_be_edited_may_write_about_control_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    """A file about chat templates is no prompt that one made."""
+    engine = copyspec.Engine(llama(len(byte_level())), byte_level())
+    token = engine.tokenizer.eos_token
+    text = f"The model end a turn with {token}."
+    with caplog.at_level(logging.WARNING, "copyspec"):
+        engine.generate(f"Correct: {text}", edit_source=text, max_new_tokens=2)
+        assert not caplog.records
+        engine.generate(f"Correct: {text}", edit_source="The cat.", max_new_tokens=2)
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("options", [{"chat": True}, {"system": "Be kind."}])
 def test_rendered_goes_with_no_chat(tiny: copyspec.Engine, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="rendered=True says that the prompt went through a chat template"):
