@@ -235,6 +235,7 @@ def engine() -> Engine:
     return Engine(llama(len(byte_level())), byte_level())
 
 
+@pytest.mark.usefixtures("steady_drafts")
 def test_a_folder_drafts_beside_copies(tmp_path: Path) -> None:
     made = engine()
     folder = write(tmp_path / "heads", made.model)
