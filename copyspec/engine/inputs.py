@@ -360,9 +360,9 @@ class InputEncoder:
             if options.rendered:
                 encoded = self._codec.encode_rendered(prompt.text)
             else:
-                if self._codec.control is not None and self._codec.control.search(prompt.text) is not None:
+                if self._codec.control is not None and (found := self._codec.control.findall(prompt.text)):
                     edited = prompt.edit.text if prompt.edit is not None else None
-                    self._warn_control(index, self._codec.control.findall(prompt.text), edited or "")
+                    self._warn_control(index, found, edited or "")
                 raw = options.chat is False
                 encoded = self._codec.encode_raw(prompt.text) if raw else self._codec.encode(prompt.text, wrap=True)
             if not encoded.ids:
