@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ class ModelChoice:
     model: str | PreTrainedModel
     tokenizer: str | PreTrainedTokenizerBase | None = None
     device: str | torch.device | None = None  # None: a CUDA device if there is one; "auto": spread over all
-    dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved
+    dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved; see `_dtype` for copyspec's own names
     revision: str | None = None
     on_unsupported: Literal["error", "plain"] = "error"
     static: StaticOptions | None = None  # static shapes: CUDA graphs, compiled passes, exact mode
@@ -178,7 +179,8 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     with _progress_for(name):
         more = dict(choice.model_kwargs.model)
         device_map = more.pop("device_map", "auto" if device == "auto" else None)
-        model = found.model(kind, config, dtype=choice.dtype, device_map=device_map, more=more)
+        dtype = _dtype(choice.dtype, name, device)
+        model = found.model(kind, config, dtype=dtype, device_map=device_map, more=more)
     if device_map is None:
         try:
             model.to(torch.device(device))  # type: ignore[arg-type]  # its decorator hides the signature
@@ -186,6 +188,18 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
             raise LoadError(why_not(name, error)) from error
     model.train(False)
     return model
+
+
+def _dtype(wanted: str | torch.dtype, name: str, device: str) -> str | torch.dtype:
+    """The dtype to load in. With "auto", the bundled model and those with a short name, all saved in bfloat16, become
+    float32 on an x86 CPU without AVX-512: it has no instructions for bfloat16, and PyTorch takes two to three times as
+    long with it."""
+    import torch
+
+    ours = name == str(BUNDLED) or name in ALIASES
+    if wanted == "auto" and ours and device == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
+        return "auto" if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else "float32"
+    return wanted
 
 
 @contextmanager

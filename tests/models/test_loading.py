@@ -197,6 +197,31 @@ def test_the_dtype_of_a_given_model_is_compared_whole(wanted: Any, fits: bool) -
         copyspec.load(model, tokenizer=byte_level(), dtype=wanted)
 
 
+@pytest.mark.parametrize(
+    ("machine", "capability", "expected"),
+    [
+        ("x86_64", "AVX2", torch.float32),
+        ("AMD64", "DEFAULT", torch.float32),
+        ("x86_64", "AVX512", torch.bfloat16),
+        ("aarch64", "DEFAULT", torch.bfloat16),
+    ],
+)
+def test_the_bundled_model_takes_the_dtype_that_is_fast_here(
+    monkeypatch: pytest.MonkeyPatch, machine: str, capability: str, expected: torch.dtype
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
+    assert copyspec.load("default", device="cpu").model.dtype == expected
+    assert copyspec.load("default", device="cpu", dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_other_models_keep_the_dtype_they_were_saved_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copy.deepcopy(llama(len(byte_level()))).to(torch.bfloat16).save_pretrained(tmp_path)
+    byte_level().save_pretrained(tmp_path)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
+    assert copyspec.load(tmp_path, device="cpu").model.dtype == torch.bfloat16
+
+
 def test_devices_are_compared_whole() -> None:
     same = loading._same_device
     assert same("cuda", torch.device("cuda:1")) and same("cuda:1", torch.device("cuda:1"))
