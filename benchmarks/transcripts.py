@@ -25,6 +25,9 @@ EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 END_NAMES = ("<|end_of_text|>", "</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>")
 """End-of-sequence tokens of the tokenizers in use (Llama 3, Llama 2, GPT-2, Qwen), in order of preference."""
 
+INSTRUCTIONS = {"avx512f": "AVX-512", "avx2": "AVX2"}
+"""Vector instructions that decide what a pass costs, by their flags in /proc/cpuinfo, the newest first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
@@ -176,8 +179,9 @@ def machine() -> dict[str, str | int]:
     """Describe the machine for the head of a report, since times depend on it."""
     return {
         "system": platform.system(),
-        "processor": _processor(),
+        "processor": _described("model name") or platform.processor() or platform.machine(),
         "cpus": os.cpu_count() or 0,
+        "instructions": next((shown for flag, shown in INSTRUCTIONS.items() if flag in _described("flags").split()), ""),
         "python": platform.python_version(),
     }
 
@@ -218,11 +222,12 @@ def _transcript(row: Mapping[str, object]) -> Transcript:
     )
 
 
-def _processor() -> str:
+def _described(name: str) -> str:
+    """What Linux says about the processor under `name`; empty elsewhere."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
+            if line.startswith(name):
                 return line.partition(":")[2].strip()
     except OSError:
         pass
-    return platform.processor() or platform.machine()
+    return ""

@@ -73,6 +73,14 @@ def check_flag(name: str, value: object) -> bool:
     return value
 
 
+def check_flag_or_count(name: str, value: object) -> None:
+    """Raise TypeError or ValueError if `value` is neither a bool nor an integer >= 1."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        check_count(name, value)
+    elif not isinstance(value, bool):
+        raise TypeError(f"{name} must be True, False or a number of tokens; got {shown(value)}")
+
+
 def check_number(
     name: str,
     value: float,

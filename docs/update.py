@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,8 @@ METHOD = "copyspec"
 SURVEY = "spec-bench.json"
 REAL = "real-smollm2-float32.json", "real-smollm2-bfloat16.json"
 REAL_NOTE = (
-    "smollm2: its own outputs (`python -m benchmarks.real`), {} of {}, {}, {};\n"
-    "files: `copyspec gec`, 8 texts at once (`python -m benchmarks.speed.gec_files`), CPU time. Random tokens cannot\n"
-    "be copied."
+    "smollm2: its own outputs (`python -m benchmarks.real`),\n{};\n"
+    "files: `copyspec gec`, batches of 8 (`python -m benchmarks.speed.gec_files`), CPU time."
 )
 
 
@@ -71,10 +70,10 @@ def measured() -> str:
     if not reports:
         return ""
     rows = [row for report in reports for row in _rows(report)]
-    note: list[str] = []
+    conditions: list[str] = []
     for real in filter(Path.exists, map(RESULTS.joinpath, reversed(REAL))):
-        real_rows, note = _real_section(json.loads(real.read_text(encoding="utf-8")))
-        rows = [*real_rows, *rows]
+        real_rows, condition = _real_section(json.loads(real.read_text(encoding="utf-8")))
+        rows, conditions = [*real_rows, *rows], [condition, *conditions]
     for path in sorted(RESULTS.glob("gec-files*.json")):
         rows += _file_rows(json.loads(path.read_text(encoding="utf-8")))
     head = [
@@ -96,17 +95,23 @@ def measured() -> str:
             "Total times of the same prompts in one process, medians of repeats. `generate` and prompt lookup are",
             "transformers' own, plain is copyspec without drafts. Commands:",
             *(f"{command}" + ("," if command != commands[-1] else ".") for command in commands),
-            *note,
+            *([REAL_NOTE.format("; ".join(conditions))] if conditions else []),
         ]
     )
 
 
-def _real_section(report: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return a row per task of a real model's run, and the note below the table."""
+def _precision(report: Mapping[str, Any]) -> str:
+    """Return the dtype, and the processor's vector instructions where the report names them."""
+    instructions = report.get("machine", {}).get("instructions")
+    return f"{report['dtype']}, {instructions}" if instructions else str(report["dtype"])
+
+
+def _real_section(report: dict[str, Any]) -> tuple[list[str], str]:
+    """Return a row per task of a real model's run, and how it was measured."""
     from benchmarks.real.report import figures, published
 
     suffix, time = published(report)
-    threads = "one thread" if report["threads"] == 1 else f"{report['threads']} threads"
+    threads = f"{time} of one thread" if report["threads"] == 1 else f"{report['threads']} threads"
     processor = str(report["machine"]["processor"]).replace("(R)", "").removesuffix(" Processor")
     repeats = "one repeat" if report["repeats"] == 1 else f"medians of {report['repeats']}"
     rows = []
@@ -117,8 +122,8 @@ def _real_section(report: dict[str, Any]) -> tuple[list[str], list[str]]:
         outputs = [each for run in runs for each in run["methods"][METHOD]["parted"]]
         name = f"{report['model']}, {task.replace('_', ' ')}"
         equal = f"{outputs.count(None)} of {len(outputs)}"
-        rows.append(f"| {name} | {report['dtype']} | {found['tokens a pass']:.1f} | {' | '.join(over)} | {equal} |")
-    return rows, [REAL_NOTE.format(time, threads, processor, repeats)]
+        rows.append(f"| {name} | {_precision(report)} | {found['tokens a pass']:.1f} | {' | '.join(over)} | {equal} |")
+    return rows, f"{report['dtype']}: {threads}, {processor}, {repeats}"
 
 
 def _rows(report: dict[str, object]) -> list[str]:
@@ -134,7 +139,7 @@ def _rows(report: dict[str, object]) -> list[str]:
             f"{own['speedup'][name]:.2f}x" if name in own["speedup"] else ""
             for name in ("hf", "hf-prompt-lookup", "plain")
         ]
-        name = f"bundled, {'random tokens' if one['name'] == 'uncopyable' else one['name']}"
+        name = f"bundled, {'random tokens: nothing to copy' if one['name'] == 'uncopyable' else one['name']}"
         rows.append(
             f"| {name} | {report['dtype']} | {own['mean_acceptance_length']:.1f} "
             f"| {' | '.join(over)} | {'yes' if own['equal'] else 'no'} |"
@@ -153,7 +158,7 @@ def _file_rows(report: dict[str, Any]) -> list[str]:
         }
         equal = "yes" if not own["differing"] else f"{found['texts'] - own['differing']} of {found['texts']}"
         rows.append(
-            f"| {model}, file: {kind} | {report['dtype']} | | {over.get('hf', '')} | | {over['plain']} | {equal} |"
+            f"| {model}, file: {kind} | {_precision(report)} | | {over.get('hf', '')} | | {over['plain']} | {equal} |"
         )
     return rows
 

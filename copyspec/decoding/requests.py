@@ -88,6 +88,8 @@ class Request:
     """Receives every pass of the row; None adds no overhead."""
     prefixes: PrefixCache | None = None
     """Cache from which the row takes keys and values of its prompt, and which stores the row's own; None: no reuse."""
+    most_kept: int | None = None
+    """Number of first tokens of the row that `prefixes` may store; None: all."""
     owner: Owner | None = None
     """Receives errors of the row. None: an error in its drafter, stop conditions or processors ends the batch."""
 

@@ -62,7 +62,7 @@ def keep(rows: Sequence[Row], session: Session, target: Target, *, only_finished
 
 
 def _tokens(row: Row, target: Target) -> list[int]:
-    return [*target.start(row.request.prompt), *row.output]
+    return [*target.start(row.request.prompt), *row.output][: row.request.most_kept]
 
 
 def _add(cache: PrefixCache, state: ModelState, tokens: Sequence[int], session: PrefixSession, row: int) -> None:
@@ -77,6 +77,7 @@ def _read_shared(rows: Sequence[Row], state: ModelState, target: Target) -> bool
     shortest = min(len(row.chain) for row in rows) - 1
     first = rows[0].chain
     shared = next((i for i in range(shortest) if any(row.chain[i] != first[i] for row in rows)), shortest)
+    shared = min([shared, *(row.request.most_kept or shared for row in rows)])
     shared -= shared % BLOCK_TOKENS
     prefix = cache.find(state, first[: shared + 1])
     if shared - BLOCK_TOKENS * len(prefix) < SHARED_TOKENS:

@@ -17,6 +17,7 @@ from copyspec.checks import (
     brief,
     check_count,
     check_flag,
+    check_flag_or_count,
     check_seconds,
     check_strings,
     check_type,
@@ -159,9 +160,10 @@ class CallOptions:
     output_cache: OutputCache | None = None
     """Earlier outputs of one namespace to copy from; this call's outputs are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""
-    prefix_cache: bool = False
+    prefix_cache: bool | int = False
     """Keep the KV cache of prompt and output, and reuse that of earlier calls for the common prefix of the prompts: the
-    next turn of a chat, one system prompt ([prefix cache](#prefix-cache))."""
+    next turn of a chat, one system prompt ([prefix cache](#prefix-cache)). A number keeps only so many first tokens of
+    the prompt, such as those of a template."""
     batch_size: int = 8
     """Maximum number of prompts decoded at once."""
     threads: int | None = None
@@ -345,7 +347,8 @@ class CallOptions:
 _UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, object]] = {}
 
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "prefix_cache", "trace"), check_flag),
+    **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "trace"), check_flag),
+    "prefix_cache": check_flag_or_count,
     "batch_size": check_count,
     "n": partial(check_whole, low=1, high=MOST_SAMPLES, why="for more, call several times"),
     **dict.fromkeys(("min_new_tokens", "logprobs"), partial(check_whole, low=0)),

@@ -162,7 +162,7 @@ class JobMaker:
     ) -> None:
         """`model`: the target's, whose generation_config every call reads. `encoder_limit`: most tokens the encoder
         reads; None if there is no encoder or no limit. `drafting`: the models that `draft_model` and `contrast` name.
-        `prefixes`: the cache of calls with `prefix_cache=True`."""
+        `prefixes`: the cache of calls with `prefix_cache`."""
         self._prefixes = prefixes
         self._drafting = drafting
         self._encoder = InputEncoder(target, codec, encoder_limit)
@@ -301,6 +301,7 @@ class JobMaker:
             ],
             rule=options.apart,
             prefixes=self._prefixes if options.prefix_cache else None,
+            most_kept=None if isinstance(options.prefix_cache, bool) else options.prefix_cache,
             contrast=self._contrast(options) if options.contrast is not None else None,
             recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
         )

@@ -117,9 +117,10 @@ class GenerateOptions(TypedDict, total=False):
     output_cache: OutputCache | None
     """Earlier outputs of one namespace to copy from; this call's outputs are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""
-    prefix_cache: bool | None
+    prefix_cache: bool | int | None
     """Keep the KV cache of prompt and output, and reuse that of earlier calls for the common prefix of the prompts: the
-    next turn of a chat, one system prompt (prefix cache)."""
+    next turn of a chat, one system prompt (prefix cache). A number keeps only so many first tokens of
+    the prompt, such as those of a template."""
     batch_size: int | None
     """Maximum number of prompts decoded at once."""
     threads: int | None

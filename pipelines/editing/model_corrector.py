@@ -34,6 +34,9 @@ model in a loop is stopped here instead of at the end of its context."""
 OUTPUT_ROOM = 64  # extra tokens for short texts, in which one more word is a large share
 CHAT_ROOM = 256  # extra tokens for what chat models write around a text
 
+SHARED_TOKENS = 64
+"""Minimum length, in tokens, of an instruction whose keys and values are computed once for all texts."""
+
 _PROBE = "".join(map(chr, range(33, 127))) + " äßéłñ αж “”‘’–—… €£ \N{CHECK MARK} 你好 \N{GRINNING FACE}"
 _WEIGHTS_READ = 8  # values of each weight that the fingerprint covers
 
@@ -63,7 +66,10 @@ class ModelCorrector:
         correctors = [ModelCorrector(load(name, device=str(engine.model.device))) for name in small]
         self._hypotheses = Hypotheses(correctors, options.batch_size) if correctors else None
         self._is_lossless = engine.codec.decode(engine.codec.encode(_PROBE).ids).strip() == _PROBE
-        self.limit = self._limit()
+        frame = self._framed("x")
+        differ = (at for at, (one, other) in enumerate(zip(frame, self._framed("7"), strict=False)) if one != other)
+        self._shared_tokens = next(differ, 0)
+        self.limit = self._limit(len(frame))
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -113,6 +119,10 @@ class ModelCorrector:
         }
         if self.options.system is not None:
             options["system"] = self.options.system
+        # In half precision only single rows are promised plain decoding's bits (docs/concepts.md): they share nothing.
+        may_share = self.engine.model.dtype.itemsize >= 4 or self.options.batch_size > 1
+        if self._shared_tokens >= SHARED_TOKENS and may_share:
+            options["prefix_cache"] = self._shared_tokens
         return options
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
@@ -186,9 +196,9 @@ class ModelCorrector:
         kept = set(self.engine.codec.decode(self.engine.codec.encode(text).ids))
         return "".join(sorted({char for char in text if not char.isspace() and not char.isalnum()} - kept))
 
-    def _limit(self) -> int | None:
-        """Maximum tokens of a text, so that its prompt and output fit into the context; at most `segment_tokens`."""
-        frame = self._frame()
+    def _limit(self, frame: int) -> int | None:
+        """Maximum tokens of a text, so that its prompt and output fit into the context; at most `segment_tokens`.
+        `frame`: tokens of a prompt without the text."""
         context = self.engine.split_length
         limits = [self.options.segment_tokens] if self.options.segment_tokens else []
         if context is not None and self.is_encoder_decoder:
@@ -199,15 +209,15 @@ class ModelCorrector:
             limits.append(int((context - frame - min(room, context // 4)) / (1 + OUTPUT_GROWTH)))
         return max(1, min(limits)) if limits else None
 
-    def _frame(self) -> int:
-        """Tokens of a prompt without the text."""
-        prompt = fill(self.instruction, text="x")
+    def _framed(self, text: str) -> list[int]:
+        """The tokens of the prompt for a text."""
+        prompt = fill(self.instruction, text=text)
         if self.chat or self.options.system is not None:
             messages = [{"role": "user", "content": prompt}]
             if self.options.system is not None:
                 messages.insert(0, {"role": "system", "content": self.options.system})
-            return len(self.engine.codec.encode_chat(messages).ids)
-        return len(self.engine.codec.encode(prompt, wrap=True).ids)
+            return list(self.engine.codec.encode_chat(messages).ids)
+        return list(self.engine.codec.encode(prompt, wrap=True).ids)
 
 
 def instruction_for(engine: Engine) -> str:

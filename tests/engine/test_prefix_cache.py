@@ -189,8 +189,23 @@ def test_comparisons_and_text() -> None:
     )
     found = copyspec.compare(chat, model=engine.model, tokenizer=engine.tokenizer, prefix_cache=True, max_new_tokens=8)
     assert found.equal and found.copied.stats.num_cached_tokens == 0
-    with pytest.raises(TypeError, match="prefix_cache"):
-        engine.generate(chat, prefix_cache=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="prefix_cache must be True, False or a number of tokens; got str: 'all'"):
+        engine.generate(chat, prefix_cache="all")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="prefix_cache must be an integer >= 1, got 0"):
+        engine.generate(chat, prefix_cache=0)
+
+
+def test_only_the_beginning_of_prompts_is_kept(engine: copyspec.Engine) -> None:
+    template = random_ids(2 * BLOCK_TOKENS + 5)
+    prompts = [[*template, *random_ids(40 + i, seed=i)] for i in range(5)]
+    plain = engine.generate(prompts, drafter="none", **OPTIONS)
+    kept = engine.generate(prompts, prefix_cache=len(template), batch_size=2, **OPTIONS)
+    assert [each.token_ids for each in kept] == [each.token_ids for each in plain]
+    assert len(engine.prefix_cache) == 2 * BLOCK_TOKENS
+    assert kept[-1].stats.num_cached_tokens == 2 * BLOCK_TOKENS
+    engine.prefix_cache.clear()
+    engine.generate(prompts, prefix_cache=BLOCK_TOKENS - 1, **OPTIONS)
+    assert len(engine.prefix_cache) == 0  # less than a block
 
 
 def test_a_bounded_cache_finds_what_it_was_given() -> None:

@@ -8,14 +8,16 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import processors
 
 import copyspec
 from copyspec import Input
 from copyspec.engine.results import Result, Stats
 from copyspec.models.loading import BUNDLED
-from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, answer
+from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, ModelCorrector, ModelOptions, answer
 from copyspec.pipelines.rag.quoting import is_near
+from copyspec.targets.prefixes import BLOCK_TOKENS
 from pipelines.instructions import fill
 from pipelines.models import wants_chat
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
@@ -196,3 +198,19 @@ def test_the_bundled_model_corrects_files_as_it_would_plainly(batch_size: int, t
         assert report.is_changed and report.summary.edits > 0 and report.error is None
     assert texts[0] == texts[1] != essay.replace(b"\n", b"\r\n\r\n")
     assert texts[0].count(b"\r\n\r\n") == essay.count(b"\n")
+
+
+@pytest.mark.parametrize(("batch_size", "dtype", "shares"), [(2, "float32", True), (1, "bfloat16", False)])
+def test_a_long_instruction_is_read_once(batch_size: int, dtype: str, shares: bool) -> None:
+    instruction = "Correct the grammar. " + "Ted maked tea: Ted made tea. " * 6 + "{text}: "
+    texts = [f"The {noun} is red and the kettles is blue." for noun in ("wall", "door", "roof", "gate", "lamp")]
+    model = tiny_model().to(getattr(torch, dtype))
+    engine = copyspec.Engine(model, tiny_tokenizer(chat=False))
+    options = ModelOptions(instruction=instruction, batch_size=batch_size, max_new_tokens=8)
+    found = dict(ModelCorrector(engine, options).correct(texts))
+    template = instruction.partition("{text}")[0]
+    alone = [engine.generate(template + text + ": ", max_new_tokens=8, drafter="none") for text in texts]
+    if dtype == "float32":
+        assert [found[i].result.token_ids for i in range(5)] == [each.token_ids for each in alone]
+    assert (found[4].result.stats.num_cached_tokens >= BLOCK_TOKENS) is shares
+    assert len(engine.prefix_cache) <= len(engine.codec.encode(template).ids)
