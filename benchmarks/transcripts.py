@@ -177,11 +177,12 @@ def ratio(numerator: float, denominator: float) -> float:
 
 def machine() -> dict[str, str | int]:
     """Describe the machine for the head of a report, since times depend on it."""
+    flags = _described("flags").split()
     return {
         "system": platform.system(),
         "processor": _described("model name") or platform.processor() or platform.machine(),
         "cpus": os.cpu_count() or 0,
-        "instructions": next((shown for flag, shown in INSTRUCTIONS.items() if flag in _described("flags").split()), ""),
+        "instructions": next((name for flag, name in INSTRUCTIONS.items() if flag in flags), ""),
         "python": platform.python_version(),
     }
 
