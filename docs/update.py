@@ -92,7 +92,7 @@ def measured() -> str:
             *rows,
             "",
             f"{where}; torch {versions['torch']}, transformers {versions['transformers']}; {first['date']}.",
-            "Total times of the same prompts in one process, medians of repeats. `generate` and prompt lookup are",
+            "Wall times of the same prompts in one process, medians of repeats. `generate` and prompt lookup are",
             "transformers' own, plain is copyspec without drafts. Commands:",
             *(f"{command}" + ("," if command != commands[-1] else ".") for command in commands),
             *([REAL_NOTE.format("; ".join(conditions))] if conditions else []),

@@ -8,9 +8,8 @@ through the whole command with default settings (reading, segmentation, correcti
 `plain` as with `--plain`. In `foretold` the text to copy is the output itself, so nearly every draft is right: what is
 left is the time of the model and of the pipeline, which no drafter saves. `hf` is greedy `model.generate` on the same
 texts in padded batches of the same size, in the pipeline's order. `single` and `lookup` decode one text at a time, with
-`generate` and with its prompt lookup. Methods
-take turns; figures are medians of wall time and of the process's CPU time. Outputs are compared with those of `plain`
-token by token.
+`generate` and with its prompt lookup. Methods take turns; figures are medians of wall time and of the process's CPU
+time. Outputs are compared with those of `plain` token by token.
 """
 
 from __future__ import annotations
@@ -66,10 +65,9 @@ class Foretold(Heard):
 
     def _inputs(self, *given: Any) -> Iterator[Input | None]:
         for each in super()._inputs(*given):
-            if each is not None and isinstance(each.edit_source, str):
-                yield replace(each, edit_source=self.engine.codec.decode(self.known[each.edit_source]))
-            else:
-                yield each
+            if each is not None and each.edit_source is not None:
+                each = replace(each, edit_source=self.engine.codec.decode(self.known[each.edit_source]))
+            yield each
 
 
 Method = Callable[[], dict[str, list[int]]]
