@@ -105,8 +105,6 @@ class FastLayer(ABC):
         size = parts.attention.head_dim
         norms = [norm for norm in parts.norms if norm is not None]
         dtype = parts.linears[0].weight.dtype
-        if dtype == torch.bfloat16 and _linear.instructions("H") != "avx512":
-            return False
         return (
             isinstance(size, int)
             and size in _HEAD_SIZES

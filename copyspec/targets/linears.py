@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 avoid_missing_tiles()  # before the first product
 
-VERSION = 10
+VERSION = 11
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from copyspec.targets import layers, linears, wrap
 from copyspec.targets.base import Target
 from copyspec.targets.layers import Bfloat16Layer, Float32Layer
-from copyspec.targets.linears import instructions, is_compiled
+from copyspec.targets.linears import is_compiled
 from copyspec.tree import DraftTree
 
 pytestmark = pytest.mark.skipif(not is_compiled(torch.float32), reason="not compiled for this processor")
@@ -23,12 +23,9 @@ VOCAB = 128
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 
 
-DTYPES = [
-    torch.float32,
-    pytest.param(
-        torch.bfloat16, marks=pytest.mark.skipif(instructions(torch.bfloat16) != "avx512", reason="needs AVX-512's")
-    ),
-]
+needs_bfloat16 = pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
+
+DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]
 
 
 def model(family: str = "llama", dtype: torch.dtype = torch.float32, **options: object) -> PreTrainedModel:
@@ -217,7 +214,7 @@ def test_a_layer_that_computes_something_else_is_left_to_torch(monkeypatch: pyte
     check_equal(ours, decoded(wrap(made), 0, 1))
 
 
-@pytest.mark.skipif(instructions(torch.bfloat16) != "avx512", reason="needs AVX-512's")
+@needs_bfloat16
 def test_in_bfloat16_any_other_bit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = model(dtype=torch.bfloat16)
     silu = layers._silu().copy()
@@ -405,7 +402,7 @@ def half_arguments() -> dict[str, object]:
 H = np.uint16
 
 
-@pytest.mark.skipif(instructions(torch.bfloat16) != "avx512", reason="needs AVX-512's")
+@needs_bfloat16
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

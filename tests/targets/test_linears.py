@@ -79,7 +79,7 @@ def test_a_row_is_the_same_among_others(dtype: torch.dtype, packed: bool) -> Non
 
 @pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
 @pytest.mark.parametrize("packed", PACKED)
-@pytest.mark.parametrize("inputs", [576, 1536, 2048])
+@pytest.mark.parametrize("inputs", [576, 1536, 2048, 96, 608])
 @torch.inference_mode()
 def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(
     inputs: int, packed: bool, monkeypatch: pytest.MonkeyPatch

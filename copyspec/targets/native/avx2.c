@@ -5,7 +5,8 @@
    In float32 each inner product has one register of sums, over the inputs in order. In bfloat16 the order is that of
    PyTorch's product for one token, bit by bit: 64 sums over every 64th input, added in halves. 64 sums for each of 12
    products do not fit into the registers, so 8 are computed at a time: those of a quarter (16) of every 64 inputs,
-   first at even, then at odd indices, since a shift and a mask separate two bfloat16 in 32 bits this way. */
+   first at even, then at odd indices, since a shift and a mask separate two bfloat16 in 32 bits this way. Of a last 32
+   inputs, 8 sums over every 8th are added at the end. */
 
 #include "linear.h"
 
@@ -28,7 +29,14 @@ is_supported(Kind kind)
 static int
 packs(Kind kind)
 {
-    return kind == FLOAT32;
+    (void)kind;
+    return 1;
+}
+
+static Py_ssize_t
+place(Kind kind, Py_ssize_t unit, Py_ssize_t units)
+{
+    return kind == BFLOAT16 ? avx2_bfloat16_place(unit, units) : unit; /* float32 is added in order */
 }
 
 /* Position from which the next panel is prefetched, spread evenly over the work on this one. */
@@ -121,7 +129,7 @@ brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16
 {
     __m256 halves[2][2][ROWS * OUTPUTS]; /* even and odd indices; quarters 0 and 2, 1 and 3 */
     for (int quarter = 0; quarter < 4; quarter++) {
-        Py_ssize_t at = 16 * quarter, chunks = (in - at + CHUNK - 1) / CHUNK;
+        Py_ssize_t at = 16 * quarter, chunks = in / CHUNK;
         for (int is_odd = 0; is_odd < 2; is_odd++) {
             quarters[is_odd](x + at, weight + at, in, chunks, ahead, quarter > 1, halves[is_odd][quarter % 2]);
             ahead.at += ahead.step * chunks;
@@ -135,6 +143,29 @@ brain_sums(const int rows, const Quarter *quarters, const float *x, const uint16
         __m128 odds = _mm_add_ps(_mm256_castps256_ps128(odd), _mm256_extractf128_ps(odd, 1));
         sums[i] = _mm256_set_m128(_mm_unpackhi_ps(evens, odds), _mm_unpacklo_ps(evens, odds));
     }
+}
+
+/* The sums of one row over the last 32 inputs, which start at x and `weight`, for the outputs of a panel. */
+INLINED __m128
+rest_sums(const float *x, const uint16_t *weight, Py_ssize_t in)
+{
+    float sums[OUTPUTS];
+    for (int i = 0; i < OUTPUTS; i++) {
+        __m128 every[2] = {_mm_setzero_ps(), _mm_setzero_ps()}; /* sums 0, 2, 4, 6 and 1, 3, 5, 7 */
+        for (int is_odd = 0; is_odd < 2; is_odd++) {
+            for (int at = 0; at < 32; at += 16) {
+                __m256 given = _mm256_loadu_ps(x + at + 8 * is_odd), weights = widened(weight + i * in + at, is_odd);
+                every[is_odd] = _mm_fmadd_ps(_mm256_castps256_ps128(given), _mm256_castps256_ps128(weights),
+                                             every[is_odd]);
+                every[is_odd] = _mm_fmadd_ps(_mm256_extractf128_ps(given, 1), _mm256_extractf128_ps(weights, 1),
+                                             every[is_odd]);
+            }
+            every[is_odd] = _mm_add_ps(every[is_odd], _mm_movehl_ps(every[is_odd], every[is_odd]));
+            every[is_odd] = _mm_add_ss(every[is_odd], _mm_movehdup_ps(every[is_odd]));
+        }
+        sums[i] = _mm_cvtss_f32(_mm_add_ss(every[0], every[1]));
+    }
+    return _mm_loadu_ps(sums);
 }
 
 #define DEFINE_QUARTER(NAME, ROWS_HERE, IS_ODD)                                                                        \
@@ -192,12 +223,13 @@ TARGET static void
 multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
     if (p->is_packed) {
-        avx2_multiply_packed(p, first, last);
+        (p->kind == BFLOAT16 ? avx2_multiply_packed_bfloat16 : avx2_multiply_packed)(p, first, last);
         return;
     }
     const Py_ssize_t size = p->kind == BFLOAT16 ? 2 : 4;
     const float *x = p->kind == BFLOAT16 ? p->scratch : (const float *)p->x;
     const Py_ssize_t blocks = (p->rows + ROWS - 1) / ROWS, step = 8 * OUTPUTS * size / blocks;
+    const Py_ssize_t whole = p->in - p->in % CHUNK;
     __m256 sums[ROWS * OUTPUTS];
     for (; first < last; first += OUTPUTS) {
         const char *weight = p->weight + first * p->in * size;
@@ -207,7 +239,12 @@ multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
             Ahead ahead = {next + row / ROWS * (p->in / 8) * step, step};
             SUMS[p->kind][rows - 1](x + row * p->in, weight, p->in, ahead, sums);
             for (Py_ssize_t i = 0; i < rows; i++) {
-                (p->kind == BFLOAT16 ? finish_brains : finish_floats)(p, row + i, first, add_up(sums + OUTPUTS * i));
+                __m128 sum = add_up(sums + OUTPUTS * i);
+                if (p->kind == BFLOAT16 && whole < p->in) {
+                    sum = _mm_add_ps(sum, rest_sums(x + (row + i) * p->in + whole,
+                                                    (const uint16_t *)weight + whole, p->in));
+                }
+                (p->kind == BFLOAT16 ? finish_brains : finish_floats)(p, row + i, first, sum);
             }
         }
     }
@@ -219,18 +256,26 @@ scratch_size(const Product *p)
     return p->kind == BFLOAT16 ? sizeof(float) * (size_t)(p->rows * p->in) : 0;
 }
 
-/* Convert x to float32; of every 16 inputs the 8 at even indices come first. */
+/* Convert x to float32; for weights in place, of every 16 inputs the 8 at even indices come first. */
 TARGET static void
 prepare(Product *p)
 {
     const uint16_t *x = (const uint16_t *)p->x;
     float *wide = p->scratch;
     for (Py_ssize_t at = 0; p->kind == BFLOAT16 && at < p->rows * p->in; at += 16) {
-        _mm256_storeu_ps(wide + at, widened(x + at, 0));
-        _mm256_storeu_ps(wide + at + 8, widened(x + at, 1));
+        if (p->is_packed) {
+            for (int half = 0; half < 16; half += 8) {
+                __m256i units = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x + at + half)));
+                _mm256_storeu_si256((__m256i *)(wide + at + half), _mm256_slli_epi32(units, 16));
+            }
+        }
+        else {
+            _mm256_storeu_ps(wide + at, widened(x + at, 0));
+            _mm256_storeu_ps(wide + at + 8, widened(x + at, 1));
+        }
     }
 }
 
-const Kernel AVX2_KERNEL = {"avx2", is_supported, packs, scratch_size, prepare, multiply};
+const Kernel AVX2_KERNEL = {"avx2", is_supported, packs, place, scratch_size, prepare, multiply};
 
 #endif

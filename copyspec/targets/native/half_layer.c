@@ -6,13 +6,19 @@
 
 #if HAS_KERNELS
 
+static const Bfloat16LayerKernel *
+kernel(void)
+{
+    return kernel_for(BFLOAT16) == &AVX512_KERNEL ? &AVX512_BFLOAT16_LAYER : &AVX2_BFLOAT16_LAYER;
+}
+
 /* Normalise a thread's share of the rows of x as inputs of products. */
 static void
 normalise_rows(const Bfloat16Half *h, const uint16_t *x, const uint16_t *weight, Share share)
 {
     const Layer *l = &h->layer;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        AVX512_BFLOAT16_LAYER.normalise(h->given + row * l->hidden, x + row * l->hidden, weight, l->epsilon, l->hidden);
+        kernel()->normalise(h->given + row * l->hidden, x + row * l->hidden, weight, l->epsilon, l->hidden);
     }
 }
 
@@ -20,11 +26,11 @@ static void
 place(const Layer *l, uint16_t *head, Py_ssize_t row, const uint16_t *norm, float *space)
 {
     if (norm != NULL) {
-        AVX512_BFLOAT16_LAYER.normalise(space, head, norm, l->epsilon, l->head_size);
-        AVX512_BFLOAT16_LAYER.narrow(head, space, l->head_size);
+        kernel()->normalise(space, head, norm, l->epsilon, l->head_size);
+        kernel()->narrow(head, space, l->head_size);
     }
     const Py_ssize_t at = row / l->columns * l->turned_step + row % l->columns * l->turned;
-    AVX512_BFLOAT16_LAYER.turn(head, (const uint16_t *)l->cosines + at, (const uint16_t *)l->sines + at,
+    kernel()->turn(head, (const uint16_t *)l->cosines + at, (const uint16_t *)l->sines + at,
                                l->turned);
 }
 
@@ -57,7 +63,7 @@ add_share(const Bfloat16Half *h, const uint16_t *x, Share share)
     const Py_ssize_t panels = l->hidden / PANEL, first = first_of(share, panels) * PANEL;
     for (Py_ssize_t row = 0; row < l->rows; row++) {
         const Py_ssize_t at = row * l->hidden + first;
-        AVX512_BFLOAT16_LAYER.add((uint16_t *)l->y + at, x + at, h->made + at, last_of(share, panels) * PANEL - first);
+        kernel()->add((uint16_t *)l->y + at, x + at, h->made + at, last_of(share, panels) * PANEL - first);
     }
 }
 
@@ -68,7 +74,7 @@ run_second(const Bfloat16Half *h, Share share)
     const Layer *l = &h->layer;
     const Py_ssize_t queries = l->heads * l->head_size;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        AVX512_BFLOAT16_LAYER.widen(h->given + row * queries, h->attended + row * queries, queries);
+        kernel()->widen(h->given + row * queries, h->attended + row * queries, queries);
     }
     wait_in(share);
     multiply_share(l->products + OUTPUT, 1, share);
@@ -82,7 +88,7 @@ run_second(const Bfloat16Half *h, Share share)
     const Py_ssize_t count = last_of(share, panels) * PANEL - first;
     for (Py_ssize_t row = 0; row < l->rows; row++) {
         const Py_ssize_t at = row * l->inner + first;
-        AVX512_BFLOAT16_LAYER.activate(h->wide + at, h->gate + at, h->up + at, h->silu, count);
+        kernel()->activate(h->wide + at, h->gate + at, h->up + at, h->silu, count);
     }
     wait_in(share);
     multiply_share(l->products + DOWN, 1, share);
@@ -173,8 +179,8 @@ run_half_layer(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
 #if HAS_KERNELS
-    if (kernel_for(BFLOAT16) != &AVX512_KERNEL) {
-        PyErr_SetString(PyExc_ValueError, "half_layer needs the avx512 instructions of bfloat16");
+    if (kernel_for(BFLOAT16) == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this processor cannot: instructions() is empty");
         return NULL;
     }
 #endif

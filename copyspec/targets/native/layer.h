@@ -78,7 +78,7 @@ typedef struct {
 
 #if HAS_KERNELS
 extern const Float32LayerKernel AVX512_FLOAT32_LAYER, AVX2_FLOAT32_LAYER;
-extern const Bfloat16LayerKernel AVX512_BFLOAT16_LAYER;
+extern const Bfloat16LayerKernel AVX512_BFLOAT16_LAYER, AVX2_BFLOAT16_LAYER;
 #endif
 
 /* Arrays that a call reads from, to be released. */

@@ -13,7 +13,7 @@
 #include <cpuid.h>
 #endif
 
-#define VERSION 10 /* of the arguments and the order of sums; must equal VERSION in linears.py */
+#define VERSION 11 /* of the arguments and the order of sums; must equal VERSION in linears.py */
 
 Parallel run_parallel;
 Number thread_number, thread_count;
@@ -224,11 +224,13 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
-/* Where `weight` stands, in a packed one: output and input to the index of the unit. */
+/* Where a unit of an output's weights stands in packed ones. */
 static Py_ssize_t
-unit_at(Py_ssize_t output, Py_ssize_t input, Py_ssize_t in)
+unit_at(Kind kind, Py_ssize_t output, Py_ssize_t unit, Py_ssize_t units)
 {
-    return (output / PANEL * in / 2 + input / 2) * PANEL + output % PANEL;
+    const Kernel *kernel = kernel_for(kind);
+    const Py_ssize_t place = kernel != NULL ? kernel->place(kind, unit, units) : unit;
+    return (output / PANEL * units + place) * PANEL + output % PANEL;
 }
 
 /* The unit of two weights that start at `at`. Returns those of its bits that bfloat16 has no place for. */
@@ -252,8 +254,9 @@ pack_all(uint32_t *packed, const void *weight, Kind kind, Py_ssize_t out, Py_ssi
     uint32_t lost = 0;
     for (Py_ssize_t output = 0; output < out && lost == 0; output += PANEL) {
         for (Py_ssize_t input = 0; input < in; input += 2) {
+            uint32_t *to = packed + unit_at(kind, output, input / 2, in / 2);
             for (Py_ssize_t i = 0; i < PANEL; i++) {
-                lost |= unit_of(kind, weight, (output + i) * in + input, packed++);
+                lost |= unit_of(kind, weight, (output + i) * in + input, to + i);
             }
         }
     }
@@ -268,7 +271,7 @@ holds_all(uint32_t *packed, const void *weight, Kind kind, Py_ssize_t out, Py_ss
     for (Py_ssize_t output = 0; output < out; output += SPARSE) {
         for (Py_ssize_t input = 2 * (output / SPARSE % SPARSE); input < in; input += 2 * SPARSE) {
             uint32_t unit;
-            if (unit_of(kind, weight, output * in + input, &unit) != 0 || unit != packed[unit_at(output, input, in)]) {
+            if (unit_of(kind, weight, output * in + input, &unit) != 0 || unit != packed[unit_at(kind, output, input / 2, in / 2)]) {
                 return 0;
             }
         }

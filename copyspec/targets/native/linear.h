@@ -33,6 +33,8 @@ typedef struct {
     const char *instructions;
     int (*is_supported)(Kind kind); /* whether this processor supports it */
     int (*packs)(Kind kind);        /* whether it is faster with packed weights */
+    /* Where a unit stands among the `units` of its output in packed weights. */
+    Py_ssize_t (*place)(Kind kind, Py_ssize_t unit, Py_ssize_t units);
     /* Scratch memory that a product needs, in bytes, and how it is filled before threads start; may be NULL. */
     size_t (*scratch_size)(const Product *product);
     void (*prepare)(Product *product);
@@ -65,7 +67,10 @@ extern const Kernel AVX512_KERNEL, AVX2_KERNEL;
 /* Parts of AVX512_KERNEL. */
 void avx512_multiply_floats(const Product *product, Py_ssize_t first, Py_ssize_t last);
 void avx512_multiply_packed(const Product *product, Py_ssize_t first, Py_ssize_t last);
-void avx2_multiply_packed(const Product *product, Py_ssize_t first, Py_ssize_t last); /* of AVX2_KERNEL */
+/* Parts of AVX2_KERNEL. */
+void avx2_multiply_packed(const Product *product, Py_ssize_t first, Py_ssize_t last);
+void avx2_multiply_packed_bfloat16(const Product *product, Py_ssize_t first, Py_ssize_t last);
+Py_ssize_t avx2_bfloat16_place(Py_ssize_t unit, Py_ssize_t units);
 #endif
 
 #endif

@@ -1,0 +1,13 @@
+/* The parts of a decoder layer in bfloat16 for AVX2. */
+
+#include "layer.h"
+
+#if HAS_KERNELS
+
+#include "avx2.h"
+
+#include "bfloat16_layer.h"
+
+const Bfloat16LayerKernel AVX2_BFLOAT16_LAYER = {normalise, turn, activate, add, widen, narrow};
+
+#endif

@@ -1,0 +1,156 @@
+/* The parts of a decoder layer in bfloat16, with PyTorch's bits, of both instruction sets. The file that includes this
+   includes avx512.h or avx2.h. The compiler makes vectors of the loops. */
+
+#include <math.h>
+#include <string.h>
+
+/* Of PyTorch's sums, which are computed with AVX2: numbers in a register, registers that take turns, and levels of the
+   cascade. */
+#define WIDTH 8
+#define RUNS 4
+#define LEVELS 4
+
+INLINED float
+widened(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+INLINED uint16_t
+narrowed(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
+}
+
+INLINED float
+rounded(float x)
+{
+    return widened(narrowed(x));
+}
+
+TARGET static void
+widen(float *y, const uint16_t *x, Py_ssize_t size)
+{
+    for (Py_ssize_t i = 0; i < size; i++) {
+        y[i] = widened(x[i]);
+    }
+}
+
+TARGET static void
+narrow(uint16_t *y, const float *x, Py_ssize_t size)
+{
+    for (Py_ssize_t i = 0; i < size; i++) {
+        y[i] = narrowed(x[i]);
+    }
+}
+
+/* The sum of squares in the order of PyTorch's sum over adjacent numbers: RUNS registers in turn, each in a cascade of
+   sums of 16, then the registers, then their lanes. */
+INLINED float
+sum_of_squares(const float *x, Py_ssize_t size)
+{
+    float sums[LEVELS][RUNS][WIDTH] = {{{0}}};
+    const Py_ssize_t registers = size / WIDTH, turns = registers / RUNS;
+    int power = 0;
+    while (((Py_ssize_t)1 << power) < turns) {
+        power++;
+    }
+    power = power / LEVELS > 4 ? power / LEVELS : 4;
+    const Py_ssize_t step = (Py_ssize_t)1 << power;
+    Py_ssize_t turn = 0;
+    while (turn < turns) {
+        const Py_ssize_t end = turn + step <= turns ? turn + step : turns;
+        const int is_whole = turn + step <= turns;
+        for (; turn < end; turn++) {
+            for (int run = 0; run < RUNS; run++) {
+                for (int lane = 0; lane < WIDTH; lane++) {
+                    float number = x[(turn * RUNS + run) * WIDTH + lane];
+                    sums[0][run][lane] += number * number;
+                }
+            }
+        }
+        for (int level = 1; is_whole && level < LEVELS; level++) {
+            for (int run = 0; run < RUNS; run++) {
+                for (int lane = 0; lane < WIDTH; lane++) {
+                    sums[level][run][lane] += sums[level - 1][run][lane];
+                    sums[level - 1][run][lane] = 0.0f;
+                }
+            }
+            if ((turn & ((step - 1) << (level * power))) != 0) {
+                break;
+            }
+        }
+    }
+    for (int level = 1; level < LEVELS; level++) {
+        for (int run = 0; run < RUNS; run++) {
+            for (int lane = 0; lane < WIDTH; lane++) {
+                sums[0][run][lane] += sums[level][run][lane];
+            }
+        }
+    }
+    for (Py_ssize_t at = turns * RUNS; at < registers; at++) {
+        for (int lane = 0; lane < WIDTH; lane++) {
+            float number = x[at * WIDTH + lane];
+            sums[0][0][lane] += number * number;
+        }
+    }
+    for (int run = 1; run < RUNS; run++) {
+        for (int lane = 0; lane < WIDTH; lane++) {
+            sums[0][0][lane] += sums[0][run][lane];
+        }
+    }
+    float sum = 0.0f;
+    for (Py_ssize_t at = registers * WIDTH; at < size; at++) {
+        sum += x[at] * x[at];
+    }
+    for (int lane = 0; lane < WIDTH; lane++) {
+        sum += sums[0][0][lane];
+    }
+    return sum;
+}
+
+TARGET static void
+normalise(float *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size)
+{
+    widen(y, x, size);
+    float sum = sum_of_squares(y, size);
+    float factor = 1.0f / sqrtf(sum / (float)size + epsilon);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        y[i] = rounded(widened(weight[i]) * rounded(y[i] * factor));
+    }
+}
+
+TARGET static void
+turn(uint16_t *head, const uint16_t *cosines, const uint16_t *sines, Py_ssize_t turned)
+{
+    const Py_ssize_t half = turned / 2;
+    for (Py_ssize_t i = 0; i < half; i++) {
+        float first = widened(head[i]), second = widened(head[half + i]);
+        float here = rounded(first * widened(cosines[i])), there = rounded(-second * widened(sines[i]));
+        float behind = rounded(second * widened(cosines[half + i])), before = rounded(first * widened(sines[half + i]));
+        head[i] = narrowed(here + there);
+        head[half + i] = narrowed(behind + before);
+    }
+}
+
+TARGET static void
+activate(float *y, const uint16_t *gate, const uint16_t *up, const uint16_t *silu, Py_ssize_t size)
+{
+    for (Py_ssize_t i = 0; i < size; i++) {
+        y[i] = rounded(widened(silu[gate[i]]) * widened(up[i]));
+    }
+}
+
+TARGET static void
+add(uint16_t *y, const uint16_t *x, const uint16_t *z, Py_ssize_t size)
+{
+    for (Py_ssize_t i = 0; i < size; i++) {
+        y[i] = narrowed(widened(x[i]) + widened(z[i]));
+    }
+}
