@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 LayerParts = tuple[Sequence[object], Sequence[object], tuple[int, int, int, float], tuple[int, int, int, bool]]
 """Products, norms, sizes and rotary positions."""
 
+AttentionCache = tuple[int, int, int, int, float, NDArray[Any] | None]
+"""Keys, values, slots, the first slot of the pass, the factor of scores, and paths."""
+
 VERSION: int
 
 def linear(
@@ -42,6 +45,20 @@ def half_layer(
     silu: NDArray[Any],
     threads: int,
 ) -> None: ...
+def bfloat16_layer(
+    y: int,
+    x: int,
+    columns: int,
+    parts: LayerParts,
+    apart: int,
+    silu: NDArray[Any],
+    cache: AttentionCache,
+    threads: int,
+) -> None: ...
+def attention(
+    outputs: int, queries: int, heads: tuple[int, int, int, int], cache: AttentionCache, threads: int
+) -> None: ...
+def attends() -> bool: ...
 def pack(packed: NDArray[Any], weight: NDArray[Any]) -> bool: ...
 def holds(packed: NDArray[Any], weight: NDArray[Any]) -> bool: ...
 def packs(format: str) -> bool: ...

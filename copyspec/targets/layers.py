@@ -4,8 +4,9 @@ Beside its linear layers, a decoder layer runs some forty operations, which for 
 the linear layers take to read their weights. The compiled module runs a layer of Llama's kind in one call
 (`native/layer.c`): norms, products, rotary positions, attention over the tree cache with the pass's mask, and the gated
 MLP. In float32 its results equal PyTorch's within rounding, as those of two numbers of rows do. In bfloat16 they must
-be PyTorch's bits, which for attention only PyTorch has: there the module runs what is before and behind it
-(`native/half_layer.c`). The first passes of a model run both and compare them.
+be PyTorch's bits, which the module has for attention of one row on some processors (`tree_attention.py`). Elsewhere it
+runs what is before and behind PyTorch's attention (`native/half_layer.c`). The first passes of a model run both and
+compare them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from copyspec.targets import tree_attention
 from copyspec.targets.cache import TreeCache, Write
-from copyspec.targets.hooks.llama_layers import LlamaLayer, Rotary, fused_attention, is_unchanged
+from copyspec.targets.hooks.llama_layers import FusedAttention, LlamaLayer, Rotary, fused_attention, is_unchanged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -214,6 +216,16 @@ class FastLayer(ABC):
         sizes = self._heads, self._key_heads, self._head_size, self._epsilon
         return self._compute(Pass(hidden, mask, cache, (tuple(products), tuple(norms), sizes, rotary)))
 
+    def _buffers(self, hidden: torch.Tensor, cache: TreeCache) -> tuple[int, int, int]:
+        """Addresses of the pass's first row of keys and of values, [H, S, D], and the number of slots."""
+        layer = cache.layer(self._attention.layer_idx)  # type: ignore[arg-type]
+        if not layer.is_initialized:
+            like = hidden.new_empty((len(hidden), self._key_heads, 0, self._head_size))
+            layer.lazy_initialization(like, like)
+        keys, values = layer.buffers()
+        row = keys.element_size() * (cache.write.row or 0) * keys.stride(0)
+        return keys.data_ptr() + row, values.data_ptr() + row, keys.shape[2]
+
     @abstractmethod
     def _compute(self, given: Pass) -> torch.Tensor | None:
         """`_run` for tensors that fit."""
@@ -236,13 +248,8 @@ class Float32Layer(FastLayer):
         slots: NDArray[np.int64] | None = None if write.slots is None else write.slots.numpy()
         if not (slots is None and write.plain if mask is None else _is_added(mask, batch, columns, write.stop)):
             return None
-        layer = cache.layer(self._attention.layer_idx)  # type: ignore[arg-type]
-        if not layer.is_initialized:
-            like = hidden.new_empty((batch, self._key_heads, 0, self._head_size))
-            layer.lazy_initialization(like, like)
-        keys, values = layer.buffers()
+        keys, values, capacity = self._buffers(hidden, cache)
         output = torch.empty_like(hidden)
-        row = 4 * (write.row or 0) * keys.stride(0)
         _linear.layer(
             output.data_ptr(),
             hidden.data_ptr(),
@@ -250,7 +257,7 @@ class Float32Layer(FastLayer):
             columns,
             parts,
             self._scaling,
-            (keys.data_ptr() + row, values.data_ptr() + row, keys.shape[2], write.start, write.stop, slots),
+            (keys, values, capacity, write.start, write.stop, slots),
             None if mask is None else (mask.data_ptr(), mask.shape[0] > 1),
             torch.get_num_threads(),
         )
@@ -262,7 +269,7 @@ class Float32Layer(FastLayer):
 
 
 class Bfloat16Layer(FastLayer):
-    """A layer in bfloat16, with packed weights, around PyTorch's fused attention."""
+    """A layer in bfloat16, with packed weights."""
 
     dtype = torch.bfloat16
 
@@ -278,11 +285,34 @@ class Bfloat16Layer(FastLayer):
         self._reading, self._apart = reading, apart
 
     def _compute(self, given: Pass) -> torch.Tensor | None:
-        hidden, mask, cache, parts = given
+        parts = given.parts
         attend = fused_attention(self._attention)
         # What reads a prompt has the bits of products of many tokens.
         if attend is None or self._reading.prompt or any(weight.dtype != np.uint32 for weight, *_ in parts[0]):  # type: ignore[misc, has-type]
             return None
+        whole = self._compute_whole(given)
+        return self._compute_halves(given, attend) if whole is None else whole
+
+    def _compute_whole(self, given: Pass) -> torch.Tensor | None:
+        """`_compute` for a pass of one row whose attention the module computes."""
+        hidden, mask, cache, parts = given
+        (batch, columns, _), write = hidden.shape, cache.write
+        if batch > 1 or write.slots is not None or (mask is None and not write.plain):
+            return None
+        if not tree_attention.is_right(self._heads, self._key_heads, self._head_size):
+            return None
+        seen = tree_attention.paths_of(mask, columns)
+        if seen is None:
+            return None
+        output = torch.empty_like(hidden)
+        cached = (*self._buffers(hidden, cache), write.start, self._scaling, *seen)
+        shared = parts, self._apart, _silu(), cached, torch.get_num_threads()
+        _linear.bfloat16_layer(output.data_ptr(), hidden.data_ptr(), columns, *shared)
+        return output
+
+    def _compute_halves(self, given: Pass, attend: FusedAttention) -> torch.Tensor:
+        """`_compute` around PyTorch's attention."""
+        hidden, mask, cache, parts = given
         (batch, columns, _), size = hidden.shape, self._head_size
         counts = [batch * columns * each * size for each in (self._heads, self._key_heads, self._key_heads)]
         made = hidden.new_empty(sum(counts))

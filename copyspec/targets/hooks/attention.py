@@ -157,6 +157,8 @@ class SplitMask(torch.Tensor):
     calls: Split
     parts: list[tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]]
     """For each group, what follows from the values of the mask; set by the first layer that uses it. See `_parts`."""
+    paths: tuple[npt.NDArray[np.int64]] | None
+    """What the compiled module's attention takes; set by the first layer that uses it. See `tree_attention.py`."""
 
     @classmethod
     def __torch_function__(

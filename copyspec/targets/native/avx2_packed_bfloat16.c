@@ -155,13 +155,7 @@ finish(const Product *p, Py_ssize_t row, Py_ssize_t output, Floats sum)
         __m128i bias = _mm_loadu_si128((const __m128i *)((const uint16_t *)p->bias + output));
         sum = ADD(sum, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bias), 16)));
     }
-    __m256i bits = _mm256_castps_si256(sum);
-    __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7fff))), 16);
-    __m256i unordered = _mm256_castps_si256(_mm256_cmp_ps(sum, sum, _CMP_UNORD_Q));
-    rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), unordered);
-    __m128i narrow = _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
-    _mm_storeu_si128((__m128i *)((uint16_t *)p->y + row * p->out + output), narrow);
+    _mm_storeu_si128((__m128i *)((uint16_t *)p->y + row * p->out + output), narrowed(sum));
 }
 
 TARGET void

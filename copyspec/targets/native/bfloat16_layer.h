@@ -11,7 +11,7 @@
 #define LEVELS 4
 
 INLINED float
-widened(uint16_t x)
+widened_one(uint16_t x)
 {
     uint32_t bits = (uint32_t)x << 16;
     float number;
@@ -20,7 +20,7 @@ widened(uint16_t x)
 }
 
 INLINED uint16_t
-narrowed(float x)
+narrowed_one(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -29,16 +29,16 @@ narrowed(float x)
 }
 
 INLINED float
-rounded(float x)
+rounded_one(float x)
 {
-    return widened(narrowed(x));
+    return widened_one(narrowed_one(x));
 }
 
 TARGET static void
 widen(float *y, const uint16_t *x, Py_ssize_t size)
 {
     for (Py_ssize_t i = 0; i < size; i++) {
-        y[i] = widened(x[i]);
+        y[i] = widened_one(x[i]);
     }
 }
 
@@ -46,7 +46,7 @@ TARGET static void
 narrow(uint16_t *y, const float *x, Py_ssize_t size)
 {
     for (Py_ssize_t i = 0; i < size; i++) {
-        y[i] = narrowed(x[i]);
+        y[i] = narrowed_one(x[i]);
     }
 }
 
@@ -122,7 +122,7 @@ normalise(float *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py
     float sum = sum_of_squares(y, size);
     float factor = 1.0f / sqrtf(sum / (float)size + epsilon);
     for (Py_ssize_t i = 0; i < size; i++) {
-        y[i] = rounded(widened(weight[i]) * rounded(y[i] * factor));
+        y[i] = rounded_one(widened_one(weight[i]) * rounded_one(y[i] * factor));
     }
 }
 
@@ -131,11 +131,11 @@ turn(uint16_t *head, const uint16_t *cosines, const uint16_t *sines, Py_ssize_t 
 {
     const Py_ssize_t half = turned / 2;
     for (Py_ssize_t i = 0; i < half; i++) {
-        float first = widened(head[i]), second = widened(head[half + i]);
-        float here = rounded(first * widened(cosines[i])), there = rounded(-second * widened(sines[i]));
-        float behind = rounded(second * widened(cosines[half + i])), before = rounded(first * widened(sines[half + i]));
-        head[i] = narrowed(here + there);
-        head[half + i] = narrowed(behind + before);
+        float first = widened_one(head[i]), second = widened_one(head[half + i]);
+        float here = rounded_one(first * widened_one(cosines[i])), there = rounded_one(-second * widened_one(sines[i]));
+        float behind = rounded_one(second * widened_one(cosines[half + i])), before = rounded_one(first * widened_one(sines[half + i]));
+        head[i] = narrowed_one(here + there);
+        head[half + i] = narrowed_one(behind + before);
     }
 }
 
@@ -143,7 +143,7 @@ TARGET static void
 activate(float *y, const uint16_t *gate, const uint16_t *up, const uint16_t *silu, Py_ssize_t size)
 {
     for (Py_ssize_t i = 0; i < size; i++) {
-        y[i] = rounded(widened(silu[gate[i]]) * widened(up[i]));
+        y[i] = rounded_one(widened_one(silu[gate[i]]) * widened_one(up[i]));
     }
 }
 
@@ -151,6 +151,6 @@ TARGET static void
 add(uint16_t *y, const uint16_t *x, const uint16_t *z, Py_ssize_t size)
 {
     for (Py_ssize_t i = 0; i < size; i++) {
-        y[i] = narrowed(widened(x[i]) + widened(z[i]));
+        y[i] = narrowed_one(widened_one(x[i]) + widened_one(z[i]));
     }
 }

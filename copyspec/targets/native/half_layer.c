@@ -1,4 +1,5 @@
-/* The function `half_layer`: a decoder layer of Llama's kind in bfloat16, up to its attention or from it on. */
+/* The functions `half_layer`, a decoder layer of Llama's kind in bfloat16 up to its attention or from it on, and
+   `bfloat16_layer`, the whole layer. */
 
 #include "layer.h"
 
@@ -6,19 +7,13 @@
 
 #if HAS_KERNELS
 
-static const Bfloat16LayerKernel *
-kernel(void)
-{
-    return kernel_for(BFLOAT16) == &AVX512_KERNEL ? &AVX512_BFLOAT16_LAYER : &AVX2_BFLOAT16_LAYER;
-}
-
 /* Normalise a thread's share of the rows of x as inputs of products. */
 static void
 normalise_rows(const Bfloat16Half *h, const uint16_t *x, const uint16_t *weight, Share share)
 {
     const Layer *l = &h->layer;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        kernel()->normalise(h->given + row * l->hidden, x + row * l->hidden, weight, l->epsilon, l->hidden);
+        bfloat16_layer_kernel()->normalise(h->given + row * l->hidden, x + row * l->hidden, weight, l->epsilon, l->hidden);
     }
 }
 
@@ -26,11 +21,11 @@ static void
 place(const Layer *l, uint16_t *head, Py_ssize_t row, const uint16_t *norm, float *space)
 {
     if (norm != NULL) {
-        kernel()->normalise(space, head, norm, l->epsilon, l->head_size);
-        kernel()->narrow(head, space, l->head_size);
+        bfloat16_layer_kernel()->normalise(space, head, norm, l->epsilon, l->head_size);
+        bfloat16_layer_kernel()->narrow(head, space, l->head_size);
     }
     const Py_ssize_t at = row / l->columns * l->turned_step + row % l->columns * l->turned;
-    kernel()->turn(head, (const uint16_t *)l->cosines + at, (const uint16_t *)l->sines + at,
+    bfloat16_layer_kernel()->turn(head, (const uint16_t *)l->cosines + at, (const uint16_t *)l->sines + at,
                                l->turned);
 }
 
@@ -63,7 +58,7 @@ add_share(const Bfloat16Half *h, const uint16_t *x, Share share)
     const Py_ssize_t panels = l->hidden / PANEL, first = first_of(share, panels) * PANEL;
     for (Py_ssize_t row = 0; row < l->rows; row++) {
         const Py_ssize_t at = row * l->hidden + first;
-        kernel()->add((uint16_t *)l->y + at, x + at, h->made + at, last_of(share, panels) * PANEL - first);
+        bfloat16_layer_kernel()->add((uint16_t *)l->y + at, x + at, h->made + at, last_of(share, panels) * PANEL - first);
     }
 }
 
@@ -74,7 +69,7 @@ run_second(const Bfloat16Half *h, Share share)
     const Layer *l = &h->layer;
     const Py_ssize_t queries = l->heads * l->head_size;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        kernel()->widen(h->given + row * queries, h->attended + row * queries, queries);
+        bfloat16_layer_kernel()->widen(h->given + row * queries, h->attended + row * queries, queries);
     }
     wait_in(share);
     multiply_share(l->products + OUTPUT, 1, share);
@@ -88,19 +83,48 @@ run_second(const Bfloat16Half *h, Share share)
     const Py_ssize_t count = last_of(share, panels) * PANEL - first;
     for (Py_ssize_t row = 0; row < l->rows; row++) {
         const Py_ssize_t at = row * l->inner + first;
-        kernel()->activate(h->wide + at, h->gate + at, h->up + at, h->silu, count);
+        bfloat16_layer_kernel()->activate(h->wide + at, h->gate + at, h->up + at, h->silu, count);
     }
     wait_in(share);
     multiply_share(l->products + DOWN, 1, share);
     add_share(h, l->y, share);
 }
 
+/* Write the keys and values that a thread has placed to the cache. */
+static void
+cache_rows(const Bfloat16Half *h, Share share)
+{
+    const Layer *l = &h->layer;
+    const Attention *a = h->attention;
+    const uint16_t *keys = (uint16_t *)l->products[KEY].y, *values = (uint16_t *)l->products[VALUE].y;
+    const size_t size = sizeof(uint16_t) * (size_t)l->head_size;
+    for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
+        for (Py_ssize_t head = 0; head < l->key_heads; head++) {
+            const Py_ssize_t from = (row * l->key_heads + head) * l->head_size;
+            const Py_ssize_t to = (head * a->capacity + a->start + row) * l->head_size;
+            memcpy(a->keys + to, keys + from, size);
+            memcpy(a->values + to, values + from, size);
+        }
+    }
+}
+
 static void
 run_share(void *given)
 {
     const Bfloat16Half *h = given;
-    const Share share = own_share(h->layer.threads);
-    (h->attended == NULL ? run_first : run_second)(h, share);
+    const Layer *l = &h->layer;
+    const Share share = own_share(l->threads);
+    if (h->attention == NULL) {
+        (h->attended == NULL ? run_first : run_second)(h, share);
+        return;
+    }
+    const Heads heads = {l->rows, l->heads, l->key_heads, l->head_size};
+    run_first(h, share);
+    cache_rows(h, share);
+    wait_in(share);
+    share_attention(h->attention, &heads, (uint16_t *)l->products[QUERY].y, h->outputs, h->space, share);
+    wait_in(share);
+    run_second(h, share);
 }
 
 /* Lay out the scratch memory and run the half. Returns -1 if out of memory. */
@@ -111,18 +135,25 @@ run_half(Bfloat16Half *h)
     const size_t rows = (size_t)l->rows, hidden = (size_t)l->hidden, inner = (size_t)l->inner;
     const size_t queries = (size_t)(l->heads * l->head_size);
     const size_t given = rows * (hidden > queries ? hidden : queries);
+    const size_t heads = rows * (size_t)((l->heads + 2 * l->key_heads) * l->head_size);
     l->threads = layer_threads(l->threads);
-    char *memory = PyMem_RawMalloc(sizeof(float) * (given + rows * inner) +
-                                   sizeof(uint16_t) * (2 * rows * inner + rows * hidden));
+    const int is_whole = h->attention != NULL;
+    const size_t space = is_whole ? (size_t)(l->threads * ATTENTION_SPACE(l->head_size)) : 0;
+    const size_t attended = is_whole ? rows * queries + heads : 0;
+    char *memory = PyMem_RawMalloc(sizeof(float) * (given + rows * inner + space) +
+                                   sizeof(uint16_t) * (2 * rows * inner + rows * hidden + attended));
     if (memory == NULL) {
         return -1;
     }
     h->given = (float *)memory;
     h->wide = h->given + given;
-    h->gate = (uint16_t *)(h->wide + rows * inner);
+    h->space = h->wide + rows * inner;
+    h->gate = (uint16_t *)(h->space + space);
     h->up = h->gate + rows * inner;
     h->made = h->up + rows * inner;
-    uint16_t *y = l->y, *keys = y + rows * queries, *values = keys + rows * (size_t)(l->key_heads * l->head_size);
+    h->outputs = h->made + rows * hidden;
+    h->attended = is_whole ? h->outputs : h->attended;
+    uint16_t *y = is_whole ? h->outputs + rows * queries : l->y, *keys = y + rows * queries, *values = keys + rows * (size_t)(l->key_heads * l->head_size);
     uint16_t *const outputs[PRODUCTS] = {y, keys, values, h->made, h->gate, h->up, h->made};
     for (int i = 0; i < PRODUCTS; i++) {
         l->products[i].rows = l->rows;
@@ -163,45 +194,82 @@ const char half_layer_doc[] =
     "input, [batch, columns, hidden]. Else attended is the address of the attention's output, and the layer's is "
     "written to y. parts: as for `layer`, of bfloat16's bits; apart: as for `linear`; silu: of all numbers, [65536].";
 
-PyObject *
-run_half_layer(PyObject *Py_UNUSED(module), PyObject *args)
+/* Parse what both functions take, and run the layer or a half of it. */
+static PyObject *
+run(Bfloat16Half *h, PyObject *parts, PyObject *silu_array, Py_ssize_t apart, PyObject *cache)
 {
-    Bfloat16Half h = {0};
-    Layer *l = &h.layer;
+    Layer *l = &h->layer;
     LayerArrays arrays = {0};
-    Py_buffer silu = {0};
-    PyObject *parts, *silu_array, *result = NULL;
-    Product product = {.kind = BFLOAT16};
-    unsigned long long y, x, attended;
+    Attention attention = {0};
+    Py_buffer silu = {0}, paths = {0};
+    PyObject *result = NULL;
     int is_good;
-    if (!PyArg_ParseTuple(args, "KKKnnO!nOi", &y, &x, &attended, &l->batch, &l->columns, &PyTuple_Type, &parts,
-                          &product.apart, &silu_array, &l->threads)) {
-        return NULL;
-    }
-#if HAS_KERNELS
     if (kernel_for(BFLOAT16) == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this processor cannot: instructions() is empty");
         return NULL;
     }
-#endif
-    l->y = (void *)(uintptr_t)y, l->x = (const void *)(uintptr_t)x;
-    h.attended = (const uint16_t *)(uintptr_t)attended;
-    is_good = take_layer(l, &arrays, parts, product) == 0 && (are_packed(l) ? 1 : fail_layer("weights") == 0);
+    is_good = take_layer(l, &arrays, parts, (Product){.kind = BFLOAT16, .apart = apart}) == 0 &&
+              (are_packed(l) ? 1 : fail_layer("weights") == 0);
     l->rows = l->batch * l->columns;
     is_good = is_good && (l->rows <= MOST_ROWS ? 1 : fail_layer("rows") == 0);
     if (is_good) {
         is_good = take(&silu, "silu", silu_array, 1, 0, "H") == 0 &&
                   (silu.shape[0] == 65536 ? 1 : fail_layer("values of silu") == 0);
-        h.silu = silu.buf;
+        h->silu = silu.buf;
+    }
+    if (is_good && cache != NULL) {
+        is_good = take_attention(&attention, &paths, cache, l->rows) == 0;
+        h->attention = &attention;
     }
     if (is_good) {
         int failed;
         Py_BEGIN_ALLOW_THREADS
-        failed = run_half(&h);
+        failed = run_half(h);
         Py_END_ALLOW_THREADS
         result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
     }
+    PyBuffer_Release(&paths);
     PyBuffer_Release(&silu);
     release_layer(&arrays);
     return result;
+}
+
+PyObject *
+run_half_layer(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Bfloat16Half h = {0};
+    PyObject *parts, *silu;
+    unsigned long long y, x, attended;
+    Py_ssize_t apart;
+    if (!PyArg_ParseTuple(args, "KKKnnO!nOi", &y, &x, &attended, &h.layer.batch, &h.layer.columns, &PyTuple_Type,
+                          &parts, &apart, &silu, &h.layer.threads)) {
+        return NULL;
+    }
+    h.layer.y = (void *)(uintptr_t)y, h.layer.x = (const void *)(uintptr_t)x;
+    h.attended = (const uint16_t *)(uintptr_t)attended;
+    return run(&h, parts, silu, apart, NULL);
+}
+
+const char bfloat16_layer_doc[] =
+    "bfloat16_layer(y, x, columns, parts, apart, silu, cache, threads)\n\n"
+    "Writes the output of a decoder layer of Llama's kind in bfloat16, with packed weights, [columns, hidden], to the "
+    "address y; x is the address of its input. parts, apart, silu: as for `half_layer`. cache: (address of keys, of "
+    "values, capacity, start, scaling of scores, paths). The keys and values of the columns are written to the slots "
+    "from `start` on. A column attends to all slots before `start` and to those of its path, [columns, n] with -1 "
+    "behind the last one; None: to those of the columns up to it.";
+
+PyObject *
+run_bfloat16_layer(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Bfloat16Half h = {.layer = {.batch = 1}};
+    PyObject *parts, *silu, *cache;
+    unsigned long long y, x;
+    Py_ssize_t apart;
+    if (!PyArg_ParseTuple(args, "KKnO!nOO!i", &y, &x, &h.layer.columns, &PyTuple_Type, &parts, &apart, &silu,
+                          &PyTuple_Type, &cache, &h.layer.threads) ||
+        check_attention() < 0) {
+        return NULL;
+    }
+    h.layer.y = (void *)(uintptr_t)y, h.layer.x = (const void *)(uintptr_t)x;
+    return run(&h, parts, silu, apart, cache);
 }

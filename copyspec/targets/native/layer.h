@@ -43,12 +43,32 @@ typedef struct {
     Py_ssize_t stride; /* scores of one query; each thread has MOST_QUERIES times as many */
 } Float32Layer;
 
-/* One half of a layer in bfloat16. Products have the bits of `linear`; other numbers are computed in float32 and rounded
+/* What the tokens of a pass of one row attend to in bfloat16: the first slots of the cache, and slots behind them. */
+typedef struct {
+    uint16_t *keys, *values;    /* of the cache, [key_heads, capacity, head_size] */
+    Py_ssize_t capacity, start; /* start: slots before the pass, and the first one it writes */
+    const int64_t *paths;       /* [rows, width]: of each token, in order, with -1 behind the last; NULL: causal */
+    Py_ssize_t width;
+    Py_ssize_t seen[MOST_ROWS]; /* number of slots that a token attends to */
+    float scaling;              /* of the scores */
+} Attention;
+
+/* The tokens that attend, and their heads. */
+typedef struct {
+    Py_ssize_t rows, queries, keys, size;
+} Heads;
+
+#define MOST_SCORES 512 /* of a query, computed at a time */
+
+/* One half of a layer in bfloat16, or all of it. Products have the bits of `linear`; other numbers are computed in float32 and rounded
    wherever PyTorch rounds them. The first half's y is queries, keys and values: [rows, all heads, head_size] one by
    one. */
 typedef struct {
     Layer layer;
     const uint16_t *attended; /* [rows, heads, head_size]; NULL in the first half */
+    const Attention *attention; /* of the whole layer; NULL in halves */
+    uint16_t *outputs;          /* `attended` of the whole layer; scratch memory */
+    float *space;               /* scratch memory of `attend`, for each thread */
     const uint16_t *silu;     /* of all 65,536 numbers */
     float *given, *wide; /* scratch memory: inputs of products, [rows, hidden or queries] and [rows, inner] */
     uint16_t *gate, *up, *made;
@@ -74,11 +94,22 @@ typedef struct {
     void (*add)(uint16_t *y, const uint16_t *x, const uint16_t *z, Py_ssize_t size); /* y = x + z */
     void (*widen)(float *y, const uint16_t *x, Py_ssize_t size);
     void (*narrow)(uint16_t *y, const float *x, Py_ssize_t size);
+    /* Attention of `count` queries of one token and key head, with the bits of PyTorch's for one token; NULL where
+       those are not known. memory: ATTENTION_SPACE numbers. */
+    void (*attend)(const Attention *attention, int count, const uint16_t *queries, uint16_t *outputs, Py_ssize_t row,
+                   Py_ssize_t key_head, Py_ssize_t size, float *memory);
 } Bfloat16LayerKernel;
+
+#define ATTENTION_SPACE(size) (MOST_QUERIES * (MOST_SCORES + 3 * (size)))
 
 #if HAS_KERNELS
 extern const Float32LayerKernel AVX512_FLOAT32_LAYER, AVX2_FLOAT32_LAYER;
 extern const Bfloat16LayerKernel AVX512_BFLOAT16_LAYER, AVX2_BFLOAT16_LAYER;
+#endif
+
+#if HAS_KERNELS
+void avx2_attend(const Attention *attention, int count, const uint16_t *queries, uint16_t *outputs, Py_ssize_t row,
+                 Py_ssize_t key_head, Py_ssize_t size, float *memory); /* of AVX2_BFLOAT16_LAYER */
 #endif
 
 /* Arrays that a call reads from, to be released. */
@@ -109,9 +140,28 @@ Py_ssize_t last_of(Share share, Py_ssize_t all);
 void wait_in(Share share);
 void multiply_share(const Product *products, int count, Share share);
 
-/* The functions `layer` and `half_layer` of the module. */
+/* Parse (keys, values, capacity, start, scaling, paths) of a pass of `rows` tokens; `buffer` is to be released. Returns
+   -1 with an error set. */
+int take_attention(Attention *attention, Py_buffer *buffer, PyObject *given, Py_ssize_t rows);
+
+/* Returns -1 with an error set if attention is not computed for this processor. */
+int check_attention(void);
+
+#if HAS_KERNELS
+const Bfloat16LayerKernel *bfloat16_layer_kernel(void);
+
+/* A thread's share of the attention of all tokens: queries, and outputs, are [rows, queries, size]. space:
+   ATTENTION_SPACE for each thread. */
+void share_attention(const Attention *attention, const Heads *heads, const uint16_t *queries, uint16_t *outputs,
+                  float *space, Share share);
+#endif
+
+/* The functions of the module that compute layers, and parts of them. */
 PyObject *run_layer(PyObject *module, PyObject *args);
 PyObject *run_half_layer(PyObject *module, PyObject *args);
-extern const char layer_doc[], half_layer_doc[];
+PyObject *run_bfloat16_layer(PyObject *module, PyObject *args);
+PyObject *run_attention(PyObject *module, PyObject *args);
+PyObject *attends(PyObject *module, PyObject *args);
+extern const char layer_doc[], half_layer_doc[], bfloat16_layer_doc[], attention_doc[], attends_doc[];
 
 #endif

@@ -1,0 +1,154 @@
+"""Attention of a draft tree in bfloat16 on a CPU, in one call of the compiled module.
+
+PyTorch has the bits of plain decoding only for single queries (`hooks/attention.py`), each of which costs it a call of
+some ten microseconds per head. The module computes all nodes of a tree at once (`native/avx2_attention.c`), with the
+bits of PyTorch's products, exponentials and sums, for whose order there is no promise: so both are compared, for each
+shape of heads, before the module's is used. The comparison is not of random numbers, of which another order of a sum
+changes one bfloat16 in a million, but of numbers that are about to be rounded the other way.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from copyspec.targets.hooks.attention import SplitMask
+from copyspec.targets.hooks.inference import in_inference_mode
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+try:
+    import copyspec.targets._linear as _linear
+except ImportError:  # the source is native/attention.c
+    _linear = None  # type: ignore[assignment]
+
+Attended = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Queries, keys and values."""
+
+LENGTHS = (*range(1, 18), 31, 100, 511, 512, 513, 700, 1030)
+"""Keys per query of the comparison: with each rest of registers and groups, and of more than one split of keys."""
+
+SPLIT = 512
+"""Keys whose exponentials are relative to one largest score."""
+
+EXPONENTIALS, SUMS = 256, 8
+"""Queries of the comparison of exponentials, and of their sums."""
+
+_POLYNOMIAL = (-0.079204240219773236, -0.22433836478672356, 0.30354260500649682, 0.00010703434948458272)
+_LOG2_E = 1.44269504
+
+
+def paths_of(mask: torch.Tensor | None, columns: int) -> tuple[NDArray[np.int64] | None] | None:
+    """The slots behind the cached ones that each column of a one-row pass attends to, [columns, n] with -1 behind the
+    last, or None in their place if a column sees all before it. None if the mask hides cached slots, or is of a kind
+    that is not known."""
+    if mask is None:
+        return (None,) if columns == 1 else None
+    if type(mask) is not SplitMask or mask.calls.prompt or mask.shape[:3] != (1, 1, columns):
+        return None
+    if not hasattr(mask, "paths"):
+        mask.paths = _paths(mask, columns)
+    return mask.paths
+
+
+def _paths(mask: SplitMask, columns: int) -> tuple[NDArray[np.int64]] | None:
+    calls = mask.calls
+    paths = np.full((columns, max(len(group.slots) for group in calls.groups)), -1, np.int64)
+    for group in calls.groups:
+        for place, column in enumerate(group.columns, len(group.slots) - len(group.columns) + 1):
+            paths[column, :place] = group.slots[:place]
+    seen = (mask.as_subclass(torch.Tensor)[0, 0] == 0).sum(-1).numpy()
+    return (paths,) if np.array_equal(seen, calls.cached + (paths >= 0).sum(-1)) else None
+
+
+@cache
+@in_inference_mode
+def is_right(heads: int, key_heads: int, size: int) -> bool:
+    """Whether the module computes attention for this processor, with PyTorch's bits. Takes some 50 ms."""
+    if _linear is None or not _linear.attends():
+        return False
+    drawn = torch.Generator().manual_seed(0)
+    for length in LENGTHS:
+        queries, keys = _drawn(drawn, heads, size), _drawn(drawn, key_heads, length, size)
+        values = _drawn(drawn, key_heads, length, size) * torch.exp(2 * _drawn(drawn, key_heads, length, size))
+        if length % 2:  # equal factors of values that take back each other leave what their sum has lost
+            queries, values[:, length // 2 : length // 2 * 2] = 0 * queries, -values[:, : length // 2]
+        if not _is_equal(queries.bfloat16(), keys.bfloat16(), values.bfloat16(), size**-0.5):
+            return False
+    at_ties = (_exponentials_at_ties(size), *(_outputs_at_ties(size, length) for length in (SPLIT, SPLIT + 8, SPLIT + 200)))
+    return all(_is_equal(*each, 1.0) for each in at_ties)
+
+
+def _drawn(drawn: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=drawn)
+
+
+def _is_equal(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float) -> bool:
+    """Whether both compute the same for queries, [H, D], and keys and values, [G, n, D]."""
+    (heads, size), (key_heads, length) = queries.shape, keys.shape[:2]
+    theirs = scaled_dot_product_attention(
+        queries[None, :, None], keys[None], values[None], scale=scaling, enable_gqa=heads > key_heads
+    )
+    ours = torch.empty_like(queries)
+    cache = keys.data_ptr(), values.data_ptr(), length, length - 1, scaling, None
+    _linear.attention(ours.data_ptr(), queries.data_ptr(), (1, heads, key_heads, size), cache, torch.get_num_threads())
+    return torch.equal(ours, theirs[0, :, 0])
+
+
+def _bits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Those of PyTorch's exponential in float32, as a number."""
+    scaled = scores * _LOG2_E
+    return (scaled - np.polyval(_POLYNOMIAL, scaled - np.floor(scaled)) + 127.0) * 2**23
+
+
+def _exponentials_at_ties(size: int) -> Attended:
+    """Keys whose exponentials are about to be rounded to another number of bfloat16: each is an output."""
+    drawn = np.random.default_rng(0)
+    scores = np.zeros((EXPONENTIALS, 1 + size))  # the first is the largest
+    ties = -6.0 * drawn.random((EXPONENTIALS, size))
+    wanted = np.floor(_bits(ties) / 65536) * 65536 + 32768 + drawn.integers(-64, 64, ties.shape)
+    for _ in range(6):  # Newton's steps
+        ties += (wanted - _bits(ties)) / (_LOG2_E * 2**23)
+    scores[:, 1:] = ties
+    values = np.zeros((EXPONENTIALS, 1 + size, size), np.float32)
+    values[:, range(1, 1 + size), range(size)] = 1.0
+    return _with_scores(scores, values)
+
+
+def _outputs_at_ties(size: int, length: int) -> Attended:
+    """Values of one key each, times an exponential, over the sum of all: outputs that are about to be rounded to
+    another number of bfloat16."""
+    below = -6.0 * np.random.default_rng(0).random((SUMS, length))  # the largest score of the split
+    below[:, 0] = below[:, -1] = 0.0
+    largest = np.where(np.arange(length) < SPLIT, -0.5 * (length > SPLIT), 0.0)
+    exponentials = (np.round(_bits(below) / 64) * 64).astype(np.int32).view(np.float32).astype(np.float64)
+    mantissas = 1.0 + np.arange(128) / 128
+    values = np.zeros((SUMS, length, size), np.float32)
+    for query, own in enumerate(exponentials):
+        outputs = (_rounded(own) * np.exp(largest))[:, None] * mantissas / (own * np.exp(largest)).sum()
+        distance = np.abs(np.frexp(outputs)[0] * 256 % 1 - 0.5)
+        for column, place in enumerate(np.argpartition(distance, size, axis=None)[:size]):
+            values[query, place // len(mantissas), column] = mantissas[place % len(mantissas)]
+    return _with_scores(below + largest, values)
+
+
+def _with_scores(scores: NDArray[np.float64], values: NDArray[np.float32]) -> Attended:
+    """Queries, [H, D], and keys, [H, n, D], that have these scores, [H, n]: each is a sum of three bfloat16."""
+    keys, rest = np.zeros(values.shape, np.float32), scores.copy()
+    for part in range(3):
+        keys[..., part] = _rounded(rest)
+        rest -= keys[..., part]
+    queries = np.zeros((len(scores), values.shape[2]), np.float32)
+    queries[:, :3] = 1.0
+    return tuple(torch.from_numpy(each).bfloat16() for each in (queries, keys, values))  # type: ignore[return-value]
+
+
+def _rounded(numbers: NDArray[Any]) -> NDArray[np.float64]:
+    """To bfloat16."""
+    found: NDArray[np.float64] = torch.from_numpy(numbers).bfloat16().double().numpy()
+    return found
