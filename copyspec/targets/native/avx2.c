@@ -262,17 +262,15 @@ prepare(Product *p)
 {
     const uint16_t *x = (const uint16_t *)p->x;
     float *wide = p->scratch;
+    if (p->kind == BFLOAT16 && p->is_packed) {
+        for (Py_ssize_t row = 0; row < p->rows; row++) {
+            avx2_bfloat16_arrange(wide + row * p->in, x + row * p->in, 0, p->in, p->in);
+        }
+        return;
+    }
     for (Py_ssize_t at = 0; p->kind == BFLOAT16 && at < p->rows * p->in; at += 16) {
-        if (p->is_packed) {
-            for (int half = 0; half < 16; half += 8) {
-                __m256i units = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x + at + half)));
-                _mm256_storeu_si256((__m256i *)(wide + at + half), _mm256_slli_epi32(units, 16));
-            }
-        }
-        else {
-            _mm256_storeu_ps(wide + at, widened(x + at, 0));
-            _mm256_storeu_ps(wide + at + 8, widened(x + at, 1));
-        }
+        _mm256_storeu_ps(wide + at, widened(x + at, 0));
+        _mm256_storeu_ps(wide + at + 8, widened(x + at, 1));
     }
 }
 

@@ -8,6 +8,6 @@
 
 #include "bfloat16_layer.h"
 
-const Bfloat16LayerKernel AVX2_BFLOAT16_LAYER = {normalise, turn, activate, add, widen, narrow, avx2_attend};
+const Bfloat16LayerKernel AVX2_BFLOAT16_LAYER = {normalise, turn, activate, add, avx2_bfloat16_arrange, avx2_attend};
 
 #endif

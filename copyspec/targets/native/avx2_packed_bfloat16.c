@@ -4,7 +4,7 @@
    The sums of a register belong to different outputs. Of each output the 64 sums are computed one by one in the order
    in which they can be added soonest: sum 0 and 32, 16 and 48, then those two pairs, and so on, even sums before odd
    ones. Packed weights are in that order of their units, so they are read from beginning to end, twice: even inputs are
-   the first of a unit, odd ones the second. */
+   the first of a unit, odd ones the second. x is arranged in the same way. */
 
 #include "linear.h"
 
@@ -22,22 +22,35 @@
 #define FEW 2 /* rows up to which the sums of a whole panel stay in registers */
 #define UNROLL _Pragma("GCC unroll 8") /* arrays of registers stay in registers */
 
-/* `pair` with its 5 bits in reverse order: the units of a chunk in the order in which their sums are computed. */
-static inline __attribute__((always_inline)) int
-reversed(int pair)
-{
-    int found = 0;
-    for (int bit = 0; bit < LEVELS - 1; bit++) {
-        found |= (pair >> bit & 1) << (LEVELS - 2 - bit);
-    }
-    return found;
-}
+/* The units of a chunk in the order in which their sums are computed: their numbers with the bits in reverse. */
+static const uint8_t REVERSED[CHUNK] = {0, 16, 8,  24, 4, 20, 12, 28, 2, 18, 10, 26, 6, 22, 14, 30,
+                                        1, 17, 9,  25, 5, 21, 13, 29, 3, 19, 11, 27, 7, 23, 15, 31};
 
 Py_ssize_t
 avx2_bfloat16_place(Py_ssize_t unit, Py_ssize_t units)
 {
     const Py_ssize_t chunks = units / CHUNK;
-    return unit < CHUNK * chunks ? reversed((int)(unit % CHUNK)) * chunks + unit / CHUNK : unit;
+    return unit < CHUNK * chunks ? REVERSED[unit % CHUNK] * chunks + unit / CHUNK : unit;
+}
+
+INLINED float
+widened_one(uint16_t x)
+{
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)x << 16)));
+}
+
+TARGET void
+avx2_bfloat16_arrange(float *y, const uint16_t *x, Py_ssize_t first, Py_ssize_t last, Py_ssize_t in)
+{
+    const Py_ssize_t whole = in - in % SUMS;
+    for (Py_ssize_t at = first; at < last && at < whole; at += 2) {
+        const Py_ssize_t place = avx2_bfloat16_place(at / 2, in / 2);
+        y[place] = widened_one(x[at]);
+        y[whole / 2 + place] = widened_one(x[at + 1]);
+    }
+    for (Py_ssize_t at = first > whole ? first : whole; at < last; at++) {
+        y[at] = widened_one(x[at]);
+    }
 }
 
 typedef struct {
@@ -60,7 +73,6 @@ add_sums(const int rows, const int width, const int is_odd, Sums *kept, const ui
          Py_ssize_t in, const char *ahead, Py_ssize_t step)
 {
     for (int pair = 0; pair < CHUNK; pair++) {
-        const float *from = x + 2 * reversed(pair) + is_odd;
         Floats sums[BLOCK][MOST_WIDTH];
         UNROLL
         for (int row = 0; row < rows; row++) {
@@ -79,14 +91,14 @@ add_sums(const int rows, const int width, const int is_odd, Sums *kept, const ui
             }
             UNROLL
             for (int row = 0; row < rows; row++) {
-                Floats given = BROADCAST(from + row * in);
+                Floats given = BROADCAST(x + row * in);
                 UNROLL
                 for (int i = 0; i < width; i++) {
                     sums[row][i] = FMA(given, weights[i], sums[row][i]);
                 }
             }
             panel += PANEL;
-            from += SUMS;
+            x++;
         }
         int level = 0;
         for (const int done = pair + CHUNK * is_odd; done >> level & 1; level++) {
@@ -178,7 +190,7 @@ avx2_multiply_packed_bfloat16(const Product *p, Py_ssize_t first, Py_ssize_t las
                 const Py_ssize_t begin = rows <= FEW && most > FEW ? p->rows - most : row;
                 const Py_ssize_t count = begin < row ? most : rows;
                 EVEN_SUMS[count - 1](kept, panel + i, x + begin * p->in, p->in, ahead, step);
-                ODD_SUMS[count - 1](kept, panel + i, x + begin * p->in, p->in, ahead + step * (p->in / 2), step);
+                ODD_SUMS[count - 1](kept, panel + i, x + begin * p->in + whole / 2, p->in, ahead + step * (p->in / 2), step);
                 ahead += step * p->in;
                 for (Py_ssize_t at = 0; at < count * width; at++) {
                     const Py_ssize_t output = i + LANES * (at % width), own = begin + at / width;

@@ -34,26 +34,10 @@ rounded_one(float x)
     return widened_one(narrowed_one(x));
 }
 
-TARGET static void
-widen(float *y, const uint16_t *x, Py_ssize_t size)
-{
-    for (Py_ssize_t i = 0; i < size; i++) {
-        y[i] = widened_one(x[i]);
-    }
-}
-
-TARGET static void
-narrow(uint16_t *y, const float *x, Py_ssize_t size)
-{
-    for (Py_ssize_t i = 0; i < size; i++) {
-        y[i] = narrowed_one(x[i]);
-    }
-}
-
 /* The sum of squares in the order of PyTorch's sum over adjacent numbers: RUNS registers in turn, each in a cascade of
    sums of 16, then the registers, then their lanes. */
 INLINED float
-sum_of_squares(const float *x, Py_ssize_t size)
+sum_of_squares(const uint16_t *x, Py_ssize_t size)
 {
     float sums[LEVELS][RUNS][WIDTH] = {{{0}}};
     const Py_ssize_t registers = size / WIDTH, turns = registers / RUNS;
@@ -70,7 +54,7 @@ sum_of_squares(const float *x, Py_ssize_t size)
         for (; turn < end; turn++) {
             for (int run = 0; run < RUNS; run++) {
                 for (int lane = 0; lane < WIDTH; lane++) {
-                    float number = x[(turn * RUNS + run) * WIDTH + lane];
+                    float number = widened_one(x[(turn * RUNS + run) * WIDTH + lane]);
                     sums[0][run][lane] += number * number;
                 }
             }
@@ -96,7 +80,7 @@ sum_of_squares(const float *x, Py_ssize_t size)
     }
     for (Py_ssize_t at = turns * RUNS; at < registers; at++) {
         for (int lane = 0; lane < WIDTH; lane++) {
-            float number = x[at * WIDTH + lane];
+            float number = widened_one(x[at * WIDTH + lane]);
             sums[0][0][lane] += number * number;
         }
     }
@@ -107,7 +91,7 @@ sum_of_squares(const float *x, Py_ssize_t size)
     }
     float sum = 0.0f;
     for (Py_ssize_t at = registers * WIDTH; at < size; at++) {
-        sum += x[at] * x[at];
+        sum += widened_one(x[at]) * widened_one(x[at]);
     }
     for (int lane = 0; lane < WIDTH; lane++) {
         sum += sums[0][0][lane];
@@ -116,13 +100,11 @@ sum_of_squares(const float *x, Py_ssize_t size)
 }
 
 TARGET static void
-normalise(float *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size)
+normalise(uint16_t *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size)
 {
-    widen(y, x, size);
-    float sum = sum_of_squares(y, size);
-    float factor = 1.0f / sqrtf(sum / (float)size + epsilon);
+    float factor = 1.0f / sqrtf(sum_of_squares(x, size) / (float)size + epsilon);
     for (Py_ssize_t i = 0; i < size; i++) {
-        y[i] = rounded_one(widened_one(weight[i]) * rounded_one(y[i] * factor));
+        y[i] = narrowed_one(widened_one(weight[i]) * rounded_one(widened_one(x[i]) * factor));
     }
 }
 
@@ -140,10 +122,10 @@ turn(uint16_t *head, const uint16_t *cosines, const uint16_t *sines, Py_ssize_t 
 }
 
 TARGET static void
-activate(float *y, const uint16_t *gate, const uint16_t *up, const uint16_t *silu, Py_ssize_t size)
+activate(uint16_t *gate, const uint16_t *up, const uint16_t *silu, Py_ssize_t size)
 {
     for (Py_ssize_t i = 0; i < size; i++) {
-        y[i] = rounded_one(widened_one(silu[gate[i]]) * widened_one(up[i]));
+        gate[i] = narrowed_one(widened_one(silu[gate[i]]) * widened_one(up[i]));
     }
 }
 

@@ -13,16 +13,17 @@ normalise_rows(const Bfloat16Half *h, const uint16_t *x, const uint16_t *weight,
 {
     const Layer *l = &h->layer;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        bfloat16_layer_kernel()->normalise(h->given + row * l->hidden, x + row * l->hidden, weight, l->epsilon, l->hidden);
+        uint16_t *normal = h->made + row * l->hidden;
+        bfloat16_layer_kernel()->normalise(normal, x + row * l->hidden, weight, l->epsilon, l->hidden);
+        bfloat16_layer_kernel()->arrange(h->given + row * l->hidden, normal, 0, l->hidden, l->hidden);
     }
 }
 
 static void
-place(const Layer *l, uint16_t *head, Py_ssize_t row, const uint16_t *norm, float *space)
+place(const Layer *l, uint16_t *head, Py_ssize_t row, const uint16_t *norm)
 {
     if (norm != NULL) {
-        bfloat16_layer_kernel()->normalise(space, head, norm, l->epsilon, l->head_size);
-        bfloat16_layer_kernel()->narrow(head, space, l->head_size);
+        bfloat16_layer_kernel()->normalise(head, head, norm, l->epsilon, l->head_size);
     }
     const Py_ssize_t at = row / l->columns * l->turned_step + row % l->columns * l->turned;
     bfloat16_layer_kernel()->turn(head, (const uint16_t *)l->cosines + at, (const uint16_t *)l->sines + at,
@@ -40,12 +41,11 @@ run_first(const Bfloat16Half *h, Share share)
     wait_in(share);
     uint16_t *queries = (uint16_t *)l->products[QUERY].y, *keys = (uint16_t *)l->products[KEY].y;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        float *space = h->given + row * l->heads * l->head_size; /* the inputs are multiplied */
         for (Py_ssize_t head = 0; head < l->heads; head++) {
-            place(l, queries + (row * l->heads + head) * l->head_size, row, l->norms[OF_QUERIES], space);
+            place(l, queries + (row * l->heads + head) * l->head_size, row, l->norms[OF_QUERIES]);
         }
         for (Py_ssize_t head = 0; head < l->key_heads; head++) {
-            place(l, keys + (row * l->key_heads + head) * l->head_size, row, l->norms[OF_KEYS], space);
+            place(l, keys + (row * l->key_heads + head) * l->head_size, row, l->norms[OF_KEYS]);
         }
     }
 }
@@ -69,7 +69,7 @@ run_second(const Bfloat16Half *h, Share share)
     const Layer *l = &h->layer;
     const Py_ssize_t queries = l->heads * l->head_size;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
-        bfloat16_layer_kernel()->widen(h->given + row * queries, h->attended + row * queries, queries);
+        bfloat16_layer_kernel()->arrange(h->given + row * queries, h->attended + row * queries, 0, queries, queries);
     }
     wait_in(share);
     multiply_share(l->products + OUTPUT, 1, share);
@@ -83,7 +83,9 @@ run_second(const Bfloat16Half *h, Share share)
     const Py_ssize_t count = last_of(share, panels) * PANEL - first;
     for (Py_ssize_t row = 0; row < l->rows; row++) {
         const Py_ssize_t at = row * l->inner + first;
-        bfloat16_layer_kernel()->activate(h->wide + at, h->gate + at, h->up + at, h->silu, count);
+        bfloat16_layer_kernel()->activate(h->gate + at, h->up + at, h->silu, count);
+        bfloat16_layer_kernel()->arrange(h->wide + row * l->inner, h->gate + row * l->inner, first, first + count,
+                                         l->inner);
     }
     wait_in(share);
     multiply_share(l->products + DOWN, 1, share);

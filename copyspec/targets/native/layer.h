@@ -85,15 +85,15 @@ typedef struct {
 } Float32LayerKernel;
 
 typedef struct {
-    /* y = x / sqrt(mean(x^2) + epsilon) * weight, of `size` numbers, rounded to bfloat16 as PyTorch does. */
-    void (*normalise)(float *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size);
+    /* y = x / sqrt(mean(x^2) + epsilon) * weight, of `size` numbers, rounded as PyTorch does; y may be x. */
+    void (*normalise)(uint16_t *y, const uint16_t *x, const uint16_t *weight, float epsilon, Py_ssize_t size);
     /* Rotary position embedding of one head. */
     void (*turn)(uint16_t *head, const uint16_t *cosines, const uint16_t *sines, Py_ssize_t turned);
-    /* y = silu(gate) * up */
-    void (*activate)(float *y, const uint16_t *gate, const uint16_t *up, const uint16_t *silu, Py_ssize_t size);
+    /* gate = silu(gate) * up */
+    void (*activate)(uint16_t *gate, const uint16_t *up, const uint16_t *silu, Py_ssize_t size);
     void (*add)(uint16_t *y, const uint16_t *x, const uint16_t *z, Py_ssize_t size); /* y = x + z */
-    void (*widen)(float *y, const uint16_t *x, Py_ssize_t size);
-    void (*narrow)(uint16_t *y, const float *x, Py_ssize_t size);
+    /* Inputs first .. last - 1 of a row of x, both even, as packed weights are multiplied by them. */
+    void (*arrange)(float *y, const uint16_t *x, Py_ssize_t first, Py_ssize_t last, Py_ssize_t in);
     /* Attention of `count` queries of one token and key head, with the bits of PyTorch's for one token; NULL where
        those are not known. memory: ATTENTION_SPACE numbers. */
     void (*attend)(const Attention *attention, int count, const uint16_t *queries, uint16_t *outputs, Py_ssize_t row,

@@ -71,6 +71,8 @@ void avx512_multiply_packed(const Product *product, Py_ssize_t first, Py_ssize_t
 void avx2_multiply_packed(const Product *product, Py_ssize_t first, Py_ssize_t last);
 void avx2_multiply_packed_bfloat16(const Product *product, Py_ssize_t first, Py_ssize_t last);
 Py_ssize_t avx2_bfloat16_place(Py_ssize_t unit, Py_ssize_t units);
+/* Inputs first .. last - 1 of a row of x, both even, as packed weights are multiplied by them. */
+void avx2_bfloat16_arrange(float *y, const uint16_t *x, Py_ssize_t first, Py_ssize_t last, Py_ssize_t in);
 #endif
 
 #endif
