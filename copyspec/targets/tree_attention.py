@@ -80,7 +80,10 @@ def is_right(heads: int, key_heads: int, size: int) -> bool:
             queries, values[:, length // 2 : length // 2 * 2] = 0 * queries, -values[:, : length // 2]
         if not _is_equal(queries.bfloat16(), keys.bfloat16(), values.bfloat16(), size**-0.5):
             return False
-    at_ties = (_exponentials_at_ties(size), *(_outputs_at_ties(size, length) for length in (SPLIT, SPLIT + 8, SPLIT + 200)))
+    at_ties = (
+        _exponentials_at_ties(size),
+        *(_outputs_at_ties(size, length) for length in (SPLIT, SPLIT + 8, SPLIT + 200)),
+    )
     return all(_is_equal(*each, 1.0) for each in at_ties)
 
 

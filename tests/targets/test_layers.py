@@ -403,6 +403,27 @@ H = np.uint16
 
 
 @needs_bfloat16
+@pytest.mark.parametrize("rows", [1, 2])
+def test_attention_in_bfloat16_is_the_modules_where_it_has_torchs_bits(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one row, but for the pass that reads the prompt; of several rows it is PyTorch's."""
+    whole = list[int]()
+    compute = Bfloat16Layer._compute_whole
+
+    def counted(*arguments: Any) -> object:
+        found = compute(*arguments)
+        whole.extend([1] if found is not None else [])
+        return found
+
+    target = wrap(model(dtype=torch.bfloat16))
+    decoded(target, 99, rows)  # the first passes compare
+    monkeypatch.setattr(Bfloat16Layer, "_compute_whole", counted)
+    decoded(target, 0, rows)
+    assert len(whole) == (2 * 6 if rows == 1 and linears._linear.attends() else 0)
+
+
+@needs_bfloat16
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

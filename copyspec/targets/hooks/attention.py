@@ -14,12 +14,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from copyspec.forks import at_rest
+from copyspec.targets.hooks.inference import in_inference_mode
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,13 +32,45 @@ MASKED_ATTENTION = ("sdpa", "eager")
 
 RECURRENT_KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
 
-VECTOR = 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
-"""float32 numbers per vector of fused attention. With 16 on AVX2, half the rows of a tiny model's logits differ from
-plain decoding, with 8 none."""
+VECTORS = (16, 8, 4, 2)
+"""Numbers of keys that fused attention may compute together, the largest first. Its exponentials are computed in
+vectors, of 16 with AVX-512 and of 8 with AVX2, and its sums of values may be in other groups: of 4 with AVX2."""
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
 
 _fused = torch.nn.functional.scaled_dot_product_attention
+
+
+@cache
+@in_inference_mode
+def vector() -> int:
+    """How many keys fused attention computes together on this processor, the last of its keys in smaller groups.
+
+    It is tried, with values that take back each other: what is left of them is what a sum of another order would lose,
+    of which random numbers show one bit in a million.
+    """
+    drawn = torch.Generator().manual_seed(0)
+    for size in VECTORS:
+        if all(_shares(seen, size, drawn) for seen in range(64, 64 + 16)):
+            return size
+    return 1
+
+
+def _shares(seen: int, size: int, drawn: torch.Generator) -> bool:
+    """Whether a query of `seen` keys has its bits in every call whose last vector of `size` keys is the same one."""
+    query, keys, half = (torch.randn((1, 16, each, 64), generator=drawn) for each in (1, seen + size, seen // 2))
+    half *= torch.exp(4.0 * torch.randn(half.shape, generator=drawn))
+    values = torch.cat([half, -half, torch.zeros((1, 16, seen % 2 + size, 64))], dim=2)
+    values[:, :, :seen] = values[:, :, torch.randperm(seen, generator=drawn)]
+    mask = torch.full((1, 1, 1, seen + size), -torch.inf)
+    mask[..., :seen] = 0.0
+    for factor in (0.0, 1.0):  # equal factors, or others
+        q, k, v = (factor * query).bfloat16(), keys.bfloat16(), values.bfloat16()
+        own = _fused(q, k[:, :, :seen], v[:, :, :seen])
+        for end in range(seen + 1, seen - seen % size + size):
+            if not torch.equal(own, _fused(q, k[:, :, :end], v[:, :, :end], attn_mask=mask[..., :end].bfloat16())):
+                return False
+    return True
 
 
 def is_recurrent(model: PreTrainedModel) -> bool:
@@ -188,12 +222,13 @@ def split_masks(masks: Masks, slots: npt.NDArray[np.int64], visible: npt.NDArray
     cached = int(slots[0])
     groups: list[Group] = []
     last: dict[int, int] = {}  # the group whose last node has this slot
+    size = vector()
     for column in range(prompt, len(slots)):
         path = (np.flatnonzero(visible[column, cached:]) + cached).tolist()
         own = last.pop(path[-2], None) if len(path) > 1 else None
         if own is not None:
             before = groups[own]
-            if (cached + len(before.slots)) // VECTOR == (cached + len(path)) // VECTOR:
+            if (cached + len(before.slots)) // size == (cached + len(path)) // size:
                 groups[own] = Group([*before.columns, column], path)
                 last[path[-1]] = own
                 continue

@@ -1,0 +1,140 @@
+"""The compiled module's attention in bfloat16 has PyTorch's bits for single queries, and a difference is noticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from copyspec.targets import linears, tree_attention
+from copyspec.targets.cache import lay_out
+from copyspec.targets.hooks.attention import SplitMask, split_masks
+from tests.targets.test_attention import LOWEST, parents_of_trees, tree_of
+
+attend = torch.nn.functional.scaled_dot_product_attention
+needs_it = pytest.mark.skipif(
+    not (linears.is_there() and linears._linear.attends()), reason="not compiled for this processor"
+)
+
+
+def test_heads_of_models_are_computed() -> None:
+    """Where the module is compiled for AVX2, it is used: PyTorch's bits did not change."""
+    expected = linears.instructions(torch.bfloat16) == "avx2"
+    for heads in ((9, 3, 64), (32, 8, 128), (4, 4, 16), (12, 1, 80)):
+        assert tree_attention.is_right(*heads) is expected
+
+
+def splits(columns: Any, visible: torch.Tensor) -> SplitMask:
+    mask = split_masks(
+        torch.where(visible, 0.0, LOWEST).bfloat16(), columns.slots[0], columns.visible[0], columns.prompt
+    )
+    assert isinstance(mask, SplitMask)
+    return mask
+
+
+@needs_it
+@settings(max_examples=30, deadline=None)
+@given(
+    parents=parents_of_trees,
+    cached=st.sampled_from([1, 2, 3, 7, 30, 511, 600]),
+    heads=st.sampled_from([(4, 4), (6, 2), (10, 1)]),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 2**63),
+)
+@torch.inference_mode()
+def test_every_node_has_the_bits_of_a_query_of_its_own(
+    parents: list[int], cached: int, heads: tuple[int, int], threads: int, seed: int
+) -> None:
+    columns, drawn, size = lay_out([cached], [[7]], [tree_of(parents)]), torch.Generator().manual_seed(seed), 32
+    width, seen = columns.slots.shape[1], columns.visible.shape[2]
+    query = torch.randn(width, heads[0], size, generator=drawn).bfloat16()
+    key = torch.randn(heads[1], seen + 5, size, generator=drawn).bfloat16()
+    value = torch.randn(heads[1], seen + 5, size, generator=drawn)
+    value = (value * torch.exp(2 * torch.randn(value.shape, generator=drawn))).bfloat16()
+    visible = torch.from_numpy(columns.visible)[:, None]
+    paths = tree_attention.paths_of(splits(columns, visible), width)
+    assert paths is not None
+    found = torch.empty_like(query)
+    cache = key.data_ptr(), value.data_ptr(), seen + 5, cached, size**-0.5, paths[0]
+    linears._linear.attention(found.data_ptr(), query.data_ptr(), (width, *heads, size), cache, threads)
+    for column in range(width):
+        path = np.flatnonzero(columns.visible[0, column])
+        own = attend(query[None, column, :, None], key[None, :, path], value[None, :, path], enable_gqa=True)
+        assert torch.equal(own[0, :, 0], found[column])
+
+
+@needs_it
+@pytest.mark.parametrize("which", ["exponential", "sum", "value"])
+def test_another_bit_of_a_few_outputs_is_noticed(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, calls = linears._linear.attention, list[int]()
+    changed = {"exponential": len(tree_attention.LENGTHS), "sum": len(tree_attention.LENGTHS) + 1, "value": 10}[which]
+
+    def other(outputs: int, queries: int, heads: tuple[int, int, int, int], *rest: Any) -> None:
+        module(outputs, queries, heads, *rest)
+        if len(calls) == changed:
+            (np.ctypeslib.as_array((np.ctypeslib.as_ctypes_type(np.uint16) * 64).from_address(outputs)))[3] ^= 1
+        calls.append(1)
+
+    monkeypatch.setattr(tree_attention._linear, "attention", other)
+    assert not tree_attention.is_right.__wrapped__(9, 3, 64)
+    assert len(calls) == changed + 1
+
+
+@torch.inference_mode()
+def test_a_mask_that_hides_more_than_other_branches_is_left_to_torch() -> None:
+    columns = lay_out([20], [[7]], [tree_of([-1, 0, 0, 2])])
+    visible = torch.from_numpy(columns.visible)[:, None]
+    width = columns.slots.shape[1]
+    found = tree_attention.paths_of(splits(columns, visible), width)
+    assert found is not None and found[0] is not None
+    assert found[0].tolist() == [
+        [20, -1, -1, -1],
+        [20, 21, -1, -1],
+        [20, 21, 22, -1],
+        [20, 21, 23, -1],
+        [20, 21, 23, 24],
+    ]
+    within = visible.clone()
+    within[..., -1, 0] = False  # a window
+    assert tree_attention.paths_of(splits(columns, within), width) is None
+    assert tree_attention.paths_of(torch.zeros(1, 1, width, 25), width) is None
+    assert (
+        tree_attention.paths_of(splits(lay_out([0], [[7, 8]], [tree_of([])]), torch.ones(1, 1, 2, 2).bool()), 2) is None
+    )
+    assert tree_attention.paths_of(None, 1) == (None,) and tree_attention.paths_of(None, 2) is None
+
+
+@needs_it
+@pytest.mark.parametrize(
+    ("heads", "cache", "message"),
+    [
+        ((2, 4, 3, 16), {}, "heads"),
+        ((2, 4, 2, 8), {}, "heads"),
+        ((0, 4, 2, 16), {}, "rows"),
+        ((129, 4, 2, 16), {}, "rows"),
+        ((2, 4, 2, 16), {0: 0}, "slots"),
+        ((2, 4, 2, 16), {1: 1}, "slots"),
+        ((2, 4, 2, 16), {2: 7}, "slots"),
+        ((2, 4, 2, 16), {3: -1}, "slots"),
+        ((2, 4, 2, 16), {5: np.array([[6], [8]])}, "paths"),
+        ((2, 4, 2, 16), {5: np.array([[6]])}, "paths"),
+        ((2, 4, 2, 16), {5: np.array([6, 7])}, "dimensions"),
+        ((2, 4, 2, 16), {5: np.array([[6], [7]], np.int32)}, "format"),
+        ((2, 4, 2, 16), {3: 0, 5: np.array([[-1], [-1]])}, "paths"),
+    ],
+)
+def test_the_module_trusts_no_argument(heads: tuple[int, ...], cache: dict[int, object], message: str) -> None:
+    keys, queries = np.zeros((2, 9, 16), np.uint16), np.zeros((2, 4, 16), np.uint16)
+    outputs = np.zeros_like(queries)
+    good = [keys.ctypes.data, keys.ctypes.data, 9, 6, 1.0, np.array([[6], [7]])]
+
+    def run(heads: tuple[int, ...], given: list[Any]) -> None:
+        linears._linear.attention(outputs.ctypes.data, queries.ctypes.data, heads, tuple(given), 2)  # type: ignore[arg-type]
+
+    run((2, 4, 2, 16), good)
+    with pytest.raises(ValueError, match=message):
+        run(heads, [cache.get(place, each) for place, each in enumerate(good)])
