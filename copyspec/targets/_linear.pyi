@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 LayerParts = tuple[Sequence[object], Sequence[object], tuple[int, int, int, float], tuple[int, int, int, bool]]
 """Products, norms, sizes and rotary positions."""
 
-AttentionCache = tuple[int, int, int, int, float, NDArray[Any] | None]
-"""Keys, values, slots, the first slot of the pass, the factor of scores, and paths."""
+AttentionCache = tuple[int, int, int, int, float, NDArray[Any] | None, int]
+"""Keys, values, slots, the first slot of the pass, the factor of scores, paths, and registers of sums."""
 
 VERSION: int
 

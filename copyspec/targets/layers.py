@@ -299,13 +299,12 @@ class Bfloat16Layer(FastLayer):
         (batch, columns, _), write = hidden.shape, cache.write
         if batch > 1 or write.slots is not None or (mask is None and not write.plain):
             return None
-        if not tree_attention.is_right(self._heads, self._key_heads, self._head_size):
-            return None
+        registers = tree_attention.registers(self._heads, self._key_heads, self._head_size)
         seen = tree_attention.paths_of(mask, columns)
-        if seen is None:
+        if not registers or seen is None:
             return None
         output = torch.empty_like(hidden)
-        cached = (*self._buffers(hidden, cache), write.start, self._scaling, *seen)
+        cached = (*self._buffers(hidden, cache), write.start, self._scaling, *seen, registers)
         shared = parts, self._apart, _silu(), cached, torch.get_num_threads()
         _linear.bfloat16_layer(output.data_ptr(), hidden.data_ptr(), columns, *shared)
         return output

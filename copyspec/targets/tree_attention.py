@@ -9,6 +9,7 @@ changes one bfloat16 in a million, but of numbers that are about to be rounded t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,8 @@ LENGTHS = (*range(1, 18), 31, 100, 511, 512, 513, 700, 1030)
 SPLIT = 512
 """Keys whose exponentials are relative to one largest score."""
 
-EXPONENTIALS, SUMS = 256, 8
-"""Queries of the comparison of exponentials, and of their sums."""
+EXPONENTIALS, SUMS, TRIED = 256, 4, 100_000
+"""Queries of the comparison of exponentials and of their sums, and outputs of which the closest to ties are taken."""
 
 _POLYNOMIAL = (-0.079204240219773236, -0.22433836478672356, 0.30354260500649682, 0.00010703434948458272)
 _LOG2_E = 1.44269504
@@ -68,37 +69,42 @@ def _paths(mask: SplitMask, columns: int) -> tuple[NDArray[np.int64]] | None:
 
 @cache
 @in_inference_mode
-def is_right(heads: int, key_heads: int, size: int) -> bool:
-    """Whether the module computes attention for this processor, with PyTorch's bits. Takes some 50 ms."""
+def registers(heads: int, key_heads: int, size: int) -> int:
+    """How many registers take turns in PyTorch's sums of exponentials, with which the module has its bits: two since
+    PyTorch 2.13, one before. 0 if the module has other bits, or does not compute attention for this processor. Takes
+    some 0.1 s."""
     if _linear is None or not _linear.attends():
-        return False
+        return 0
+    cases = list(_cases(heads, key_heads, size))
+    return next((number for number in (2, 1) if all(_is_equal(*each, number) for each in cases)), 0)
+
+
+def _cases(heads: int, key_heads: int, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]]:
+    """Queries, keys and values, and factors of the scores, of which PyTorch and the module compute the attention."""
+    for length in (SPLIT, SPLIT + 8, SPLIT + 200):
+        yield *_outputs_at_ties(size, length), 1.0
+    yield *_exponentials_at_ties(size), 1.0
     drawn = torch.Generator().manual_seed(0)
     for length in LENGTHS:
         queries, keys = _drawn(drawn, heads, size), _drawn(drawn, key_heads, length, size)
         values = _drawn(drawn, key_heads, length, size) * torch.exp(2 * _drawn(drawn, key_heads, length, size))
         if length % 2:  # equal factors of values that take back each other leave what their sum has lost
             queries, values[:, length // 2 : length // 2 * 2] = 0 * queries, -values[:, : length // 2]
-        if not _is_equal(queries.bfloat16(), keys.bfloat16(), values.bfloat16(), size**-0.5):
-            return False
-    at_ties = (
-        _exponentials_at_ties(size),
-        *(_outputs_at_ties(size, length) for length in (SPLIT, SPLIT + 8, SPLIT + 200)),
-    )
-    return all(_is_equal(*each, 1.0) for each in at_ties)
+        yield queries.bfloat16(), keys.bfloat16(), values.bfloat16(), size**-0.5
 
 
 def _drawn(drawn: torch.Generator, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=drawn)
 
 
-def _is_equal(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float) -> bool:
+def _is_equal(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float, registers: int) -> bool:
     """Whether both compute the same for queries, [H, D], and keys and values, [G, n, D]."""
     (heads, size), (key_heads, length) = queries.shape, keys.shape[:2]
     theirs = scaled_dot_product_attention(
         queries[None, :, None], keys[None], values[None], scale=scaling, enable_gqa=heads > key_heads
     )
     ours = torch.empty_like(queries)
-    cache = keys.data_ptr(), values.data_ptr(), length, length - 1, scaling, None
+    cache = keys.data_ptr(), values.data_ptr(), length, length - 1, scaling, None, registers
     _linear.attention(ours.data_ptr(), queries.data_ptr(), (1, heads, key_heads, size), cache, torch.get_num_threads())
     return torch.equal(ours, theirs[0, :, 0])
 
@@ -124,19 +130,23 @@ def _exponentials_at_ties(size: int) -> Attended:
 
 
 def _outputs_at_ties(size: int, length: int) -> Attended:
-    """Values of one key each, times an exponential, over the sum of all: outputs that are about to be rounded to
-    another number of bfloat16."""
-    below = -6.0 * np.random.default_rng(0).random((SUMS, length))  # the largest score of the split
+    """Values of two keys each, times exponentials, over the sum of all: outputs that are about to be rounded to
+    another number of bfloat16, and are if the sum is."""
+    drawn = np.random.default_rng(0)
+    below = -6.0 * drawn.random((SUMS, length))  # the largest score of the split
     below[:, 0] = below[:, -1] = 0.0
     largest = np.where(np.arange(length) < SPLIT, -0.5 * (length > SPLIT), 0.0)
     exponentials = (np.round(_bits(below) / 64) * 64).astype(np.int32).view(np.float32).astype(np.float64)
-    mantissas = 1.0 + np.arange(128) / 128
-    values = np.zeros((SUMS, length, size), np.float32)
-    for query, own in enumerate(exponentials):
-        outputs = (_rounded(own) * np.exp(largest))[:, None] * mantissas / (own * np.exp(largest)).sum()
+    factors, sums = _rounded(exponentials) * np.exp(largest), (exponentials * np.exp(largest)).sum(-1)
+    values, columns = np.zeros((SUMS, length, size), np.float32), np.arange(size)
+    one, ahead, mantissa = drawn.integers([[0], [1], [128]], [[length], [length], [256]], (3, TRIED))
+    other = (one + ahead) % length
+    for query in range(SUMS):
+        outputs = (factors[query, one] * (mantissa / 128) + factors[query, other]) / sums[query]
         distance = np.abs(np.frexp(outputs)[0] * 256 % 1 - 0.5)
-        for column, place in enumerate(np.argpartition(distance, size, axis=None)[:size]):
-            values[query, place // len(mantissas), column] = mantissas[place % len(mantissas)]
+        best = np.argpartition(distance, size)[:size]
+        values[query, one[best], columns] = mantissa[best] / 128
+        values[query, other[best], columns] = 1.0
     return _with_scores(below + largest, values)
 
 

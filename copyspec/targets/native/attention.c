@@ -9,8 +9,12 @@ take_attention(Attention *a, Py_buffer *buffer, PyObject *given, Py_ssize_t rows
 {
     PyObject *paths;
     unsigned long long keys, values;
-    if (!PyArg_ParseTuple(given, "KKnnfO", &keys, &values, &a->capacity, &a->start, &a->scaling, &paths)) {
+    if (!PyArg_ParseTuple(given, "KKnnfOi", &keys, &values, &a->capacity, &a->start, &a->scaling, &paths,
+                          &a->registers)) {
         return -1;
+    }
+    if (a->registers != 1 && a->registers != 2) {
+        return fail_layer("registers");
     }
     a->keys = (uint16_t *)(uintptr_t)keys, a->values = (uint16_t *)(uintptr_t)values;
     if (rows < 1 || rows > MOST_ROWS) {

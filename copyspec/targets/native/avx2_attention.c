@@ -92,10 +92,11 @@ soften(const Attention *a, float *scores, Py_ssize_t length, float *largest, flo
         most = scores[at] > most ? scores[at] : most;
     }
     const Py_ssize_t whole = length - length % LANES;
-    Floats sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}; /* of registers in turn */
+    Floats sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     for (Py_ssize_t at = 0; at < whole; at += LANES) {
         Floats found = exponential(SUBTRACT(LOAD(scores + at), ALL(most)));
-        sums[at / LANES % 2] = ADD(sums[at / LANES % 2], found);
+        const Py_ssize_t turn = at / LANES % a->registers;
+        sums[turn] = ADD(sums[turn], found);
         STORE(scores + at, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrowed(found)), 16)));
     }
     sum = SUM(ADD(sums[0], sums[1]));

@@ -256,9 +256,10 @@ const char bfloat16_layer_doc[] =
     "bfloat16_layer(y, x, columns, parts, apart, silu, cache, threads)\n\n"
     "Writes the output of a decoder layer of Llama's kind in bfloat16, with packed weights, [columns, hidden], to the "
     "address y; x is the address of its input. parts, apart, silu: as for `half_layer`. cache: (address of keys, of "
-    "values, capacity, start, scaling of scores, paths). The keys and values of the columns are written to the slots "
+    "values, capacity, start, scaling of scores, paths, registers). The keys and values of the columns are written to the slots "
     "from `start` on. A column attends to all slots before `start` and to those of its path, [columns, n] with -1 "
-    "behind the last one; None: to those of the columns up to it.";
+    "behind the last one; None: to those of the columns up to it. registers: those that take turns in sums of "
+    "exponentials, 1 or 2.";
 
 PyObject *
 run_bfloat16_layer(PyObject *Py_UNUSED(module), PyObject *args)

@@ -50,6 +50,7 @@ typedef struct {
     const int64_t *paths;       /* [rows, width]: of each token, in order, with -1 behind the last; NULL: causal */
     Py_ssize_t width;
     Py_ssize_t seen[MOST_ROWS]; /* number of slots that a token attends to */
+    int registers;              /* that take turns in PyTorch's sums of exponentials: 1 or 2 */
     float scaling;              /* of the scores */
 } Attention;
 
@@ -140,7 +141,7 @@ Py_ssize_t last_of(Share share, Py_ssize_t all);
 void wait_in(Share share);
 void multiply_share(const Product *products, int count, Share share);
 
-/* Parse (keys, values, capacity, start, scaling, paths) of a pass of `rows` tokens; `buffer` is to be released. Returns
+/* Parse (keys, values, capacity, start, scaling, paths, registers) of a pass of `rows` tokens; `buffer` is to be released. Returns
    -1 with an error set. */
 int take_attention(Attention *attention, Py_buffer *buffer, PyObject *given, Py_ssize_t rows);
 
