@@ -5,7 +5,7 @@ the linear layers take to read their weights. The compiled module runs a layer o
 (`native/layer.c`): norms, products, rotary positions, attention over the tree cache with the pass's mask, and the gated
 MLP. In float32 its results equal PyTorch's within rounding, as those of two numbers of rows do. In bfloat16 they must
 be PyTorch's bits, which the module has for attention of one row on some processors (`tree_attention.py`). Elsewhere it
-runs what is before and behind PyTorch's attention (`native/half_layer.c`). The first passes of a model run both and
+runs what is before and behind PyTorch's attention (`native/bfloat16_layer.c`). The first passes of a model run both and
 compare them.
 """
 
@@ -300,11 +300,11 @@ class Bfloat16Layer(FastLayer):
         if batch > 1 or write.slots is not None or (mask is None and not write.plain):
             return None
         registers = tree_attention.registers(self._heads, self._key_heads, self._head_size)
-        seen = tree_attention.paths_of(mask, columns)
-        if not registers or seen is None:
+        seen = tree_attention.seen_by(mask, columns) if registers else None
+        if seen is None:
             return None
         output = torch.empty_like(hidden)
-        cached = (*self._buffers(hidden, cache), write.start, self._scaling, *seen, registers)
+        cached = (*self._buffers(hidden, cache), write.start, self._scaling, seen.paths, registers)
         shared = parts, self._apart, _silu(), cached, torch.get_num_threads()
         _linear.bfloat16_layer(output.data_ptr(), hidden.data_ptr(), columns, *shared)
         return output

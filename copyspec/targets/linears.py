@@ -141,6 +141,7 @@ class FastLinears:
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # the model is compiled: other forwards would make torch compile it again
         tried: dict[object, tuple[bool, bool]] = {}
+        packs: dict[object, bool] = {}
         memory, by_linear = memory_for_packing(), dict[nn.Module, _Held]()
         for module in model.modules():
             if type(module) is nn.Linear and "forward" not in vars(module) and _fits(module):
@@ -149,7 +150,10 @@ class FastLinears:
                     tried[kind] = _is_right(module), _reads_right(module)
                 is_right, reads = tried[kind]
                 if is_right:
-                    held = _Held(PackedWeights.of(module.weight, _FORMATS[module.weight.dtype], memory))
+                    packed = PackedWeights.of(module.weight, _FORMATS[module.weight.dtype], memory)
+                    if packed is not None and kind not in packs:
+                        packs[kind] = _is_right(module, packed)
+                    held = _Held(packed if packs.get(kind) else None)
                     memory -= held.packed_bytes
                     held.arrays(module.weight, module.bias)
                     self._held.append(held)
@@ -243,7 +247,8 @@ def few_row_product(weight: torch.Tensor) -> Forward:
     if not (_fits(module) and _is_right(module)):
         return module.forward
     packed = PackedWeights.of(module.weight, _FORMATS[weight.dtype], 2 * weight.numel())
-    return _forward(module, Reading(), held=_Held(packed))
+    is_right = packed is not None and _is_right(module, packed)
+    return _forward(module, Reading(), held=_Held(packed if is_right else None))
 
 
 def _fits(module: nn.Linear) -> bool:
@@ -257,14 +262,15 @@ def _fits(module: nn.Linear) -> bool:
 
 
 @in_inference_mode
-def _is_right(module: nn.Linear) -> bool:
+def _is_right(module: nn.Linear, packed: PackedWeights | None = None) -> bool:
     """Whether the module's results for many tokens equal PyTorch's for single ones: bit by bit in bfloat16, and within
-    rounding in float32."""
+    rounding in float32. packed: instead of the weights in place."""
     weight = module.weight
     tokens = min(1 + TRIED // weight.shape[0], max(ROWS[weight.dtype]))
     given = torch.randn((tokens, weight.shape[1]), generator=torch.Generator().manual_seed(0)).to(weight.dtype)
     theirs = torch.cat([linear(given[at : at + 1], weight, module.bias) for at in range(tokens)])
-    ours = _product(given, _arrays(weight, module.bias), APART)
+    arrays = _arrays(weight, module.bias)
+    ours = _product(given, arrays if packed is None else (packed.units, arrays[1]), APART)
     if weight.dtype == torch.bfloat16:
         right = torch.equal(theirs, ours)
     else:

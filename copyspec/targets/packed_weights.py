@@ -46,7 +46,8 @@ class PackedWeights:
 
     def __init__(self, weight: torch.Tensor, units: NDArray[np.uint32]) -> None:
         self.units = units
-        """Pairs of adjacent inputs, [outputs, inputs / 2] in number; in the order [outputs / 32, inputs / 2, 32]."""
+        """Pairs of adjacent inputs, [outputs, inputs / 2] in number; in the order [outputs / 32, inputs / 2, 32], with
+        inputs in that of the kernel's sums."""
         self._weight, self._state = ref(weight), state_of(weight)
 
     @classmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,34 +37,44 @@ LENGTHS = (*range(1, 18), 31, 100, 511, 512, 513, 700, 1030)
 SPLIT = 512
 """Keys whose exponentials are relative to one largest score."""
 
-EXPONENTIALS, SUMS, TRIED = 256, 4, 100_000
-"""Queries of the comparison of exponentials and of their sums, and outputs of which the closest to ties are taken."""
+EXPONENTIALS, SUMS, TRIED = 16_384, 4, 100_000
+"""Exponentials and sums that are compared, and outputs of a sum of which the closest to ties are taken."""
+
+BEHIND, MOST_ROWS = 3, 64
+"""Slots behind the cached ones in the comparison, and its most tokens."""
 
 _POLYNOMIAL = (-0.079204240219773236, -0.22433836478672356, 0.30354260500649682, 0.00010703434948458272)
 _LOG2_E = 1.44269504
 
 
-def paths_of(mask: torch.Tensor | None, columns: int) -> tuple[NDArray[np.int64] | None] | None:
-    """The slots behind the cached ones that each column of a one-row pass attends to, [columns, n] with -1 behind the
-    last, or None in their place if a column sees all before it. None if the mask hides cached slots, or is of a kind
-    that is not known."""
+class Seen(NamedTuple):
+    """What the columns of a one-row pass attend to: all slots before the pass, and a path behind them."""
+
+    paths: NDArray[np.int64] | None
+    """The slots of each column's path in order, its own last, [columns, n], with -1 behind the last; None: all columns
+    up to its own."""
+
+
+def seen_by(mask: torch.Tensor | None, columns: int) -> Seen | None:
+    """What the columns attend to by a mask; None if it hides slots before the pass, or is of a kind that is not
+    known."""
     if mask is None:
-        return (None,) if columns == 1 else None
+        return Seen(None) if columns == 1 else None
     if type(mask) is not SplitMask or mask.calls.prompt or mask.shape[:3] != (1, 1, columns):
         return None
-    if not hasattr(mask, "paths"):
-        mask.paths = _paths(mask, columns)
-    return mask.paths
+    if not hasattr(mask, "seen"):
+        mask.seen = _seen_by(mask, columns)
+    return mask.seen
 
 
-def _paths(mask: SplitMask, columns: int) -> tuple[NDArray[np.int64]] | None:
+def _seen_by(mask: SplitMask, columns: int) -> Seen | None:
     calls = mask.calls
     paths = np.full((columns, max(len(group.slots) for group in calls.groups)), -1, np.int64)
     for group in calls.groups:
-        for place, column in enumerate(group.columns, len(group.slots) - len(group.columns) + 1):
-            paths[column, :place] = group.slots[:place]
+        for length, column in enumerate(group.columns, len(group.slots) - len(group.columns) + 1):
+            paths[column, :length] = group.slots[:length]
     seen = (mask.as_subclass(torch.Tensor)[0, 0] == 0).sum(-1).numpy()
-    return (paths,) if np.array_equal(seen, calls.cached + (paths >= 0).sum(-1)) else None
+    return Seen(paths) if np.array_equal(seen, calls.cached + (paths >= 0).sum(-1)) else None
 
 
 @cache
@@ -75,8 +85,8 @@ def registers(heads: int, key_heads: int, size: int) -> int:
     some 0.1 s."""
     if _linear is None or not _linear.attends():
         return 0
-    cases = list(_cases(heads, key_heads, size))
-    return next((number for number in (2, 1) if all(_is_equal(*each, number) for each in cases)), 0)
+    shape = heads, key_heads, size
+    return next((number for number in (2, 1) if all(_is_equal(*each, number) for each in _cases(*shape))), 0)
 
 
 def _cases(heads: int, key_heads: int, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]]:
@@ -98,15 +108,22 @@ def _drawn(drawn: torch.Generator, *shape: int) -> torch.Tensor:
 
 
 def _is_equal(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float, registers: int) -> bool:
-    """Whether both compute the same for queries, [H, D], and keys and values, [G, n, D]."""
+    """Whether both compute the same for queries, [H, D], and keys and values, [G, n, D]. The module does for several
+    tokens whose last slots are not in order."""
     (heads, size), (key_heads, length) = queries.shape, keys.shape[:2]
     theirs = scaled_dot_product_attention(
         queries[None, :, None], keys[None], values[None], scale=scaling, enable_gqa=heads > key_heads
-    )
-    ours = torch.empty_like(queries)
-    cache = keys.data_ptr(), values.data_ptr(), length, length - 1, scaling, None, registers
-    _linear.attention(ours.data_ptr(), queries.data_ptr(), (1, heads, key_heads, size), cache, torch.get_num_threads())
-    return torch.equal(ours, theirs[0, :, 0])
+    )[0, :, 0]
+    threads = torch.get_num_threads()
+    rows, start = min(4 * threads, MOST_ROWS), max(0, length - BEHIND)
+    paths = np.tile(np.arange(length - 1, start - 1, -1), (rows, 1))
+    held = [torch.cat([each[:, :start], each[:, start:].flip(1)], dim=1) for each in (keys, values)]
+    held = [torch.cat([each, each.new_zeros((key_heads, rows, size))], dim=1) for each in held]
+    given = queries.expand(rows, -1, -1).contiguous()
+    ours = torch.empty_like(given)
+    cache = held[0].data_ptr(), held[1].data_ptr(), length + rows, start, scaling, paths, registers
+    _linear.attention(ours.data_ptr(), given.data_ptr(), (rows, heads, key_heads, size), cache, threads)
+    return bool((ours == theirs).all())
 
 
 def _bits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -117,14 +134,14 @@ def _bits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _exponentials_at_ties(size: int) -> Attended:
     """Keys whose exponentials are about to be rounded to another number of bfloat16: each is an output."""
-    drawn = np.random.default_rng(0)
-    scores = np.zeros((EXPONENTIALS, 1 + size))  # the first is the largest
-    ties = -6.0 * drawn.random((EXPONENTIALS, size))
+    drawn, queries = np.random.default_rng(0), EXPONENTIALS // size
+    scores = np.zeros((queries, 1 + size))  # the first is the largest
+    ties = -6.0 * drawn.random((queries, size))
     wanted = np.floor(_bits(ties) / 65536) * 65536 + 32768 + drawn.integers(-64, 64, ties.shape)
     for _ in range(6):  # Newton's steps
         ties += (wanted - _bits(ties)) / (_LOG2_E * 2**23)
     scores[:, 1:] = ties
-    values = np.zeros((EXPONENTIALS, 1 + size, size), np.float32)
+    values = np.zeros((queries, 1 + size, size), np.float32)
     values[:, range(1, 1 + size), range(size)] = 1.0
     return _with_scores(scores, values)
 

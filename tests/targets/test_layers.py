@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from copyspec.targets import layers, linears, wrap
+from copyspec.targets import layers, linears, tree_attention, wrap
 from copyspec.targets.base import Target
 from copyspec.targets.layers import Bfloat16Layer, Float32Layer
 from copyspec.targets.linears import is_compiled
@@ -23,7 +23,13 @@ VOCAB = 128
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 
 
-needs_bfloat16 = pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
+def runs_in_bfloat16() -> bool:
+    """Whether the module runs layers in bfloat16: it has PyTorch's bits, with weights that it packs."""
+    small = torch.nn.Linear(96, 96, bias=False).bfloat16()
+    return is_compiled(torch.bfloat16) and linears._linear.packs("H") and linears._is_right(small)
+
+
+needs_bfloat16 = pytest.mark.skipif(not runs_in_bfloat16(), reason="not compiled for this processor")
 
 DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]
 
@@ -420,7 +426,7 @@ def test_attention_in_bfloat16_is_the_modules_where_it_has_torchs_bits(
     decoded(target, 99, rows)  # the first passes compare
     monkeypatch.setattr(Bfloat16Layer, "_compute_whole", counted)
     decoded(target, 0, rows)
-    assert len(whole) == (2 * 6 if rows == 1 and linears._linear.attends() else 0)
+    assert len(whole) == (2 * 6 if rows == 1 and tree_attention.registers(6, 2, 48) else 0)
 
 
 @needs_bfloat16

@@ -14,19 +14,20 @@ from hypothesis import strategies as st
 from copyspec.targets import linears, tree_attention
 from copyspec.targets.cache import lay_out
 from copyspec.targets.hooks.attention import SplitMask, split_masks
+from copyspec.targets.tree_attention import Seen
 from tests.targets.test_attention import LOWEST, parents_of_trees, tree_of
 
 attend = torch.nn.functional.scaled_dot_product_attention
 needs_it = pytest.mark.skipif(
-    not (linears.is_there() and linears._linear.attends()), reason="not compiled for this processor"
+    not (linears.is_there() and linears._linear.attends() and tree_attention.registers(6, 2, 32)),
+    reason="not compiled, or PyTorch has other bits on this processor",
 )
 
 
-def test_heads_of_models_are_computed() -> None:
-    """Where the module is compiled for AVX2, it is used: PyTorch's bits did not change."""
-    expected = linears.instructions(torch.bfloat16) == "avx2"
-    for heads in ((9, 3, 64), (32, 8, 128), (4, 4, 16), (12, 1, 80)):
-        assert bool(tree_attention.registers(*heads)) is expected
+@needs_it
+@pytest.mark.parametrize("heads", [(9, 3, 64), (32, 8, 128), (4, 4, 16), (12, 1, 80), (2, 2, 1024)])
+def test_heads_of_any_shape_have_the_same_sums(heads: tuple[int, int, int]) -> None:
+    assert tree_attention.registers(*heads) == tree_attention.registers(6, 2, 32)
 
 
 def splits(columns: Any, visible: torch.Tensor) -> SplitMask:
@@ -57,11 +58,11 @@ def test_every_node_has_the_bits_of_a_query_of_its_own(
     value = torch.randn(heads[1], seen + 5, size, generator=drawn)
     value = (value * torch.exp(2 * torch.randn(value.shape, generator=drawn))).bfloat16()
     visible = torch.from_numpy(columns.visible)[:, None]
-    paths = tree_attention.paths_of(splits(columns, visible), width)
-    assert paths is not None
+    seen_by = tree_attention.seen_by(splits(columns, visible), width)
+    assert seen_by is not None
     found, registers = torch.empty_like(query), tree_attention.registers(*heads, size)
     assert registers
-    cache = key.data_ptr(), value.data_ptr(), seen + 5, cached, size**-0.5, paths[0], registers
+    cache = key.data_ptr(), value.data_ptr(), seen + 5, cached, size**-0.5, seen_by.paths, registers
     linears._linear.attention(found.data_ptr(), query.data_ptr(), (width, *heads, size), cache, threads)
     for column in range(width):
         path = np.flatnonzero(columns.visible[0, column])
@@ -103,9 +104,9 @@ def test_a_mask_that_hides_more_than_other_branches_is_left_to_torch() -> None:
     columns = lay_out([20], [[7]], [tree_of([-1, 0, 0, 2])])
     visible = torch.from_numpy(columns.visible)[:, None]
     width = columns.slots.shape[1]
-    found = tree_attention.paths_of(splits(columns, visible), width)
-    assert found is not None and found[0] is not None
-    assert found[0].tolist() == [
+    found = tree_attention.seen_by(splits(columns, visible), width)
+    assert found is not None and found.paths is not None
+    assert found.paths.tolist() == [
         [20, -1, -1, -1],
         [20, 21, -1, -1],
         [20, 21, 22, -1],
@@ -114,12 +115,12 @@ def test_a_mask_that_hides_more_than_other_branches_is_left_to_torch() -> None:
     ]
     within = visible.clone()
     within[..., -1, 0] = False  # a window
-    assert tree_attention.paths_of(splits(columns, within), width) is None
-    assert tree_attention.paths_of(torch.zeros(1, 1, width, 25), width) is None
+    assert tree_attention.seen_by(splits(columns, within), width) is None
+    assert tree_attention.seen_by(torch.zeros(1, 1, width, 25), width) is None
     assert (
-        tree_attention.paths_of(splits(lay_out([0], [[7, 8]], [tree_of([])]), torch.ones(1, 1, 2, 2).bool()), 2) is None
+        tree_attention.seen_by(splits(lay_out([0], [[7, 8]], [tree_of([])]), torch.ones(1, 1, 2, 2).bool()), 2) is None
     )
-    assert tree_attention.paths_of(None, 1) == (None,) and tree_attention.paths_of(None, 2) is None
+    assert tree_attention.seen_by(None, 1) == Seen(None) and tree_attention.seen_by(None, 2) is None
 
 
 @needs_it
@@ -128,6 +129,8 @@ def test_a_mask_that_hides_more_than_other_branches_is_left_to_torch() -> None:
     [
         ((2, 4, 3, 16), {}, "heads"),
         ((2, 4, 2, 8), {}, "heads"),
+        ((2, 4, 2, 1 << 40), {}, "heads"),
+        ((2, 4, 0, 16), {}, "heads"),
         ((0, 4, 2, 16), {}, "rows"),
         ((129, 4, 2, 16), {}, "rows"),
         ((2, 4, 2, 16), {0: 0}, "slots"),

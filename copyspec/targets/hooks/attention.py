@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from transformers import PreTrainedConfig, PreTrainedModel
 
+    from copyspec.targets.tree_attention import Seen
+
 MASKED_ATTENTION = ("sdpa", "eager")
 """Attention implementations that accept any additive mask; others support causal and padding masks only."""
 
@@ -35,6 +37,9 @@ RECURRENT_KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_slidi
 VECTORS = (16, 8, 4, 2)
 """Numbers of keys that fused attention may compute together, the largest first. Its exponentials are computed in
 vectors, of 16 with AVX-512 and of 8 with AVX2, and its sums of values may be in other groups: of 4 with AVX2."""
+
+LENGTHS = (*range(1, 18), *range(64, 80))
+"""Numbers of keys of a query, of which `vector` tries how many are computed together."""
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
 
@@ -49,26 +54,29 @@ def vector() -> int:
     It is tried, with values that take back each other: what is left of them is what a sum of another order would lose,
     of which random numbers show one bit in a million.
     """
-    drawn = torch.Generator().manual_seed(0)
     for size in VECTORS:
-        if all(_shares(seen, size, drawn) for seen in range(64, 64 + 16)):
+        if all(_shares(seen, size, *heads) for heads in ((8, 8, 64), (4, 2, 16)) for seen in LENGTHS):
             return size
     return 1
 
 
-def _shares(seen: int, size: int, drawn: torch.Generator) -> bool:
-    """Whether a query of `seen` keys has its bits in every call whose last vector of `size` keys is the same one."""
-    query, keys, half = (torch.randn((1, 16, each, 64), generator=drawn) for each in (1, seen + size, seen // 2))
+def _shares(seen: int, size: int, heads: int, key_heads: int, width: int) -> bool:
+    """Whether a query that sees `seen` keys gives the same bits with further, masked keys, as long as these fill up its
+    last vector of `size` keys only. width: numbers per head."""
+    drawn = torch.Generator().manual_seed(seen)
+    query = torch.randn((1, heads, 1, width), generator=drawn)
+    keys, half = (torch.randn((1, key_heads, each, width), generator=drawn) for each in (seen + size, seen // 2))
     half *= torch.exp(4.0 * torch.randn(half.shape, generator=drawn))
-    values = torch.cat([half, -half, torch.zeros((1, 16, seen % 2 + size, 64))], dim=2)
+    values = torch.cat([half, -half, torch.zeros((1, key_heads, seen % 2 + size, width))], dim=2)
     values[:, :, :seen] = values[:, :, torch.randperm(seen, generator=drawn)]
     mask = torch.full((1, 1, 1, seen + size), -torch.inf)
     mask[..., :seen] = 0.0
     for factor in (0.0, 1.0):  # equal factors, or others
         q, k, v = (factor * query).bfloat16(), keys.bfloat16(), values.bfloat16()
-        own = _fused(q, k[:, :, :seen], v[:, :, :seen])
+        own = _fused(q, k[:, :, :seen], v[:, :, :seen], enable_gqa=True)
         for end in range(seen + 1, seen - seen % size + size):
-            if not torch.equal(own, _fused(q, k[:, :, :end], v[:, :, :end], attn_mask=mask[..., :end].bfloat16())):
+            shared = _fused(q, k[:, :, :end], v[:, :, :end], attn_mask=mask[..., :end].bfloat16(), enable_gqa=True)
+            if not torch.equal(own, shared):
                 return False
     return True
 
@@ -191,8 +199,8 @@ class SplitMask(torch.Tensor):
     calls: Split
     parts: list[tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]]
     """For each group, what follows from the values of the mask; set by the first layer that uses it. See `_parts`."""
-    paths: tuple[npt.NDArray[np.int64]] | None
-    """What the compiled module's attention takes; set by the first layer that uses it. See `tree_attention.py`."""
+    seen: Seen | None
+    """The same for the compiled module's attention; set by the first layer that uses it. See `tree_attention.py`."""
 
     @classmethod
     def __torch_function__(

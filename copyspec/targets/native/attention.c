@@ -1,8 +1,7 @@
-/* Attention of layers in bfloat16: its arguments, its threads, and the function `attention` to compare it with PyTorch's. */
+/* Attention of layers in bfloat16: its arguments, its threads, and the function `attention` to compare it with
+   PyTorch's. */
 
 #include "layer.h"
-
-#include <string.h>
 
 int
 take_attention(Attention *a, Py_buffer *buffer, PyObject *given, Py_ssize_t rows)
@@ -58,13 +57,12 @@ bfloat16_layer_kernel(void)
 
 void
 share_attention(const Attention *a, const Heads *heads, const uint16_t *queries, uint16_t *outputs, float *space,
-             Share share)
+                Share share)
 {
     const Py_ssize_t group = heads->queries / heads->keys, size = heads->size;
     /* Queries of one key head read its keys together, where there are enough parts for all threads. */
-    const Py_ssize_t most = heads->rows * heads->keys < 4 * share.count || group < 2 ? 1
-                            : group < MOST_QUERIES                                   ? group
-                                                                                     : MOST_QUERIES;
+    const Py_ssize_t together = group < MOST_QUERIES ? group : MOST_QUERIES;
+    const Py_ssize_t most = heads->rows * heads->keys < 4 * share.count ? 1 : together;
     const Py_ssize_t parts = (group + most - 1) / most, all = heads->rows * heads->keys * parts;
     float *memory = space + share.number * ATTENTION_SPACE(size);
     for (Py_ssize_t at = first_of(share, all); at < last_of(share, all); at++) {
@@ -159,9 +157,11 @@ run_attention(PyObject *Py_UNUSED(module), PyObject *args)
         check_attention() < 0) {
         return NULL;
     }
-    if (heads.keys < 1 || heads.queries < 1 || heads.queries % heads.keys != 0 || heads.size < 16 ||
-        heads.size % 16 != 0 || outputs == 0 || queries == 0 || threads < 1) {
-        fail_layer("heads");
+    if (check_heads(heads.queries, heads.keys, heads.size) < 0) {
+        return NULL;
+    }
+    if (outputs == 0 || queries == 0 || (outputs | queries) % sizeof(uint16_t) != 0 || threads < 1 || threads > 4096) {
+        PyErr_SetString(PyExc_ValueError, "outputs or queries start at no number, or threads is no number from 1");
         return NULL;
     }
     if (take_attention(&attention, &paths, cache, heads.rows) == 0) {

@@ -77,14 +77,6 @@ float_sums(const int rows, const float *x, const float *weight, Py_ssize_t in, A
     }
 }
 
-INLINED __m256
-widened(const uint16_t *pairs, const int is_odd)
-{
-    __m256i units = _mm256_loadu_si256((const __m256i *)pairs);
-    return _mm256_castsi256_ps(is_odd ? _mm256_and_si256(units, _mm256_set1_epi32((int)0xffff0000))
-                                      : _mm256_slli_epi32(units, 16));
-}
-
 /* Sum over 16 inputs of every chunk, starting at x and weight, at even or odd indices; add to or set `sums`. */
 INLINED void
 quarter_sums(const int rows, const int is_odd, const float *x, const uint16_t *weight, Py_ssize_t in, Py_ssize_t chunks,
@@ -104,7 +96,7 @@ quarter_sums(const int rows, const int is_odd, const float *x, const uint16_t *w
             given[row] = _mm256_loadu_ps(x + row * in + 8 * is_odd);
         }
         for (int i = 0; i < OUTPUTS; i++) {
-            __m256 weights = widened(weight + i * in, is_odd);
+            __m256 weights = halves(weight + i * in, is_odd);
             for (int row = 0; row < rows; row++) {
                 sum[row][i] = _mm256_fmadd_ps(given[row], weights, sum[row][i]);
             }
@@ -154,7 +146,7 @@ rest_sums(const float *x, const uint16_t *weight, Py_ssize_t in)
         __m128 every[2] = {_mm_setzero_ps(), _mm_setzero_ps()}; /* sums 0, 2, 4, 6 and 1, 3, 5, 7 */
         for (int is_odd = 0; is_odd < 2; is_odd++) {
             for (int at = 0; at < 32; at += 16) {
-                __m256 given = _mm256_loadu_ps(x + at + 8 * is_odd), weights = widened(weight + i * in + at, is_odd);
+                __m256 given = _mm256_loadu_ps(x + at + 8 * is_odd), weights = halves(weight + i * in + at, is_odd);
                 every[is_odd] = _mm_fmadd_ps(_mm256_castps256_ps128(given), _mm256_castps256_ps128(weights),
                                              every[is_odd]);
                 every[is_odd] = _mm_fmadd_ps(_mm256_extractf128_ps(given, 1), _mm256_extractf128_ps(weights, 1),
@@ -211,12 +203,8 @@ finish_brains(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
         __m128i bias = _mm_loadl_epi64((const __m128i *)((const uint16_t *)p->bias + first));
         sum = _mm_add_ps(sum, _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(bias), 16)));
     }
-    __m128i bits = _mm_castps_si128(sum);
-    __m128i last = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
-    __m128i rounded = _mm_srli_epi32(_mm_add_epi32(bits, _mm_add_epi32(last, _mm_set1_epi32(0x7fff))), 16);
-    __m128i unordered = _mm_castps_si128(_mm_cmpunord_ps(sum, sum));
-    rounded = _mm_blendv_epi8(rounded, _mm_set1_epi32(0x7fc0), unordered);
-    _mm_storel_epi64((__m128i *)((uint16_t *)p->y + row * p->out + first), _mm_packus_epi32(rounded, rounded));
+    __m128i narrow = narrowed(_mm256_castps128_ps256(sum));
+    _mm_storel_epi64((__m128i *)((uint16_t *)p->y + row * p->out + first), narrow);
 }
 
 TARGET static void
@@ -269,8 +257,8 @@ prepare(Product *p)
         return;
     }
     for (Py_ssize_t at = 0; p->kind == BFLOAT16 && at < p->rows * p->in; at += 16) {
-        _mm256_storeu_ps(wide + at, widened(x + at, 0));
-        _mm256_storeu_ps(wide + at + 8, widened(x + at, 1));
+        _mm256_storeu_ps(wide + at, halves(x + at, 0));
+        _mm256_storeu_ps(wide + at + 8, halves(x + at, 1));
     }
 }
 

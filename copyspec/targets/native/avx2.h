@@ -40,6 +40,15 @@ add_up(const __m256 *sums)
     return _mm_add_ps(_mm_add_ps(r[0], r[2]), _mm_add_ps(r[1], r[3]));
 }
 
+/* Of 8 units, each two adjacent numbers in bfloat16, the first numbers or the second ones, in float32. */
+INLINED __m256
+halves(const void *units, const int is_second)
+{
+    __m256i both = _mm256_loadu_si256((const __m256i *)units);
+    return _mm256_castsi256_ps(is_second ? _mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000))
+                                         : _mm256_slli_epi32(both, 16));
+}
+
 /* Round 8 numbers to the nearest bfloat16, ties to even; NaN stays NaN. */
 INLINED __m128i
 narrowed(__m256 x)

@@ -12,19 +12,10 @@
 #include <math.h>
 
 #include "avx2.h"
+#include "bfloat16.h"
 
 #define SPLIT MOST_SCORES
-#define WIDTH 2 /* registers of outputs */
-
-INLINED float
-rounded(float x)
-{
-    __m128i bits = _mm_castps_si128(_mm_set_ss(x));
-    uint32_t found = (uint32_t)_mm_cvtsi128_si32(bits);
-    found += 0x7fff + (found >> 16 & 1);
-    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)(found & 0xffff0000))));
-}
-
+#define REGISTERS 2 /* of outputs at a time */
 
 /* 8 numbers in float32. */
 INLINED Floats
@@ -52,7 +43,7 @@ slot(const Attention *a, const uint16_t *of, Py_ssize_t row, Py_ssize_t at, Py_s
     return of + (a->paths == NULL || at < a->start ? at : a->paths[row * a->width + at - a->start]) * size;
 }
 
-/* The scores of `count` keys from `first` on, [queries, SPLIT], before they are scaled. queries: [queries, 2 * size], of
+/* The scores of `length` slots from `first` on, [count, SPLIT], before they are scaled. queries: [count, 2 * size], of
    which every four numbers are there twice. */
 INLINED void
 score(const int count, const Attention *a, const uint16_t *keys, Py_ssize_t row, Py_ssize_t first, Py_ssize_t length,
@@ -103,7 +94,7 @@ soften(const Attention *a, float *scores, Py_ssize_t length, float *largest, flo
     for (Py_ssize_t at = whole; at < length; at++) {
         float found = expf(scores[at] - most);
         sum += found;
-        scores[at] = rounded(found);
+        scores[at] = rounded_one(found);
     }
     const float factor = expf(*largest - most);
     *total = fmaf(factor, *total, sum);
@@ -111,15 +102,15 @@ soften(const Attention *a, float *scores, Py_ssize_t length, float *largest, flo
     return factor;
 }
 
-/* Add the values of `length` slots from `first` on, times the exponentials, to outputs, [queries, size]. */
+/* Add the values of `length` slots from `first` on, times the exponentials, to outputs, [count, size]. */
 INLINED void
 add_values(const int count, const Attention *a, const uint16_t *values, Py_ssize_t row, Py_ssize_t first,
            Py_ssize_t length, const float *scores, Py_ssize_t size, float *outputs)
 {
-    for (Py_ssize_t i = 0; i < size; i += WIDTH * LANES) {
-        Floats sums[MOST_QUERIES][WIDTH];
+    for (Py_ssize_t i = 0; i < size; i += REGISTERS * LANES) {
+        Floats sums[MOST_QUERIES][REGISTERS];
         for (int query = 0; query < count; query++) {
-            for (int j = 0; j < WIDTH; j++) {
+            for (int j = 0; j < REGISTERS; j++) {
                 sums[query][j] = LOAD(outputs + query * size + i + LANES * j);
             }
         }
@@ -129,7 +120,7 @@ add_values(const int count, const Attention *a, const uint16_t *values, Py_ssize
             for (int k = 0; k < 4; k++) {
                 from[k] = slot(a, values, row, first + at + k, size) + i;
             }
-            for (int j = 0; j < WIDTH; j++) {
+            for (int j = 0; j < REGISTERS; j++) {
                 Floats wide[4];
                 for (int k = 0; k < 4; k++) {
                     wide[k] = widened(from[k] + LANES * j);
@@ -144,7 +135,7 @@ add_values(const int count, const Attention *a, const uint16_t *values, Py_ssize
         }
         for (Py_ssize_t last = length - 1; last >= at; last--) {
             const uint16_t *from = slot(a, values, row, first + last, size) + i;
-            for (int j = 0; j < WIDTH; j++) {
+            for (int j = 0; j < REGISTERS; j++) {
                 Floats wide = widened(from + LANES * j);
                 for (int query = 0; query < count; query++) {
                     sums[query][j] = FMA(BROADCAST(scores + query * SPLIT + last), wide, sums[query][j]);
@@ -152,7 +143,7 @@ add_values(const int count, const Attention *a, const uint16_t *values, Py_ssize
             }
         }
         for (int query = 0; query < count; query++) {
-            for (int j = 0; j < WIDTH; j++) {
+            for (int j = 0; j < REGISTERS; j++) {
                 STORE(outputs + query * size + i + LANES * j, sums[query][j]);
             }
         }

@@ -6,7 +6,7 @@
 
 #include "avx2.h"
 
-#include "bfloat16_layer.h"
+#include "bfloat16_kernels.h"
 
 const Bfloat16LayerKernel AVX2_BFLOAT16_LAYER = {normalise, turn, activate, add, avx2_bfloat16_arrange, avx2_attend};
 

@@ -9,10 +9,8 @@
 #include "avx2.h"
 
 #define BLOCK 4
-#define FIRST(at) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)(at)), 16))
-#define SECOND(at)                                                                                                     \
-    _mm256_castsi256_ps(                                                                                               \
-        _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(at)), _mm256_set1_epi32((int)0xffff0000)))
+#define FIRST(at) halves(at, 0)
+#define SECOND(at) halves(at, 1)
 
 #include "packed.h"
 

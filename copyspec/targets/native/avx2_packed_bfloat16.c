@@ -11,6 +11,7 @@
 #if HAS_KERNELS
 
 #include "avx2.h"
+#include "bfloat16.h"
 
 #define SUMS 64 /* per output */
 #define LEVELS 6 /* in which they are added */
@@ -33,12 +34,6 @@ avx2_bfloat16_place(Py_ssize_t unit, Py_ssize_t units)
     return unit < CHUNK * chunks ? REVERSED[unit % CHUNK] * chunks + unit / CHUNK : unit;
 }
 
-INLINED float
-widened_one(uint16_t x)
-{
-    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)x << 16)));
-}
-
 TARGET void
 avx2_bfloat16_arrange(float *y, const uint16_t *x, Py_ssize_t first, Py_ssize_t last, Py_ssize_t in)
 {
@@ -56,15 +51,6 @@ avx2_bfloat16_arrange(float *y, const uint16_t *x, Py_ssize_t first, Py_ssize_t 
 typedef struct {
     Floats sums[BLOCK * MOST_WIDTH];
 } Sums;
-
-/* A register of units of 8 outputs as their first inputs or their second ones, in float32. */
-INLINED Floats
-widened(const uint32_t *units, const int is_odd)
-{
-    __m256i both = _mm256_loadu_si256((const __m256i *)units);
-    return _mm256_castsi256_ps(is_odd ? _mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000))
-                                      : _mm256_slli_epi32(both, 16));
-}
 
 /* Compute the even sums or the odd ones of `rows` rows of x, `in` apart, and `width` registers of outputs, and add them
    up to `kept[LEVELS - 1]` or, with that, to `kept[LEVELS]`. */
@@ -87,7 +73,7 @@ add_sums(const int rows, const int width, const int is_odd, Sums *kept, const ui
             Floats weights[MOST_WIDTH];
             UNROLL
             for (int i = 0; i < width; i++) {
-                weights[i] = widened(panel + LANES * i, is_odd);
+                weights[i] = halves(panel + LANES * i, is_odd);
             }
             UNROLL
             for (int row = 0; row < rows; row++) {
@@ -152,7 +138,7 @@ rest_sums(const uint32_t *panel, const float *x)
     for (int i = 0; i < REST_SUMS; i++) {
         sums[i] = _mm256_setzero_ps();
         for (int at = i; at < REST; at += REST_SUMS) {
-            sums[i] = FMA(BROADCAST(x + at), widened(panel + PANEL * (at / 2), at % 2), sums[i]);
+            sums[i] = FMA(BROADCAST(x + at), halves(panel + PANEL * (at / 2), at % 2), sums[i]);
         }
     }
     Floats even = ADD(ADD(sums[0], sums[4]), ADD(sums[2], sums[6]));
@@ -189,8 +175,9 @@ avx2_multiply_packed_bfloat16(const Product *p, Py_ssize_t first, Py_ssize_t las
                 /* The last rows may be few, and are multiplied as many. */
                 const Py_ssize_t begin = rows <= FEW && most > FEW ? p->rows - most : row;
                 const Py_ssize_t count = begin < row ? most : rows;
-                EVEN_SUMS[count - 1](kept, panel + i, x + begin * p->in, p->in, ahead, step);
-                ODD_SUMS[count - 1](kept, panel + i, x + begin * p->in + whole / 2, p->in, ahead + step * (p->in / 2), step);
+                const float *even = x + begin * p->in, *odd = even + whole / 2;
+                EVEN_SUMS[count - 1](kept, panel + i, even, p->in, ahead, step);
+                ODD_SUMS[count - 1](kept, panel + i, odd, p->in, ahead + step * (p->in / 2), step);
                 ahead += step * p->in;
                 for (Py_ssize_t at = 0; at < count * width; at++) {
                     const Py_ssize_t output = i + LANES * (at % width), own = begin + at / width;

@@ -6,7 +6,7 @@
 
 #include "avx512.h"
 
-#include "bfloat16_layer.h"
+#include "bfloat16_kernels.h"
 
 TARGET static void
 arrange(float *y, const uint16_t *x, Py_ssize_t first, Py_ssize_t last, Py_ssize_t in)

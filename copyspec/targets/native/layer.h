@@ -1,7 +1,8 @@
 /* A decoder layer of Llama's kind, and the kernels that compute its parts beside the products.
 
-   In float32 the whole layer is computed. In bfloat16 its attention is PyTorch's, since only that has its bits: the
-   layer is computed up to the queries, keys and values, and from the attention's output on. */
+   In float32 the whole layer is computed, and in bfloat16 where its attention is computed with PyTorch's bits.
+   Elsewhere attention is PyTorch's: the layer is computed up to the queries, keys and values, and from the attention's
+   output on. */
 
 #ifndef COPYSPEC_LAYER_H
 #define COPYSPEC_LAYER_H
@@ -61,19 +62,19 @@ typedef struct {
 
 #define MOST_SCORES 512 /* of a query, computed at a time */
 
-/* One half of a layer in bfloat16, or all of it. Products have the bits of `linear`; other numbers are computed in float32 and rounded
-   wherever PyTorch rounds them. The first half's y is queries, keys and values: [rows, all heads, head_size] one by
-   one. */
+/* A layer in bfloat16, or a half of it. Products have the bits of `linear`; other numbers are computed in float32 and
+   rounded wherever PyTorch rounds them. The first half's y is queries, keys and values: [rows, all heads, head_size]
+   one by one. */
 typedef struct {
     Layer layer;
-    const uint16_t *attended; /* [rows, heads, head_size]; NULL in the first half */
+    const uint16_t *attended;   /* [rows, heads, head_size]; NULL in the first half */
     const Attention *attention; /* of the whole layer; NULL in halves */
-    uint16_t *outputs;          /* `attended` of the whole layer; scratch memory */
-    float *space;               /* scratch memory of `attend`, for each thread */
-    const uint16_t *silu;     /* of all 65,536 numbers */
+    const uint16_t *silu;       /* of all 65,536 numbers */
     float *given, *wide; /* scratch memory: inputs of products, [rows, hidden or queries] and [rows, inner] */
     uint16_t *gate, *up, *made;
-} Bfloat16Half;
+    uint16_t *outputs; /* `attended` of the whole layer; scratch memory */
+    float *space;      /* of `attend`, for each thread; scratch memory */
+} Bfloat16Layer;
 
 typedef struct {
     /* y = x / sqrt(mean(x^2) + epsilon) * weight, of `size` numbers. */
@@ -106,9 +107,6 @@ typedef struct {
 #if HAS_KERNELS
 extern const Float32LayerKernel AVX512_FLOAT32_LAYER, AVX2_FLOAT32_LAYER;
 extern const Bfloat16LayerKernel AVX512_BFLOAT16_LAYER, AVX2_BFLOAT16_LAYER;
-#endif
-
-#if HAS_KERNELS
 void avx2_attend(const Attention *attention, int count, const uint16_t *queries, uint16_t *outputs, Py_ssize_t row,
                  Py_ssize_t key_head, Py_ssize_t size, float *memory); /* of AVX2_BFLOAT16_LAYER */
 #endif
@@ -127,6 +125,9 @@ void release_layer(LayerArrays *arrays);
 /* Raise ValueError; returns -1. */
 int fail_layer(const char *what);
 
+/* Check that heads can be computed. Returns -1 with an error set. */
+int check_heads(Py_ssize_t heads, Py_ssize_t key_heads, Py_ssize_t size);
+
 /* Run a function of the threads on `given`. Thread `number` of `count` takes the items first_of .. last_of - 1 of
    `all`. */
 typedef struct {
@@ -141,8 +142,8 @@ Py_ssize_t last_of(Share share, Py_ssize_t all);
 void wait_in(Share share);
 void multiply_share(const Product *products, int count, Share share);
 
-/* Parse (keys, values, capacity, start, scaling, paths, registers) of a pass of `rows` tokens; `buffer` is to be released. Returns
-   -1 with an error set. */
+/* Parse (keys, values, capacity, start, scaling, paths, registers) of a pass of `rows` tokens; `buffer` is to be
+   released. Returns -1 with an error set. */
 int take_attention(Attention *attention, Py_buffer *buffer, PyObject *given, Py_ssize_t rows);
 
 /* Returns -1 with an error set if attention is not computed for this processor. */

@@ -1,4 +1,4 @@
-/* What `layer` and `half_layer` share: the check of their arguments, and work in shares of threads. */
+/* What the functions of layers share: the check of their arguments, and work in shares of threads. */
 
 #include "layer.h"
 
@@ -9,6 +9,14 @@ fail_layer(const char *what)
 {
     PyErr_Format(PyExc_ValueError, "the layer's %s do not fit each other", what);
     return -1;
+}
+
+int
+check_heads(Py_ssize_t heads, Py_ssize_t key_heads, Py_ssize_t size)
+{
+    const int is_good = key_heads >= 1 && heads >= key_heads && heads % key_heads == 0 && heads <= 4096 && size >= 16 &&
+                        size % 16 == 0 && size <= 1024;
+    return is_good ? 0 : fail_layer("heads");
 }
 
 static int
@@ -44,9 +52,8 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts, Product product)
     if (l->batch < 1 || l->columns < 1 || l->batch > MOST_ROWS || l->columns > MOST_COLUMNS) {
         return fail_layer("rows");
     }
-    if (l->key_heads < 1 || l->heads < l->key_heads || l->heads % l->key_heads != 0 || l->head_size < 16 ||
-        l->head_size % 16 != 0 || l->head_size > 1024 || l->heads > 4096) {
-        return fail_layer("heads");
+    if (check_heads(l->heads, l->key_heads, l->head_size) < 0) {
+        return -1;
     }
     if (l->turned < 0 || l->turned % 2 != 0 || l->turned > l->head_size || cosines == 0 || sines == 0) {
         return fail_layer("positions");

@@ -270,8 +270,9 @@ holds_all(uint32_t *packed, const void *weight, Kind kind, Py_ssize_t out, Py_ss
 {
     for (Py_ssize_t output = 0; output < out; output += SPARSE) {
         for (Py_ssize_t input = 2 * (output / SPARSE % SPARSE); input < in; input += 2 * SPARSE) {
+            const uint32_t held = packed[unit_at(kind, output, input / 2, in / 2)];
             uint32_t unit;
-            if (unit_of(kind, weight, output * in + input, &unit) != 0 || unit != packed[unit_at(kind, output, input / 2, in / 2)]) {
+            if (unit_of(kind, weight, output * in + input, &unit) != 0 || unit != held) {
                 return 0;
             }
         }

@@ -21,7 +21,9 @@ typedef enum { FLOAT32 = 0, BFLOAT16 = 1 } Kind;
 typedef struct {
     Kind kind;
     const char *x, *weight, *bias; /* [rows, in], [out, in], [out] or NULL */
-    int is_packed; /* weight: [out / PANEL, in / 2, PANEL] units of 32 bits, each two adjacent inputs in bfloat16 */
+    /* weight: [out / PANEL, in / 2, PANEL] units of 32 bits, each two adjacent inputs in bfloat16, in the order that the
+       kernel's `place` says */
+    int is_packed;
     char *y;                       /* [rows, out] */
     Py_ssize_t rows, out, in;
     Py_ssize_t apart; /* inputs per separate sum, for kernels that add in oneDNN's order; a multiple of 64 */

@@ -9,7 +9,7 @@
 
 /* Normalise a thread's share of the rows of x as inputs of products. */
 static void
-normalise_rows(const Bfloat16Half *h, const uint16_t *x, const uint16_t *weight, Share share)
+normalise_rows(const Bfloat16Layer *h, const uint16_t *x, const uint16_t *weight, Share share)
 {
     const Layer *l = &h->layer;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
@@ -32,7 +32,7 @@ place(const Layer *l, uint16_t *head, Py_ssize_t row, const uint16_t *norm)
 
 /* Up to the queries, keys and values. */
 static void
-run_first(const Bfloat16Half *h, Share share)
+run_first(const Bfloat16Layer *h, Share share)
 {
     const Layer *l = &h->layer;
     normalise_rows(h, l->x, l->norms[BEFORE_ATTENTION], share);
@@ -52,19 +52,19 @@ run_first(const Bfloat16Half *h, Share share)
 
 /* y = x + what was made, in the outputs that a thread has multiplied. */
 static void
-add_share(const Bfloat16Half *h, const uint16_t *x, Share share)
+add_share(const Bfloat16Layer *h, const uint16_t *x, Share share)
 {
     const Layer *l = &h->layer;
     const Py_ssize_t panels = l->hidden / PANEL, first = first_of(share, panels) * PANEL;
     for (Py_ssize_t row = 0; row < l->rows; row++) {
-        const Py_ssize_t at = row * l->hidden + first;
-        bfloat16_layer_kernel()->add((uint16_t *)l->y + at, x + at, h->made + at, last_of(share, panels) * PANEL - first);
+        const Py_ssize_t at = row * l->hidden + first, count = last_of(share, panels) * PANEL - first;
+        bfloat16_layer_kernel()->add((uint16_t *)l->y + at, x + at, h->made + at, count);
     }
 }
 
 /* From the attention's output on. */
 static void
-run_second(const Bfloat16Half *h, Share share)
+run_second(const Bfloat16Layer *h, Share share)
 {
     const Layer *l = &h->layer;
     const Py_ssize_t queries = l->heads * l->head_size;
@@ -94,7 +94,7 @@ run_second(const Bfloat16Half *h, Share share)
 
 /* Write the keys and values that a thread has placed to the cache. */
 static void
-cache_rows(const Bfloat16Half *h, Share share)
+cache_rows(const Bfloat16Layer *h, Share share)
 {
     const Layer *l = &h->layer;
     const Attention *a = h->attention;
@@ -113,7 +113,7 @@ cache_rows(const Bfloat16Half *h, Share share)
 static void
 run_share(void *given)
 {
-    const Bfloat16Half *h = given;
+    const Bfloat16Layer *h = given;
     const Layer *l = &h->layer;
     const Share share = own_share(l->threads);
     if (h->attention == NULL) {
@@ -129,9 +129,9 @@ run_share(void *given)
     run_second(h, share);
 }
 
-/* Lay out the scratch memory and run the half. Returns -1 if out of memory. */
+/* Lay out the scratch memory and run the layer or the half. Returns -1 if out of memory. */
 static int
-run_half(Bfloat16Half *h)
+run_bfloat16(Bfloat16Layer *h)
 {
     Layer *l = &h->layer;
     const size_t rows = (size_t)l->rows, hidden = (size_t)l->hidden, inner = (size_t)l->inner;
@@ -155,7 +155,8 @@ run_half(Bfloat16Half *h)
     h->made = h->up + rows * inner;
     h->outputs = h->made + rows * hidden;
     h->attended = is_whole ? h->outputs : h->attended;
-    uint16_t *y = is_whole ? h->outputs + rows * queries : l->y, *keys = y + rows * queries, *values = keys + rows * (size_t)(l->key_heads * l->head_size);
+    uint16_t *y = is_whole ? h->outputs + rows * queries : l->y;
+    uint16_t *keys = y + rows * queries, *values = keys + rows * (size_t)(l->key_heads * l->head_size);
     uint16_t *const outputs[PRODUCTS] = {y, keys, values, h->made, h->gate, h->up, h->made};
     for (int i = 0; i < PRODUCTS; i++) {
         l->products[i].rows = l->rows;
@@ -170,7 +171,7 @@ run_half(Bfloat16Half *h)
 #else
 
 static int
-run_half(Bfloat16Half *h)
+run_bfloat16(Bfloat16Layer *h)
 {
     (void)h;
     return 0;
@@ -198,7 +199,7 @@ const char half_layer_doc[] =
 
 /* Parse what both functions take, and run the layer or a half of it. */
 static PyObject *
-run(Bfloat16Half *h, PyObject *parts, PyObject *silu_array, Py_ssize_t apart, PyObject *cache)
+run(Bfloat16Layer *h, PyObject *parts, PyObject *silu_array, Py_ssize_t apart, PyObject *cache)
 {
     Layer *l = &h->layer;
     LayerArrays arrays = {0};
@@ -226,7 +227,7 @@ run(Bfloat16Half *h, PyObject *parts, PyObject *silu_array, Py_ssize_t apart, Py
     if (is_good) {
         int failed;
         Py_BEGIN_ALLOW_THREADS
-        failed = run_half(h);
+        failed = run_bfloat16(h);
         Py_END_ALLOW_THREADS
         result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
     }
@@ -239,7 +240,7 @@ run(Bfloat16Half *h, PyObject *parts, PyObject *silu_array, Py_ssize_t apart, Py
 PyObject *
 run_half_layer(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    Bfloat16Half h = {0};
+    Bfloat16Layer h = {0};
     PyObject *parts, *silu;
     unsigned long long y, x, attended;
     Py_ssize_t apart;
@@ -256,15 +257,15 @@ const char bfloat16_layer_doc[] =
     "bfloat16_layer(y, x, columns, parts, apart, silu, cache, threads)\n\n"
     "Writes the output of a decoder layer of Llama's kind in bfloat16, with packed weights, [columns, hidden], to the "
     "address y; x is the address of its input. parts, apart, silu: as for `half_layer`. cache: (address of keys, of "
-    "values, capacity, start, scaling of scores, paths, registers). The keys and values of the columns are written to the slots "
-    "from `start` on. A column attends to all slots before `start` and to those of its path, [columns, n] with -1 "
+    "values, capacity, start, scaling of scores, paths, registers). The keys and values of the columns are written to "
+    "the slots from `start` on. A column attends to all slots before `start` and to those of its path, [columns, n] with -1 "
     "behind the last one; None: to those of the columns up to it. registers: those that take turns in sums of "
     "exponentials, 1 or 2.";
 
 PyObject *
 run_bfloat16_layer(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    Bfloat16Half h = {.layer = {.batch = 1}};
+    Bfloat16Layer h = {.layer = {.batch = 1}};
     PyObject *parts, *silu, *cache;
     unsigned long long y, x;
     Py_ssize_t apart;

@@ -2,37 +2,14 @@
    includes avx512.h or avx2.h. The compiler makes vectors of the loops. */
 
 #include <math.h>
-#include <string.h>
+
+#include "bfloat16.h"
 
 /* Of PyTorch's sums, which are computed with AVX2: numbers in a register, registers that take turns, and levels of the
    cascade. */
 #define WIDTH 8
 #define RUNS 4
 #define LEVELS 4
-
-INLINED float
-widened_one(uint16_t x)
-{
-    uint32_t bits = (uint32_t)x << 16;
-    float number;
-    memcpy(&number, &bits, sizeof number);
-    return number;
-}
-
-INLINED uint16_t
-narrowed_one(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
-}
-
-INLINED float
-rounded_one(float x)
-{
-    return widened_one(narrowed_one(x));
-}
 
 /* The sum of squares in the order of PyTorch's sum over adjacent numbers: RUNS registers in turn, each in a cascade of
    sums of 16, then the registers, then their lanes. */
@@ -115,7 +92,8 @@ turn(uint16_t *head, const uint16_t *cosines, const uint16_t *sines, Py_ssize_t 
     for (Py_ssize_t i = 0; i < half; i++) {
         float first = widened_one(head[i]), second = widened_one(head[half + i]);
         float here = rounded_one(first * widened_one(cosines[i])), there = rounded_one(-second * widened_one(sines[i]));
-        float behind = rounded_one(second * widened_one(cosines[half + i])), before = rounded_one(first * widened_one(sines[half + i]));
+        float behind = rounded_one(second * widened_one(cosines[half + i]));
+        float before = rounded_one(first * widened_one(sines[half + i]));
         head[i] = narrowed_one(here + there);
         head[half + i] = narrowed_one(behind + before);
     }
