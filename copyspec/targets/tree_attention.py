@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from copyspec.targets.hooks.attention import SplitMask
+from copyspec.targets.hooks.attention import Seen, SplitMask
 from copyspec.targets.hooks.inference import in_inference_mode
 
 if TYPE_CHECKING:
@@ -45,14 +45,6 @@ BEHIND, MOST_ROWS = 3, 64
 
 _POLYNOMIAL = (-0.079204240219773236, -0.22433836478672356, 0.30354260500649682, 0.00010703434948458272)
 _LOG2_E = 1.44269504
-
-
-class Seen(NamedTuple):
-    """What the columns of a one-row pass attend to: all slots before the pass, and a path behind them."""
-
-    paths: NDArray[np.int64] | None
-    """The slots of each column's path in order, its own last, [columns, n], with -1 behind the last; None: all columns
-    up to its own."""
 
 
 def seen_by(mask: torch.Tensor | None, columns: int) -> Seen | None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from copyspec.targets import linears, tree_attention
 from copyspec.targets.cache import lay_out
-from copyspec.targets.hooks.attention import SplitMask, split_masks
-from copyspec.targets.tree_attention import Seen
+from copyspec.targets.hooks.attention import Seen, SplitMask, split_masks
 from tests.targets.test_attention import LOWEST, parents_of_trees, tree_of
 
 attend = torch.nn.functional.scaled_dot_product_attention

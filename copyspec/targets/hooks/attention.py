@@ -26,9 +26,6 @@ from copyspec.targets.hooks.inference import in_inference_mode
 if TYPE_CHECKING:
     import numpy.typing as npt
     from transformers import PreTrainedConfig, PreTrainedModel
-
-    from copyspec.targets.tree_attention import Seen
-
 MASKED_ATTENTION = ("sdpa", "eager")
 """Attention implementations that accept any additive mask; others support causal and padding masks only."""
 
@@ -191,6 +188,14 @@ class Split(NamedTuple):
     prompt: int  # columns that read a prompt and see all before them; 0: none, the chain is a single token
     cached: int  # slots in front of the pass
     groups: Sequence[Group]
+
+
+class Seen(NamedTuple):
+    """What the columns of a one-row pass attend to: all slots before the pass, and a path behind them."""
+
+    paths: npt.NDArray[np.int64] | None
+    """The slots of each column's path in order, its own last, [columns, n], with -1 behind the last; None: all columns
+    up to its own."""
 
 
 class SplitMask(torch.Tensor):
