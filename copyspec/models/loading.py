@@ -192,7 +192,7 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
 
 def _dtype(wanted: str | torch.dtype, name: str, device: str) -> str | torch.dtype:
     """The dtype to load in. With "auto", the bundled model and those with a short name become float32 on an x86 CPU
-    without AVX-512: it has no instructions for bfloat16, and PyTorch takes two to three times as long with it."""
+    without AVX-512: it has no instructions for bfloat16, which takes longer there."""
     import torch
 
     ours = name == str(BUNDLED) or name in ALIASES
