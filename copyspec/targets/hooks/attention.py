@@ -26,6 +26,7 @@ from copyspec.targets.hooks.inference import in_inference_mode
 if TYPE_CHECKING:
     import numpy.typing as npt
     from transformers import PreTrainedConfig, PreTrainedModel
+
 MASKED_ATTENTION = ("sdpa", "eager")
 """Attention implementations that accept any additive mask; others support causal and padding masks only."""
 

@@ -244,7 +244,8 @@ scratch_size(const Product *p)
     return p->kind == BFLOAT16 ? sizeof(float) * (size_t)(p->rows * p->in) : 0;
 }
 
-/* Convert x to float32; for weights in place, of every 16 inputs the 8 at even indices come first. */
+/* Convert x to float32, arranged for packed weights; for those in place, of every 16 inputs the 8 at even indices come
+   first. */
 TARGET static void
 prepare(Product *p)
 {
