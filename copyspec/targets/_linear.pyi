@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 LayerParts = tuple[Sequence[object], Sequence[object], tuple[int, int, int, float], tuple[int, int, int, bool]]
 """Products, norms, sizes and rotary positions."""
 
-AttentionCache = tuple[int, int, int, int, float, NDArray[Any] | None, int]
-"""Keys, values, slots, the first slot of the pass, the factor of scores, paths, and registers of sums."""
+AttentionCache = tuple[int, int, int, float, NDArray[Any], NDArray[Any], NDArray[Any], int]
+"""Keys, values, slots, the factor of scores, places, starts, paths, and registers of sums."""
 
 VERSION: int
 
@@ -48,6 +48,7 @@ def half_layer(
 def bfloat16_layer(
     y: int,
     x: int,
+    batch: int,
     columns: int,
     parts: LayerParts,
     apart: int,

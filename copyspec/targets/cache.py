@@ -28,6 +28,7 @@ from copyspec.tree import COMPILED, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.hooks.attention import Seen
     from copyspec.targets.prefixes import Layers
 
 IndexArray = npt.NDArray[np.int64]
@@ -58,6 +59,8 @@ class Write:
     tokens: int = 0  # besides padding, where `slots` are given; 0: every column is a token
     indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Row [B, 1] and slot [B, Q] indices of `slots`, by device: moved to each once."""
+    seen: Seen | None = None
+    """What the tokens of a plain pass attend to; set by the first compiled layer in bfloat16."""
 
 
 class Move(NamedTuple):

@@ -23,7 +23,7 @@ from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.states import RowStates, hidden_states
 from copyspec.targets.layers import HeadInput
 from copyspec.targets.linears import FastLinears
-from copyspec.targets.rows import RowSessions
+from copyspec.targets.rows import RowSessions, padded
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.tree import EMPTY, DraftTree
 
@@ -115,24 +115,63 @@ class TreeSession(ABC):
     def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         check_rows(len(self._lengths), chains, trees)
         self._chains = chains
+        if not self._reads_apart(chains):
+            return self._pass(chains, trees)
+        with self._apart(chains, trees):
+            parts = enumerate(zip(chains, trees, strict=True))
+            return padded([self._pass([chain], [tree], row)[0] for row, (chain, tree) in parts])
+
+    def score_with_states(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+        check_rows(len(self._lengths), chains, trees)
+        self._chains = chains
+        if not self._reads_apart(chains):
+            return self._pass_with_states(chains, trees, layers)
+        with self._apart(chains, trees):
+            parts = enumerate(zip(chains, trees, strict=True))
+            found = [self._pass_with_states([chain], [tree], layers, row) for row, (chain, tree) in parts]
+            states = [each[0] for _, each in found if each is not None]
+            return padded([logits[0] for logits, _ in found]), states if len(states) == len(chains) else None
+
+    def _reads_apart(self, chains: Sequence[Sequence[int]]) -> bool:
+        """Whether each row reads its prompt in a pass of its own, for the bits that it has alone."""
+        return False
+
+    @contextmanager
+    def _apart(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Iterator[None]:
+        """Let each row run passes of its own; afterwards, the columns in use are those of all."""
+        sizes = [len(tree.tokens) for tree in trees]
+        used = max(map(sum, zip(self._lengths, map(len, chains), sizes, strict=True)))
+        self._cache.reserved = max(self._cache.reserved, used)
+        with inference_mode(True):
+            yield
+        self._cache.write = Write(stop=used)
+
+    def _pass(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None
+    ) -> torch.Tensor:
+        """`score` in one pass, of all rows or of one; long prompts are read in several."""
         model, configs = self._model, self._facts.configs
         with inference_mode(True), _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
-            starts = list(self._lengths)
+            starts = list(self._lengths) if row is None else [self._lengths[row]]
             if self._few_shapes:
                 return self._pass_of_few_shapes(starts, chains, trees)
             tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
             if longest > 1 and self._needs_pieces(chains, tree_width):
-                for row, chain in enumerate(chains):
-                    self._prefill(row, chain[:-1], starts[row])
+                for place, chain in enumerate(chains):
+                    self._prefill(place if row is None else row, chain[:-1], starts[place])
                 starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
                 chains, longest = [chain[-1:] for chain in chains], 1
             kept = 1
             if self._chains_only:
                 chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
             if kept > tree_width and len(set(starts)) == 1 and (longest == 1 or len(set(map(len, chains))) == 1):
-                self._cache.write = Write(starts[0], starts[0] + len(chains[0]))
+                self._cache.write = Write(starts[0], starts[0] + len(chains[0]), row=row)
                 return self._continue(chains, starts[0], kept)
-            return self._score(lay_out(starts, chains, trees, facts=self._facts))
+            columns = lay_out(starts, chains, trees, facts=self._facts)
+            columns.write.row = row
+            return self._score(columns)
 
     def _pass_of_few_shapes(
         self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
@@ -146,11 +185,16 @@ class TreeSession(ABC):
             starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
         return self._score(lay_out(starts, chains, trees, nodes, self._attended, self._facts))[:, :width]
 
-    def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    def _pass_with_states(
+        self,
+        chains: Sequence[Sequence[int]],
+        trees: Sequence[DraftTree],
+        layers: Sequence[int],
+        only: int | None = None,
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+        """`score_with_states` in one pass, of all rows or of `only` one."""
         with hidden_states(self._model, layers) as kept:
-            logits = self.score(chains, trees)
+            logits = self._pass(chains, trees, only)
         states = kept.of_pass()
         if states is None:
             return logits, None
@@ -295,6 +339,16 @@ class CausalSession(TreeSession):
     keeps_prefixes = True
     _positions: Mapping[int, torch.Tensor] = MappingProxyType({})  # [1, 1] each, of the next single tokens
 
+    @property
+    def _is_exact(self) -> bool:
+        """Whether passes are made to have the bits of plain decoding, where these depend on shapes."""
+        return self._is_on_cpu and self._facts.zero.dtype == torch.bfloat16
+
+    def _reads_apart(self, chains: Sequence[Sequence[int]]) -> bool:
+        if len(chains) == 1 or max(map(len, chains)) == 1 or self._few_shapes:
+            return False
+        return self._is_exact and self._target.linears.attends
+
     def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         width = len(chains[0])
         tokens = torch.from_numpy(np.array(chains, dtype=np.int64))  # a third of the time of torch.tensor
@@ -318,9 +372,9 @@ class CausalSession(TreeSession):
         with _UNCHANGED if facts.attention is None and not facts.few_shapes else self._attending():
             if facts.positions == "argument":
                 prompt = 0
-                if self._is_on_cpu and facts.zero.dtype == torch.bfloat16 and tokens.shape[0] == 1:
+                if self._is_exact and (tokens.shape[0] == 1 or (self._target.linears.attends and not columns.prompt)):
                     prompt = columns.prompt
-                    masks = split_masks(masks, columns.slots[0], columns.visible[0], prompt)
+                    masks = split_masks(masks, columns.slots, columns.visible, prompt)
                 return self._forward(tokens, positions, masks, columns.kept, prompt)
             keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
             with positions_from_outside(self._model, facts.positions, positions, keys):

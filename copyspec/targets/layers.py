@@ -12,6 +12,7 @@ compare them.
 from __future__ import annotations
 
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,11 @@ except ImportError:  # the source is native/layer.c
 logger = logging.getLogger(__name__)
 
 MOST_TOKENS = {torch.float32: 128, torch.bfloat16: 64}
-"""Tokens of a pass, over all rows, up to which the compiled layer is used; in float32 without padding."""
+"""Tokens of a pass, over all rows, up to which the compiled layer is used; in float32 without padding, and in bfloat16
+where attention is PyTorch's."""
+
+MOST_ROWS = 128
+"""Rows, and computed tokens, of one call of the module; a pass of more tokens makes several calls."""
 
 TOLERANCE = 1e-4  # of the float32 comparison, relative to the largest output
 
@@ -90,6 +95,8 @@ class FastLayer(ABC):
     dtype: torch.dtype
     leaves_out_padding = False
     """Whether tokens without a slot are not computed; their outputs are zeros."""
+    attends = False
+    """Whether each row of a batch has the bits that it has alone: in bfloat16, where the module computes attention."""
 
     def __init__(self, parts: LlamaLayer, weights: Sequence[Callable[[], Weights | None]]) -> None:
         """`weights`: for each linear layer, a function that returns its arrays, or None if they cannot be read."""
@@ -98,6 +105,7 @@ class FastLayer(ABC):
         self._parts, self._attention = parts, parts.attention
         self._weights = weights
         self._forward = MethodType(type(parts.layer).forward, parts.layer)
+        self._most_tokens = MOST_TOKENS[self.dtype]
         self._heads = self._key_heads = self._head_size = 0
         self._epsilon = self._scaling = 0.0
 
@@ -199,7 +207,7 @@ class FastLayer(ABC):
         the module can run."""
         batch, columns, _ = hidden.shape
         tokens = (cache.write.tokens if self.leaves_out_padding else 0) or batch * columns
-        if tokens > MOST_TOKENS[self.dtype] or torch.is_grad_enabled():
+        if tokens > self._most_tokens or torch.is_grad_enabled():
             return None
         for each in (hidden, cosines, sines):
             if each.dtype is not self.dtype or type(each) is not torch.Tensor or not each.is_contiguous():
@@ -282,7 +290,15 @@ class Bfloat16Layer(FastLayer):
     ) -> None:
         """`apart`: inputs per separate sum in the products of single tokens."""
         super().__init__(parts, weights)
-        self._reading, self._apart = reading, apart
+        self._reading, self._apart, self._registers = reading, apart, 0
+
+    def prepare(self) -> bool:
+        if not super().prepare():
+            return False
+        self._registers = tree_attention.registers(self._heads, self._key_heads, self._head_size)
+        self.attends = self.leaves_out_padding = self._registers > 0
+        self._most_tokens = sys.maxsize if self.attends else MOST_TOKENS[self.dtype]
+        return True
 
     def _compute(self, given: Pass) -> torch.Tensor | None:
         parts = given.parts
@@ -294,25 +310,37 @@ class Bfloat16Layer(FastLayer):
         return self._compute_halves(given, attend) if whole is None else whole
 
     def _compute_whole(self, given: Pass) -> torch.Tensor | None:
-        """`_compute` for a pass of one row whose attention the module computes."""
+        """`_compute` for a pass whose attention the module computes."""
         hidden, mask, cache, parts = given
-        (batch, columns, _), write = hidden.shape, cache.write
-        if batch > 1 or write.slots is not None or (mask is None and not write.plain):
-            return None
-        registers = tree_attention.registers(self._heads, self._key_heads, self._head_size)
-        seen = tree_attention.seen_by(mask, columns) if registers else None
+        batch, columns, _ = hidden.shape
+        fits = self.attends and batch <= MOST_ROWS
+        seen = tree_attention.seen_by(mask, cache.write, batch, columns) if fits else None
         if seen is None:
             return None
-        output = torch.empty_like(hidden)
-        cached = (*self._buffers(hidden, cache), write.start, self._scaling, seen.paths, registers)
-        shared = parts, self._apart, _silu(), cached, torch.get_num_threads()
-        _linear.bfloat16_layer(output.data_ptr(), hidden.data_ptr(), columns, *shared)
+        count = len(seen.places)
+        output = torch.empty_like(hidden) if count == batch * columns else torch.zeros_like(hidden)
+        buffers, threads = self._buffers(hidden, cache), torch.get_num_threads()
+        for first in range(0, count, MOST_ROWS):  # a token attends to none behind it
+            some = [each[first : first + MOST_ROWS] for each in seen]
+            _linear.bfloat16_layer(
+                output.data_ptr(),
+                hidden.data_ptr(),
+                batch,
+                columns,
+                parts,
+                self._apart,
+                _silu(),
+                (*buffers, self._scaling, *some, self._registers),  # type: ignore[arg-type]
+                threads,
+            )
         return output
 
-    def _compute_halves(self, given: Pass, attend: FusedAttention) -> torch.Tensor:
+    def _compute_halves(self, given: Pass, attend: FusedAttention) -> torch.Tensor | None:
         """`_compute` around PyTorch's attention."""
         hidden, mask, cache, parts = given
         (batch, columns, _), size = hidden.shape, self._head_size
+        if batch * columns > MOST_TOKENS[self.dtype]:
+            return None
         counts = [batch * columns * each * size for each in (self._heads, self._key_heads, self._key_heads)]
         made = hidden.new_empty(sum(counts))
         shared = batch, columns, parts, self._apart, _silu(), torch.get_num_threads()

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
-from copyspec.targets.hooks.states import output_head
+from copyspec.targets.hooks.states import decoder_layers, output_head
 from copyspec.targets.hooks.weights import parameters_of
 from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, HeadInput, Reading
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 avoid_missing_tiles()  # before the first product
 
-VERSION = 11
+VERSION = 12
 """Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
@@ -134,10 +134,13 @@ class FastLinears:
         """Numbers of tokens for which at least one layer uses the module."""
         self.leaves_out_padding = False
         """Whether decoder layers do not compute padding."""
+        self.attends = False
+        """Whether rows of a batch have the bits that they have alone, in bfloat16: see `FastLayer`."""
         self._reading = Reading()
         self._held: list[_Held] = []
         self._layers: list[FastLayer] = []
         self._usable: list[FastLayer] = []  # those that no hooks were added to
+        self._count = len(decoder_layers(model)) if isinstance(model, PreTrainedModel) else 0  # of all layers
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # the model is compiled: other forwards would make torch compile it again
         tried: dict[object, tuple[bool, bool]] = {}
@@ -214,6 +217,7 @@ class FastLinears:
             if packed is not None and numbers is not None and not _linear.holds(packed.units, numbers[0]):
                 held.packed = None
         self._usable = [layer for layer in self._layers if layer.prepare()]
+        self.attends = len(self._usable) == self._count and all([layer.attends for layer in self._usable])
 
     @contextmanager
     def used(self, prompt: int = 0, columns: int = 0, kept: HeadInput | None = None) -> Iterator[None]:

@@ -45,7 +45,7 @@ class RowSessions:
         check_rows(len(self._sessions), chains, trees)
         parts = zip(self._sessions, chains, trees, strict=True)
         logits = [session.score([chain], [tree])[0] for session, chain, tree in parts]
-        return _padded(logits)
+        return padded(logits)
 
     def score_with_states(
         self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
@@ -56,7 +56,7 @@ class RowSessions:
             *[session.score_with_states([chain], [tree], layers) for session, chain, tree in parts], strict=True
         )
         held = [each[0] for each in states if each is not None]
-        return _padded([each[0] for each in logits]), held if len(held) == len(logits) else None
+        return padded([each[0] for each in logits]), held if len(held) == len(logits) else None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for session, path in zip(self._sessions, paths, strict=True):
@@ -84,5 +84,6 @@ class RowSessions:
         self._sessions = []
 
 
-def _padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+def padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The logits of all rows, [B, n, V], of those of each, [up to n, V]."""
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

@@ -1,10 +1,11 @@
-"""Attention of a draft tree in bfloat16 on a CPU, in one call of the compiled module.
+"""Attention of draft trees in bfloat16 on a CPU, in one call of the compiled module.
 
 PyTorch has the bits of plain decoding only for single queries (`hooks/attention.py`), each of which costs it a call of
-some ten microseconds per head. The module computes all nodes of a tree at once (`native/avx2_attention.c`), with the
-bits of PyTorch's products, exponentials and sums, for whose order there is no promise: so both are compared, for each
-shape of heads, before the module's is used. The comparison is not of random numbers, of which another order of a sum
-changes one bfloat16 in a million, but of numbers that are about to be rounded the other way.
+some ten microseconds per head. The module computes all nodes of the trees of all rows at once
+(`native/avx2_attention.c`), with the bits of PyTorch's products, exponentials and sums, for whose order there is no
+promise: so both are compared, for each shape of heads, before the module's is used. The comparison is not of random
+numbers, of which another order of a sum changes one bfloat16 in a million, but of numbers that are about to be rounded
+the other way.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from copyspec.targets.hooks.inference import in_inference_mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from copyspec.targets.cache import Write
 
 try:
     import copyspec.targets._linear as _linear
@@ -47,26 +50,35 @@ _POLYNOMIAL = (-0.079204240219773236, -0.22433836478672356, 0.30354260500649682,
 _LOG2_E = 1.44269504
 
 
-def seen_by(mask: torch.Tensor | None, columns: int) -> Seen | None:
-    """What the columns attend to by a mask; None if it hides slots before the pass, or is of a kind that is not
-    known."""
+def seen_by(mask: torch.Tensor | None, write: Write, rows: int, columns: int) -> Seen | None:
+    """What the columns of a pass, [rows, columns], attend to by a mask; None if it hides slots before the pass, or is
+    of a kind that is not known."""
     if mask is None:
-        return Seen(None) if columns == 1 else None
-    if type(mask) is not SplitMask or mask.calls.prompt or mask.shape[:3] != (1, 1, columns):
+        if columns > 1 or not write.plain:
+            return None
+        if write.seen is None:
+            starts = np.full(rows, write.start)
+            write.seen = Seen(np.arange(rows), starts, starts[:, None])
+        return write.seen
+    if type(mask) is not SplitMask or mask.shape[:3] != (rows, 1, columns) or any([each.prompt for each in mask.calls]):
         return None
     if not hasattr(mask, "seen"):
-        mask.seen = _seen_by(mask, columns)
+        mask.seen = _seen_by(mask)
     return mask.seen
 
 
-def _seen_by(mask: SplitMask, columns: int) -> Seen | None:
-    calls = mask.calls
-    paths = np.full((columns, max(len(group.slots) for group in calls.groups)), -1, np.int64)
-    for group in calls.groups:
-        for length, column in enumerate(group.columns, len(group.slots) - len(group.columns) + 1):
-            paths[column, :length] = group.slots[:length]
-    seen = (mask.as_subclass(torch.Tensor)[0, 0] == 0).sum(-1).numpy()
-    return Seen(paths) if np.array_equal(seen, calls.cached + (paths >= 0).sum(-1)) else None
+def _seen_by(mask: SplitMask) -> Seen | None:
+    rows, _, columns = mask.shape[:3]
+    width = max([len(group.slots) for split in mask.calls for group in split.groups])
+    paths = np.full((rows * columns, width), -1, np.int64)
+    for first, split in zip(range(0, rows * columns, columns), mask.calls, strict=True):
+        for group in split.groups:
+            for length, column in enumerate(group.columns, len(group.slots) - len(group.columns) + 1):
+                paths[first + column, :length] = group.slots[:length]
+    places = np.flatnonzero(paths[:, 0] >= 0)
+    found = Seen(places, np.repeat([split.cached for split in mask.calls], columns)[places], paths[places])
+    seen = (mask.as_subclass(torch.Tensor) == 0).sum(-1).flatten().numpy()[places]
+    return found if np.array_equal(seen, found.starts + (found.paths >= 0).sum(-1)) else None
 
 
 @cache
@@ -108,12 +120,11 @@ def _is_equal(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, s
     )[0, :, 0]
     threads = torch.get_num_threads()
     rows, start = min(4 * threads, MOST_ROWS), max(0, length - BEHIND)
-    paths = np.tile(np.arange(length - 1, start - 1, -1), (rows, 1))
+    seen = Seen(np.arange(rows), np.full(rows, start), np.tile(np.arange(length - 1, start - 1, -1), (rows, 1)))
     held = [torch.cat([each[:, :start], each[:, start:].flip(1)], dim=1) for each in (keys, values)]
-    held = [torch.cat([each, each.new_zeros((key_heads, rows, size))], dim=1) for each in held]
     given = queries.expand(rows, -1, -1).contiguous()
     ours = torch.empty_like(given)
-    cache = held[0].data_ptr(), held[1].data_ptr(), length + rows, start, scaling, paths, registers
+    cache = held[0].data_ptr(), held[1].data_ptr(), length, scaling, *seen, registers
     _linear.attention(ours.data_ptr(), given.data_ptr(), (rows, heads, key_heads, size), cache, threads)
     return bool((ours == theirs).all())
 

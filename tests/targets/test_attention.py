@@ -27,13 +27,14 @@ def chain_of(count: int) -> DraftTree:
 
 
 def marked(mask: torch.Tensor, columns: Columns) -> SplitMask:
-    found = split_masks(mask, columns.slots[0], columns.visible[0], columns.prompt)
+    found = split_masks(mask, columns.slots, columns.visible, columns.prompt)
     assert isinstance(found, SplitMask)
     return found
 
 
 def split(columns: Columns) -> Split:
-    return marked(torch.zeros(1, 1, *columns.visible.shape[1:]), columns).calls
+    (found,) = marked(torch.zeros(1, 1, *columns.visible.shape[1:]), columns).calls
+    return found
 
 
 def test_calls_of_a_prompt_a_chain_and_branches(monkeypatch: pytest.MonkeyPatch) -> None:

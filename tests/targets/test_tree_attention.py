@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.targets import linears, tree_attention
-from copyspec.targets.cache import lay_out
-from copyspec.targets.hooks.attention import Seen, SplitMask, split_masks
-from tests.targets.test_attention import LOWEST, parents_of_trees, tree_of
+from copyspec.targets.cache import Write, lay_out
+from copyspec.targets.hooks.attention import split_masks
+from tests.targets.test_attention import LOWEST, marked, parents_of_trees, tree_of
 
 attend = torch.nn.functional.scaled_dot_product_attention
 needs_it = pytest.mark.skipif(
@@ -29,12 +29,8 @@ def test_heads_of_any_shape_have_the_same_sums(heads: tuple[int, int, int]) -> N
     assert tree_attention.registers(*heads) == tree_attention.registers(6, 2, 32)
 
 
-def splits(columns: Any, visible: torch.Tensor) -> SplitMask:
-    mask = split_masks(
-        torch.where(visible, 0.0, LOWEST).bfloat16(), columns.slots[0], columns.visible[0], columns.prompt
-    )
-    assert isinstance(mask, SplitMask)
-    return mask
+def masked(columns: Any, visible: torch.Tensor) -> Any:
+    return marked(torch.where(visible, 0.0, LOWEST).bfloat16(), columns)
 
 
 @needs_it
@@ -57,11 +53,11 @@ def test_every_node_has_the_bits_of_a_query_of_its_own(
     value = torch.randn(heads[1], seen + 5, size, generator=drawn)
     value = (value * torch.exp(2 * torch.randn(value.shape, generator=drawn))).bfloat16()
     visible = torch.from_numpy(columns.visible)[:, None]
-    seen_by = tree_attention.seen_by(splits(columns, visible), width)
+    seen_by = tree_attention.seen_by(masked(columns, visible), columns.write, 1, width)
     assert seen_by is not None
     found, registers = torch.empty_like(query), tree_attention.registers(*heads, size)
     assert registers
-    cache = key.data_ptr(), value.data_ptr(), seen + 5, cached, size**-0.5, seen_by.paths, registers
+    cache = key.data_ptr(), value.data_ptr(), seen + 5, size**-0.5, *seen_by, registers
     linears._linear.attention(found.data_ptr(), query.data_ptr(), (width, *heads, size), cache, threads)
     for column in range(width):
         path = np.flatnonzero(columns.visible[0, column])
@@ -99,12 +95,11 @@ def test_sums_of_other_registers_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @torch.inference_mode()
-def test_a_mask_that_hides_more_than_other_branches_is_left_to_torch() -> None:
+def test_what_is_seen_by_the_tokens_of_one_row() -> None:
     columns = lay_out([20], [[7]], [tree_of([-1, 0, 0, 2])])
-    visible = torch.from_numpy(columns.visible)[:, None]
-    width = columns.slots.shape[1]
-    found = tree_attention.seen_by(splits(columns, visible), width)
-    assert found is not None and found.paths is not None
+    found = tree_attention.seen_by(masked(columns, torch.from_numpy(columns.visible)[:, None]), columns.write, 1, 5)
+    assert found is not None
+    assert found.places.tolist() == [0, 1, 2, 3, 4] and found.starts.tolist() == [20] * 5
     assert found.paths.tolist() == [
         [20, -1, -1, -1],
         [20, 21, -1, -1],
@@ -112,14 +107,31 @@ def test_a_mask_that_hides_more_than_other_branches_is_left_to_torch() -> None:
         [20, 21, 23, -1],
         [20, 21, 23, 24],
     ]
-    within = visible.clone()
-    within[..., -1, 0] = False  # a window
-    assert tree_attention.seen_by(splits(columns, within), width) is None
-    assert tree_attention.seen_by(torch.zeros(1, 1, width, 25), width) is None
-    assert (
-        tree_attention.seen_by(splits(lay_out([0], [[7, 8]], [tree_of([])]), torch.ones(1, 1, 2, 2).bool()), 2) is None
-    )
-    assert tree_attention.seen_by(None, 1) == Seen(None) and tree_attention.seen_by(None, 2) is None
+
+
+@torch.inference_mode()
+def test_what_is_seen_by_the_tokens_of_several_rows() -> None:
+    columns = lay_out([20, 3, 9], [[7]] * 3, [tree_of([-1]), tree_of([]), tree_of([-1, -1])])
+    found = tree_attention.seen_by(masked(columns, torch.from_numpy(columns.visible)[:, None]), columns.write, 3, 3)
+    assert found is not None
+    assert found.places.tolist() == [0, 1, 3, 6, 7, 8] and found.starts.tolist() == [20, 20, 3, 9, 9, 9]
+    assert found.paths.tolist() == [[20, -1], [20, 21], [3, -1], [9, -1], [9, 10], [9, 11]]
+    plain = tree_attention.seen_by(None, Write(5, 6), 2, 1)
+    assert plain is not None
+    assert [each.tolist() for each in plain] == [[0, 1], [5, 5], [[5], [5]]]
+
+
+@torch.inference_mode()
+def test_a_mask_that_hides_more_than_other_branches_is_left_to_torch() -> None:
+    columns = lay_out([20, 20], [[7]] * 2, [tree_of([-1, 0, 0, 2])] * 2)
+    within = torch.from_numpy(columns.visible)[:, None].clone()
+    within[1, ..., -1, 0] = False  # a window
+    assert tree_attention.seen_by(masked(columns, within), columns.write, 2, 5) is None
+    assert tree_attention.seen_by(torch.zeros(2, 1, 5, 25), columns.write, 2, 5) is None  # of no known kind
+    prompt = lay_out([0], [[7, 8]], [tree_of([])])
+    mask = split_masks(torch.ones(1, 1, 2, 2), prompt.slots, prompt.visible, prompt.prompt)
+    assert tree_attention.seen_by(mask, prompt.write, 1, 2) is None  # type: ignore[arg-type]
+    assert tree_attention.seen_by(None, Write(5, 7), 1, 2) is None
 
 
 @needs_it
@@ -130,24 +142,43 @@ def test_a_mask_that_hides_more_than_other_branches_is_left_to_torch() -> None:
         ((2, 4, 2, 8), {}, "heads"),
         ((2, 4, 2, 1 << 40), {}, "heads"),
         ((2, 4, 0, 16), {}, "heads"),
-        ((0, 4, 2, 16), {}, "rows"),
-        ((129, 4, 2, 16), {}, "rows"),
+        ((0, 4, 2, 16), {}, "places"),
+        ((1, 4, 2, 16), {}, "places"),
+        ((3, 4, 2, 16), {}, "rows"),
         ((2, 4, 2, 16), {0: 0}, "slots"),
         ((2, 4, 2, 16), {1: 1}, "slots"),
-        ((2, 4, 2, 16), {2: 7}, "slots"),
-        ((2, 4, 2, 16), {3: -1}, "slots"),
-        ((2, 4, 2, 16), {5: np.array([[6], [8]])}, "paths"),
-        ((2, 4, 2, 16), {5: np.array([[6]])}, "paths"),
-        ((2, 4, 2, 16), {5: np.array([6, 7])}, "dimensions"),
-        ((2, 4, 2, 16), {5: np.array([[6], [7]], np.int32)}, "format"),
-        ((2, 4, 2, 16), {3: 0, 5: np.array([[-1], [-1]])}, "paths"),
-        ((2, 4, 2, 16), {6: 3}, "registers"),
+        ((2, 4, 2, 16), {2: 0}, "slots"),
+        ((2, 4, 2, 16), {2: 5}, "starts"),
+        ((2, 4, 2, 16), {2: 7}, "paths"),
+        ((2, 4, 2, 16), {4: np.array([0, 0])}, "places"),
+        ((2, 4, 2, 16), {4: np.array([-1, 0])}, "places"),
+        ((2, 4, 2, 16), {4: np.array([0, 2])}, "places"),
+        ((2, 4, 2, 16), {4: np.array([0])}, "starts"),
+        ((2, 4, 2, 16), {4: np.array([], np.int64)}, "rows"),
+        ((2, 4, 2, 16), {4: np.array([0, 1], np.int32)}, "format"),
+        ((2, 4, 2, 16), {5: np.array([6, 10])}, "starts"),
+        ((2, 4, 2, 16), {5: np.array([-1, 6])}, "starts"),
+        ((2, 4, 2, 16), {5: np.array([6])}, "starts"),
+        ((2, 4, 2, 16), {6: np.array([[6], [9]])}, "paths"),
+        ((2, 4, 2, 16), {6: np.array([[6], [-1]])}, "paths"),
+        ((2, 4, 2, 16), {6: np.array([[6]])}, "paths"),
+        ((2, 4, 2, 16), {6: np.array([6, 7])}, "dimensions"),
+        ((2, 4, 2, 16), {7: 3}, "registers"),
     ],
 )
 def test_the_module_trusts_no_argument(heads: tuple[int, ...], cache: dict[int, object], message: str) -> None:
     keys, queries = np.zeros((2, 9, 16), np.uint16), np.zeros((2, 4, 16), np.uint16)
     outputs = np.zeros_like(queries)
-    good = [keys.ctypes.data, keys.ctypes.data, 9, 6, 1.0, np.array([[6], [7]]), 2]
+    good = [
+        keys.ctypes.data,
+        keys.ctypes.data,
+        9,
+        1.0,
+        np.array([0, 1]),
+        np.array([6, 6]),
+        np.array([[6], [7]]),
+        2,
+    ]
 
     def run(heads: tuple[int, ...], given: list[Any]) -> None:
         linears._linear.attention(outputs.ctypes.data, queries.ctypes.data, heads, tuple(given), 2)  # type: ignore[arg-type]

@@ -184,27 +184,41 @@ class Group(NamedTuple):
 
 
 class Split(NamedTuple):
-    """How a one-row pass attends."""
+    """How a row of a pass attends."""
 
     prompt: int  # columns that read a prompt and see all before them; 0: none, the chain is a single token
     cached: int  # slots in front of the pass
     groups: Sequence[Group]
 
+    @property
+    def width(self) -> int:
+        """Columns that are not padding, all in front of it."""
+        return self.prompt + sum([len(group.columns) for group in self.groups])
+
 
 class Seen(NamedTuple):
-    """What the columns of a one-row pass attend to: all slots before the pass, and a path behind them."""
+    """What the T tokens of a pass attend to, padding left out."""
 
-    paths: npt.NDArray[np.int64] | None
-    """The slots of each column's path in order, its own last, [columns, n], with -1 behind the last; None: all columns
-    up to its own."""
+    places: npt.NDArray[np.int64]
+    """Of the tokens among the B * Q columns of all rows, rising. [T]"""
+    starts: npt.NDArray[np.int64]
+    """The number of slots before the pass, to all of which a token attends. [T]"""
+    paths: npt.NDArray[np.int64]
+    """The slots of a token's path behind those, in order, its own last, and -1 behind it. [T, n]"""
+
+
+Part = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]
+"""A group's columns, None if they follow each other; the order of the keys behind the cached ones, None if it is
+theirs; and its mask, [n, 1 or H, 1, K]."""
 
 
 class SplitMask(torch.Tensor):
-    """A mask that makes fused attention run by its `Split`, transparently to the model and to other threads."""
+    """A mask that makes fused attention run by the `Split` of each row, transparently to the model and to other
+    threads."""
 
-    calls: Split
-    parts: list[tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]]
-    """For each group, what follows from the values of the mask; set by the first layer that uses it. See `_parts`."""
+    calls: Sequence[Split]
+    parts: list[list[Part]]
+    """For the groups of each row, what follows from the values of the mask; set by the first layer that uses it."""
     seen: Seen | None
     """The same for the compiled module's attention; set by the first layer that uses it. See `tree_attention.py`."""
 
@@ -219,7 +233,7 @@ class SplitMask(torch.Tensor):
         named = dict(kwargs or {})
         mask = named.get("attn_mask")
         if func is _fused and isinstance(mask, SplitMask) and len(args) == 3:
-            return _by_group(*args, **named)
+            return _by_row(*args, **named)
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **named)
         if isinstance(args[0], SplitMask) and _is_mask_like(result, args[0]):
@@ -229,15 +243,24 @@ class SplitMask(torch.Tensor):
 
 
 def split_masks(masks: Masks, slots: npt.NDArray[np.int64], visible: npt.NDArray[np.bool_], prompt: int) -> Masks:
-    """Convert the masks of a one-row bfloat16 pass on a CPU, so that fused attention runs in the calls of a `Split`.
+    """Convert the masks of a bfloat16 pass on a CPU, so that fused attention runs in the calls of a `Split` per row.
 
-    `slots` [Q], `visible` [Q, K] and `prompt`: see `cache.Columns`.
+    `slots` [B, Q], `visible` [B, Q, K] and `prompt`: see `cache.Columns`. Several rows read no prompt.
     """
-    cached = int(slots[0])
+    calls = [_split(*row, prompt) for row in zip(slots, visible, strict=True)]
+    converted = {}
+    for kind, mask in masks.items() if isinstance(masks, dict) else [("", masks)]:
+        converted[kind] = marked = mask.as_subclass(SplitMask)
+        marked.calls = calls
+    return {**converted} if isinstance(masks, dict) else converted[""]
+
+
+def _split(slots: npt.NDArray[np.int64], visible: npt.NDArray[np.bool_], prompt: int) -> Split:
+    """The calls of one row; `slots` [Q], `visible` [Q, K]."""
+    cached, size = int(slots[0]), vector()
     groups: list[Group] = []
     last: dict[int, int] = {}  # the group whose last node has this slot
-    size = vector()
-    for column in range(prompt, len(slots)):
+    for column in range(prompt, int((slots >= 0).sum())):
         path = (np.flatnonzero(visible[column, cached:]) + cached).tolist()
         own = last.pop(path[-2], None) if len(path) > 1 else None
         if own is not None:
@@ -248,11 +271,7 @@ def split_masks(masks: Masks, slots: npt.NDArray[np.int64], visible: npt.NDArray
                 continue
         last[path[-1]] = len(groups)
         groups.append(Group([column], path))
-    converted, calls = {}, Split(prompt, cached, groups)
-    for kind, mask in masks.items() if isinstance(masks, dict) else [("", masks)]:
-        converted[kind] = marked = mask.as_subclass(SplitMask)
-        marked.calls = calls
-    return {**converted} if isinstance(masks, dict) else converted[""]
+    return Split(prompt, cached, groups)
 
 
 def _is_mask_like(result: object, mask: torch.Tensor) -> bool:
@@ -260,14 +279,38 @@ def _is_mask_like(result: object, mask: torch.Tensor) -> bool:
     return isinstance(result, torch.Tensor) and result.shape[-2:] == mask.shape[-2:] and result.is_floating_point()
 
 
-def _by_group(
+def _by_row(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: SplitMask, **options: Any
 ) -> torch.Tensor:
-    """Fused attention in the calls of the mask's split. Query [1, H, Q, D]; returns [1, H, Q, D]."""
-    mask = attn_mask.as_subclass(torch.Tensor)
+    """Fused attention in the calls of the mask's splits. Query [B, H, Q, D]; returns [B, H, Q, D]."""
+    mask, calls = attn_mask.as_subclass(torch.Tensor), attn_mask.calls
     if not hasattr(attn_mask, "parts"):
-        attn_mask.parts = _parts(mask, attn_mask.calls)
-    prompt, cached, groups = attn_mask.calls
+        attn_mask.parts = [_parts(mask[row], split) for row, split in enumerate(calls)]
+    if len(calls) == 1:
+        return _by_group(query, key, value, mask, calls[0], attn_mask.parts[0], **options)
+    out = query.new_zeros((*query.shape[:3], value.shape[3]))
+    for row, (split, parts) in enumerate(zip(calls, attn_mask.parts, strict=True)):
+        own, width, end = slice(row, row + 1), split.width, split.cached + 1
+        if mask.shape[2] == 1:  # the query may have the heads of a group in place of columns
+            out[own] = _fused(query[own], key[own, :, :end], value[own, :, :end], mask[own, ..., :end], **options)
+            continue
+        out[own, :, :width] = _by_group(
+            query[own, :, :width], key[own], value[own], mask[own, :, :width], split, parts, **options
+        )
+    return out
+
+
+def _by_group(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    split: Split,
+    parts: Sequence[Part],
+    **options: Any,
+) -> torch.Tensor:
+    """Fused attention of one row in the calls of a split. Query [1, H, Q, D]; returns [1, H, Q, D]."""
+    prompt, cached, groups = split
     out = query.new_empty((*query.shape[:3], value.shape[3]))
     if prompt:
         end = cached + prompt
@@ -275,13 +318,13 @@ def _by_group(
         how = {"is_causal": True} if not cached and _is_causal(theirs) else {"attn_mask": theirs}
         out[:, :, :prompt] = _fused(query[:, :, :prompt], key[:, :, :end], value[:, :, :end], **{**options, **how})
     rows, results = query[0].transpose(0, 1).unsqueeze(2), out[0].transpose(0, 1)
-    if any([order is not None for _, order, _ in attn_mask.parts]):
+    if any([order is not None for _, order, _ in parts]):
         # Branches are moved in the cache itself, where it is a view of that.
         key, value = (each if all(each.stride()) else each.clone() for each in (key, value))
     keys, values = key[:, :, cached:], value[:, :, cached:]
     found: tuple[torch.Tensor, torch.Tensor] | None = None  # in the order they came in
     try:
-        for (columns, slots), (nodes, order, seen) in zip(groups, attn_mask.parts, strict=True):
+        for (columns, slots), (nodes, order, seen) in zip(groups, parts, strict=True):
             count, width = len(columns), len(slots)
             if order is not None:
                 found = found or (keys.clone(), values.clone())
@@ -304,11 +347,10 @@ def _by_group(
     return out
 
 
-def _parts(mask: torch.Tensor, found: Split) -> list[tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]]:
-    """For each group: its columns, None if they follow each other; the order of the keys behind the cached ones, None
-    if it is theirs; and its mask, [n, 1 or H, 1, K]."""
-    parts = []
-    by_column = mask[0].transpose(0, 1).unsqueeze(2)  # [Q, 1 or H, 1, K]
+def _parts(mask: torch.Tensor, found: Split) -> list[Part]:
+    """What follows from the mask of one row, [1 or H, Q, K], for each group."""
+    parts: list[Part] = []
+    by_column = mask.transpose(0, 1).unsqueeze(2)  # [Q, 1 or H, 1, K]
     for columns, slots in found.groups:
         follow = columns[-1] - columns[0] + 1 == len(columns)
         nodes = None if follow else torch.tensor(columns)

@@ -3,48 +3,85 @@
 
 #include "layer.h"
 
-int
-take_attention(Attention *a, Py_buffer *buffer, PyObject *given, Py_ssize_t rows)
+/* Take one array of numbers for each token. */
+static const int64_t *
+take_numbers(Py_buffer *buffer, const char *name, PyObject *given, int dimensions, Py_ssize_t rows)
 {
-    PyObject *paths;
+    if (take(buffer, name, given, dimensions, 0, "l") < 0) {
+        return NULL;
+    }
+    if (buffer->shape[0] != rows) {
+        fail_layer(name);
+        return NULL;
+    }
+    return buffer->buf;
+}
+
+/* Check what a token attends to, and count it. Returns -1 with an error set. */
+static int
+take_token(Attention *a, Py_ssize_t row, Py_ssize_t batch, Py_ssize_t columns)
+{
+    const int64_t place = a->places[row], start = a->starts[row], *path = a->paths + row * a->width;
+    if (place < (row == 0 ? 0 : a->places[row - 1] + 1) || place >= batch * columns) {
+        return fail_layer("places");
+    }
+    if (start < 0 || start > a->capacity) {
+        return fail_layer("starts");
+    }
+    Py_ssize_t length = 0;
+    while (length < a->width && path[length] >= 0) {
+        if (path[length++] >= a->capacity) {
+            return fail_layer("paths");
+        }
+    }
+    a->seen[row] = start + length;
+    a->of_batch[row] = place / columns;
+    return length > 0 ? 0 : fail_layer("paths");
+}
+
+int
+take_attention(Attention *a, AttentionArrays *arrays, PyObject *given, Py_ssize_t batch, Py_ssize_t columns,
+               Py_ssize_t key_heads)
+{
+    PyObject *places, *starts, *paths;
     unsigned long long keys, values;
-    if (!PyArg_ParseTuple(given, "KKnnfOi", &keys, &values, &a->capacity, &a->start, &a->scaling, &paths,
+    if (!PyArg_ParseTuple(given, "KKnfOOOi", &keys, &values, &a->capacity, &a->scaling, &places, &starts, &paths,
                           &a->registers)) {
         return -1;
     }
     if (a->registers != 1 && a->registers != 2) {
         return fail_layer("registers");
     }
-    a->keys = (uint16_t *)(uintptr_t)keys, a->values = (uint16_t *)(uintptr_t)values;
-    if (rows < 1 || rows > MOST_ROWS) {
-        return fail_layer("rows");
-    }
-    if (a->keys == NULL || a->values == NULL || (keys | values) % sizeof(uint16_t) != 0 || a->start < 0 ||
-        a->start > a->capacity - rows) {
+    a->keys = (uint16_t *)(uintptr_t)keys, a->values = (uint16_t *)(uintptr_t)values, a->key_heads = key_heads;
+    if (a->keys == NULL || a->values == NULL || (keys | values) % sizeof(uint16_t) != 0 || a->capacity < 1) {
         return fail_layer("slots");
     }
-    if (paths != Py_None) {
-        if (take(buffer, "paths", paths, 2, 0, "l") < 0) {
-            return -1;
-        }
-        a->paths = buffer->buf, a->width = buffer->shape[1];
-        if (buffer->shape[0] != rows) {
-            return fail_layer("paths");
-        }
+    if (take(&arrays->places, "places", places, 1, 0, "l") < 0) {
+        return -1;
     }
-    for (Py_ssize_t row = 0; row < rows; row++) {
-        Py_ssize_t length = a->paths == NULL ? row + 1 : 0;
-        while (a->paths != NULL && length < a->width && a->paths[row * a->width + length] >= 0) {
-            if (a->paths[row * a->width + length++] >= a->start + rows) {
-                return fail_layer("paths");
-            }
-        }
-        a->seen[row] = a->start + length;
-        if (a->seen[row] < 1) {
-            return fail_layer("paths");
+    a->places = arrays->places.buf, a->rows = arrays->places.shape[0];
+    if (a->rows < 1 || a->rows > MOST_ROWS) {
+        return fail_layer("rows");
+    }
+    if ((a->starts = take_numbers(&arrays->starts, "starts", starts, 1, a->rows)) == NULL ||
+        (a->paths = take_numbers(&arrays->paths, "paths", paths, 2, a->rows)) == NULL) {
+        return -1;
+    }
+    a->width = arrays->paths.shape[1];
+    for (Py_ssize_t row = 0; row < a->rows; row++) {
+        if (take_token(a, row, batch, columns) < 0) {
+            return -1;
         }
     }
     return 0;
+}
+
+void
+release_attention(AttentionArrays *arrays)
+{
+    PyBuffer_Release(&arrays->places);
+    PyBuffer_Release(&arrays->starts);
+    PyBuffer_Release(&arrays->paths);
 }
 
 #if HAS_KERNELS
@@ -140,14 +177,14 @@ attends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args))
 
 const char attention_doc[] =
     "attention(outputs, queries, heads, cache, threads)\n\n"
-    "Writes the attention of tokens, [rows, heads, head size] of bfloat16, to the address outputs; queries is the "
-    "address of as many numbers. heads: (rows, heads, key heads, head size); cache: as for `bfloat16_layer`.";
+    "Writes the attention of the tokens of one row, [rows, heads, head size] of bfloat16, to the address outputs; queries "
+    "is the address of as many numbers. heads: (rows, heads, key heads, head size); cache: as for `bfloat16_layer`.";
 
 PyObject *
 run_attention(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Attention attention = {0};
-    Py_buffer paths = {0};
+    AttentionArrays arrays = {0};
     PyObject *cache, *result = NULL;
     unsigned long long outputs, queries;
     Heads heads;
@@ -164,7 +201,8 @@ run_attention(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_SetString(PyExc_ValueError, "outputs or queries start at no number, or threads is no number from 1");
         return NULL;
     }
-    if (take_attention(&attention, &paths, cache, heads.rows) == 0) {
+    if (take_attention(&attention, &arrays, cache, 1, heads.rows, heads.keys) == 0 &&
+        (attention.rows == heads.rows ? 1 : fail_layer("rows") == 0)) {
 #if HAS_KERNELS
         Call call = {&attention, heads, (const uint16_t *)(uintptr_t)queries, (uint16_t *)(uintptr_t)outputs, NULL,
                      threads};
@@ -175,6 +213,6 @@ run_attention(PyObject *Py_UNUSED(module), PyObject *args)
         result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 #endif
     }
-    PyBuffer_Release(&paths);
+    release_attention(&arrays);
     return result;
 }

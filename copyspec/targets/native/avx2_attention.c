@@ -40,7 +40,8 @@ exponential(Floats x)
 static inline const uint16_t *
 slot(const Attention *a, const uint16_t *of, Py_ssize_t row, Py_ssize_t at, Py_ssize_t size)
 {
-    return of + (a->paths == NULL || at < a->start ? at : a->paths[row * a->width + at - a->start]) * size;
+    const Py_ssize_t start = a->starts[row];
+    return of + (at < start ? at : a->paths[row * a->width + at - start]) * size;
 }
 
 /* The scores of `length` slots from `first` on, [count, SPLIT], before they are scaled. queries: [count, 2 * size], of
@@ -154,7 +155,8 @@ INLINED void
 attend_queries(const int count, const Attention *a, const uint16_t *queries, uint16_t *outputs, Py_ssize_t row,
                Py_ssize_t key_head, Py_ssize_t size, float *memory)
 {
-    const uint16_t *keys = a->keys + key_head * a->capacity * size, *values = a->values + key_head * a->capacity * size;
+    const Py_ssize_t head = (a->of_batch[row] * a->key_heads + key_head) * a->capacity * size;
+    const uint16_t *keys = a->keys + head, *values = a->values + head;
     float *wide = memory, *scores = wide + 2 * count * size, *sums = scores + count * SPLIT;
     float largest[MOST_QUERIES], totals[MOST_QUERIES];
     for (Py_ssize_t i = 0; i < count * size; i += 4) {

@@ -7,25 +7,33 @@
 
 #if HAS_KERNELS
 
-/* Normalise a thread's share of the rows of x as inputs of products. */
+/* Where a computed token is among batch * columns. */
+static Py_ssize_t
+place_of(const Bfloat16Layer *h, Py_ssize_t row)
+{
+    return h->attention == NULL ? row : (Py_ssize_t)h->attention->places[row];
+}
+
+/* Normalise a thread's share of the tokens of x, [batch, columns, hidden], as inputs of products. */
 static void
 normalise_rows(const Bfloat16Layer *h, const uint16_t *x, const uint16_t *weight, Share share)
 {
     const Layer *l = &h->layer;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
         uint16_t *normal = h->made + row * l->hidden;
-        bfloat16_layer_kernel()->normalise(normal, x + row * l->hidden, weight, l->epsilon, l->hidden);
+        bfloat16_layer_kernel()->normalise(normal, x + place_of(h, row) * l->hidden, weight, l->epsilon, l->hidden);
         bfloat16_layer_kernel()->arrange(h->given + row * l->hidden, normal, 0, l->hidden, l->hidden);
     }
 }
 
+/* Normalise and turn a head of the queries or keys of the token at `place`. */
 static void
-place(const Layer *l, uint16_t *head, Py_ssize_t row, const uint16_t *norm)
+turn_head(const Layer *l, uint16_t *head, Py_ssize_t place, const uint16_t *norm)
 {
     if (norm != NULL) {
         bfloat16_layer_kernel()->normalise(head, head, norm, l->epsilon, l->head_size);
     }
-    const Py_ssize_t at = row / l->columns * l->turned_step + row % l->columns * l->turned;
+    const Py_ssize_t at = place / l->columns * l->turned_step + place % l->columns * l->turned;
     bfloat16_layer_kernel()->turn(head, (const uint16_t *)l->cosines + at, (const uint16_t *)l->sines + at,
                                l->turned);
 }
@@ -42,23 +50,23 @@ run_first(const Bfloat16Layer *h, Share share)
     uint16_t *queries = (uint16_t *)l->products[QUERY].y, *keys = (uint16_t *)l->products[KEY].y;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
         for (Py_ssize_t head = 0; head < l->heads; head++) {
-            place(l, queries + (row * l->heads + head) * l->head_size, row, l->norms[OF_QUERIES]);
+            turn_head(l, queries + (row * l->heads + head) * l->head_size, place_of(h, row), l->norms[OF_QUERIES]);
         }
         for (Py_ssize_t head = 0; head < l->key_heads; head++) {
-            place(l, keys + (row * l->key_heads + head) * l->head_size, row, l->norms[OF_KEYS]);
+            turn_head(l, keys + (row * l->key_heads + head) * l->head_size, place_of(h, row), l->norms[OF_KEYS]);
         }
     }
 }
 
-/* y = x + what was made, in the outputs that a thread has multiplied. */
+/* y = x + what was made of the tokens, in the outputs that a thread has multiplied. */
 static void
 add_share(const Bfloat16Layer *h, const uint16_t *x, Share share)
 {
     const Layer *l = &h->layer;
     const Py_ssize_t panels = l->hidden / PANEL, first = first_of(share, panels) * PANEL;
     for (Py_ssize_t row = 0; row < l->rows; row++) {
-        const Py_ssize_t at = row * l->hidden + first, count = last_of(share, panels) * PANEL - first;
-        bfloat16_layer_kernel()->add((uint16_t *)l->y + at, x + at, h->made + at, count);
+        const Py_ssize_t at = place_of(h, row) * l->hidden + first, count = last_of(share, panels) * PANEL - first;
+        bfloat16_layer_kernel()->add((uint16_t *)l->y + at, x + at, h->made + row * l->hidden + first, count);
     }
 }
 
@@ -101,9 +109,10 @@ cache_rows(const Bfloat16Layer *h, Share share)
     const uint16_t *keys = (uint16_t *)l->products[KEY].y, *values = (uint16_t *)l->products[VALUE].y;
     const size_t size = sizeof(uint16_t) * (size_t)l->head_size;
     for (Py_ssize_t row = first_of(share, l->rows); row < last_of(share, l->rows); row++) {
+        const Py_ssize_t slot = a->paths[row * a->width + a->seen[row] - a->starts[row] - 1];
         for (Py_ssize_t head = 0; head < l->key_heads; head++) {
             const Py_ssize_t from = (row * l->key_heads + head) * l->head_size;
-            const Py_ssize_t to = (head * a->capacity + a->start + row) * l->head_size;
+            const Py_ssize_t to = ((a->of_batch[row] * l->key_heads + head) * a->capacity + slot) * l->head_size;
             memcpy(a->keys + to, keys + from, size);
             memcpy(a->values + to, values + from, size);
         }
@@ -204,7 +213,8 @@ run(Bfloat16Layer *h, PyObject *parts, PyObject *silu_array, Py_ssize_t apart, P
     Layer *l = &h->layer;
     LayerArrays arrays = {0};
     Attention attention = {0};
-    Py_buffer silu = {0}, paths = {0};
+    AttentionArrays of_attention = {0};
+    Py_buffer silu = {0};
     PyObject *result = NULL;
     int is_good;
     if (kernel_for(BFLOAT16) == NULL) {
@@ -213,16 +223,16 @@ run(Bfloat16Layer *h, PyObject *parts, PyObject *silu_array, Py_ssize_t apart, P
     }
     is_good = take_layer(l, &arrays, parts, (Product){.kind = BFLOAT16, .apart = apart}) == 0 &&
               (are_packed(l) ? 1 : fail_layer("weights") == 0);
-    l->rows = l->batch * l->columns;
+    if (is_good && cache != NULL) {
+        is_good = take_attention(&attention, &of_attention, cache, l->batch, l->columns, l->key_heads) == 0;
+        h->attention = &attention;
+    }
+    l->rows = cache != NULL ? attention.rows : l->batch * l->columns;
     is_good = is_good && (l->rows <= MOST_ROWS ? 1 : fail_layer("rows") == 0);
     if (is_good) {
         is_good = take(&silu, "silu", silu_array, 1, 0, "H") == 0 &&
                   (silu.shape[0] == 65536 ? 1 : fail_layer("values of silu") == 0);
         h->silu = silu.buf;
-    }
-    if (is_good && cache != NULL) {
-        is_good = take_attention(&attention, &paths, cache, l->rows) == 0;
-        h->attention = &attention;
     }
     if (is_good) {
         int failed;
@@ -231,7 +241,7 @@ run(Bfloat16Layer *h, PyObject *parts, PyObject *silu_array, Py_ssize_t apart, P
         Py_END_ALLOW_THREADS
         result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
     }
-    PyBuffer_Release(&paths);
+    release_attention(&of_attention);
     PyBuffer_Release(&silu);
     release_layer(&arrays);
     return result;
@@ -254,23 +264,24 @@ run_half_layer(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 const char bfloat16_layer_doc[] =
-    "bfloat16_layer(y, x, columns, parts, apart, silu, cache, threads)\n\n"
-    "Writes the output of a decoder layer of Llama's kind in bfloat16, with packed weights, [columns, hidden], to the "
-    "address y; x is the address of its input. parts, apart, silu: as for `half_layer`. cache: (address of keys, of "
-    "values, capacity, start, scaling of scores, paths, registers). The keys and values of the columns are written to "
-    "the slots from `start` on. A column attends to all slots before `start` and to those of its path, [columns, n] with -1 "
-    "behind the last one; None: to those of the columns up to it. registers: those that take turns in sums of "
-    "exponentials, 1 or 2.";
+    "bfloat16_layer(y, x, batch, columns, parts, apart, silu, cache, threads)\n\n"
+    "Writes the output of a decoder layer of Llama's kind in bfloat16, with packed weights, [batch, columns, hidden], to "
+    "the address y; x is the address of its input. parts, apart, silu: as for `half_layer`. cache: (address of keys, of "
+    "values, capacity, scaling of scores, places, starts, paths, registers), with three arrays of the tokens that are "
+    "computed: their places among batch * columns, rising; how many first slots of their row they attend to; and the "
+    "slots behind those, [tokens, n] with -1 behind the last one. That one is the token's own, to which its keys and "
+    "values are written. What y has at other places stays. registers: those that take turns in sums of exponentials, 1 "
+    "or 2.";
 
 PyObject *
 run_bfloat16_layer(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    Bfloat16Layer h = {.layer = {.batch = 1}};
+    Bfloat16Layer h = {0};
     PyObject *parts, *silu, *cache;
     unsigned long long y, x;
     Py_ssize_t apart;
-    if (!PyArg_ParseTuple(args, "KKnO!nOO!i", &y, &x, &h.layer.columns, &PyTuple_Type, &parts, &apart, &silu,
-                          &PyTuple_Type, &cache, &h.layer.threads) ||
+    if (!PyArg_ParseTuple(args, "KKnnO!nOO!i", &y, &x, &h.layer.batch, &h.layer.columns, &PyTuple_Type, &parts, &apart,
+                          &silu, &PyTuple_Type, &cache, &h.layer.threads) ||
         check_attention() < 0) {
         return NULL;
     }

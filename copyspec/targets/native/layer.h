@@ -44,15 +44,20 @@ typedef struct {
     Py_ssize_t stride; /* scores of one query; each thread has MOST_QUERIES times as many */
 } Float32Layer;
 
-/* What the tokens of a pass of one row attend to in bfloat16: the first slots of the cache, and slots behind them. */
+/* What the tokens of a pass attend to in bfloat16: the first slots of their batch row's cache, and slots behind them, the
+   last of which is a token's own. */
 typedef struct {
-    uint16_t *keys, *values;    /* of the cache, [key_heads, capacity, head_size] */
-    Py_ssize_t capacity, start; /* start: slots before the pass, and the first one it writes */
-    const int64_t *paths;       /* [rows, width]: of each token, in order, with -1 behind the last; NULL: causal */
+    uint16_t *keys, *values; /* of the cache, [batch, key_heads, capacity, head_size] */
+    Py_ssize_t capacity, key_heads;
+    Py_ssize_t rows;       /* tokens that are computed: padding is left out */
+    const int64_t *places; /* [rows]: of the tokens among batch * columns, rising */
+    const int64_t *starts; /* [rows]: the number of first slots */
+    const int64_t *paths;  /* [rows, width]: the slots behind, in order, with -1 behind the last */
     Py_ssize_t width;
-    Py_ssize_t seen[MOST_ROWS]; /* number of slots that a token attends to */
-    int registers;              /* that take turns in PyTorch's sums of exponentials: 1 or 2 */
-    float scaling;              /* of the scores */
+    Py_ssize_t seen[MOST_ROWS];     /* number of slots that a token attends to */
+    Py_ssize_t of_batch[MOST_ROWS]; /* the batch row of a token */
+    int registers;                  /* that take turns in PyTorch's sums of exponentials: 1 or 2 */
+    float scaling;                  /* of the scores */
 } Attention;
 
 /* The tokens that attend, and their heads. */
@@ -68,7 +73,7 @@ typedef struct {
 typedef struct {
     Layer layer;
     const uint16_t *attended;   /* [rows, heads, head_size]; NULL in the first half */
-    const Attention *attention; /* of the whole layer; NULL in halves */
+    const Attention *attention; /* of the whole layer; NULL in halves, which compute padding, too */
     const uint16_t *silu;       /* of all 65,536 numbers */
     float *given, *wide; /* scratch memory: inputs of products, [rows, hidden or queries] and [rows, inner] */
     uint16_t *gate, *up, *made;
@@ -142,9 +147,16 @@ Py_ssize_t last_of(Share share, Py_ssize_t all);
 void wait_in(Share share);
 void multiply_share(const Product *products, int count, Share share);
 
-/* Parse (keys, values, capacity, start, scaling, paths, registers) of a pass of `rows` tokens; `buffer` is to be
-   released. Returns -1 with an error set. */
-int take_attention(Attention *attention, Py_buffer *buffer, PyObject *given, Py_ssize_t rows);
+/* Arrays that attention reads from, to be released. */
+typedef struct {
+    Py_buffer places, starts, paths;
+} AttentionArrays;
+
+/* Parse (keys, values, capacity, scaling, places, starts, paths, registers) of a pass of batch * columns tokens, padding
+   included; `arrays` are to be released in any case. Returns -1 with an error set. */
+int take_attention(Attention *attention, AttentionArrays *arrays, PyObject *given, Py_ssize_t batch,
+                   Py_ssize_t columns, Py_ssize_t key_heads);
+void release_attention(AttentionArrays *arrays);
 
 /* Returns -1 with an error set if attention is not computed for this processor. */
 int check_attention(void);
