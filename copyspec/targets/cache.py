@@ -265,6 +265,7 @@ class TreeCache(Cache):
         for layer, more in zip(self._filled(), other._filled(), strict=True):
             layer.join(more)
         self.rows += other.rows
+        self.write = Write(stop=max(self.write.stop, other.write.stop))
 
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> list[int]:
         """Fill an empty cache so that row r begins with `prefixes[r]`; return the number of slots filled per row."""

@@ -140,13 +140,16 @@ class TreeSession(ABC):
 
     @contextmanager
     def _apart(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Iterator[None]:
-        """Let each row run passes of its own; afterwards, the columns in use are those of all."""
+        """Let each row run passes of its own. Afterwards, the columns in use, which `select` and `join` copy, are those
+        of all rows."""
         sizes = [len(tree.tokens) for tree in trees]
         used = max(map(sum, zip(self._lengths, map(len, chains), sizes, strict=True)))
         self._cache.reserved = max(self._cache.reserved, used)
-        with inference_mode(True):
-            yield
-        self._cache.write = Write(stop=used)
+        try:
+            with inference_mode(True):
+                yield
+        finally:
+            self._cache.write = Write(stop=used)
 
     def _pass(
         self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None
@@ -159,8 +162,10 @@ class TreeSession(ABC):
                 return self._pass_of_few_shapes(starts, chains, trees)
             tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
             if longest > 1 and self._needs_pieces(chains, tree_width):
-                for place, chain in enumerate(chains):
-                    self._prefill(place if row is None else row, chain[:-1], starts[place])
+                for of_chain, chain, start in zip(
+                    range(len(chains)) if row is None else [row], chains, starts, strict=True
+                ):
+                    self._prefill(of_chain, chain[:-1], start)
                 starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
                 chains, longest = [chain[-1:] for chain in chains], 1
             kept = 1
@@ -190,21 +195,21 @@ class TreeSession(ABC):
         chains: Sequence[Sequence[int]],
         trees: Sequence[DraftTree],
         layers: Sequence[int],
-        only: int | None = None,
+        row: int | None = None,
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        """`score_with_states` in one pass, of all rows or of `only` one."""
+        """`score_with_states` in one pass, of all rows or of one."""
         with hidden_states(self._model, layers) as kept:
-            logits = self._pass(chains, trees, only)
+            logits = self._pass(chains, trees, row)
         states = kept.of_pass()
         if states is None:
             return logits, None
-        rows = list[dict[int, torch.Tensor]]()
-        for row, (chain, tree) in enumerate(zip(chains, trees, strict=True)):
-            rows.append({})
+        found = list[dict[int, torch.Tensor]]()
+        for place, (chain, tree) in enumerate(zip(chains, trees, strict=True)):
+            found.append({})
             for layer, each in states.items():
                 root = 0 if self._few_shapes else each.shape[1] - logits.shape[1]
-                rows[row][layer] = each[row, max(0, root + 1 - len(chain)) : root + 1 + len(tree.tokens)]
-        return logits, rows
+                found[place][layer] = each[place, max(0, root + 1 - len(chain)) : root + 1 + len(tree.tokens)]
+        return logits, found
 
     @in_inference_mode
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:

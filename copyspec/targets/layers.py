@@ -4,9 +4,9 @@ Beside its linear layers, a decoder layer runs some forty operations, which for 
 the linear layers take to read their weights. The compiled module runs a layer of Llama's kind in one call
 (`native/layer.c`): norms, products, rotary positions, attention over the tree cache with the pass's mask, and the gated
 MLP. In float32 its results equal PyTorch's within rounding, as those of two numbers of rows do. In bfloat16 they must
-be PyTorch's bits, which the module has for attention of one row on some processors (`tree_attention.py`). Elsewhere it
-runs what is before and behind PyTorch's attention (`native/bfloat16_layer.c`). The first passes of a model run both and
-compare them.
+be PyTorch's bits, which the module has for attention on some processors (`tree_attention.py`): there, each row of a
+batch has the bits that it has alone. Elsewhere it runs what is before and behind PyTorch's attention
+(`native/bfloat16_layer.c`). The first passes of a model run both and compare them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOST_TOKENS = {torch.float32: 128, torch.bfloat16: 64}
 """Tokens of a pass, over all rows, up to which the compiled layer is used; in float32 without padding, and in bfloat16
 where attention is PyTorch's."""
 
-MOST_ROWS = 128
+AT_ONCE = 128
 """Rows, and computed tokens, of one call of the module; a pass of more tokens makes several calls."""
 
 TOLERANCE = 1e-4  # of the float32 comparison, relative to the largest output
@@ -96,7 +96,7 @@ class FastLayer(ABC):
     leaves_out_padding = False
     """Whether tokens without a slot are not computed; their outputs are zeros."""
     attends = False
-    """Whether each row of a batch has the bits that it has alone: in bfloat16, where the module computes attention."""
+    """Whether the module computes attention in bfloat16, for each row of a batch with the bits that it has alone."""
 
     def __init__(self, parts: LlamaLayer, weights: Sequence[Callable[[], Weights | None]]) -> None:
         """`weights`: for each linear layer, a function that returns its arrays, or None if they cannot be read."""
@@ -296,7 +296,8 @@ class Bfloat16Layer(FastLayer):
         if not super().prepare():
             return False
         self._registers = tree_attention.registers(self._heads, self._key_heads, self._head_size)
-        self.attends = self.leaves_out_padding = self._registers > 0
+        self.attends = self._registers > 0 and fused_attention(self._attention) is not None
+        self.leaves_out_padding = self.attends
         self._most_tokens = sys.maxsize if self.attends else MOST_TOKENS[self.dtype]
         return True
 
@@ -313,15 +314,15 @@ class Bfloat16Layer(FastLayer):
         """`_compute` for a pass whose attention the module computes."""
         hidden, mask, cache, parts = given
         batch, columns, _ = hidden.shape
-        fits = self.attends and batch <= MOST_ROWS
+        fits = self.attends and batch <= AT_ONCE
         seen = tree_attention.seen_by(mask, cache.write, batch, columns) if fits else None
         if seen is None:
             return None
         count = len(seen.places)
         output = torch.empty_like(hidden) if count == batch * columns else torch.zeros_like(hidden)
         buffers, threads = self._buffers(hidden, cache), torch.get_num_threads()
-        for first in range(0, count, MOST_ROWS):  # a token attends to none behind it
-            some = [each[first : first + MOST_ROWS] for each in seen]
+        for first in range(0, count, AT_ONCE):  # a token attends to none behind it
+            some = [each[first : first + AT_ONCE] for each in seen]
             _linear.bfloat16_layer(
                 output.data_ptr(),
                 hidden.data_ptr(),

@@ -135,12 +135,14 @@ class FastLinears:
         self.leaves_out_padding = False
         """Whether decoder layers do not compute padding."""
         self.attends = False
-        """Whether rows of a batch have the bits that they have alone, in bfloat16: see `FastLayer`."""
+        """Whether the module computes all of a bfloat16 model but its prompts, so that each row of a batch has the bits
+        that it has alone."""
         self._reading = Reading()
         self._held: list[_Held] = []
         self._layers: list[FastLayer] = []
         self._usable: list[FastLayer] = []  # those that no hooks were added to
         self._count = len(decoder_layers(model)) if isinstance(model, PreTrainedModel) else 0  # of all layers
+        self._has_head = False  # whether the module multiplies the output head
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # the model is compiled: other forwards would make torch compile it again
         tried: dict[object, tuple[bool, bool]] = {}
@@ -167,8 +169,9 @@ class FastLinears:
                         min(self.counts.start or sys.maxsize, of_layer.start), max(self.counts.stop, of_layer.stop)
                     )
         self._add_layers(model, by_linear)
+        self._has_head = (head := _head_of(model)) in by_linear
         self.leaves_out_padding = bool(self._layers) and self._layers[0].leaves_out_padding
-        if self.leaves_out_padding and (head := _head_of(model)) in by_linear:
+        if self.leaves_out_padding and head is not None and head in by_linear:
             names = vars(head)
             forward = _padded(_forward(head, self._reading, held=by_linear[head]), self._reading)
             self._forwards = [(each, forward if each is names else old) for each, old in self._forwards]
@@ -217,7 +220,13 @@ class FastLinears:
             if packed is not None and numbers is not None and not _linear.holds(packed.units, numbers[0]):
                 held.packed = None
         self._usable = [layer for layer in self._layers if layer.prepare()]
-        self.attends = len(self._usable) == self._count and all([layer.attends for layer in self._usable])
+        self.attends = (
+            0 < len(self._usable) == self._count
+            and self._has_head
+            and self.counts.stop == sys.maxsize  # a pass of a batch may have any number of tokens
+            and all([layer.attends for layer in self._usable])
+            and all([held.packed is not None for held in self._held])
+        )
 
     @contextmanager
     def used(self, prompt: int = 0, columns: int = 0, kept: HeadInput | None = None) -> Iterator[None]:

@@ -119,7 +119,8 @@ class ModelCorrector:
         }
         if self.options.system is not None:
             options["system"] = self.options.system
-        # In half precision only single rows are promised plain decoding's bits (docs/concepts.md): they share nothing.
+        # In half precision a shared beginning has other bits than one that a row reads itself. Single rows, which are
+        # promised plain decoding's bits (docs/concepts.md), share nothing; batches have them on some processors only.
         may_share = self.engine.model.dtype.itemsize >= 4 or self.options.batch_size > 1
         if self._shared_tokens >= SHARED_TOKENS and may_share:
             options["prefix_cache"] = self._shared_tokens

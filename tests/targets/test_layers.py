@@ -446,8 +446,9 @@ needs_attention = pytest.mark.skipif(
 )
 
 
-def decoded_rows(target: Target, alone: bool) -> list[list[torch.Tensor]]:
-    """The logits of each row over some passes of trees, as one session or as one of each row."""
+def decoded_rows(target: Target, alone: bool, chunk: int = 2048) -> list[list[torch.Tensor]]:
+    """The logits of each row over some passes of trees, as one session or as one of each row. Prompts are read in
+    pieces of `chunk` tokens."""
     drawn, rows = random.Random(5), 7
     prompts = [[drawn.randrange(VOCAB) for _ in range(drawn.choice([1, 2, 30, 90]))] for _ in range(rows)]
     sizes = [*[[drawn.randint(0, most) for _ in range(rows)] for most in (6, 0, 40, 3, 0)], [0] * rows]
@@ -457,7 +458,8 @@ def decoded_rows(target: Target, alone: bool) -> list[list[torch.Tensor]]:
     together = [[row] for row in range(rows)] if alone else [[*range(rows)]]
     found = [list[torch.Tensor]() for _ in range(rows)]
     for some in together:
-        session = target.open([prompts[row] for row in some], 64)
+        session: Any = target.open([prompts[row] for row in some], 64)
+        session.prefill_chunk = chunk
         for chain, drafts, accepted in zip(chains, trees, paths, strict=True):
             logits = session.score([chain[row] for row in some], [drafts[row] for row in some])
             for row, each in zip(some, logits, strict=True):
@@ -469,45 +471,109 @@ def decoded_rows(target: Target, alone: bool) -> list[list[torch.Tensor]]:
 
 @needs_attention
 @pytest.mark.parametrize(
-    ("family", "options"),
+    ("family", "options", "chunk"),
     [
-        ("llama", {}),
-        ("qwen3", {"num_attention_heads": 4, "num_key_value_heads": 4}),
-        ("mistral", {"sliding_window": 7}),  # attends in calls of PyTorch, row by row
+        ("llama", {}, 2048),
+        ("llama", {}, 16),
+        ("qwen3", {"num_attention_heads": 4, "num_key_value_heads": 4}, 2048),
+        ("mistral", {"sliding_window": 7}, 2048),  # attends in calls of PyTorch, row by row
+        ("mistral", {"sliding_window": 60}, 2048),  # shorter than some of the rows
     ],
 )
-def test_each_row_of_a_batch_has_the_bits_that_it_has_alone(family: str, options: dict[str, object]) -> None:
+def test_each_row_of_a_batch_has_the_bits_that_it_has_alone(
+    family: str, options: dict[str, object], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With prompts, trees and accepted branches of different lengths, and a pass of more tokens than a call takes."""
-    target = wrap(model(family, torch.bfloat16, **options))
-    for row, (together, alone) in enumerate(
-        zip(decoded_rows(target, alone=False), decoded_rows(target, alone=True), strict=True)
-    ):
-        for place, (ours, theirs) in enumerate(zip(together, alone, strict=True)):
+    target: Any = wrap(model(family, torch.bfloat16, **options))
+    compute, sizes = layers._linear.bfloat16_layer, set[int]()
+
+    def sized(*arguments: Any) -> None:
+        sizes.add(len(arguments[7][4]))  # tokens
+        compute(*arguments)
+
+    monkeypatch.setattr(layers._linear, "bfloat16_layer", sized)
+    together = decoded_rows(target, alone=False, chunk=chunk)
+    assert target.linears.attends and ("sliding_window" in options or layers.AT_ONCE in sizes)
+    alone = decoded_rows(target, alone=True, chunk=chunk)
+    for row, passes in enumerate(zip(together, alone, strict=True)):
+        for place, (ours, theirs) in enumerate(zip(*passes, strict=True)):
             assert torch.equal(ours, theirs), (row, place)
+
+
+@needs_attention
+def test_more_rows_than_the_module_takes() -> None:
+    target, prompts = wrap(model(dtype=torch.bfloat16)), [[row % VOCAB, 1, 2] for row in range(129)]
+    found = []
+    for some in (prompts, prompts[128:]):
+        session = target.open(some, 8)
+        session.score(some, [DraftTree()] * len(some))
+        session.keep([[]] * len(some))
+        session.trim([3 - (row < 100) for row in range(len(some) - 1)] + [3])  # no longer of equal lengths
+        found.append(session.score([[3]] * len(some), [DraftTree()] * len(some))[-1].clone())
+        session.close()
+    assert torch.equal(*found)
+
+
+def hooked(made: PreTrainedModel) -> None:
+    made.model.layers[1].mlp.register_forward_hook(lambda *_: None)
+
+
+def eager(made: PreTrainedModel) -> None:
+    made.set_attn_implementation("eager")
+
+
+@needs_attention
+@pytest.mark.parametrize("change", [hooked, eager])
+def test_rows_of_a_model_that_the_module_does_not_run_share_passes(change: Callable[[PreTrainedModel], None]) -> None:
+    made = model(dtype=torch.bfloat16)
+    target: Any = wrap(made)
+    target.open([[1]])
+    assert target.linears.attends
+    change(made)
+    target.open([[1]])
+    assert not target.linears.attends
+
+
+@needs_attention
+@pytest.mark.parametrize(
+    ("family", "options", "memory"),
+    [
+        ("llama", {"vocab_size": VOCAB + 1}, 1 << 30),  # its output head is multiplied by PyTorch
+        ("llama", {}, 0),  # for packed copies
+        ("gemma", {}, 1 << 30),
+        ("opt", {"ffn_dim": 160, "word_embed_proj_dim": 96}, 1 << 30),
+    ],
+)
+def test_rows_of_other_models_share_passes(
+    family: str, options: dict[str, object], memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linears, "memory_for_packing", lambda: memory)
+    target: Any = wrap(model(family, torch.bfloat16, **options))
+    target.open([[1]])
+    assert not target.linears.attends
 
 
 @needs_attention
 def test_rows_that_join_and_leave_keep_their_bits() -> None:
     """The cache's columns in use are those of the longest row, whichever was read last."""
     target = wrap(model(dtype=torch.bfloat16))
-    prompts = [[5] * 70, [6, 7], [8] * 30]
+    long, short = [5] * 70, [6, 7]
 
-    def last(rows: list[int], *joined: int) -> torch.Tensor:
-        session = target.open([prompts[row] for row in rows], 8)
-        session.score([prompts[row] for row in rows], [DraftTree()] * len(rows))
-        session.keep([[]] * len(rows))
-        for row in joined:
-            other = target.open([prompts[row]], 8)
-            other.score([prompts[row]], [DraftTree()])
-            other.keep([[]])
-            session.join(other)
-        session.select([0])
-        found = session.score([[9]], [DraftTree()])[0].clone()
+    def read(*prompts: list[int]) -> Any:
+        session = target.open(prompts, 8)
+        session.score(prompts, [DraftTree()] * len(prompts))
+        session.keep([[]] * len(prompts))
+        return session
+
+    def last(session: Any, row: int) -> torch.Tensor:
+        session.select([row])
+        found: torch.Tensor = session.score([[9]], [DraftTree()])[0].clone()
         session.close()
         return found
 
-    alone = last([0])
-    assert torch.equal(last([0, 1], 2), alone) and torch.equal(last([0, 2, 1]), alone)
+    alone, joined = last(read(long), 0), read(short, short)
+    joined.join(read(long, short))
+    assert torch.equal(last(read(short, long, short), 1), alone) and torch.equal(last(joined, 2), alone)
 
 
 @needs_attention

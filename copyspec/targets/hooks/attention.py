@@ -291,13 +291,26 @@ def _by_row(
     out = query.new_zeros((*query.shape[:3], value.shape[3]))
     for row, (split, parts) in enumerate(zip(calls, attn_mask.parts, strict=True)):
         own, width, end = slice(row, row + 1), split.width, split.cached + 1
-        if mask.shape[2] == 1:  # the query may have the heads of a group in place of columns
-            out[own] = _fused(query[own], key[own, :, :end], value[own, :, :end], mask[own, ..., :end], **options)
+        if mask.shape[2] == 1:
+            hidden = mask[own, ..., :end]
+            out[own] = _single(query[own], key[own, :, :end], value[own, :, :end], hidden, **options)
             continue
         out[own, :, :width] = _by_group(
             query[own, :, :width], key[own], value[own], mask[own, :, :width], split, parts, **options
         )
     return out
+
+
+def _single(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    """Fused attention of one token. Query [1, H, 1, D], or [1, H / G, G, D] with the G heads of a group in place of
+    columns, as transformers calls it with a mask; without one, which is plain decoding, it keeps the heads."""
+    if mask.any():
+        return _fused(query, key, value, mask, **options)
+    heads = query.reshape(1, -1, 1, query.shape[3])
+    found = _fused(heads, key, value, **{**options, "enable_gqa": heads.shape[1] > key.shape[1]})
+    return found.view(*query.shape[:3], -1)
 
 
 def _by_group(

@@ -177,8 +177,9 @@ attends(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args))
 
 const char attention_doc[] =
     "attention(outputs, queries, heads, cache, threads)\n\n"
-    "Writes the attention of the tokens of one row, [rows, heads, head size] of bfloat16, to the address outputs; queries "
-    "is the address of as many numbers. heads: (rows, heads, key heads, head size); cache: as for `bfloat16_layer`.";
+    "Writes the attention of the tokens of one row, [rows, heads, head size] of bfloat16, to the address outputs; "
+    "queries is the address of as many numbers. heads: (rows, heads, key heads, head size); cache: as for "
+    "`bfloat16_layer`.";
 
 PyObject *
 run_attention(PyObject *Py_UNUSED(module), PyObject *args)
