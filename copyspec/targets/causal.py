@@ -112,27 +112,67 @@ class TreeSession(ABC):
     def lengths(self) -> Sequence[int]:
         return self._lengths
 
-    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        check_rows(len(self._lengths), chains, trees)
-        self._chains = chains
-        if not self._reads_apart(chains):
-            return self._pass(chains, trees)
-        with self._apart(chains, trees):
-            parts = enumerate(zip(chains, trees, strict=True))
-            return padded([self._pass([chain], [tree], row)[0] for row, (chain, tree) in parts])
+    def score(
+        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None
+    ) -> torch.Tensor:
+        """See `Session`. `row`: the only row of the pass, of which the chain and the tree are; None: all rows."""
+        if row is None:
+            check_rows(len(self._lengths), chains, trees)
+            self._chains = chains
+            if len(chains) > 1 and self._reads_apart(chains):
+                with self._apart(chains, trees):
+                    parts = enumerate(zip(chains, trees, strict=True))
+                    return padded([self.score([chain], [tree], place)[0] for place, (chain, tree) in parts])
+        model, configs = self._model, self._facts.configs
+        with inference_mode(True), _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
+            starts = list(self._lengths) if row is None else [self._lengths[row]]
+            if self._few_shapes:
+                return self._pass_of_few_shapes(starts, chains, trees)
+            tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
+            if longest > 1 and self._needs_pieces(chains, tree_width):
+                rows = range(len(chains)) if row is None else [row]
+                for each, chain, start in zip(rows, chains, starts, strict=True):
+                    self._prefill(each, chain[:-1], start)
+                starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
+                chains, longest = [chain[-1:] for chain in chains], 1
+            kept = 1
+            if self._chains_only:
+                chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
+            if kept > tree_width and len(set(starts)) == 1 and (longest == 1 or len(set(map(len, chains))) == 1):
+                self._cache.write = Write(starts[0], starts[0] + len(chains[0]), row=row)
+                return self._continue(chains, starts[0], kept)
+            columns = lay_out(starts, chains, trees, facts=self._facts)
+            columns.write.row = row
+            return self._score(columns)
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+        self,
+        chains: Sequence[Sequence[int]],
+        trees: Sequence[DraftTree],
+        layers: Sequence[int] = (),
+        row: int | None = None,
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        check_rows(len(self._lengths), chains, trees)
-        self._chains = chains
-        if not self._reads_apart(chains):
-            return self._pass_with_states(chains, trees, layers)
-        with self._apart(chains, trees):
-            parts = enumerate(zip(chains, trees, strict=True))
-            found = [self._pass_with_states([chain], [tree], layers, row) for row, (chain, tree) in parts]
-            states = [each[0] for _, each in found if each is not None]
-            return padded([logits[0] for logits, _ in found]), states if len(states) == len(chains) else None
+        """See `Session`; `row` as in `score`."""
+        if row is None and len(chains) > 1 and self._reads_apart(chains):
+            check_rows(len(self._lengths), chains, trees)
+            self._chains = chains
+            with self._apart(chains, trees):
+                parts = enumerate(zip(chains, trees, strict=True))
+                passes = [self.score_with_states([chain], [tree], layers, place) for place, (chain, tree) in parts]
+                held = [each[0] for _, each in passes if each is not None]
+                return padded([logits[0] for logits, _ in passes]), held if len(held) == len(chains) else None
+        with hidden_states(self._model, layers) as kept:
+            logits = self.score(chains, trees, row)
+        states = kept.of_pass()
+        if states is None:
+            return logits, None
+        found = list[dict[int, torch.Tensor]]()
+        for place, (chain, tree) in enumerate(zip(chains, trees, strict=True)):
+            found.append({})
+            for layer, each in states.items():
+                root = 0 if self._few_shapes else each.shape[1] - logits.shape[1]
+                found[place][layer] = each[place, max(0, root + 1 - len(chain)) : root + 1 + len(tree.tokens)]
+        return logits, found
 
     def _reads_apart(self, chains: Sequence[Sequence[int]]) -> bool:
         """Whether each row reads its prompt in a pass of its own, for the bits that it has alone."""
@@ -151,33 +191,6 @@ class TreeSession(ABC):
         finally:
             self._cache.write = Write(stop=used)
 
-    def _pass(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None
-    ) -> torch.Tensor:
-        """`score` in one pass, of all rows or of one; long prompts are read in several."""
-        model, configs = self._model, self._facts.configs
-        with inference_mode(True), _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
-            starts = list(self._lengths) if row is None else [self._lengths[row]]
-            if self._few_shapes:
-                return self._pass_of_few_shapes(starts, chains, trees)
-            tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, chains))
-            if longest > 1 and self._needs_pieces(chains, tree_width):
-                for of_chain, chain, start in zip(
-                    range(len(chains)) if row is None else [row], chains, starts, strict=True
-                ):
-                    self._prefill(of_chain, chain[:-1], start)
-                starts = [start + len(chain) - 1 for start, chain in zip(starts, chains, strict=True)]
-                chains, longest = [chain[-1:] for chain in chains], 1
-            kept = 1
-            if self._chains_only:
-                chains, kept = [[*chains[0], *only_chain(trees[0])]], 1 + tree_width
-            if kept > tree_width and len(set(starts)) == 1 and (longest == 1 or len(set(map(len, chains))) == 1):
-                self._cache.write = Write(starts[0], starts[0] + len(chains[0]), row=row)
-                return self._continue(chains, starts[0], kept)
-            columns = lay_out(starts, chains, trees, facts=self._facts)
-            columns.write.row = row
-            return self._score(columns)
-
     def _pass_of_few_shapes(
         self, starts: list[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]
     ) -> torch.Tensor:
@@ -189,27 +202,6 @@ class TreeSession(ABC):
             self._read([chain[:-1] for chain in chains], starts)
             starts, chains = [end - 1 for end in ends], [chain[-1:] for chain in chains]
         return self._score(lay_out(starts, chains, trees, nodes, self._attended, self._facts))[:, :width]
-
-    def _pass_with_states(
-        self,
-        chains: Sequence[Sequence[int]],
-        trees: Sequence[DraftTree],
-        layers: Sequence[int],
-        row: int | None = None,
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        """`score_with_states` in one pass, of all rows or of one."""
-        with hidden_states(self._model, layers) as kept:
-            logits = self._pass(chains, trees, row)
-        states = kept.of_pass()
-        if states is None:
-            return logits, None
-        found = list[dict[int, torch.Tensor]]()
-        for place, (chain, tree) in enumerate(zip(chains, trees, strict=True)):
-            found.append({})
-            for layer, each in states.items():
-                root = 0 if self._few_shapes else each.shape[1] - logits.shape[1]
-                found[place][layer] = each[place, max(0, root + 1 - len(chain)) : root + 1 + len(tree.tokens)]
-        return logits, found
 
     @in_inference_mode
     def prefill(self, chains: Sequence[Sequence[int]]) -> None:
@@ -350,7 +342,7 @@ class CausalSession(TreeSession):
         return self._is_on_cpu and self._facts.zero.dtype == torch.bfloat16
 
     def _reads_apart(self, chains: Sequence[Sequence[int]]) -> bool:
-        if len(chains) == 1 or max(map(len, chains)) == 1 or self._few_shapes:
+        if max(map(len, chains)) == 1 or self._few_shapes:
             return False
         return self._is_exact and self._target.linears.attends
 
