@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 METHODS = ("generate", "lookup", "plain", "copyspec")
 LOOKUP_TOKENS = 10
 WARM_UP_TOKENS = 4
+STATIC = {
+    "default": None,
+    "never": copyspec.StaticOptions(use="never"),
+    "masks": copyspec.StaticOptions(use="always"),
+    "tree": copyspec.StaticOptions(use="always", attention="tree"),
+}
+"""Static passes of copyspec's methods, with masks or with tree attention."""
 
 
 @dataclass(slots=True)
@@ -62,8 +69,6 @@ class Bench:
 
     def __init__(self, engine: Engine, setting: Setting) -> None:
         self._engine, self._setting = engine, setting
-        self._passes = 0
-        engine.model.register_forward_hook(self._count)
 
     def run(self, method: str, cases: Sequence[Case], max_new_tokens: int | None = None) -> Run:
         """Decode the cases as one batch with `method`."""
@@ -75,11 +80,9 @@ class Bench:
             decode = lambda: self._theirs(ids, limit, extra)  # noqa: E731
         else:
             decode = lambda: self._ours(cases, limit, drafts=method == "copyspec")  # noqa: E731
-        self._passes = 0
         wall, cpu = perf_counter(), process_time()
         run = decode()
         run.seconds, run.cpu_seconds = perf_counter() - wall, process_time() - cpu
-        run.passes = self._passes
         return run
 
     def _ours(self, cases: Sequence[Case], limit: int, *, drafts: bool) -> Run:
@@ -98,26 +101,30 @@ class Bench:
             "verifying": stats.verify_seconds,
             "elsewhere": stats.other_seconds,
         }
-        return Run([list(result.token_ids) for result in results], parts=parts)
+        return Run([list(result.token_ids) for result in results], passes=stats.num_calls, parts=parts)
 
     def _theirs(self, prompts: Sequence[list[int]], limit: int, extra: Mapping[str, object]) -> Run:
         model = self._engine.model
         pad = cast("int", model.generation_config.pad_token_id)
         width = max(map(len, prompts))
+        padded = [[pad] * (width - len(prompt)) + prompt for prompt in prompts]
+        seen = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         generate = cast("Callable[..., torch.Tensor]", model.generate)
-        tokens = generate(
-            torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts]),
-            attention_mask=torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]),
-            max_new_tokens=limit,
-            do_sample=False,
-            **extra,
-        )
+        passes: list[None] = []
+        hook = model.register_forward_hook(lambda *_: passes.append(None))
+        try:
+            tokens = generate(
+                torch.tensor(padded, device=model.device),
+                attention_mask=torch.tensor(seen, device=model.device),
+                max_new_tokens=limit,
+                do_sample=False,
+                **extra,
+            )
+        finally:
+            hook.remove()  # copyspec's static passes refuse hooks, which a replay would not run
         end = model.generation_config.eos_token_id
         ends = set(end) if isinstance(end, list) else {end}
-        return Run([until_end(row, ends) for row in tokens[:, width:].tolist()])
-
-    def _count(self, *_: object) -> None:
-        self._passes += 1
+        return Run([until_end(row, ends) for row in tokens[:, width:].tolist()], passes=len(passes))
 
 
 def measure(bench: Bench, cases: Sequence[Case], methods: Sequence[str], repeats: int) -> dict[str, Any]:
@@ -176,6 +183,7 @@ def main() -> int:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--static", choices=("default", "never", "masks", "tree"), default="default")
     parser.add_argument(
         "--json", type=Path, help="results file, written after every prompt; an existing one is resumed"
     )
@@ -194,6 +202,8 @@ def main() -> int:
     torch.set_num_threads(given.threads)
     setting = Setting(given.max_new_tokens, given.threads, given.batch)
     head = {"model": given.model, "dtype": given.dtype, **asdict(setting), "repeats": given.repeats}
+    if given.static != "default":
+        head["static"] = given.static
     report: dict[str, Any] = {"command": " ".join(["python -m benchmarks.real", *sys.argv[1:]]), **head, "runs": []}
     if given.json is not None and given.json.exists():
         before = json.loads(given.json.read_text(encoding="utf-8"))
@@ -201,7 +211,9 @@ def main() -> int:
             parser.error(f"{given.json} holds a run with other settings; remove it, or name another file")
         report["runs"] = before["runs"]
     report |= {"machine": machine(), "torch": torch.__version__}
-    engine = copyspec.load(given.model, dtype=given.dtype)
+    if torch.cuda.is_available():
+        report["gpu"] = torch.cuda.get_device_name()
+    engine = copyspec.load(given.model, dtype=given.dtype, static=STATIC[given.static])
     bench = Bench(engine, setting)
     cases = read_cases(
         given.transcripts, engine, tasks=given.tasks, per_task=given.per_task, max_prompt=given.max_prompt

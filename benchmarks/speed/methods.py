@@ -99,7 +99,7 @@ class Methods:
         costs = CostModel()
 
         def method(cases: Sequence[Case], limits: Limits) -> Run:
-            requests = [_request(case, limits, partial(drafter, case, limits.eos_token_ids)) for case in cases]
+            requests = [make_request(case, limits, partial(drafter, case, limits.eos_token_ids)) for case in cases]
             return self._timed(cases, lambda: self._decoded(requests, nodes, costs))
 
         return method
@@ -130,9 +130,9 @@ class Methods:
 
     def _own(self, name: str, cases: Sequence[Case], limits: Limits) -> Run:
         if name == "plain":
-            return self._decoded([_request(case, limits, None) for case in cases], 0, self._costs[name])
+            return self._decoded([make_request(case, limits, None) for case in cases], 0, self._costs[name])
         drafters = [partial(create, case.sources, limits.eos_token_ids, ngrams=case.ngrams) for case in cases]
-        requests = [_request(case, limits, make) for case, make in zip(cases, drafters, strict=True)]
+        requests = [make_request(case, limits, make) for case, make in zip(cases, drafters, strict=True)]
         return self._decoded(requests, limits.draft_nodes, self._costs[name])
 
     def _decoded(self, requests: Sequence[Request], nodes: int, costs: CostModel) -> Run:
@@ -207,7 +207,7 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _request(case: Case, limits: Limits, drafter: Callable[[], Drafter] | None) -> Request:
+def make_request(case: Case, limits: Limits, drafter: Callable[[], Drafter] | None) -> Request:
     return Request(
         prompt=case.prompt,
         max_new_tokens=limits.max_new_tokens,

@@ -84,10 +84,14 @@ class Model:
         return self.tokenizer is None
 
 
-def load_model(name: str, device: str, dtype: torch.dtype) -> Model:
-    """Load `default`, a folder, or `shape:NAME`, in eval mode. Raises ValueError that lists the valid names."""
+def load_model(name: str, device: str, dtype: torch.dtype, *, vocab_size: int = 0) -> Model:
+    """Load `default`, a folder, or `shape:NAME`, in eval mode. Raises ValueError that lists the valid names.
+
+    `vocab_size`: shapes with a smaller vocabulary are given this one.
+    """
     if name.startswith(SHAPE_PREFIX):
-        return Model(name, _shape(name.removeprefix(SHAPE_PREFIX), device, dtype), None, frozenset())
+        model = _shape(name.removeprefix(SHAPE_PREFIX), device, dtype, vocab_size)
+        return Model(name, model, None, frozenset())
     folder = Path(named(name))
     if not (folder / "config.json").is_file():
         raise ValueError(f"no model in {str(folder)!r}: --model is default, a folder with config.json, or shape:NAME")
@@ -99,10 +103,11 @@ def load_model(name: str, device: str, dtype: torch.dtype) -> Model:
     return Model(name, model, found.tokenizer(), ids)
 
 
-def _shape(name: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
+def _shape(name: str, device: str, dtype: torch.dtype, vocab_size: int) -> PreTrainedModel:
     if name not in SHAPES:
         raise ValueError(f"no shape {name!r}: one of {', '.join(sorted(SHAPES))}")
     sizes = dict(SHAPES[name])
+    sizes["vocab_size"] = max(cast(int, sizes["vocab_size"]), vocab_size)
     config = AutoConfig.for_model(cast(str, sizes.pop("model_type")), **sizes)
     torch.manual_seed(0)
     with torch.device(device):

@@ -145,7 +145,7 @@ def test_models_with_the_kernel_decode_what_generate_does(
         return attended
 
     monkeypatch.setattr(tree_attention, "attend", attend)
-    model = models.tiny(name)
+    model = models.tiny(name).to(DEVICE)
     expected = expected_of(model, (6, 8))
     outputs, _ = run(model, BY_TREE, expected, nodes=7)
     assert outputs == expected and len(calls) > 4
