@@ -25,13 +25,13 @@ class StaticOptions:
     """When and how a model's forward passes use static shapes. Outputs differ by rounding at most; `exact` removes the
     rounding differences between passes of different shapes."""
 
-    use: Literal["auto", "always", "never"] = "never"
-    """`"auto"`: static passes on CUDA devices only. "never" is the default until they were measured on a GPU
-    (docs/gpu.md)."""
+    use: Literal["auto", "always", "never"] = "auto"
+    """`"auto"`: static passes on CUDA devices only, where they take a half or less of the time (docs/gpu.md)."""
 
     attention: Literal["masks", "tree"] = "masks"
     """`"tree"`: this project's own attention, without a mask over the whole context; a Triton kernel on CUDA."""
 
+    fuse: bool = True  # run what is between the products of Llama-like layers in few kernels (not with `compile`)
     graphs: bool | None = None  # capture programs and replay them; None: on CUDA devices
     compile: bool = False  # compile the program with torch.compile: minutes for the first passes, then fewer kernels
     exact: bool = False  # one shape for all passes: half-precision outputs equal those of plain decoding in exact mode

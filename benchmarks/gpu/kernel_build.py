@@ -1,9 +1,8 @@
-"""Compiles the tree-attention kernels for a GPU, which need not be present, and shows their resource usage.
+"""Compiles the kernels of static passes for a GPU, which need not be present, and shows their resource usage.
 
     python -m benchmarks.gpu.kernel_build              # sm_90; needs triton, and no GPU
 
-Columns: queries per program, shared memory, registers and stack per thread (a stack means spilled registers), and
-tensor-core instructions.
+Columns: shared memory, registers and stack per thread (a stack means spilled registers), and tensor-core instructions.
 """
 
 from __future__ import annotations
@@ -17,10 +16,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SIZES = ("1x1", "1x33", "4x33", "7x33", "4x65", "8x129")
-"""Query heads per key/value head, and columns."""
+SIZES = ("1x1", "1x33", "4x33", "7x33", "4x65", "8x129", "layers")
+"""Query heads per key/value head, and columns; the last: see LAYERS."""
+
+LAYERS = "layers"
+"""Where a size stands for tree attention: the kernels between a layer's products, at the sizes of Llama-3-8B."""
 
 POINTERS = {"Q": "*bf16", "K": "*bf16", "V": "*bf16", "OUT": "*bf16", "SINKS": "*bf16", "TREE": "*i64"}
+POINTERS |= dict.fromkeys(
+    ("X", "ADDED", "WEIGHT", "SUM", "GATE", "UP", "COSINES", "SINES", "Q_NORM", "K_NORM", "KEYS", "VALUES", "BUFFER"),
+    "*bf16",
+) | dict.fromkeys(("SLOTS", "SOURCES", "TARGETS"), "*i64")  # fmt: skip
+POINTERS |= {"epsilon": "fp32"}
 POINTERS |= {"ACC": "*fp32", "TOP": "*fp32", "TOTAL": "*fp32", "scale": "fp32", "softcap": "fp32"}
 
 
@@ -28,9 +35,7 @@ class Build(NamedTuple):
     """Resource usage of one kernel at one size."""
 
     kernel: str
-    group: int
-    columns: int
-    rows: int
+    size: str
     shared: int  # bytes per program
     registers: int  # per thread
     stack: int  # bytes per thread
@@ -50,15 +55,28 @@ def build(group: int, columns: int, *, width: int = 128, window: int = 0, capabi
         "KEY_WIDTH": width, "KEY_PADDED": width, "HAS_CAP": False, "UPCAST": False, "PRECISION": "ieee",
         "DEPTH": tree_kernel.DEPTH, "WORDS": tree_kernel.WORDS, "WORD": tree_kernel.WORD,
     }  # fmt: skip
-    combining = common | {"SPLITS": 16, "HAS_SINKS": True}
-    warps = 8 if rows > 64 else 4
+    combining = common | {"LANES": tree_kernel.LANES, "HAS_SINKS": True}
     return [
-        Build(name, group, columns, rows, *_built(kernel, constants, warps, capability))
-        for name, kernel, constants in (
-            ("attend", tree_kernel._attend_split, attending),
-            ("combine", tree_kernel._combine, combining),
+        Build(name, f"{group}x{columns}", *_built(kernel, constants, warps, capability))
+        for name, kernel, constants, warps in (
+            ("attend", tree_kernel._attend_split, attending, tree_kernel.WARPS if rows <= 64 else 8),
+            ("combine", tree_kernel._combine, combining, 4),
         )
     ]
+
+
+def build_layers(*, capability: int = 90) -> list[Build]:
+    """Compile the kernels between the products of a layer, for 33 columns, the norm with and without heads' norms."""
+    from copyspec.targets.static import layer_kernels
+
+    heads = {"HEADS": 32, "KEY_HEADS": 8, "SIZE": 128, "PADDED": 128}
+    kernels: dict[str, tuple[Any, dict[str, Any], int]] = {
+        "norm": (layer_kernels._rms_norm, {"HAS_ADDED": True, "PADDED": 4096}, 8),
+        "heads": (layer_kernels._place_heads, {**heads, "HAS_NORM": True}, 1),
+        "silu": (layer_kernels._silu_times, {"BLOCK": layer_kernels.ELEMENTWISE}, 4),
+        "move": (layer_kernels._move, {"HEADS": 8, "SIZE": 128, "COLUMNS": 64, "FEATURES": 32}, 4),
+    }
+    return [Build(name, LAYERS, *_built(*kernel, capability)) for name, kernel in kernels.items()]
 
 
 def _built(kernel: Any, constants: dict[str, Any], warps: int, capability: int) -> tuple[int, int, int, int]:
@@ -94,19 +112,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--capability", type=int, default=90)
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="GROUPxCOLUMNS")
     options = parser.parse_args(arguments)
-    print(
-        f"{'kernel':8} {'group x columns':>16} {'queries':>8} {'shared':>8} {'registers':>10} {'stack':>6} {'mma':>4}"
-    )
-    spilled = False
+    print(f"{'kernel':8} {'group x columns':>16} {'shared':>8} {'registers':>10} {'stack':>6} {'mma':>4}")
+    builds: list[Build] = []
     for size in options.sizes:
-        group, columns = map(int, size.split("x"))
-        for each in build(group, columns, capability=options.capability):
-            print(
-                f"{each.kernel:8} {size:>16} {each.rows:>8} {each.shared:>8} {each.registers:>10} {each.stack:>6}"
-                f" {each.tensor_instructions:>4}"
-            )
-            spilled = spilled or each.stack > 0
-    return int(spilled)
+        group, columns = (0, 0) if size == LAYERS else map(int, size.split("x"))
+        found = (
+            build(group, columns, capability=options.capability)
+            if group
+            else build_layers(capability=options.capability)
+        )
+        builds += found
+        for each in found:
+            cells = f"{each.shared:>8} {each.registers:>10} {each.stack:>6} {each.tensor_instructions:>4}"
+            print(f"{each.kernel:8} {each.size:>16} {cells}")
+    return int(any(each.stack for each in builds))
 
 
 if __name__ == "__main__":

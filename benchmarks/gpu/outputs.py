@@ -22,6 +22,7 @@ import torch
 
 from benchmarks.gpu.exact_mode import cases
 from benchmarks.speed.methods import LOOKUP_TOKENS, synchronise
+from benchmarks.transcripts import without_cudnn_attention
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -110,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--attention", choices=("masks", "tree"), default="masks")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
+    without_cudnn_attention()
     import copyspec
 
     static = copyspec.StaticOptions(use="always", attention=options.attention)

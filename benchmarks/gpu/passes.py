@@ -25,6 +25,8 @@ from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
 from copyspec.tree import DraftTree
 
+DYNAMIC = StaticOptions(use="never")
+
 
 def tree(nodes: int) -> DraftTree:
     """Make a tree of two chains of `nodes` / 2 each; the accepted tokens are on the second one."""
@@ -70,7 +72,7 @@ def pass_seconds(target: Target, device: torch.device, rows: int, context: int, 
 
 def new_lengths(model: Model, device: torch.device, repeats: int) -> dict[str, float]:
     """G0: dynamic passes: the first one at each new length, and those at lengths that occurred before."""
-    target = wrap(model.model)
+    target = wrap(model.model, static=DYNAMIC)
     fresh, seen = [], []
     for context in (100, 700, 1300):
         rows = Rows(target, 1, context, 16, device)
@@ -108,8 +110,9 @@ def measure(
     found["G0"] = new_lengths(model, device, repeats)
     tell(f"G0 {found['G0']}")
     kinds = {
-        "usual": StaticOptions(),
+        "dynamic": DYNAMIC,
         "static": StaticOptions(use="always", graphs=False),
+        "graph, layers as they are": StaticOptions(use="always", fuse=False),
         "graph": StaticOptions(use="always"),
         "graph, tree attention": StaticOptions(use="always", attention="tree"),
     }

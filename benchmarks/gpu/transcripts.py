@@ -31,7 +31,7 @@ from benchmarks.speed.methods import LOOKUP_TOKENS, Limits, make_request, synchr
 from benchmarks.speed.models import FORCED, load_model
 from benchmarks.speed.prompts import Case, TranscriptOptions, transcript_cases
 from benchmarks.speed.report import surroundings
-from benchmarks.transcripts import ratio, until_end
+from benchmarks.transcripts import ratio, until_end, without_cudnn_attention
 from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.drafters import create
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 LONGEST = 8192  # tokens of a script
 
 STATIC = {
-    "copyspec, no static shapes": StaticOptions(),
+    "copyspec, dynamic": StaticOptions(use="never"),
     "copyspec": StaticOptions(use="always"),
     "copyspec, tree attention": StaticOptions(use="always", attention="tree"),
 }
@@ -167,8 +167,8 @@ def measure(
                 equal[name] += all(good for _, good in each)
         tokens = sum(min(len(case.recorded or ()), limits.max_new_tokens) for case in of_task)
         found[task] = {"prompts": len(of_task), "tokens": tokens}
-        for name, each in seconds.items():
-            total = sum(map(median, each))
+        for name, times in seconds.items():
+            total = sum(map(median, times))
             found[task][name] = {"seconds": total, "ms_per_token": 1e3 * total / tokens, "equal": equal[name]}
         tell(line(task, found[task]))
     return found
@@ -210,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", nargs="*", default=())
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
+    without_cudnn_attention()
     chosen = TranscriptOptions(given.transcripts, given.tokenizer, given.tasks, given.rows, max_prompt_tokens=3000)
     by_set, end = transcript_cases(chosen)
     sets: dict[str, list[Case]] = {}

@@ -26,7 +26,7 @@ import torch
 import copyspec
 from benchmarks.real.cases import TASKS, Case, read_cases
 from benchmarks.real.report import table
-from benchmarks.transcripts import machine, until_end, write_json
+from benchmarks.transcripts import machine, until_end, without_cudnn_attention, write_json
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -191,6 +191,7 @@ def main() -> int:
         "--report", type=Path, nargs="+", help="print the tables of these results files without running anything"
     )
     given = parser.parse_args()
+    without_cudnn_attention()
     if given.report:
         for path in given.report:
             print(table(json.loads(path.read_text(encoding="utf-8"))))

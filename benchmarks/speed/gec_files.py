@@ -27,7 +27,7 @@ import torch
 
 import copyspec
 from benchmarks.speed.throughput import Baselines, Outputs, read_sentences
-from benchmarks.transcripts import machine, ratio, write_json
+from benchmarks.transcripts import machine, ratio, without_cudnn_attention, write_json
 from copyspec import Input
 from copyspec.pipelines import FileOptions, FormatOptions, ModelCorrector, ModelOptions, Outcome, Runner, correct_files
 
@@ -167,6 +167,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    without_cudnn_attention()
     engine = copyspec.load(given.model, dtype=given.dtype)
     engine.threads = given.threads
     report: dict[str, Any] = {

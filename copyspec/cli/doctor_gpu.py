@@ -40,7 +40,7 @@ def gpu_checks(model: str | None, device: str = "cuda") -> Iterator[tuple[str, s
     yield "copy bandwidth", f"{copy / 1e9:.0f} GB/s", True
     dtype = "bfloat16" if device == "cuda" else "float32"
     ways: dict[str, StaticOptions] = {
-        "as they come": StaticOptions(),
+        "dynamic": StaticOptions(use="never"),
         "static": StaticOptions(use="always"),
         "tree attention": StaticOptions(use="always", attention="tree"),
     }

@@ -51,7 +51,8 @@ def _shaped(target: CausalTarget | Seq2SeqTarget, static: StaticOptions | None) 
     """Wrap the target so that its passes have static shapes, if the options ask for it."""
     options = static or StaticOptions()
     options.verify()
-    return target if options.use == "never" else StaticTarget(target, options)
+    wanted = options.use == "always" or (options.use == "auto" and target.facts.device.type == "cuda")
+    return StaticTarget(target, options) if wanted else target
 
 
 def _trees(model: PreTrainedModel) -> CausalTarget | Seq2SeqTarget:

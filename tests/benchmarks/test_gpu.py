@@ -19,7 +19,7 @@ def test_passes(tmp_path: Path) -> None:
     model = ["--model", "shape:tiny-llama", "--dtype", "float32", "--repeats", "1", "--context", "40", "--long", "80"]
     assert passes.main([*CPU, *model, "--json", str(file)]) == 0
     found = json.loads(file.read_text())
-    assert {"G0", "usual", "static", "graph", "graph, tree attention", "G7"} <= set(found)
+    assert {"G0", "dynamic", "static", "graph", "graph, tree attention", "G7"} <= set(found)
     assert found["graph"]["G1_share_of_copy"] > 0 and found["G0"]["ratio"] > 0
 
 

@@ -21,7 +21,7 @@ from tests.helpers import models
 from tests.targets.static.test_static_equal import LENGTHS, expected_of, run
 from tests.targets.test_tree import Rows
 
-EAGER = StaticOptions()
+EAGER = StaticOptions(use="never")
 TREE = DraftTree([20, 21, 22, 23], [-1, 0, -1, 2], [0.5] * 4, [None] * 4)
 
 

@@ -85,9 +85,12 @@ def is_unchanged(part: nn.Module) -> bool:
 def fused_attention(attention: nn.Module) -> FusedAttention | None:
     """PyTorch's fused attention as the module calls it; None if it uses another implementation."""
     chosen = object.__getattribute__(attention.config, "_attn_implementation_internal")  # read in every layer's pass
-    if chosen not in ("sdpa", GROUPED):
-        return None
-    call = ALL_ATTENTION_FUNCTIONS[chosen]
+    return attention_of(attention) if chosen in ("sdpa", GROUPED) else None
+
+
+def attention_of(attention: nn.Module) -> FusedAttention:
+    """The attention that the module calls. It must be one of transformers' registry, which "eager" is not."""
+    call = ALL_ATTENTION_FUNCTIONS[object.__getattribute__(attention.config, "_attn_implementation_internal")]
 
     def attend(
         queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float

@@ -92,6 +92,27 @@ class KeyValues:
             buffer[:, list(targets), :, :used] = rows
 
 
+def move(
+    buffer: torch.Tensor,
+    sources: torch.Tensor,
+    targets: torch.Tensor,
+    row_index: torch.Tensor,
+    *,
+    by_kernel: bool = False,
+) -> None:
+    """Copy slots `sources` of a buffer, [planes, B, H, S, D], to slots `targets`, [B, Q] each; all reads precede the
+    writes.
+
+    `row_index` [B, 1]: 0 .. B - 1, made before a capture. `by_kernel`: use Triton's, which reads only what moves.
+    """
+    if by_kernel:
+        from copyspec.targets.static import layer_kernels
+
+        layer_kernels.move(buffer, sources, targets)
+        return
+    buffer[:, row_index, :, targets] = buffer[:, row_index, :, sources]
+
+
 class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One layer's keys and values as one program sees them. All slots are returned; masks hide the unused ones."""
 
@@ -101,8 +122,7 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def __init__(self, cache: StaticCache, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._cache = cache
-        self._keys, self._values = keys, values
-        self.keys, self.values = keys, values
+        self.keys, self.values = self.buffers = keys, values
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -113,9 +133,9 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the pass's keys and values, [B, H, Q, D] each; return those of all slots, [B, H, S, D]."""
         rows, slots = self._cache.row_index, self._cache.slots
-        self._keys[rows, :, slots] = key_states.transpose(1, 2)
-        self._values[rows, :, slots] = value_states.transpose(1, 2)
-        return self._keys, self._values
+        for buffer, written in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[rows, :, slots] = written.transpose(1, 2)
+        return self.buffers
 
     def get_seq_length(self) -> int:
         return 0
@@ -139,16 +159,16 @@ class StaticCache(Cache):
         self.width = width
         self.row_index = torch.arange(rows, device=device).unsqueeze(1)  # [B, 1]
         self.slots = torch.zeros((rows, nodes), dtype=torch.long, device=device)  # [B, Q], slots that a pass writes to
-        self._static_layers = [
+        self.static_layers = [
             StaticLayer(self, key_values.view(keys, rows, width), key_values.view(values, rows, width))
             for keys, values in key_values.layout.planes
         ]
-        super().__init__(layers=list(self._static_layers))
+        super().__init__(layers=list(self.static_layers))
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._static_layers[layer_idx].update(key_states, value_states)
+        return self.static_layers[layer_idx].update(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0

@@ -1,7 +1,9 @@
-"""Tests whether a model works with tree attention: compares a small pass with it to the same pass with masks."""
+"""Tests whether a model works with tree attention, or with fused layers: compares a small pass with them to the same
+pass without."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
+from copyspec.targets.static.fused_layers import fused
 from copyspec.targets.static.packing import pack
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.tree_attention import KINDS, NAME, callers
@@ -17,7 +20,9 @@ from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     from copyspec.targets.causal import CausalTarget
+    from copyspec.targets.facts import ModelFacts
     from copyspec.targets.seq2seq import Seq2SeqTarget
+    from copyspec.targets.static.fused_layers import FusedLayer
 
 TREE = DraftTree([1, 2, 3, 4, 5], [-1, 0, -1, 2, 0], [0.5] * 5, [None] * 5)
 SLOTS = 16
@@ -31,7 +36,7 @@ TOLERANCE_LOW_PRECISION = 0.25
 @in_inference_mode
 def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout) -> str | None:
     """Why the model cannot use tree attention; None if it can."""
-    model, facts, name = target.model, target.facts, type(target.model).__name__
+    facts, name = target.facts, type(target.model).__name__
     if target.is_encoder_decoder:
         return f"{name} reads an encoder's states"
     if facts.positions != "argument":
@@ -39,21 +44,49 @@ def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout)
     if not KINDS.issuperset(facts.kinds):
         return f"{name} has layers of kind {sorted(set(facts.kinds) - KINDS)[0]!r}"
     key_values = KeyValues(layout, 1, SLOTS)
-    nodes, enter = 1 + len(TREE), enter_causal(model, facts)
-    found: list[torch.Tensor] = []
-    for by_tree in (True, False):
-        program = StaticProgram(enter, model, facts, key_values, (1, nodes, SLOTS), tree_attention=by_tree)
-        packed = np.zeros((program.fields(), 1, nodes), np.int64)
-        pack(packed, [0], [[0]], [TREE], [[]], SLOTS - 1)
-        with masked_attention(model, facts.configs, NAME if by_tree else facts.attention), callers() as layers:
-            try:
-                found.append(program(torch.from_numpy(packed).to(facts.device)).double())
-            except Exception as error:  # from a layer that does not understand the mask
-                return f"{name} takes no tree mask ({type(error).__name__}: {error})".splitlines()[0]
-        if by_tree and len(layers) != len(layout.planes):
-            return f"{name} asks for attention in {len(layers)} of {len(layout.planes)} layers"
-    by_tree_mask, by_mask = found
-    limit = TOLERANCE.get(facts.zero.dtype, TOLERANCE_LOW_PRECISION)
-    if not bool(((by_tree_mask - by_mask).abs().amax() <= limit * by_mask.std()).item()):
+    with callers() as layers:
+        try:
+            by_tree_mask = _logits(target, key_values, NAME)
+        except Exception as error:  # from a layer that does not understand the mask
+            return f"{name} takes no tree mask ({type(error).__name__}: {error})".splitlines()[0]
+    if len(layers) != len(layout.planes):
+        return f"{name} asks for attention in {len(layers)} of {len(layout.planes)} layers"
+    if not _is_close(by_tree_mask, _logits(target, key_values, facts.attention), facts):
         return f"{name} scores otherwise with tree attention"
     return None
+
+
+@in_inference_mode
+def fusing_refusal(
+    target: CausalTarget | Seq2SeqTarget, layout: CacheLayout, attention: str | None, layers: Sequence[FusedLayer]
+) -> str | None:
+    """Why the model cannot use `layers`; None if it can. `attention`: the name of its implementation."""
+    key_values, name = KeyValues(layout, 1, SLOTS), type(target.model).__name__
+    expected = _logits(target, key_values, attention)
+    try:
+        found = _logits(target, key_values, attention, layers)
+    except Exception as error:  # from sizes that the kernels do not take, or a compiler that is missing
+        return f"the kernels do not run on {name} ({type(error).__name__}: {error})".splitlines()[0]
+    return None if _is_close(found, expected, target.facts) else f"{name} scores otherwise with fused layers"
+
+
+def _logits(
+    target: CausalTarget | Seq2SeqTarget,
+    key_values: KeyValues,
+    attention: str | None,
+    layers: Sequence[FusedLayer] = (),
+) -> torch.Tensor:
+    """Logits of TREE, [1, nodes, V]."""
+    model, facts, nodes = target.model, target.facts, 1 + len(TREE)
+    program = StaticProgram(
+        enter_causal(model, facts), model, facts, key_values, (1, nodes, SLOTS), tree_attention=attention == NAME
+    )
+    packed = np.zeros((program.fields(), 1, nodes), np.int64)
+    pack(packed, [0], [[0]], [TREE], [[]], SLOTS - 1)
+    with masked_attention(model, facts.configs, attention), fused(layers):
+        return program(torch.from_numpy(packed).to(facts.device)).double()
+
+
+def _is_close(found: torch.Tensor, expected: torch.Tensor, facts: ModelFacts) -> bool:
+    limit = TOLERANCE.get(facts.zero.dtype, TOLERANCE_LOW_PRECISION)
+    return bool(((found - expected).abs().amax() <= limit * expected.std()).item())

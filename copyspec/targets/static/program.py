@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from copyspec.targets.hooks.positions import positions_from_outside
-from copyspec.targets.static.buffers import KeyValues, StaticCache
+from copyspec.targets.static.buffers import KeyValues, StaticCache, move
 from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions
 from copyspec.targets.static.packing import FIELDS, words
 from copyspec.targets.static.tree_attention import tree_masks
@@ -42,8 +43,10 @@ class StaticProgram:
         size: tuple[int, int, int],
         *,
         tree_attention: bool = False,
+        compiled: bool = False,
     ) -> None:
-        """`size`: rows, nodes, width. `tree_attention`: pass tree masks instead of additive ones."""
+        """`size`: rows, nodes, width. `tree_attention`: pass tree masks instead of additive ones. `compiled`:
+        torch.compile will trace this program."""
         rows, nodes, width = size
         device = key_values.layout.device
         self._enter, self._model, self._facts = enter, model, facts
@@ -53,6 +56,7 @@ class StaticProgram:
         self._slots = torch.arange(width, device=device)
         self._words = words(nodes)
         self._tree_attention = tree_attention
+        self._by_kernel = not compiled and device.type == "cuda" and find_spec("triton") is not None
 
     def fields(self) -> int:
         """Number of fields of the packed array, [fields, rows, nodes]."""
@@ -64,7 +68,7 @@ class StaticProgram:
         inputs = PassInputs(tokens, depths, lengths[:, :1], sources, targets, tuple(bits))
         cache = self._cache
         for buffer in self._moved:  # moves the keys and values of nodes accepted in the previous pass
-            buffer[:, cache.row_index, :, targets] = buffer[:, cache.row_index, :, sources]
+            move(buffer, sources, targets, cache.row_index, by_kernel=self._by_kernel)
         torch.add(inputs.lengths, self._columns, out=cache.slots)
         positions = inputs.lengths + depths
         if self._tree_attention:

@@ -22,7 +22,8 @@ from copyspec.targets.static import tree_attention
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.encoder_decoder import enter_encoder_decoder
-from copyspec.targets.static.probe import attention_refusal
+from copyspec.targets.static.fused_layers import FusedLayer, fused, fused_layers
+from copyspec.targets.static.probe import attention_refusal, fusing_refusal
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import refusal
 from copyspec.targets.static.running import ProgramRunner, Size
@@ -56,6 +57,8 @@ class StaticTarget:
         self._refused: str | None = None
         self.by_length = False
         self._attends: bool | None = None  # whether tree attention works; None: not tried yet
+        self._fuses: bool | None = None  # the same for fused layers
+        self._fused: Sequence[FusedLayer] = ()
         self._sessions: WeakSet[Session] = WeakSet()
         self._lock = at_rest(threading.RLock())
 
@@ -101,8 +104,6 @@ class StaticTarget:
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
         """Open a static session or one of the inner target. All sessions open at the same time are of one kind, so that
         they can join."""
-        if not self._is_wanted():
-            return self.inner.open(prompts, new_tokens)
         if self.model.training:
             raise training_error(self.model)
         with self._lock:
@@ -150,28 +151,35 @@ class StaticTarget:
             enter = enter_encoder_decoder(model, arena.cross, arena.cross_mask)
 
         def make(size: Size) -> StaticProgram:
-            return StaticProgram(enter, model, facts, arena.key_values, size, tree_attention=self.by_length)
+            return StaticProgram(
+                enter,
+                model,
+                facts,
+                arena.key_values,
+                size,
+                tree_attention=self.by_length,
+                compiled=self.options.compile,
+            )
 
         return ProgramRunner(make, facts.device, self.options, self._entered)
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
         with ExitStack() as stack:
-            wanted = tree_attention.NAME if self.by_length else self.facts.attention
-            stack.enter_context(masked_attention(self.model, self.facts.configs, wanted))
+            stack.enter_context(masked_attention(self.model, self.facts.configs, self._attention()))
+            stack.enter_context(fused(self._fused))
             stack.enter_context(without_cudnn_attention(self.facts.device))
             yield
 
-    def _is_wanted(self) -> bool:
-        use = self.options.use
-        return use == "always" or (use == "auto" and self.device.type == "cuda")
+    def _attention(self) -> str | None:
+        return tree_attention.NAME if self.by_length else self.facts.attention
 
     def _check_weights(self) -> None:
         """Drop captured programs and buffers if the addresses of the weights, which programs hold, have changed."""
         weights = tuple(parameter.data_ptr() for parameter in self.model.parameters())
         if weights != self._weights:
             self.arenas.clear()
-            self._weights, self._layout, self._attends = weights, None, None
+            self._weights, self._layout, self._attends, self._fuses = weights, None, None, None
 
     def _failure(self, attention: Literal["masks", "tree"]) -> str | None:
         """Why static passes do not match `generate`; None if they do, or are known to."""
@@ -197,3 +205,16 @@ class StaticTarget:
                 logger.warning("%s; its attention takes masks", why)
             self._attends = why is None
         self.by_length = bool(self._attends)
+        self._fused = self._fusible() if reason is None else ()
+
+    def _fusible(self) -> Sequence[FusedLayer]:
+        """The layers that run with few kernels: those of models of Llama's kind whose scores stay the same."""
+        if not self.options.fuse or self.options.compile or self._fuses is False:
+            return ()
+        layers = fused_layers(self.model, self.device)
+        if layers and self._fuses is None:
+            why = fusing_refusal(self.inner, self.layout(), self._attention(), layers)
+            if why is not None:
+                logger.warning("%s; its layers run as they are", why)
+            self._fuses = why is None
+        return layers if self._fuses else ()

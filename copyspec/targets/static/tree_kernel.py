@@ -17,6 +17,8 @@ SPLIT = 256
 """Slots per program: 256 programs at 8,000 tokens and 8 key heads; partial results take a quarter of the keys' size."""
 
 BLOCK = 32  # slots processed at a time: 64 exceed the registers of sm_90
+LANES = 16  # queries whose splits one program of `_combine` merges
+WARPS, STAGES = 4, 2  # of a program of up to 64 queries; blocks that are loaded ahead
 MAX_ROWS = 128  # maximum queries per program, as many as 8 warps hold accumulators for
 
 DEPTH, LENGTH, WORDS = 0, 1, 4  # fields of a tree mask, see `tree_attention`
@@ -134,24 +136,24 @@ def _attend_split(
 
 @triton.jit
 def _combine(
-    ACC, TOP, TOTAL, OUT, TREE, SINKS, sob, soh, son, stb, stf,
+    ACC, TOP, TOTAL, OUT, TREE, SINKS, splits, sob, soh, son, stb, stf,
     NODES: tl.constexpr, GROUP: tl.constexpr, VALUE_WIDTH: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    ROWS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr,
+    ROWS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
     WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
     batch, tile_of_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     head, tile = tile_of_head // TILES, tile_of_head % TILES
-    lane, feature = tl.arange(0, ROWS), tl.arange(0, VALUE_PADDED)
+    lane, feature = tl.program_id(2) * LANES + tl.arange(0, LANES), tl.arange(0, VALUE_PADDED)
     row = tile * ROWS + lane
     node, member = row % NODES, row // NODES
     real = row < NODES * GROUP
     length = tl.load(TREE + batch * stb + LENGTH * stf)
-    top = tl.full([ROWS], LOWEST, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
+    top = tl.full([LANES], LOWEST, tl.float32)
+    total = tl.zeros([LANES], tl.float32)
+    acc = tl.zeros([LANES, VALUE_PADDED], tl.float32)
     first, last = _first_slot(length, WINDOW, BLOCK) // SPLIT, (length + NODES + SPLIT - 1) // SPLIT
     for split in range(first, last):
-        base = ((batch * tl.num_programs(1) + tile_of_head) * SPLITS + split).to(tl.int64) * ROWS
+        base = ((batch * tl.num_programs(1) + tile_of_head) * splits + split).to(tl.int64) * ROWS
         other = tl.load(TOP + base + lane)
         high = tl.maximum(top, other)
         mine, theirs = tl.exp(top - high), tl.exp(other - high)
@@ -202,16 +204,16 @@ def attend(
     sizes = {
         "NODES": nodes, "GROUP": group, "VALUE_WIDTH": value_width, "VALUE_PADDED": padded[1], "ROWS": rows,
         "TILES": tiles, "BLOCK": BLOCK, "SPLIT": SPLIT, "WINDOW": tree.shape[1] - 1, "LENGTH": LENGTH,
-        "num_warps": 8 if rows > 64 else 4,
     }  # fmt: skip
     strides = (*query.stride()[:3], *keys.stride()[:3], *values.stride()[:3], tree.stride(0), *tree.stride()[2:])
     _attend_split[(*grid, splits)](
         query, keys, values, tree, acc, top, total, scale, softcap or 0.0, *strides,
         KEY_WIDTH=key_width, KEY_PADDED=padded[0], HAS_CAP=softcap is not None, UPCAST=not query.is_cuda,
-        PRECISION="ieee", DEPTH=DEPTH, WORDS=WORDS, WORD=WORD, num_stages=2, **sizes,
+        PRECISION="ieee", DEPTH=DEPTH, WORDS=WORDS, WORD=WORD, num_stages=STAGES,
+        num_warps=WARPS if rows <= 64 else 8, **sizes,
     )  # fmt: skip
-    _combine[grid](
-        acc, top, total, out, tree, top if sinks is None else sinks, out.stride(0), out.stride(2), out.stride(1),
-        tree.stride(0), tree.stride(3), SPLITS=splits, HAS_SINKS=sinks is not None, **sizes,
+    _combine[(*grid, triton.cdiv(rows, LANES))](
+        acc, top, total, out, tree, top if sinks is None else sinks, splits, out.stride(0), out.stride(2),
+        out.stride(1), tree.stride(0), tree.stride(3), LANES=LANES, HAS_SINKS=sinks is not None, num_warps=4, **sizes,
     )  # fmt: skip
     return out.to(query.dtype)

@@ -16,7 +16,7 @@ from tests.targets.static.test_static_equal import LENGTHS, NOT_CAPTURED, NOT_ST
 pytestmark = pytest.mark.gpu
 
 WAYS = {
-    "dynamic": StaticOptions(),
+    "dynamic": StaticOptions(use="never"),
     "graphs": StaticOptions(use="always"),
     "tree attention": StaticOptions(use="always", attention="tree"),
     "exact": StaticOptions(use="always", exact=True),

@@ -61,12 +61,17 @@ CASES = {
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.fixture(scope="module")
-def kernel() -> ModuleType:
-    """The kernel's module: interpreted, or compiled if there is a GPU."""
+def require_kernels() -> None:
+    """Skip a test where Triton's kernels are neither compiled, on a GPU, nor interpreted."""
     pytest.importorskip("triton")
     if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("TRITON_INTERPRET=1 interprets kernels on a CPU")
+
+
+@pytest.fixture(scope="module")
+def kernel() -> ModuleType:
+    """The kernel's module: interpreted, or compiled if there is a GPU."""
+    require_kernels()
     from copyspec.targets.static import tree_kernel
 
     return tree_kernel

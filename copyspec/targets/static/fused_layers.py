@@ -1,0 +1,195 @@
+"""Decoder layers of Llama's kind in static passes, with what is between their products in few kernels.
+
+A layer of transformers launches forty kernels, of which nine are its products and its attention. On a GPU the others
+take a third of a 7B model's pass over a draft tree, though they read little: about two microseconds each. Here they are
+four (`layer_kernels`). Before it is used on a model, a small pass is compared with the model's own (`probe`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from copyspec.targets.hooks.llama_layers import attention_of, is_unchanged, llama_layers
+from copyspec.targets.static.buffers import StaticCache
+
+if TYPE_CHECKING:
+    from copyspec.targets.hooks.llama_layers import LlamaLayer
+
+WIDEST = 1 << 16
+"""Numbers per token up to which one program computes a norm."""
+
+
+class FusedLayer:
+    """One layer. Replaces its forward while `fused` is active."""
+
+    def __init__(self, parts: LlamaLayer) -> None:
+        self.names = vars(parts.layer)
+        """The layer's `__dict__`."""
+        self._parts, self._attention = parts, parts.attention
+        self._forward = MethodType(type(parts.layer).forward, parts.layer)
+        first, second, of_queries, of_keys = parts.norms
+        assert first is not None and second is not None
+        self._norms = first, second
+        self._head_norms = None if of_queries is None or of_keys is None else (of_queries, of_keys)
+        self._epsilon = float(first.variance_epsilon)  # type: ignore[arg-type]
+
+    @staticmethod
+    def fits(parts: LlamaLayer) -> bool:
+        """Whether no part has a hook or another forward that would be skipped, and all have the kernels' sizes."""
+        norms = [norm for norm in parts.norms if norm is not None]
+        inner = (parts.attention, parts.layer.mlp, *parts.linears, *norms)
+        size, dtype = parts.attention.head_dim, parts.linears[0].weight.dtype
+        return (
+            all(is_unchanged(each) for each in (parts.layer, *inner))  # type: ignore[arg-type]
+            and isinstance(size, int)
+            and size % 2 == 0
+            and parts.linears[0].in_features <= WIDEST
+            and len({norm.variance_epsilon for norm in norms}) == 1
+            and all(norm.weight.dtype == dtype and norm.weight.is_contiguous() for norm in norms)  # type: ignore[operator]
+        )
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: object = None,
+        use_cache: bool | None = False,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        **more: Any,
+    ) -> torch.Tensor:
+        """The layer's forward in static passes; any other pass runs its own."""
+        if isinstance(past_key_values, StaticCache) and position_embeddings is not None:
+            return self._run(hidden_states, attention_mask, past_key_values, position_embeddings)
+        theirs: torch.Tensor = self._forward(
+            hidden_states,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            position_embeddings=position_embeddings,
+            **more,
+        )
+        return theirs
+
+    def _run(
+        self,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        cache: StaticCache,
+        angles: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        """The layer's output, [B, Q, D]."""
+        of_queries, of_keys, of_values, output, gate, up, down = self._parts.linears
+        (before_attention, before_mlp), attention = self._norms, self._attention
+        _, normed = rms_norm(hidden, None, before_attention.weight, self._epsilon)  # type: ignore[arg-type]
+        keys, values = cache.static_layers[attention.layer_idx].buffers  # type: ignore[index]
+        queries = place_heads(
+            of_queries(normed),
+            of_keys(normed),
+            of_values(normed),
+            angles,
+            None if self._head_norms is None else tuple(norm.weight for norm in self._head_norms),  # type: ignore[arg-type]
+            self._epsilon,
+            (keys, values),
+            cache.slots,
+        )
+        attended = attention_of(attention)(queries, keys, values, mask, attention.scaling)  # type: ignore[arg-type]
+        attended = output(attended.reshape(*hidden.shape[:2], -1))
+        hidden, normed = rms_norm(hidden, attended, before_mlp.weight, self._epsilon)  # type: ignore[arg-type]
+        result: torch.Tensor = hidden + down(silu_times(gate(normed), up(normed)))
+        return result
+
+
+def fused_layers(model: torch.nn.Module, device: torch.device) -> list[FusedLayer]:
+    """The layers of a model that can be run with few kernels; none if one of them cannot."""
+    if device.type not in ("cuda", "cpu") or (device.type == "cuda" and find_spec("triton") is None):
+        return []  # on a CPU, torch's operators let tests run all but the kernels
+    parts = list(llama_layers(model))
+    return [FusedLayer(each) for each in parts] if all(FusedLayer.fits(each) for each in parts) else []
+
+
+@contextmanager
+def fused(layers: Sequence[FusedLayer]) -> Iterator[None]:
+    """Run these layers with few kernels while the context is active. The caller holds the model's lock; passes of other
+    threads, which have other caches, run the layers' own forward."""
+    try:
+        for layer in layers:
+            layer.names["forward"] = layer.forward
+        yield
+    finally:
+        for layer in layers:
+            layer.names.pop("forward", None)
+
+
+def rms_norm(
+    x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x + added, and that sum divided by its root mean square, times weight. [B, Q, D]; `added` None: x alone."""
+    if x.is_cuda:
+        from copyspec.targets.static import layer_kernels
+
+        found: tuple[torch.Tensor, torch.Tensor] = layer_kernels.rms_norm(x, added, weight, epsilon)
+        return found
+    total = x if added is None else x + added
+    return total, _normed(total, weight, epsilon)
+
+
+def place_heads(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor],
+    norms: tuple[torch.Tensor, torch.Tensor] | None,
+    epsilon: float,
+    cache: tuple[torch.Tensor, torch.Tensor],
+    slots: torch.Tensor,
+) -> torch.Tensor:
+    """Normalise the heads of queries and keys if there are `norms`, turn them by their positions, and write keys and
+    values into the cache.
+
+    `queries` [B, Q, H * D]; `keys` and `values` [B, Q, Hkv * D]; `angles`: cosines and sines [1 or B, Q, D]; `norms`:
+    weights [D] for queries and keys; `cache`: keys and values [B, Hkv, S, D]; `slots` [B, Q]. Returns the queries,
+    [B, H, Q, D].
+    """
+    cosines, sines = (each.contiguous() for each in angles)
+    if queries.is_cuda:
+        from copyspec.targets.static import layer_kernels
+
+        found: torch.Tensor = layer_kernels.place_heads(
+            queries, keys, values, (cosines, sines), norms, epsilon, cache, slots
+        )
+        return found
+    rows, size = torch.arange(len(slots), device=slots.device).unsqueeze(1), cosines.shape[2]
+    by_head = [each.view(*each.shape[:2], -1, size) for each in (queries, keys, values)]
+    for place, weight in enumerate(norms or ()):
+        by_head[place] = _normed(by_head[place], weight, epsilon)
+    cosines, sines = cosines.unsqueeze(2), sines.unsqueeze(2)
+    for place in (0, 1):
+        low, high = by_head[place].chunk(2, dim=3)
+        by_head[place] = by_head[place] * cosines + torch.cat([-high, low], dim=3) * sines
+    for buffer, written in zip(cache, by_head[1:], strict=True):
+        buffer[rows, :, slots] = written
+    return by_head[0].transpose(1, 2)
+
+
+def silu_times(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up, of one shape."""
+    if gate.is_cuda:
+        from copyspec.targets.static import layer_kernels
+
+        found: torch.Tensor = layer_kernels.silu_times(gate, up)
+        return found
+    return torch.nn.functional.silu(gate) * up
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    exact = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + epsilon)
+    return weight * exact.to(x.dtype)

@@ -1,0 +1,149 @@
+"""Layers that static passes run with few kernels: the Triton kernels (interpreted, or compiled if there is a GPU)
+against torch's operators, and whole models against their own layers."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from types import ModuleType
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from copyspec.static_options import StaticOptions
+from copyspec.targets import wrap
+from copyspec.targets.static import buffers, fused_layers
+from copyspec.targets.static.static_target import StaticTarget
+from tests.helpers import models
+from tests.helpers.cpu_graph import CpuGraph
+from tests.targets.static.test_static_equal import LENGTHS, expected_of, run
+from tests.targets.static.test_tree_attention import DEVICE, require_kernels
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
+
+FUSED = ("llama", "mistral", "qwen2", "qwen3")
+OTHERS = ("gemma3_text", "gpt2", "t5", "qwen3_moe")
+TYPES = {"float32": (torch.float32, 2e-6), "bfloat16": (torch.bfloat16, 8e-3 if DEVICE == "cuda" else 3e-2)}
+"""Dtypes, and the largest difference, as a share of the largest number: the last bit, since norms are summed in another
+order. Triton's interpreter truncates in bfloat16 where a GPU rounds."""
+
+
+@pytest.fixture(scope="module")
+def kernels() -> ModuleType:
+    require_kernels()
+    from copyspec.targets.static import layer_kernels
+
+    return layer_kernels
+
+
+def drawn(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.mark.parametrize("width", [32, 80])
+@pytest.mark.parametrize("is_added", [True, False])
+@pytest.mark.parametrize("kind", TYPES)
+def test_norms(kind: str, is_added: bool, width: int, kernels: ModuleType) -> None:
+    dtype, limit = TYPES[kind]
+    x, added, weight = (drawn(*shape, dtype=dtype, seed=n) for n, shape in enumerate([(2, 9, width)] * 2 + [(width,)]))
+    extra = added if is_added else None
+    expected = fused_layers.rms_norm(x, extra, weight, 1e-6)
+    found = kernels.rms_norm(x.to(DEVICE), None if extra is None else extra.to(DEVICE), weight.to(DEVICE), 1e-6)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.cpu() - theirs).abs().max() <= limit * theirs.abs().max()
+
+
+@pytest.mark.parametrize("has_norms", [True, False])
+@pytest.mark.parametrize("shared_angles", [True, False])
+@pytest.mark.parametrize("kind", TYPES)
+def test_heads_are_turned_and_stored(kind: str, shared_angles: bool, has_norms: bool, kernels: ModuleType) -> None:
+    dtype, limit = TYPES[kind]
+    rows, columns, heads, key_heads, size, capacity = 2, 5, 4, 2, 24, 40
+    make = partial(drawn, dtype=dtype)
+    queries, keys, values = (make(rows, columns, n * size, seed=n) for n in (heads, key_heads, key_heads))
+    turn = drawn(1 if shared_angles else rows, columns, size, dtype=torch.float32, seed=9)
+    angles = turn.cos().to(dtype), turn.sin().to(dtype)
+    norms = (make(size, seed=5), make(size, seed=6)) if has_norms else None
+    slots = torch.tensor([[7, 8, 9, 10, 11], [0, 1, 2, 3, 4]])
+    # Views of larger buffers, as in an arena.
+    caches = [make(3, rows + 1, key_heads, capacity, size, seed=7) for _ in range(2)]
+    expected = fused_layers.place_heads(
+        queries, keys, values, angles, norms, 1e-6, (caches[0][1, :rows], caches[0][2, :rows]), slots
+    )
+    ours = caches[1].to(DEVICE)
+    move = partial(torch.Tensor.to, device=DEVICE)
+    found = kernels.place_heads(
+        *map(move, (queries, keys, values)), tuple(map(move, angles)), norms and tuple(map(move, norms)), 1e-6,
+        (ours[1, :rows], ours[2, :rows]), slots.to(DEVICE),
+    )  # fmt: skip
+    assert (found.cpu() - expected).abs().max() <= limit * expected.abs().max()
+    assert (ours.cpu() - caches[0]).abs().max() <= limit * caches[0].abs().max()
+    assert torch.equal(ours.cpu()[0], caches[0][0]) and torch.equal(ours.cpu()[:, rows], caches[0][:, rows])
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_gates(kind: str, kernels: ModuleType) -> None:
+    dtype, limit = TYPES[kind]
+    gate, up = (drawn(2, 9, 100, dtype=dtype, seed=seed) * 3 for seed in (0, 1))
+    expected = fused_layers.silu_times(gate, up)
+    found = kernels.silu_times(gate.to(DEVICE), up.to(DEVICE)).cpu()
+    assert (found - expected).abs().max() <= limit * expected.abs().max()
+
+
+@pytest.mark.parametrize("columns", [1, 33, 129])
+def test_moves(columns: int, kernels: ModuleType) -> None:
+    """Slots that others are read from are overwritten, as when a path off the first chain is kept."""
+    ours, theirs = (drawn(3, 2, 2, 300, 24, dtype=torch.float32) for _ in range(2))
+    count = columns // 3
+    sources, targets = torch.full((2, columns), 299), torch.full((2, columns), 299)
+    sources[:, :count] = torch.arange(5, 5 + 2 * count, 2)
+    targets[:, :count] = torch.arange(4, 4 + count)
+    buffers.move(theirs, sources, targets, torch.arange(2).unsqueeze(1))
+    on_device = ours.to(DEVICE)
+    kernels.move(on_device, sources.to(DEVICE), targets.to(DEVICE))
+    assert torch.equal(on_device.cpu(), theirs)
+
+
+def target_of(model: PreTrainedModel, **options: object) -> StaticTarget:
+    found = wrap(model, static=StaticOptions(use="always", **options))  # type: ignore[arg-type]
+    assert isinstance(found, StaticTarget)
+    found.open([[1, 2, 3]]).close()
+    return found
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("attention", ["masks", "tree"])
+def test_models_decode_what_generate_does(name: str, attention: str) -> None:
+    model = models.tiny(name)
+    assert len(target_of(model, attention=attention)._fused) == 2
+    before = [dict(vars(module)) for module in model.modules()]
+    options = StaticOptions(use="always", attention=attention, new_graph=CpuGraph)  # type: ignore[arg-type]
+    expected = expected_of(model, LENGTHS)
+    assert run(model, options, expected)[0] == expected
+    assert [set(vars(module)) for module in model.modules()] == [set(each) for each in before]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_keep_their_layers(name: str) -> None:
+    assert not target_of(models.tiny(name))._fused
+
+
+def test_what_somebody_replaced_is_run() -> None:
+    model = models.tiny("llama")
+    norm = model.model.layers[1].mlp  # type: ignore[union-attr, index]
+    norm.forward = lambda x: 0 * x  # type: ignore[union-attr, method-assign]
+    assert not target_of(model)._fused
+
+
+def test_it_can_be_turned_off() -> None:
+    assert not target_of(models.tiny("llama"), fuse=False)._fused
+
+
+def test_layers_with_other_scores_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fused_layers, "silu_times", lambda gate, up: gate * up)
+    with caplog.at_level(logging.WARNING, "copyspec"):
+        assert not target_of(models.tiny("llama"))._fused
+    assert "scores otherwise with fused layers; its layers run as they are" in caplog.text
