@@ -184,10 +184,10 @@ class ReplayTarget:
         """Let the next opened row be the first one again."""
         self._opened = 0
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         rows = self._replay.rows(range(self._opened, self._opened + len(prompts)))
         self._opened += len(prompts)
-        return _ReplaySession(self._target.open(prompts, new_tokens), self._replay, rows)
+        return _ReplaySession(self._target.open(prompts, new_tokens, keeps_states=keeps_states), self._replay, rows)
 
 
 class _ReplaySession:

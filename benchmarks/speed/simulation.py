@@ -225,7 +225,7 @@ class _Target:
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         rows = []
         for prompt in prompts:
             found = next(each for each in self._unopened if each[0] == list(prompt))

@@ -150,7 +150,11 @@ class Batch:
 
     def open(self, rows: list[Row]) -> None:
         """Start the batch with `rows`; the next step reads their prompts."""
-        self._session = self._target.open([row.request.prompt for row in rows], max(row.limit for row in rows))
+        prompts, limit = [row.request.prompt for row in rows], max(row.limit for row in rows)
+        if any([row.observes and row.wanted_states() is not None for row in rows]):
+            self._session = self._target.open(prompts, limit, keeps_states=True)
+        else:
+            self._session = self._target.open(prompts, limit)
         self.rows, self._blocks = [*rows], self._target.device.type == "cpu"
         for row in rows:
             row.meter.times, row.meter.before = self._times, replace(self._times)

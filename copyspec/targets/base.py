@@ -103,10 +103,11 @@ class Target(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         """Open a session with one row per prompt (the encoder of encoder-decoder models runs here).
 
-        `new_tokens`: expected number of output tokens, if known; slots are reserved for them.
+        `new_tokens`: expected number of output tokens, if known; slots are reserved for them. `keeps_states`: a drafter
+        will ask for hidden states (`Session.score_with_states`), which not every kind of pass keeps.
         """
         ...
 

@@ -72,7 +72,7 @@ class WrappedModel(ABC):
         return FastLinears(self.model)
 
     @abstractmethod
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         """Open a session with one row per prompt. Raises ValueError for a model in training mode."""
 
     @property
@@ -316,7 +316,7 @@ class CausalTarget(WrappedModel):
     supports_drafts = True
     is_encoder_decoder = False
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         if self.model.training:
             raise training_error(self.model)
         facts = self.facts

@@ -40,7 +40,7 @@ class PlainTarget(WrappedModel):
     def is_encoder_decoder(self) -> bool:
         return bool(self.model.config.is_encoder_decoder)
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         if self.model.training:
             raise training_error(self.model)
         return RowSessions([PlainSession(self, prompt) for prompt in prompts])

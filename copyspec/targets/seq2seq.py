@@ -29,7 +29,7 @@ class Seq2SeqTarget(WrappedModel):
     supports_drafts = True
     is_encoder_decoder = True
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         if self.model.training:
             raise training_error(self.model)
         if self.supports_trees:

@@ -37,7 +37,7 @@ class FakeTarget:
         generator = torch.Generator().manual_seed(hash(tuple(prefix[-self.order :])) % (2**31))
         return self.scale * torch.randn(self.vocab_size, generator=generator)
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> FakeSession:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> FakeSession:
         self.sessions.append(FakeSession(self, len(prompts)))
         return self.sessions[-1]
 

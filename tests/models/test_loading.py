@@ -307,7 +307,7 @@ def test_an_abandoned_stream_blocks_nobody_and_a_closed_one_frees_its_cache() ->
         def __getattr__(self, name: str) -> object:
             return getattr(target, name)
 
-        def open(self, prompts: Any, new_tokens: int = 0) -> Any:
+        def open(self, prompts: Any, new_tokens: int = 0, *, keeps_states: bool = False) -> Any:
             opened.append(open_session(prompts, new_tokens))
             return opened[-1]
 

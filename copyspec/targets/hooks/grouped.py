@@ -50,6 +50,8 @@ def grouped_attention_forward(
     if query.is_cpu and nodes == 1 and attention_mask is not None and attention_mask.shape[2] == nodes:
         is_additive = False  # a mask of the model's own, in the call of plain decoding
     if not is_additive or kwargs.get("softcap") is not None or kwargs.get("position_bias") is not None:
+        if attention_mask is not None and attention_mask.shape[2] > nodes:
+            attention_mask = attention_mask[:, :, :nodes]  # the heads of a group have the same
         attended, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )

@@ -15,7 +15,7 @@ from copyspec.static_options import CapturedGraph, Runner, StaticOptions
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.packing import MOVE_FIELDS
 from copyspec.targets.static.program import StaticProgram
-from copyspec.targets.static.settings import MAX_GRAPHS, WARM_PASSES
+from copyspec.targets.static.settings import MAX_GRAPHS, MAX_LOGITS, WARM_PASSES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,8 +124,15 @@ class ProgramRunner:
             logger.warning("this model's passes cannot be captured (%s); they run operator by operator", _line(error))
             return
         step.graph = graph
-        captured = [size for size, each in self._steps.items() if each.graph is not None]
-        for size in captured[: max(0, len(captured) - MAX_GRAPHS)]:
+        self._drop_graphs()
+
+    def _drop_graphs(self) -> None:
+        """Drop the programs used the longest ago while captured ones are too many or hold too much."""
+        held = [(size, each.logits.nbytes) for size, each in self._steps.items() if each.logits is not None]
+        total = sum(nbytes for _, nbytes in held)
+        while len(held) > 1 and (len(held) > MAX_GRAPHS or total > MAX_LOGITS):
+            size, nbytes = held.pop(0)
+            total -= nbytes
             del self._steps[size]
 
     def _step(self, size: Size) -> _Step:

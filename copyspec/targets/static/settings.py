@@ -11,8 +11,14 @@ MIN_SLOTS = 512
 LOOK_AHEAD = 512
 """Extra slots added when a pass needs more slots, so that the size of the program seldom changes."""
 
-MAX_GRAPHS = 12
-"""Maximum number of captured programs; the least recently used one is dropped."""
+MAX_GRAPHS = 64
+"""Maximum number of captured programs of a set of buffers; the least recently used one is dropped."""
+
+MAX_LOGITS = 1 << 31
+"""Maximum bytes of the logits that these hold, which is what they do not share."""
+
+MOST_READ = 2048
+"""Tokens, padding included, of prompts that are read by a static pass. Longer ones keep a GPU busy in any pass."""
 
 WARM_PASSES = 2
 """Passes of a shape before it is captured, since many shapes occur only once."""

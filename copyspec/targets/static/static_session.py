@@ -22,6 +22,7 @@ from copyspec.targets.static.packing import SlotMove, pack
 from copyspec.targets.static.settings import (
     EXACT_NODES,
     LOOK_AHEAD,
+    MOST_READ,
     NODE_BUCKETS,
     node_bucket,
     row_bucket,
@@ -119,8 +120,11 @@ class StaticSession:
         self._scored = [(start, len(chain)) for start, chain in zip(starts, unread, strict=True)]
         if all(len(chain) == 1 for chain in unread):
             return logits[: len(unread), : 1 + width]
-        firsts = [len(chain) - 1 for chain in unread]
-        return torch.stack([logits[row, first : first + 1 + width] for row, first in enumerate(firsts)])
+        # A row with a smaller tree may end before the others do: what is behind it is not read.
+        last = logits.shape[1] - 1
+        columns = [[min(len(chain) - 1 + node, last) for node in range(1 + width)] for chain in unread]
+        rows = [[row] for row in range(len(unread))]
+        return logits[torch.tensor(rows, device=logits.device), torch.tensor(columns, device=logits.device)]
 
     def score_with_states(
         self, chains: Chains, trees: Sequence[DraftTree], layers: Sequence[int] = ()
@@ -197,6 +201,8 @@ class StaticSession:
             self._encoder.prefill([chain[:1] for chain in chains])  # for cross-attention alone
             self._hold(self._layout_of(self._encoder.contents()), len(starts), 1 + width)
         fresh = [row for row in fresh if len(chains[row]) > 1]
+        if self._reads_in_passes([chains[row] for row in fresh]):
+            fresh = []
         groups = [[row] for row in fresh] if self._target.options.exact else [fresh] if fresh else []
         for rows in groups:
             if self._encoder is not None:
@@ -216,6 +222,13 @@ class StaticSession:
             finally:
                 reader.close()
             self._used = max(self._used, used)
+
+    def _reads_in_passes(self, prompts: Chains) -> bool:
+        """Whether static passes read these prompts, like any other chains. A captured pass starts in a tenth of the
+        time of a dynamic one, and needs no copy."""
+        widest = NODE_BUCKETS[-1]
+        is_short = max(map(len, prompts), default=0) <= widest
+        return is_short and not self._target.options.exact and row_bucket(len(self._lengths)) * widest <= MOST_READ
 
     def _read_piece(self, starts: list[int], chains: list[list[int]]) -> None:
         """Cache as much of the longest chains as a pass holds, and leave at least the last token of each row."""

@@ -55,6 +55,7 @@ class StaticTarget:
         self._layout: CacheLayout | None = None
         self._weights: tuple[int, ...] = ()
         self._refused: str | None = None
+        self._is_dynamic = False  # whether open sessions are dynamic for the sake of a drafter
         self.by_length = False
         self._attends: bool | None = None  # whether tree attention works; None: not tried yet
         self._fuses: bool | None = None  # the same for fused layers
@@ -101,16 +102,17 @@ class StaticTarget:
     def start(self, prompt: Sequence[int]) -> list[int]:
         return self.inner.start(prompt)
 
-    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> Session:
+    def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         """Open a static session or one of the inner target. All sessions open at the same time are of one kind, so that
-        they can join."""
+        they can join: the first decides. One that keeps states is static only if static passes were asked for."""
         if self.model.training:
             raise training_error(self.model)
         with self._lock:
             self._check_weights()
             if not self._sessions:
+                self._is_dynamic = keeps_states and self.options.use == "auto"
                 self._decide(refusal(self.inner) or self._failure("masks"))
-            if self._refused is None:
+            if self._refused is None and not self._is_dynamic:
                 session: Session = StaticSession(self, prompts, new_tokens)
             else:
                 session = self.inner.open(prompts, new_tokens)

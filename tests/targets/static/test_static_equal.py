@@ -18,6 +18,8 @@ from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.static_options import CapturedGraph, StaticOptions
 from copyspec.targets import wrap
+from copyspec.targets.static.static_session import StaticSession
+from copyspec.targets.static.static_target import StaticTarget
 from tests.helpers import models
 from tests.helpers.cpu_graph import CpuGraph
 from tests.helpers.fakes import ScriptedDrafter
@@ -169,3 +171,16 @@ def test_a_capture_refuses_what_waits_for_the_device() -> None:
         int(values[1])
     with pytest.raises(RuntimeError, match="lift_fresh"), CpuGraph().capture():
         values[[0]]
+
+
+def test_sessions_that_keep_states_are_dynamic_unless_static_passes_were_asked_for() -> None:
+    inner = wrap(models.tiny("llama"))
+    for use, kept in (("auto", False), ("always", True)):
+        target = StaticTarget(inner, StaticOptions(use=use))  # type: ignore[arg-type]
+        for states, is_static in ((False, True), (True, kept), (False, True)):
+            session = target.open([[5, 6, 7]], keeps_states=states)
+            joining = target.open([[5, 6]])
+            assert isinstance(session, StaticSession) == isinstance(joining, StaticSession) == is_static
+            session.close()
+            joining.close()
+            del session, joining
