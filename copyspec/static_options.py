@@ -28,8 +28,9 @@ class StaticOptions:
     use: Literal["auto", "always", "never"] = "auto"
     """`"auto"`: static passes on CUDA devices only, where they take a half or less of the time (docs/gpu.md)."""
 
-    attention: Literal["masks", "tree"] = "masks"
-    """`"tree"`: this project's own attention, without a mask over the whole context; a Triton kernel on CUDA."""
+    attention: Literal["auto", "masks", "tree"] = "auto"
+    """`"tree"`: this project's own attention, without a mask over the whole context; a Triton kernel on CUDA. `"auto"`:
+    that on CUDA devices with Triton, but for `exact`."""
 
     fuse: bool = True  # run what is between the products of Llama-like layers in few kernels (not with `compile`)
     graphs: bool | None = None  # capture programs and replay them; None: on CUDA devices
@@ -42,10 +43,10 @@ class StaticOptions:
         """Raise ValueError with the option, its value and the valid values."""
         if self.use not in ("auto", "always", "never"):
             raise ValueError(f'use must be "auto", "always" or "never", got {self.use!r}')
-        if self.attention not in ("masks", "tree"):
-            raise ValueError(f'attention must be "masks" or "tree", got {self.attention!r}')
+        if self.attention not in ("auto", "masks", "tree"):
+            raise ValueError(f'attention must be "auto", "masks" or "tree", got {self.attention!r}')
         given = {name: "True" for name in ("graphs", "compile", "exact") if getattr(self, name)}
-        given |= {"attention": '"tree"'} if self.attention == "tree" else {}
+        given |= {"attention": f'"{self.attention}"'} if self.attention != "auto" else {}
         for name, value in given.items():
             if self.use == "never":
                 raise ValueError(f'{name}={value} needs static passes: give use="auto" or use="always" too')

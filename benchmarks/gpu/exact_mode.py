@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--usual", type=int, default=0, help="number of prompts that are also compared without exact mode"
     )
-    parser.add_argument("--attention", choices=("masks", "tree"), default="masks")
+    parser.add_argument("--attention", choices=("auto", "masks", "tree"), default="auto")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     import copyspec

@@ -59,7 +59,7 @@ def build(group: int, columns: int, *, width: int = 128, window: int = 0, capabi
     return [
         Build(name, f"{group}x{columns}", *_built(kernel, constants, warps, capability))
         for name, kernel, constants, warps in (
-            ("attend", tree_kernel._attend_split, attending, tree_kernel.WARPS if rows <= 64 else 8),
+            ("attend", tree_kernel._attend_split, attending, tree_kernel.WARPS),
             ("combine", tree_kernel._combine, combining, 4),
         )
     ]

@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--attention", choices=("masks", "tree"), default="masks")
+    parser.add_argument("--attention", choices=("auto", "masks", "tree"), default="auto")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     without_cudnn_attention()

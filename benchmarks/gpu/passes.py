@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,6 +23,7 @@ from benchmarks.speed.report import bandwidth
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
+from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import DraftTree
 
 DYNAMIC = StaticOptions(use="never")
@@ -90,17 +91,32 @@ def graph_costs(model: Model, device: torch.device, context: int, attention: Any
     target = wrap(model.model, static=StaticOptions(use="always", attention=attention))
     rows = Rows(target, 1, context, 32, device)
     times = [rows.step() for _ in range(6)]
-    rows.session.close()
     after = torch.cuda.memory_allocated() if device.type == "cuda" else 0
-    return {"capture_s": max(times[1:]) - min(times[1:]), "memory_mb": (after - before) / 2**20}
+    arena = cast(StaticSession, rows.session)._arena
+    assert arena is not None
+    size = arena.size
+    buffers = size.layout.bytes_per_slot() * size.rows * size.capacity
+    rows.session.close()
+    return {
+        "capture_s": max(times[1:]) - min(times[1:]),
+        "buffers_mb": buffers / 2**20,
+        "memory_beyond_mb": (after - before - buffers) / 2**20,
+    }
 
 
 def measure(
-    model: Model, context: int, long: int, repeats: int, *, compiled: bool, tell: Callable[[str], None]
+    model: Model,
+    context: int,
+    long: int,
+    repeats: int,
+    *,
+    compiled: bool,
+    only: Sequence[str] = (),
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Measure G0 to G3 and G7.
 
-    `context` and `long`: tokens before the passes, limited to what the model supports."""
+    `context` and `long`: tokens before the passes, limited to what the model supports. `only`: kinds of passes."""
     device = model.model.device
     most = getattr(model.model.config, "max_position_embeddings", context) - 300
     context, long = min(context, most), min(long, most)
@@ -112,13 +128,15 @@ def measure(
     kinds = {
         "dynamic": DYNAMIC,
         "static": StaticOptions(use="always", graphs=False),
-        "graph, layers as they are": StaticOptions(use="always", fuse=False),
-        "graph": StaticOptions(use="always"),
+        "graph, masks, layers as they are": StaticOptions(use="always", attention="masks", fuse=False),
+        "graph, masks": StaticOptions(use="always", attention="masks"),
         "graph, tree attention": StaticOptions(use="always", attention="tree"),
     }
     if compiled:
         kinds["compiled"] = StaticOptions(use="always", compile=True)
     for name, options in kinds.items():
+        if only and name not in only:
+            continue
         target = wrap(model.model, static=options)
         plain, usual, wide, far = (
             pass_seconds(target, device, 1, length, nodes, repeats) * 1e3
@@ -131,7 +149,7 @@ def measure(
             "G3_long_over_short": far / usual,
         }
         tell(f"{name}: {json.dumps(found[name])}")
-    found["G7"] = graph_costs(model, device, context, "masks")
+    found["G7"] = graph_costs(model, device, context, "auto")
     tell(f"G7 {found['G7']}")
     return found
 
@@ -147,10 +165,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--long", type=int, default=8000)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--only", nargs="+", default=(), metavar="KIND", help="kinds of passes, such as 'graph, masks'")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     model = load_model(options.model, options.device, getattr(torch, options.dtype))
-    found = measure(model, options.context, options.long, options.repeats, compiled=options.compile, tell=print)
+    found = measure(
+        model, options.context, options.long, options.repeats, compiled=options.compile, only=options.only, tell=print
+    )
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0

@@ -48,10 +48,10 @@ LONGEST = 8192  # tokens of a script
 
 STATIC = {
     "copyspec, dynamic": StaticOptions(use="never"),
+    "copyspec, masks": StaticOptions(use="always", attention="masks"),
     "copyspec": StaticOptions(use="always"),
-    "copyspec, tree attention": StaticOptions(use="always", attention="tree"),
 }
-"""Options of the methods with drafts; the first ones of a table are those of plain decoding, too."""
+"""Options of the methods with drafts; plain decoding has the last ones."""
 
 PLAIN = "plain"
 

@@ -37,7 +37,7 @@ WARM_UP_TOKENS = 4
 STATIC = {
     "default": None,
     "never": copyspec.StaticOptions(use="never"),
-    "masks": copyspec.StaticOptions(use="always"),
+    "masks": copyspec.StaticOptions(use="always", attention="masks"),
     "tree": copyspec.StaticOptions(use="always", attention="tree"),
 }
 """Static passes of copyspec's methods, with masks or with tree attention."""

@@ -41,7 +41,7 @@ def gpu_checks(model: str | None, device: str = "cuda") -> Iterator[tuple[str, s
     dtype = "bfloat16" if device == "cuda" else "float32"
     ways: dict[str, StaticOptions] = {
         "dynamic": StaticOptions(use="never"),
-        "static": StaticOptions(use="always"),
+        "static": StaticOptions(use="always", attention="masks"),
         "tree attention": StaticOptions(use="always", attention="tree"),
     }
     for name, static in ways.items():

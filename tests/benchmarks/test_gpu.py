@@ -19,8 +19,8 @@ def test_passes(tmp_path: Path) -> None:
     model = ["--model", "shape:tiny-llama", "--dtype", "float32", "--repeats", "1", "--context", "40", "--long", "80"]
     assert passes.main([*CPU, *model, "--json", str(file)]) == 0
     found = json.loads(file.read_text())
-    assert {"G0", "dynamic", "static", "graph", "graph, tree attention", "G7"} <= set(found)
-    assert found["graph"]["G1_share_of_copy"] > 0 and found["G0"]["ratio"] > 0
+    assert {"G0", "dynamic", "static", "graph, masks", "graph, tree attention", "G7"} <= set(found)
+    assert found["graph, masks"]["G1_share_of_copy"] > 0 and found["G0"]["ratio"] > 0
 
 
 def test_outputs_of_every_way_are_equal(folder: Path, tmp_path: Path) -> None:

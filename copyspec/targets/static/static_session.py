@@ -112,8 +112,8 @@ class StaticSession:
         check_rows(len(self._lengths), chains, trees)
         starts = list(self._lengths)
         unread, width = [list(chain) for chain in chains], max(map(len, trees))
-        if 0 in starts:
-            self._prefill(starts, unread, width)
+        if 0 in starts:  # exact mode reserves as much with drafts as without
+            self._prefill(starts, unread, EXACT_NODES - 1 if self._target.options.exact else width)
         while self._needs_pieces(unread, width):
             self._read_piece(starts, unread)
         logits = self._pass(starts, unread, trees)

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
 
@@ -173,6 +174,12 @@ class StaticTarget:
             stack.enter_context(without_cudnn_attention(self.facts.device))
             yield
 
+    def _wants_tree_attention(self) -> bool:
+        options = self.options
+        if options.attention != "auto":
+            return options.attention == "tree"
+        return self.device.type == "cuda" and not options.exact and find_spec("triton") is not None
+
     def _attention(self) -> str | None:
         return tree_attention.NAME if self.by_length else self.facts.attention
 
@@ -201,7 +208,7 @@ class StaticTarget:
         if reason is not None and reason != self._refused:
             logger.warning("%s; its passes have no static shapes", reason)
         self._refused = reason
-        if reason is None and self.options.attention == "tree" and self._attends is None:
+        if reason is None and self._attends is None and self._wants_tree_attention():
             why = attention_refusal(self.inner, self.layout()) or self._failure("tree")
             if why is not None:
                 logger.warning("%s; its attention takes masks", why)

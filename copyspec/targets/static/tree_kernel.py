@@ -4,7 +4,8 @@
 
 One program handles one row, one key head, up to MAX_ROWS queries of its group (all nodes of all heads in the group
 share its keys) and SPLIT slots; `_combine` merges the splits (Flash-Decoding, Dao et al. 2023). Splits and blocks begin
-at fixed slots, so the order of every sum depends only on the position. Slots after the tree are never read.
+at fixed slots, so the order of every sum depends only on the position and the buffer's size. Slots after the tree are
+never read.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import triton
 import triton.language as tl
 
 SPLIT = 256
-"""Slots per program: 256 programs at 8,000 tokens and 8 key heads; partial results take a quarter of the keys' size."""
+"""Slots per program of a buffer of at most 2,048. On an H200 half of that took 1.6 times as long at 8,000 slots, since
+twice as many partial results are written and read; larger buffers have fewer of them, see `split_of`."""
 
 BLOCK = 32  # slots processed at a time: 64 exceed the registers of sm_90
 LANES = 16  # queries whose splits one program of `_combine` merges
-WARPS, STAGES = 4, 2  # of a program of up to 64 queries; blocks that are loaded ahead
-MAX_ROWS = 128  # maximum queries per program, as many as 8 warps hold accumulators for
+WARPS, STAGES = 4, 2  # of a program, and blocks that are loaded ahead
+MAX_ROWS = 64  # maximum queries per program
 
 DEPTH, LENGTH, WORDS = 0, 1, 4  # fields of a tree mask, see `tree_attention`
 WORD = 63  # nodes per word of ancestor bits
@@ -172,6 +174,11 @@ def _combine(
     tl.store(out, result.to(OUT.dtype.element_ty), mask=real[:, None] & (feature < VALUE_WIDTH)[None, :])
 
 
+def split_of(slots: int) -> int:
+    """Slots per program for buffers of `slots`: about as many programs per head at any length beyond 2,048."""
+    return SPLIT * min(4, max(1, triton.next_power_of_2(slots) // 4096))
+
+
 def tiling(group: int, nodes: int) -> tuple[int, int]:
     """Queries per program, and the number of programs that share a key head."""
     rows = min(MAX_ROWS, max(16, triton.next_power_of_2(group * nodes)))
@@ -190,7 +197,8 @@ def attend(
     """See `tree_attention.attend`."""
     rows_in_batch, heads, nodes, key_width = query.shape
     key_heads, slots, value_width = keys.shape[1], keys.shape[2], values.shape[3]
-    group, splits, device = heads // key_heads, triton.cdiv(slots, SPLIT), query.device
+    group, split, device = heads // key_heads, split_of(slots), query.device
+    splits = triton.cdiv(slots, split)
     rows, tiles = tiling(group, nodes)
     padded = [max(16, triton.next_power_of_2(width)) for width in (key_width, value_width)]
     query, keys, values = (each if each.stride(3) == 1 else each.contiguous() for each in (query, keys, values))
@@ -203,14 +211,14 @@ def attend(
     out = torch.empty((rows_in_batch, nodes, heads, value_width), dtype=dtype, device=device)
     sizes = {
         "NODES": nodes, "GROUP": group, "VALUE_WIDTH": value_width, "VALUE_PADDED": padded[1], "ROWS": rows,
-        "TILES": tiles, "BLOCK": BLOCK, "SPLIT": SPLIT, "WINDOW": tree.shape[1] - 1, "LENGTH": LENGTH,
+        "TILES": tiles, "BLOCK": BLOCK, "SPLIT": split, "WINDOW": tree.shape[1] - 1, "LENGTH": LENGTH,
     }  # fmt: skip
     strides = (*query.stride()[:3], *keys.stride()[:3], *values.stride()[:3], tree.stride(0), *tree.stride()[2:])
     _attend_split[(*grid, splits)](
         query, keys, values, tree, acc, top, total, scale, softcap or 0.0, *strides,
         KEY_WIDTH=key_width, KEY_PADDED=padded[0], HAS_CAP=softcap is not None, UPCAST=not query.is_cuda,
         PRECISION="ieee", DEPTH=DEPTH, WORDS=WORDS, WORD=WORD, num_stages=STAGES,
-        num_warps=WARPS if rows <= 64 else 8, **sizes,
+        num_warps=WARPS, **sizes,
     )  # fmt: skip
     _combine[(*grid, triton.cdiv(rows, LANES))](
         acc, top, total, out, tree, top if sinks is None else sinks, splits, out.stride(0), out.stride(2),

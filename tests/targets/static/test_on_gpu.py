@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 
 WAYS = {
     "dynamic": StaticOptions(use="never"),
-    "graphs": StaticOptions(use="always"),
+    "graphs": StaticOptions(use="always", attention="masks"),
     "tree attention": StaticOptions(use="always", attention="tree"),
     "exact": StaticOptions(use="always", exact=True),
 }
