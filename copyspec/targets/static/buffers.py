@@ -8,13 +8,16 @@ after them, and the last slot is scratch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from copyspec.targets.hooks.inference import inference_mode
+
+if TYPE_CHECKING:
+    from copyspec.targets.prefixes import Layers
 
 
 class PlaneKind(NamedTuple):
@@ -84,6 +87,25 @@ class KeyValues:
         for planes, pair in zip(self.layout.planes, layers, strict=True):
             for plane, tensor in zip(planes, pair, strict=True):
                 self.buffers[plane.kind][plane.place, row, :, :length] = tensor[source, :, :length]
+
+    def fill(self, row: int, start: int, layers: Layers) -> int:
+        """Write keys and values, [H, n, D] per layer, into slots start .. start + n - 1 of `row`; return start + n."""
+        stop = start
+        for planes, pair in zip(self.layout.planes, layers, strict=True):
+            for plane, tensor in zip(planes, pair or (), strict=True):
+                stop = start + tensor.shape[1]
+                self.buffers[plane.kind][plane.place, row, :, start:stop] = tensor
+        return stop
+
+    def read(self, row: int, slots: Sequence[int]) -> Layers:
+        """Copy the keys and values in these slots of `row`, [H, n, D] per layer."""
+        index = torch.tensor(slots, device=self.layout.device)
+        by_kind = {kind: buffer[:, row].index_select(2, index) for kind, buffer in self.buffers.items()}
+        # Clones: a block that outlives the others must not hold their memory.
+        return [
+            (by_kind[keys.kind][keys.place].clone(), by_kind[values.kind][values.place].clone())
+            for keys, values in self.layout.planes
+        ]
 
     def copy_rows(self, sources: Sequence[int], targets: Sequence[int], other: KeyValues, used: int) -> None:
         """Copy rows of `other` (which may be this object) here; all reads precede the writes."""

@@ -79,6 +79,10 @@ class ProgramRunner:
         """The host array [F, B, Q] into which the next pass of this size is packed."""
         return self._step(size).filled
 
+    def forget(self) -> None:
+        """Drop all programs, since the model that they were made of has changed."""
+        self._steps.clear()
+
     def run(self, size: Size) -> torch.Tensor:
         """Run the packed pass; return logits [B, Q, V], which the next pass may overwrite."""
         step = self._step(size)

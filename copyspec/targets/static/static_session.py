@@ -32,6 +32,7 @@ from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
+    from copyspec.targets.prefixes import Layers
     from copyspec.targets.seq2seq import Seq2SeqSession
     from copyspec.tree import DraftTree
 
@@ -151,6 +152,33 @@ class StaticSession:
             raise ValueError(f"rows of {list(self._lengths)} tokens cannot be cut to {list(lengths)}")
         self._lengths = list(lengths)
         self._scored = None
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """See `TreeSession`. In exact mode a prompt must be read in one way only."""
+        return self._encoder is None and not self._target.options.exact
+
+    @in_inference_mode
+    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
+        """Start the rows, which must be empty, with these pieces; `room`: number of slots to allocate."""
+        self._hold(None, len(prefixes), room)
+        assert self._arena is not None
+        for row, pieces in enumerate(prefixes):
+            length = 0
+            for piece in pieces:
+                length = self._arena.key_values.fill(row, length, piece)
+            self._lengths[row] = length
+        self._used = max(self._lengths)
+
+    @in_inference_mode
+    def read(self, row: int, start: int, stop: int) -> Layers:
+        """Copy the keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
+        assert self._arena is not None
+        slots = list(range(start, stop))
+        for source, target in self._moves[row]:  # not moved yet
+            if start <= target < stop:
+                slots[target - start] = source
+        return self._arena.key_values.read(row, slots)
 
     @in_inference_mode
     def select(self, rows: Sequence[int]) -> None:

@@ -17,6 +17,7 @@ from copyspec.static_options import StaticOptions
 from copyspec.targets.causal import TreeSession, training_error
 from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
+from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
 from copyspec.targets.static import tree_attention
@@ -54,7 +55,8 @@ class StaticTarget:
         self.arenas = ArenaPool()
         self._is_checked = is_checked
         self._layout: CacheLayout | None = None
-        self._weights: tuple[int, ...] = ()
+        self._state: ModelState | None = None  # of the model when its programs were made
+        self._runners: WeakSet[ProgramRunner] = WeakSet()
         self._refused: str | None = None
         self._is_dynamic = False  # whether open sessions are dynamic for the sake of a drafter
         self.by_length = False
@@ -109,7 +111,7 @@ class StaticTarget:
         if self.model.training:
             raise training_error(self.model)
         with self._lock:
-            self._check_weights()
+            self._check_state()
             if not self._sessions:
                 self._is_dynamic = keeps_states and self.options.use == "auto"
                 self._decide(refusal(self.inner) or self._failure("masks"))
@@ -164,7 +166,9 @@ class StaticTarget:
                 compiled=self.options.compile,
             )
 
-        return ProgramRunner(make, facts.device, self.options, self._entered)
+        runner = ProgramRunner(make, facts.device, self.options, self._entered)
+        self._runners.add(runner)
+        return runner
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
@@ -183,12 +187,15 @@ class StaticTarget:
     def _attention(self) -> str | None:
         return tree_attention.NAME if self.by_length else self.facts.attention
 
-    def _check_weights(self) -> None:
-        """Drop captured programs and buffers if the addresses of the weights, which programs hold, have changed."""
-        weights = tuple(parameter.data_ptr() for parameter in self.model.parameters())
-        if weights != self._weights:
+    def _check_state(self) -> None:
+        """Drop captured programs if what they hold has changed: the addresses of weights, or what modules run, by
+        hooks, other forwards or adapters."""
+        state = ModelState(self.model)
+        if state != self._state:
             self.arenas.clear()
-            self._weights, self._layout, self._attends, self._fuses = weights, None, None, None
+            for runner in self._runners:
+                runner.forget()
+            self._state, self._layout, self._attends, self._fuses = state, None, None, None
 
     def _failure(self, attention: Literal["masks", "tree"]) -> str | None:
         """Why static passes do not match `generate`; None if they do, or are known to."""
