@@ -30,7 +30,7 @@ class StaticOptions:
 
     attention: Literal["auto", "masks", "tree"] = "auto"
     """`"tree"`: this project's own attention, without a mask over the whole context; a Triton kernel on CUDA. `"auto"`:
-    that on CUDA devices with Triton, but for `exact`."""
+    that on CUDA devices where Triton runs, except with `exact` or `compile`."""
 
     fuse: bool = True  # run what is between the products of Llama-like layers in few kernels (not with `compile`)
     graphs: bool | None = None  # capture programs and replay them; None: on CUDA devices

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import torch
 
 from copyspec.targets.hooks.llama_layers import attention_of, is_unchanged, llama_layers
 from copyspec.targets.static.buffers import StaticCache
+from copyspec.targets.static.triton_kernels import kernels_run
 
 if TYPE_CHECKING:
     from copyspec.targets.hooks.llama_layers import LlamaLayer
@@ -109,8 +109,8 @@ class FusedLayer:
 
 def fused_layers(model: torch.nn.Module, device: torch.device) -> list[FusedLayer]:
     """The layers of a model that can be run with few kernels; none if one of them cannot."""
-    if device.type not in ("cuda", "cpu") or (device.type == "cuda" and find_spec("triton") is None):
-        return []  # on a CPU, torch's operators let tests run all but the kernels
+    if device.type != "cpu" and not kernels_run(device):  # on a CPU, tests run all but the kernels with torch's
+        return []
     parts = list(llama_layers(model))
     return [FusedLayer(each) for each in parts] if all(FusedLayer.fits(each) for each in parts) else []
 

@@ -16,6 +16,7 @@ from copyspec.targets.static.fused_layers import fused
 from copyspec.targets.static.packing import pack
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.tree_attention import KINDS, NAME, callers
+from copyspec.targets.static.triton_kernels import on_device
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _logits(
     )
     packed = np.zeros((program.fields(), 1, nodes), np.int64)
     pack(packed, [0], [[0]], [TREE], [[]], SLOTS - 1)
-    with masked_attention(model, facts.configs, attention), fused(layers):
+    with on_device(facts.device), masked_attention(model, facts.configs, attention), fused(layers):
         return program(torch.from_numpy(packed).to(facts.device)).double()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -14,6 +13,7 @@ from copyspec.targets.static.buffers import KeyValues, StaticCache, move
 from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions
 from copyspec.targets.static.packing import FIELDS, words
 from copyspec.targets.static.tree_attention import tree_masks
+from copyspec.targets.static.triton_kernels import kernels_run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,7 +56,7 @@ class StaticProgram:
         self._slots = torch.arange(width, device=device)
         self._words = words(nodes)
         self._tree_attention = tree_attention
-        self._by_kernel = not compiled and device.type == "cuda" and find_spec("triton") is not None
+        self._by_kernel = not compiled and kernels_run(device)
 
     def fields(self) -> int:
         """Number of fields of the packed array, [fields, rows, nodes]."""

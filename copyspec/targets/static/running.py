@@ -16,6 +16,7 @@ from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.packing import MOVE_FIELDS
 from copyspec.targets.static.program import StaticProgram
 from copyspec.targets.static.settings import MAX_GRAPHS, MAX_LOGITS, WARM_PASSES
+from copyspec.targets.static.triton_kernels import on_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,6 +86,10 @@ class ProgramRunner:
 
     def run(self, size: Size) -> torch.Tensor:
         """Run the packed pass; return logits [B, Q, V], which the next pass may overwrite."""
+        with on_device(self._device):
+            return self._run_step(size)
+
+    def _run_step(self, size: Size) -> torch.Tensor:
         step = self._step(size)
         step.packed.copy_(step.staging, non_blocking=True)
         if step.graph is not None:

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
 
@@ -30,6 +29,7 @@ from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import refusal
 from copyspec.targets.static.running import ProgramRunner, Size
 from copyspec.targets.static.static_session import StaticSession
+from copyspec.targets.static.triton_kernels import kernels_run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -182,7 +182,7 @@ class StaticTarget:
         options = self.options
         if options.attention != "auto":
             return options.attention == "tree"
-        return self.device.type == "cuda" and not options.exact and find_spec("triton") is not None
+        return not (options.exact or options.compile) and kernels_run(self.device)
 
     def _attention(self) -> str | None:
         return tree_attention.NAME if self.by_length else self.facts.attention

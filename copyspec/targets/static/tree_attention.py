@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AttentionInterface
 
 from copyspec.targets.static.packing import FIELDS, WORD, words
+from copyspec.targets.static.triton_kernels import kernels_run
 
 if TYPE_CHECKING:
     from copyspec.targets.facts import ModelFacts
@@ -60,7 +60,7 @@ def attend(
     `tree`: a tree mask; `softcap`: scores s become softcap * tanh(s / softcap) (Gemma 2); `sinks` [H]: a score per head
     that takes part in the softmax but has no value (gpt-oss). Returns [B, Q, H, Dv].
     """
-    if query.is_cuda and find_spec("triton") is not None:
+    if query.is_cuda and kernels_run(query.device):
         from copyspec.targets.static import tree_kernel
 
         attended: torch.Tensor = tree_kernel.attend(query, keys, values, tree, scale, softcap, sinks)

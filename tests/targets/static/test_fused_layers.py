@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.static import buffers, fused_layers
+from copyspec.targets.static import buffers, fused_layers, triton_kernels
 from copyspec.targets.static.static_target import StaticTarget
 from tests.helpers import models
 from tests.helpers.cpu_graph import CpuGraph
@@ -134,6 +134,20 @@ def test_what_somebody_replaced_is_run() -> None:
     norm = model.model.layers[1].mlp  # type: ignore[union-attr, index]
     norm.forward = lambda x: 0 * x  # type: ignore[union-attr, method-assign]
     assert not target_of(model)._fused
+
+
+def test_kernels_that_do_not_run_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a GPU, or a C compiler, their launch raises an error."""
+    cuda = torch.device("cuda:7")
+    monkeypatch.setattr(triton_kernels, "find_spec", lambda name: object())
+    triton_kernels.kernels_run.cache_clear()
+    with caplog.at_level(logging.WARNING, "copyspec"):
+        assert not triton_kernels.kernels_run(cuda) and not triton_kernels.kernels_run(cuda)
+        assert not triton_kernels.kernels_run(torch.device("cpu"))
+    triton_kernels.kernels_run.cache_clear()
+    assert len(caplog.records) == 1 and "kernels do not run here" in caplog.text
 
 
 def test_it_can_be_turned_off() -> None:
