@@ -4,7 +4,7 @@
 
 Methods: `generate`, its prompt lookup, `generate` with a static cache, which transformers compiles on CUDA, and
 copyspec with static passes, plain and with drafts. The task is to edit the texts of benchmarks/data; the prompts of
-`nothing to copy` have no text to copy. Every output is compared with that of `generate`.
+`text not named` are the same, without `edit_source`. Every output is compared with that of `generate`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ways(engine: Engine, rows: int) -> dict[str, Way]:
     found["static cache"] = partial(_by_transformers, engine, {"cache_implementation": "static"})
     found["plain"] = partial(_by_copyspec, engine, "none", True)
     found["copyspec"] = partial(_by_copyspec, engine, "auto", True)
-    found["copyspec, nothing to copy"] = partial(_by_copyspec, engine, "auto", False)
+    found["copyspec, text not named"] = partial(_by_copyspec, engine, "auto", False)
     return found
 
 

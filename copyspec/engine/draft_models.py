@@ -22,6 +22,7 @@ from copyspec.drafters.predictors.token_pool import PoolPredictor
 from copyspec.forks import at_rest, check_forked
 from copyspec.models.errors import LoadError, expanded
 from copyspec.models.loading import ModelChoice, identity, load_model, named
+from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.facts import read_device
 from copyspec.targets.locks import lock_of
@@ -142,7 +143,8 @@ class DraftModels:
             if key not in loaded:
                 model, codec = self._load(chosen)
                 self._check(model)
-                drafting = DraftModel(wrap(model))
+                # Of static shapes, each row of a batch would have buffers and captures of its own.
+                drafting = DraftModel(wrap(model, static=StaticOptions(use="never")))
                 self._read_by[key] = drafting.target, codec
                 loaded[key] = (chosen, self._make(drafting, codec))
                 self.locks = tuple({*self.locks, lock_of(model)})

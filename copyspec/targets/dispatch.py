@@ -52,6 +52,8 @@ def _shaped(target: CausalTarget | Seq2SeqTarget, static: StaticOptions | None) 
     options = static or StaticOptions()
     options.verify()
     wanted = options.use == "always" or (options.use == "auto" and target.facts.device.type == "cuda")
+    if not wanted and static is not None and (options.exact or options.compile or options.graphs):
+        logger.warning('%s has no effect on %s without use="always"', options, target.facts.device)
     return StaticTarget(target, options) if wanted else target
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from copyspec.targets.hooks.grouped import NAME as GROUPED
+from copyspec.targets.hooks.modules import is_hooked
 from copyspec.targets.hooks.states import decoder_layers
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -79,7 +80,7 @@ def rotary_of(model: nn.Module) -> Rotary | None:
 
 def is_unchanged(part: nn.Module) -> bool:
     """Whether calling a module runs its class's forward and nothing else: it has no hooks and no other forward."""
-    return not (part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
+    return not ("forward" in vars(part) or is_hooked(part))
 
 
 def fused_attention(attention: nn.Module) -> FusedAttention | None:

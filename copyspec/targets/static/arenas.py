@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,12 @@ class Arena:
                 self.cross_mask = torch.zeros(shape, dtype=dtype, device=size.layout.device)
         self.runner = make_runner(self)
 
+    def release(self) -> None:
+        """Let go of all memory at once: programs refer to the arena, and garbage collection may take its time."""
+        self.runner.forget()
+        self.key_values.buffers = {}
+        self.cross = self.cross_mask = None
+
     def fill_cross(
         self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], visible: torch.Tensor, lowest: torch.Tensor
     ) -> None:
@@ -79,14 +86,23 @@ class ArenaPool:
                 chosen = min(fitting, key=lambda arena: arena.size.rows * arena.size.capacity)
                 self._free.remove(chosen)
                 return chosen
+        try:
+            return make(size)
+        except torch.OutOfMemoryError:
+            self.clear()
+            gc.collect()
+            torch.cuda.empty_cache()
         return make(size)
 
     def give(self, arena: Arena) -> None:
         """Return an arena to the pool; drop the one that has been free the longest if there are too many."""
         with self._lock:
-            self._free = [*self._free, arena][-KEPT:]
+            self._free.append(arena)
+            while len(self._free) > KEPT:
+                self._free.pop(0).release()
 
     def clear(self) -> None:
         """Drop all free arenas, because the model has changed."""
         with self._lock:
-            self._free = []
+            while self._free:
+                self._free.pop().release()

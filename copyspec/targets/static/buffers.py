@@ -1,8 +1,8 @@
 """Key and value buffers of all layers at fixed addresses, and the cache through which a model uses them.
 
 Layers whose keys and values have the same shape share one buffer, [planes, B, H, S, D], so that moving an accepted path
-takes two kernels for any number of layers. Row r holds its cached tokens in slots 0 .. length[r] - 1; a pass writes
-after them, and the last slot is scratch.
+takes one or two kernels for any number of layers. Row r holds its cached tokens in slots 0 .. length[r] - 1; a pass
+writes after them, and the last slot is scratch.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class KeyValues:
         """Write keys and values, [H, n, D] per layer, into slots start .. start + n - 1 of `row`; return start + n."""
         stop = start
         for planes, pair in zip(self.layout.planes, layers, strict=True):
-            for plane, tensor in zip(planes, pair or (), strict=True):
+            assert pair is not None  # layers without keys of their own are not in the layout
+            for plane, tensor in zip(planes, pair, strict=True):
                 stop = start + tensor.shape[1]
                 self.buffers[plane.kind][plane.place, row, :, start:stop] = tensor
         return stop
@@ -141,9 +142,13 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     is_sliding = False
     is_compileable = True
 
-    def __init__(self, cache: StaticCache, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def __init__(
+        self, rows: torch.Tensor, slots: torch.Tensor, width: int, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """`rows` [B, 1], `slots` [B, Q] and `width`: the cache's. A reference to it would be a cycle, which keeps
+        the buffers until garbage is collected."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._cache = cache
+        self._rows, self._slots, self._width = rows, slots, width
         self.keys, self.values = self.buffers = keys, values
         self.is_initialized = True
 
@@ -154,22 +159,21 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the pass's keys and values, [B, H, Q, D] each; return those of all slots, [B, H, S, D]."""
-        rows, slots = self._cache.row_index, self._cache.slots
         for buffer, written in zip(self.buffers, (key_states, value_states), strict=True):
-            buffer[rows, :, slots] = written.transpose(1, 2)
+            buffer[self._rows, :, self._slots] = written.transpose(1, 2)
         return self.buffers
 
     def get_seq_length(self) -> int:
         return 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._cache.width, 0
+        return self._width, 0
 
     def get_max_length(self) -> int:
-        return self._cache.width
+        return self._width
 
     def get_max_cache_shape(self) -> int:
-        return self._cache.width
+        return self._width
 
 
 class StaticCache(Cache):
@@ -182,7 +186,13 @@ class StaticCache(Cache):
         self.row_index = torch.arange(rows, device=device).unsqueeze(1)  # [B, 1]
         self.slots = torch.zeros((rows, nodes), dtype=torch.long, device=device)  # [B, Q], slots that a pass writes to
         self.static_layers = [
-            StaticLayer(self, key_values.view(keys, rows, width), key_values.view(values, rows, width))
+            StaticLayer(
+                self.row_index,
+                self.slots,
+                width,
+                key_values.view(keys, rows, width),
+                key_values.view(values, rows, width),
+            )
             for keys, values in key_values.layout.planes
         ]
         super().__init__(layers=list(self.static_layers))

@@ -8,12 +8,13 @@ four (`layer_kernels`). Before it is used on a model, a small pass is compared w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from copyspec.targets.detours import detour
 from copyspec.targets.hooks.llama_layers import attention_of, is_unchanged, llama_layers
 from copyspec.targets.static.buffers import StaticCache
 from copyspec.targets.static.triton_kernels import kernels_run
@@ -29,8 +30,7 @@ class FusedLayer:
     """One layer. Replaces its forward while `fused` is active."""
 
     def __init__(self, parts: LlamaLayer) -> None:
-        self.names = vars(parts.layer)
-        """The layer's `__dict__`."""
+        self.module = parts.layer
         self._parts, self._attention = parts, parts.attention
         self._forward = MethodType(type(parts.layer).forward, parts.layer)
         first, second, of_queries, of_keys = parts.norms
@@ -117,15 +117,11 @@ def fused_layers(model: torch.nn.Module, device: torch.device) -> list[FusedLaye
 
 @contextmanager
 def fused(layers: Sequence[FusedLayer]) -> Iterator[None]:
-    """Run these layers with few kernels while the context is active. The caller holds the model's lock; passes of other
-    threads, which have other caches, run the layers' own forward."""
-    try:
+    """Run these layers with few kernels in this thread while the context is active."""
+    with ExitStack() as stack:
         for layer in layers:
-            layer.names["forward"] = layer.forward
+            stack.enter_context(detour(layer.module, "forward", layer.forward))
         yield
-    finally:
-        for layer in layers:
-            layer.names.pop("forward", None)
 
 
 def rms_norm(

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from copyspec.targets.static.fused_layers import FusedLayer
 
 TREE = DraftTree([1, 2, 3, 4, 5], [-1, 0, -1, 2, 0], [0.5] * 5, [None] * 5)
-SLOTS = 16
+COLUMNS = 65
+"""Of the passes: kernels work on more queries at a time than TREE has nodes, and need more memory for them."""
+
+SLOTS = 128
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 """Maximum difference, in standard deviations of the logits, in full precision."""
@@ -48,6 +51,8 @@ def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout)
     with callers() as layers:
         try:
             by_tree_mask = _logits(target, key_values, NAME)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # from a layer that does not understand the mask
             return f"{name} takes no tree mask ({type(error).__name__}: {error})".splitlines()[0]
     if len(layers) != len(layout.planes):
@@ -66,6 +71,8 @@ def fusing_refusal(
     expected = _logits(target, key_values, attention)
     try:
         found = _logits(target, key_values, attention, layers)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # from sizes that the kernels do not take, or a compiler that is missing
         return f"the kernels do not run on {name} ({type(error).__name__}: {error})".splitlines()[0]
     return None if _is_close(found, expected, target.facts) else f"{name} scores otherwise with fused layers"
@@ -78,14 +85,14 @@ def _logits(
     layers: Sequence[FusedLayer] = (),
 ) -> torch.Tensor:
     """Logits of TREE, [1, nodes, V]."""
-    model, facts, nodes = target.model, target.facts, 1 + len(TREE)
+    model, facts = target.model, target.facts
     program = StaticProgram(
-        enter_causal(model, facts), model, facts, key_values, (1, nodes, SLOTS), tree_attention=attention == NAME
+        enter_causal(model, facts), model, facts, key_values, (1, COLUMNS, SLOTS), tree_attention=attention == NAME
     )
-    packed = np.zeros((program.fields(), 1, nodes), np.int64)
+    packed = np.zeros((program.fields(), 1, COLUMNS), np.int64)
     pack(packed, [0], [[0]], [TREE], [[]], SLOTS - 1)
     with on_device(facts.device), masked_attention(model, facts.configs, attention), fused(layers):
-        return program(torch.from_numpy(packed).to(facts.device)).double()
+        return program(torch.from_numpy(packed).to(facts.device))[:, : 1 + len(TREE)].double()
 
 
 def _is_close(found: torch.Tensor, expected: torch.Tensor, facts: ModelFacts) -> bool:

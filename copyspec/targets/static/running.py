@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from copyspec.forks import at_rest
 from copyspec.static_options import CapturedGraph, Runner, StaticOptions
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.packing import MOVE_FIELDS
@@ -28,15 +30,25 @@ Size = tuple[int, int, int]
 """Rows, columns per row, and slots attended to."""
 
 
+_CAPTURING = at_rest(threading.Lock())  # torch captures one graph of a process at a time
+
+
 class CudaGraph:
     """A CUDA graph. The graphs of a runner share a memory pool, since only one runs at a time."""
 
-    def __init__(self, pool: Any) -> None:
-        self._graph, self._pool = torch.cuda.CUDAGraph(), pool
+    def __init__(self, pool: Any, stream: torch.cuda.Stream) -> None:
+        """`stream`: of the model's device. torch's own stream for captures is one of the device that captured first."""
+        self._graph, self._pool, self._stream = torch.cuda.CUDAGraph(), pool, stream
 
-    def capture(self) -> AbstractContextManager[object]:
-        context: AbstractContextManager[object] = torch.cuda.graph(self._graph, pool=self._pool)
-        return context
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        # Other threads may allocate memory in the meantime, which ends a capture of any other mode.
+        mode = "thread_local"
+        with (
+            _CAPTURING,
+            torch.cuda.graph(self._graph, pool=self._pool, stream=self._stream, capture_error_mode=mode),
+        ):
+            yield
 
     def replay(self) -> None:
         self._graph.replay()
@@ -51,6 +63,7 @@ class _Step:
     packed: torch.Tensor  # [F, B, Q] on the device, where a graph reads it
     staging: torch.Tensor  # the same array on the host; pinned if there is a GPU
     filled: npt.NDArray[np.int64]  # NumPy view of `staging`
+    copied: torch.cuda.Event | None = None  # after the last copy of `staging`; None on a CPU
     passes: int = 0
     graph: CapturedGraph | None = None
     logits: torch.Tensor | None = None  # [B, Q, V], written by the graph
@@ -65,9 +78,12 @@ class ProgramRunner:
         device: torch.device,
         options: StaticOptions,
         entered: Callable[[], AbstractContextManager[object]],
+        may_capture: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`entered`: context in which the model's own code runs."""
+        """`entered`: context in which the model's own code runs; `may_capture`: whether that code is what it was when
+        the runner was made, asked before each capture."""
         self._make, self._device, self._options, self._entered = make, device, options, entered
+        self._may_capture = may_capture
         self._steps: OrderedDict[Size, _Step] = OrderedDict()
         self._compiles = options.compile
         self._new_graph = _graphs(device, options)
@@ -78,7 +94,10 @@ class ProgramRunner:
 
     def staging(self, size: Size) -> npt.NDArray[np.int64]:
         """The host array [F, B, Q] into which the next pass of this size is packed."""
-        return self._step(size).filled
+        step = self._step(size)
+        if step.copied is not None:  # passes whose results nobody reads may still wait for the device
+            step.copied.synchronize()
+        return step.filled
 
     def forget(self) -> None:
         """Drop all programs, since the model that they were made of has changed."""
@@ -92,6 +111,8 @@ class ProgramRunner:
     def _run_step(self, size: Size) -> torch.Tensor:
         step = self._step(size)
         step.packed.copy_(step.staging, non_blocking=True)
+        if step.copied is not None:
+            step.copied.record()
         if step.graph is not None:
             step.graph.replay()
             self._tell("compiled graph" if self._compiles else "graph")
@@ -100,7 +121,7 @@ class ProgramRunner:
         with inference_mode(True), self._entered():  # a captured pass needs neither
             logits = self._run(step)
             step.passes += 1
-            if self._new_graph is not None and step.passes >= WARM_PASSES:
+            if self._new_graph is not None and step.passes >= WARM_PASSES and self._may_capture():
                 self._capture(step, self._new_graph)
         self._tell("compiled" if self._compiles else "static", settled=self._new_graph is None)
         return logits
@@ -128,6 +149,9 @@ class ProgramRunner:
         try:
             with graph.capture():
                 step.logits = step.run(step.packed)
+        except torch.OutOfMemoryError:
+            step.logits, step.passes = None, 0  # there may be more memory later
+            return
         except Exception as error:
             self._new_graph, step.logits = None, None
             logger.warning("this model's passes cannot be captured (%s); they run operator by operator", _line(error))
@@ -156,7 +180,8 @@ class ProgramRunner:
         with inference_mode(False):
             packed = torch.zeros(shape, dtype=torch.long, device=self._device)
             staging = torch.zeros(shape, dtype=torch.long, pin_memory=self._device.type == "cuda")
-        self._steps[size] = _Step(run, program, packed, staging, staging.numpy())
+        copied = torch.cuda.Event() if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._steps[size] = _Step(run, program, packed, staging, staging.numpy(), copied)
         return self._steps[size]
 
 
@@ -166,8 +191,8 @@ def _graphs(device: torch.device, options: StaticOptions) -> Callable[[], Captur
     wanted = device.type == "cuda" if options.graphs is None else options.graphs
     if not wanted or device.type != "cuda":
         return None
-    pool = torch.cuda.graph_pool_handle()
-    return lambda: CudaGraph(pool)
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return lambda: CudaGraph(pool, stream)
 
 
 def _line(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """A session with static shapes: each pass is one copy to the device, one program, and one read by the caller.
 
-Prompts are read by a regular session, whose keys and values are then copied into the arena (`arenas`). `keep` only
-records which of them must move; the next pass moves them first.
+Short prompts are read like any other tokens; longer ones by a regular session, whose keys and values are then copied
+into the arena (`arenas`). `keep` only records which of them must move; the next pass moves them first.
 """
 
 from __future__ import annotations
@@ -155,8 +155,10 @@ class StaticSession:
 
     @property
     def keeps_prefixes(self) -> bool:
-        """See `TreeSession`. In exact mode a prompt must be read in one way only."""
-        return self._encoder is None and not self._target.options.exact
+        """See `TreeSession`. What follows a prefix is read by static passes of all rows, which would be too large for
+        many; and in exact mode a prompt must be read in one way only."""
+        is_small = row_bucket(len(self._lengths)) * NODE_BUCKETS[-1] <= MOST_READ
+        return is_small and self._encoder is None and not self._target.options.exact
 
     @in_inference_mode
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:

@@ -110,11 +110,18 @@ class StaticTarget:
         they can join: the first decides. One that keeps states is static only if static passes were asked for."""
         if self.model.training:
             raise training_error(self.model)
+        if self.options.use == "auto" and self.device.type != "cuda":  # the model was moved
+            return self.inner.open(prompts, new_tokens)
         with self._lock:
-            self._check_state()
-            if not self._sessions:
-                self._is_dynamic = keeps_states and self.options.use == "auto"
+            is_changed = self._check_state()
+            if not any([len(session.lengths) for session in self._sessions]):  # none is open
+                # Autocast keeps copies of weights that a graph would read after it has freed them.
+                self._is_dynamic = _is_autocast(self.device) or (
+                    keeps_states and self.options.use == "auto" and not self.options.exact
+                )
                 self._decide(refusal(self.inner) or self._failure("masks"))
+            elif is_changed:
+                self._fused = self._fusible()
             if self._refused is None and not self._is_dynamic:
                 session: Session = StaticSession(self, prompts, new_tokens)
             else:
@@ -166,7 +173,7 @@ class StaticTarget:
                 compiled=self.options.compile,
             )
 
-        runner = ProgramRunner(make, facts.device, self.options, self._entered)
+        runner = ProgramRunner(make, facts.device, self.options, self._entered, self._may_capture)
         self._runners.add(runner)
         return runner
 
@@ -187,15 +194,21 @@ class StaticTarget:
     def _attention(self) -> str | None:
         return tree_attention.NAME if self.by_length else self.facts.attention
 
-    def _check_state(self) -> None:
+    def _check_state(self) -> bool:
         """Drop captured programs if what they hold has changed: the addresses of weights, or what modules run, by
-        hooks, other forwards or adapters."""
+        hooks, other forwards or adapters. Returns whether it has."""
         state = ModelState(self.model)
-        if state != self._state:
-            self.arenas.clear()
-            for runner in self._runners:
-                runner.forget()
-            self._state, self._layout, self._attends, self._fuses = state, None, None, None
+        if state == self._state:
+            return False
+        self.arenas.clear()
+        for runner in self._runners:
+            runner.forget()
+        self._state, self._layout, self._attends, self._fuses = state, None, None, None
+        return True
+
+    def _may_capture(self) -> bool:
+        """Whether the model is what it was when sessions were opened: a capture of anything else would outlive it."""
+        return ModelState(self.model) == self._state and refusal(self.inner) is None
 
     def _failure(self, attention: Literal["masks", "tree"]) -> str | None:
         """Why static passes do not match `generate`; None if they do, or are known to."""
@@ -234,3 +247,7 @@ class StaticTarget:
                 logger.warning("%s; its layers run as they are", why)
             self._fuses = why is None
         return layers if self._fuses else ()
+
+
+def _is_autocast(device: torch.device) -> bool:
+    return device.type in ("cuda", "cpu") and torch.is_autocast_enabled(device.type)

@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from copyspec.targets.static.packing import FIELDS, WORD, words
 from copyspec.targets.static.triton_kernels import kernels_run
@@ -125,9 +127,15 @@ def tree_attention_forward(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention with transformers' signature. Raises ValueError if the mask is not a tree mask."""
+    """Attention with transformers' signature. Within `callers`, raises ValueError if the mask is not a tree mask.
+    Elsewhere such calls come from another thread that runs the model meanwhile, and get transformers' attention."""
     if attention_mask is None or attention_mask.dtype != torch.long or kwargs.get("position_bias") is not None:
-        raise ValueError(f"{type(module).__name__} passes attention something other than the mask it was given")
+        if _layers:
+            raise ValueError(f"{type(module).__name__} passes attention something other than the mask it was given")
+        attended: torch.Tensor = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )[0]
+        return attended, None
     for layers in _layers:
         layers.append(module)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -146,3 +154,4 @@ def callers() -> Iterator[list[torch.nn.Module]]:
 
 
 AttentionInterface.register(NAME, tree_attention_forward)
+AttentionMaskInterface.register(NAME, sdpa_mask)  # for calls of other threads, whose masks the model builds

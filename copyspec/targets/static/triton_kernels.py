@@ -32,6 +32,8 @@ def kernels_run(device: torch.device) -> bool:
         with on_device(device):
             layer_kernels.move(buffer, slots[:1], slots[1:])
         return bool((buffer[0, 0, 0, 0] == buffer[0, 0, 0, 1]).all().item())
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         logger.warning("Triton's kernels do not run here (%s); static passes use PyTorch's, which take longer", reason)

@@ -173,7 +173,10 @@ def test_a_capture_refuses_what_waits_for_the_device() -> None:
         values[[0]]
 
 
-def test_sessions_that_keep_states_are_dynamic_unless_static_passes_were_asked_for() -> None:
+def test_sessions_that_keep_states_are_dynamic_unless_static_passes_were_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StaticTarget, "device", torch.device("cuda"))
     inner = wrap(models.tiny("llama"))
     for use, kept in (("auto", False), ("always", True)):
         target = StaticTarget(inner, StaticOptions(use=use))  # type: ignore[arg-type]

@@ -179,7 +179,7 @@ def test_models_that_cannot_have_it_take_masks(name: str, reason: str, caplog: p
 
 def test_a_layer_that_is_handed_no_tree_mask_says_so() -> None:
     tokens = torch.zeros(1, 1, 1, 8)
-    with pytest.raises(ValueError, match="Linear passes attention something other"):
+    with pytest.raises(ValueError, match="Linear passes attention something other"), tree_attention.callers():
         tree_attention.tree_attention_forward(torch.nn.Linear(1, 1), tokens, tokens, tokens, torch.zeros(1, 1, 1, 1))
 
 

@@ -1,0 +1,168 @@
+"""What happens to captured programs when the model, its memory or its surroundings change."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import ref
+
+import pytest
+import torch
+from torch import nn
+
+from copyspec.static_options import StaticOptions
+from copyspec.targets.causal import CausalTarget
+from copyspec.targets.facts import read_facts
+from copyspec.targets.static.arenas import Arena
+from copyspec.targets.static.fused_layers import fused, fused_layers
+from copyspec.targets.static.static_session import StaticSession
+from copyspec.targets.static.static_target import StaticTarget
+from copyspec.tree import EMPTY
+from tests.helpers import models
+from tests.helpers.cpu_graph import CpuGraph
+
+GRAPHS = StaticOptions(use="always", new_graph=CpuGraph)
+CPU = torch.device("cpu")
+
+
+class Adapted(nn.Module):
+    """A layer with an adapter that can be disabled, under the names that peft uses."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.disable_adapters, self.merged_adapters = inner, False, list[str]()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.inner(states)
+        return found if self.disable_adapters else found - 3.0 * found.roll(1, -1)
+
+
+def static_target(name: str = "llama", options: StaticOptions = GRAPHS) -> StaticTarget:
+    model = models.tiny(name)
+    return StaticTarget(CausalTarget(model, read_facts(model)), options)
+
+
+def scored(session: StaticSession, token: int = 9) -> torch.Tensor:
+    logits = session.score([[token]], [EMPTY]).clone()
+    session.trim([session.lengths[0]])
+    return logits
+
+
+def opened(target: StaticTarget, passes: int = 4) -> StaticSession:
+    """A session behind three tokens, whose plain passes are captured if they are made often enough."""
+    session = target.open([[5, 6, 7]])
+    assert isinstance(session, StaticSession)
+    session.score([[5, 6, 7]], [EMPTY])
+    session.keep([[]])
+    for _ in range(passes):
+        scored(session)
+    return session
+
+
+def expected(target: StaticTarget) -> torch.Tensor:
+    logits: torch.Tensor = target.model(torch.tensor([[5, 6, 7, 9]])).logits[:, -1:]
+    return logits
+
+
+@torch.inference_mode()
+def test_passes_captured_under_another_adapter_are_not_replayed() -> None:
+    target = static_target()
+    layer = target.model.model.layers[0].self_attn  # type: ignore[union-attr, index]
+    layer.v_proj = adapter = Adapted(layer.v_proj)  # type: ignore[union-attr, arg-type, assignment]
+    stream = opened(target, passes=0)
+    adapter.disable_adapters = True  # in the middle of a call, whose passes must not be captured now
+    for _ in range(4):
+        scored(stream)
+    assert stream.runner == "static"
+    stream.close()
+    adapter.disable_adapters = False
+    again = opened(target)
+    assert torch.allclose(scored(again), expected(target), atol=1e-5) and again.runner == "graph"
+    adapter.disable_adapters = True
+    other = opened(target)  # while the first one is open
+    assert torch.allclose(scored(other), expected(target), atol=1e-5)
+    assert torch.allclose(scored(again), expected(target), atol=1e-2) is False  # its cache is the first adapter's
+    again.close()
+    other.close()
+
+
+@torch.inference_mode()
+def test_modules_replaced_while_a_session_is_open_are_run() -> None:
+    target = static_target()
+    first = opened(target)
+    assert len(target._fused) == 2
+    mlp = target.model.model.layers[1].mlp  # type: ignore[union-attr, index]
+    mlp.up_proj = Adapted(mlp.up_proj)  # type: ignore[union-attr, arg-type, assignment]
+    second = opened(target)
+    assert len(target._fused) == 1  # the other layer runs as it is
+    assert torch.allclose(scored(second), expected(target), atol=1e-5)
+    first.close()
+    second.close()
+
+
+def test_forwards_of_somebody_else_are_left_in_place() -> None:
+    model = models.tiny("llama")
+    layers, layer = fused_layers(model, CPU), model.model.layers[0]  # type: ignore[union-attr, index]
+    theirs = layer.forward  # type: ignore[union-attr]
+    vars(layer)["forward"] = theirs
+    with fused(layers):
+        assert vars(layer)["forward"] is not theirs
+    assert vars(layer)["forward"] is theirs and "forward" not in vars(model.model.layers[1])  # type: ignore[union-attr, index]
+
+
+def test_hooks_that_transformers_leaves_behind_change_nothing() -> None:
+    target = static_target()
+    target.model(torch.tensor([[5, 6]]), output_hidden_states=True, output_attentions=False)
+    session = target.open([[5, 6, 7]])
+    assert isinstance(session, StaticSession) and len(target._fused) == 2
+    session.close()
+
+
+def test_autocast_has_dynamic_passes() -> None:
+    target = static_target()
+    with torch.autocast("cpu", torch.bfloat16):
+        session = target.open([[5, 6, 7]])
+        assert not isinstance(session, StaticSession)
+        session.close()
+
+
+def test_memory_is_freed_without_garbage_collection() -> None:
+    target = static_target()
+    session = opened(target)
+    assert session._arena is not None
+    buffers = [ref(each) for each in session._arena.key_values.buffers.values()]
+    gc.collect()
+    gc.disable()
+    try:
+        session.close()
+        target.arenas.clear()
+        assert [each() for each in buffers] == [None] * len(buffers)
+    finally:
+        gc.enable()
+
+
+def test_free_arenas_are_dropped_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = static_target()
+    opened(target).close()
+    assert target.arenas._free
+    failures = iter([torch.OutOfMemoryError("full")])
+    make = Arena.__init__
+
+    def failing(*arguments: object) -> None:
+        for failure in failures:
+            raise failure
+        make(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Arena, "__init__", failing)
+    with no_cuda_cache(monkeypatch):
+        session = target.open([[5] * 900], 100)
+        session.score([[5] * 900], [EMPTY])
+    assert not target.arenas._free
+    session.close()
+
+
+@contextmanager
+def no_cuda_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    yield
