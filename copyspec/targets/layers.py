@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,14 @@ import torch
 
 from copyspec.targets import tree_attention
 from copyspec.targets.cache import TreeCache, Write
-from copyspec.targets.hooks.llama_layers import FusedAttention, LlamaLayer, Rotary, fused_attention, is_unchanged
+from copyspec.targets.hooks.llama_layers import (
+    FusedAttention,
+    LlamaLayer,
+    ReplacedLayer,
+    Rotary,
+    fused_attention,
+    is_unchanged,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,9 +95,10 @@ class Reading:
     kept: HeadInput | None = None  # if some of it is padding
 
 
-class FastLayer(ABC):
+class FastLayer(ReplacedLayer):
     """A decoder layer that the compiled module runs."""
 
+    cache_kind = TreeCache
     dtype: torch.dtype
     leaves_out_padding = False
     """Whether tokens without a slot are not computed; their outputs are zeros."""
@@ -100,11 +107,10 @@ class FastLayer(ABC):
 
     def __init__(self, parts: LlamaLayer, weights: Sequence[Callable[[], Weights | None]]) -> None:
         """`weights`: for each linear layer, a function that returns its arrays, or None if they cannot be read."""
+        super().__init__(parts)
         self.names = vars(parts.layer)
         """The layer's `__dict__`."""
-        self._parts, self._attention = parts, parts.attention
         self._weights = weights
-        self._forward = MethodType(type(parts.layer).forward, parts.layer)
         self._most_tokens = MOST_TOKENS[self.dtype]
         self._heads = self._key_heads = self._head_size = 0
         self._epsilon = self._scaling = 0.0
@@ -133,32 +139,6 @@ class FastLayer(ABC):
         self._heads, self._key_heads = (each.out_features // self._head_size for each in parts.linears[:2])
         self._epsilon = parts.norms[0].variance_epsilon  # type: ignore[union-attr, assignment]
         return True
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: object = None,
-        use_cache: bool | None = False,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
-        **more: Any,
-    ) -> torch.Tensor:
-        """The layer's forward, for passes of `TreeSession`; any other pass runs its own."""
-        if type(past_key_values) is TreeCache and position_embeddings is not None:
-            ours = self._run(hidden_states, attention_mask, past_key_values, *position_embeddings)
-            if ours is not None:
-                return ours
-        theirs: torch.Tensor = self._forward(
-            hidden_states,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            position_embeddings=position_embeddings,
-            **more,
-        )
-        return theirs
 
     def is_right(self, rotary: Rotary) -> bool:
         """Whether the results equal the layer's own, for a tree and for a single token: bit by bit in bfloat16, within

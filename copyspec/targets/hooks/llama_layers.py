@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from typing import NamedTuple
+from types import MethodType
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -41,6 +43,53 @@ class LlamaLayer(NamedTuple):
     """Queries, keys, values, output, gate, up, down."""
     norms: Sequence[nn.Module | None]
     """Before attention, before the MLP, of queries, of keys; the latter two may be None."""
+
+
+class ReplacedLayer(ABC):
+    """A layer whose passes over one kind of cache are computed otherwise than by its module, with the same results."""
+
+    cache_kind: type
+
+    def __init__(self, parts: LlamaLayer) -> None:
+        self._parts, self._attention = parts, parts.attention
+        self._forward = MethodType(type(parts.layer).forward, parts.layer)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: object = None,
+        use_cache: bool | None = False,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        **more: Any,
+    ) -> torch.Tensor:
+        """The layer's forward, for passes over that kind of cache; any other pass runs its own."""
+        if type(past_key_values) is self.cache_kind and position_embeddings is not None:
+            ours = self._run(hidden_states, attention_mask, past_key_values, *position_embeddings)
+            if ours is not None:
+                return ours
+        theirs: torch.Tensor = self._forward(
+            hidden_states,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            position_embeddings=position_embeddings,
+            **more,
+        )
+        return theirs
+
+    @abstractmethod
+    def _run(
+        self,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        cache: Any,
+        cosines: torch.Tensor,
+        sines: torch.Tensor,
+    ) -> torch.Tensor | None:
+        """The layer's output, [B, Q, D], with its keys and values written to the cache; None: the module must run."""
 
 
 def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:

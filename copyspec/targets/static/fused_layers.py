@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from copyspec.targets.detours import detour
-from copyspec.targets.hooks.llama_layers import attention_of, is_unchanged, llama_layers
+from copyspec.targets.hooks.llama_layers import ReplacedLayer, attention_of, is_unchanged, llama_layers
 from copyspec.targets.static.buffers import StaticCache
 from copyspec.targets.static.triton_kernels import kernels_run
 
@@ -26,13 +25,14 @@ WIDEST = 1 << 16
 """Numbers per token up to which one program computes a norm."""
 
 
-class FusedLayer:
-    """One layer. Replaces its forward while `fused` is active."""
+class FusedLayer(ReplacedLayer):
+    """One layer in static passes, whose forward is replaced while `fused` is active."""
+
+    cache_kind = StaticCache
 
     def __init__(self, parts: LlamaLayer) -> None:
+        super().__init__(parts)
         self.module = parts.layer
-        self._parts, self._attention = parts, parts.attention
-        self._forward = MethodType(type(parts.layer).forward, parts.layer)
         first, second, of_queries, of_keys = parts.norms
         assert first is not None and second is not None
         self._norms = first, second
@@ -54,38 +54,16 @@ class FusedLayer:
             and all(norm.weight.dtype == dtype and norm.weight.is_contiguous() for norm in norms)  # type: ignore[operator]
         )
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: object = None,
-        use_cache: bool | None = False,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
-        **more: Any,
-    ) -> torch.Tensor:
-        """The layer's forward in static passes; any other pass runs its own."""
-        if isinstance(past_key_values, StaticCache) and position_embeddings is not None:
-            return self._run(hidden_states, attention_mask, past_key_values, position_embeddings)
-        theirs: torch.Tensor = self._forward(
-            hidden_states,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            position_embeddings=position_embeddings,
-            **more,
-        )
-        return theirs
-
     def _run(
         self,
         hidden: torch.Tensor,
         mask: torch.Tensor | None,
         cache: StaticCache,
-        angles: tuple[torch.Tensor, torch.Tensor],
-    ) -> torch.Tensor:
-        """The layer's output, [B, Q, D]."""
+        cosines: torch.Tensor,
+        sines: torch.Tensor,
+    ) -> torch.Tensor | None:
+        if cosines.shape[2] != self._attention.head_dim:  # only a part of each head is turned
+            return None
         of_queries, of_keys, of_values, output, gate, up, down = self._parts.linears
         (before_attention, before_mlp), attention = self._norms, self._attention
         _, normed = rms_norm(hidden, None, before_attention.weight, self._epsilon)  # type: ignore[arg-type]
@@ -94,7 +72,7 @@ class FusedLayer:
             of_queries(normed),
             of_keys(normed),
             of_values(normed),
-            angles,
+            (cosines, sines),
             None if self._head_norms is None else tuple(norm.weight for norm in self._head_norms),  # type: ignore[arg-type]
             self._epsilon,
             (keys, values),
