@@ -37,7 +37,7 @@ def parts(device: str, *, tiny: bool) -> dict[str, tuple[list[str], int]]:
         "passes, grouped heads": (["passes", *on, "--model", "shape:llama3-8b"], 90),
         "launch": (["launch", *on], 40),
         "outputs": (["outputs", *on], 90),
-        "outputs, tree attention": (["outputs", *on, "--attention", "tree", "--rows", "1"], 60),
+        "outputs, masks": (["outputs", *on, "--attention", "masks", "--rows", "1"], 60),
         "exact mode": (["exact_mode", *on, "--tokens", "20000", "--usual", "20"], 120),
     }
 
