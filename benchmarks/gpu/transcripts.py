@@ -1,4 +1,4 @@
-"""Times recorded outputs at the size of a real model, with random weights: rows G4 and G8 of docs/gpu.md.
+"""Times recorded outputs at the size of a real model, with random weights: row G4 of docs/gpu.md.
 
     python -m benchmarks.gpu.transcripts shared/data/transcripts --tokenizer llama3.tokenizer.json.gz --rows 2
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from pathlib import Path
@@ -103,7 +102,6 @@ class Ways:
         if unknown:
             raise ValueError(f"no method {unknown[0]!r}: some of {', '.join(map(repr, every))}")
         self.ways = {name: way for name, way in every.items() if name in (names or every)}
-        self.calls: dict[str, int] = defaultdict(int)
 
     def run(self, name: str, case: Case, limits: Limits) -> tuple[float, bool]:
         """Seconds, and whether the output is the recorded one."""

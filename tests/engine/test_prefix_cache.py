@@ -15,7 +15,7 @@ import copyspec
 from copyspec.engine.inputs import CopyEncodings
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache
-from tests.helpers.models import random_ids, tiny
+from tests.helpers.models import Adapted, random_ids, tiny
 from tests.helpers.texts import bart, byte_level, llama
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
@@ -124,18 +124,6 @@ def test_other_weights_are_another_model() -> None:
         change()
         plain = engine.generate(prompt, **OPTIONS)
         assert engine.generate(prompt, prefix_cache=True, **OPTIONS).token_ids == plain.token_ids
-
-
-class Adapted(nn.Module):
-    """A layer with an adapter that can be disabled, under the names that peft uses."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner, self.disable_adapters, self.merged_adapters = inner, False, list[str]()
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.inner(states)
-        return found if self.disable_adapters else found - 3.0 * found.roll(1, -1)
 
 
 def test_adapters_that_are_switched_in_the_middle() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 VOCAB_SIZE = 96
@@ -211,3 +212,15 @@ def random_ids(length: int, *, seed: int = 0, low: int = 3, high: int = VOCAB_SI
     """Token ids in [low, high), the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     return [int(i) for i in torch.randint(low, high, (length,), generator=generator)]
+
+
+class Adapted(nn.Module):
+    """A layer with an adapter that can be disabled, under the names that peft uses."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.disable_adapters, self.merged_adapters = inner, False, list[str]()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.inner(states)
+        return found if self.disable_adapters else found - 3.0 * found.roll(1, -1)

@@ -127,10 +127,11 @@ def tree_attention_forward(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention with transformers' signature. Within `callers`, raises ValueError if the mask is not a tree mask.
-    Elsewhere such calls come from another thread that runs the model meanwhile, and get transformers' attention."""
-    if attention_mask is None or attention_mask.dtype != torch.long or kwargs.get("position_bias") is not None:
-        if _layers:
+    """Attention with transformers' signature. A call without a tree mask comes from another thread that runs the model
+    meanwhile, and gets transformers' attention. Raises ValueError within `callers`, and if that cannot compute it."""
+    is_biased = kwargs.get("position_bias") is not None
+    if attention_mask is None or attention_mask.dtype != torch.long or is_biased:
+        if _layers or is_biased or softcap is not None or s_aux is not None:
             raise ValueError(f"{type(module).__name__} passes attention something other than the mask it was given")
         attended: torch.Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs

@@ -21,6 +21,7 @@ WAYS = {
     "tree attention": StaticOptions(use="always", attention="tree"),
     "exact": StaticOptions(use="always", exact=True),
 }
+# Mixtures of experts may ask which experts were chosen, and Llama 4 is one.
 MAY_NOT_BE_CAPTURED = NOT_CAPTURED | NOT_STATIC | {"mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "llama4_text"}
 TEXT = "He go to school every days, and he like to reads books about the sea and the stars."
 

@@ -9,7 +9,6 @@ from weakref import ref
 
 import pytest
 import torch
-from torch import nn
 
 from copyspec.static_options import StaticOptions
 from copyspec.targets.causal import CausalTarget
@@ -24,18 +23,6 @@ from tests.helpers.cpu_graph import CpuGraph
 
 GRAPHS = StaticOptions(use="always", new_graph=CpuGraph)
 CPU = torch.device("cpu")
-
-
-class Adapted(nn.Module):
-    """A layer with an adapter that can be disabled, under the names that peft uses."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner, self.disable_adapters, self.merged_adapters = inner, False, list[str]()
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.inner(states)
-        return found if self.disable_adapters else found - 3.0 * found.roll(1, -1)
 
 
 def static_target(name: str = "llama", options: StaticOptions = GRAPHS) -> StaticTarget:
@@ -69,7 +56,7 @@ def expected(target: StaticTarget) -> torch.Tensor:
 def test_passes_captured_under_another_adapter_are_not_replayed() -> None:
     target = static_target()
     layer = target.model.model.layers[0].self_attn  # type: ignore[union-attr, index]
-    layer.v_proj = adapter = Adapted(layer.v_proj)  # type: ignore[union-attr, arg-type, assignment]
+    layer.v_proj = adapter = models.Adapted(layer.v_proj)  # type: ignore[union-attr, arg-type, assignment]
     stream = opened(target, passes=0)
     adapter.disable_adapters = True  # in the middle of a call, whose passes must not be captured now
     for _ in range(4):
@@ -93,7 +80,7 @@ def test_modules_replaced_while_a_session_is_open_are_run() -> None:
     first = opened(target)
     assert len(target._fused) == 2
     mlp = target.model.model.layers[1].mlp  # type: ignore[union-attr, index]
-    mlp.up_proj = Adapted(mlp.up_proj)  # type: ignore[union-attr, arg-type, assignment]
+    mlp.up_proj = models.Adapted(mlp.up_proj)  # type: ignore[union-attr, arg-type, assignment]
     second = opened(target)
     assert len(target._fused) == 1  # the other layer runs as it is
     assert torch.allclose(scored(second), expected(target), atol=1e-5)

@@ -179,8 +179,12 @@ def test_models_that_cannot_have_it_take_masks(name: str, reason: str, caplog: p
 
 def test_a_layer_that_is_handed_no_tree_mask_says_so() -> None:
     tokens = torch.zeros(1, 1, 1, 8)
+    arguments = torch.nn.Linear(1, 1), tokens, tokens, tokens, torch.zeros(1, 1, 1, 1)
     with pytest.raises(ValueError, match="Linear passes attention something other"), tree_attention.callers():
-        tree_attention.tree_attention_forward(torch.nn.Linear(1, 1), tokens, tokens, tokens, torch.zeros(1, 1, 1, 1))
+        tree_attention.tree_attention_forward(*arguments)
+    assert torch.equal(tree_attention.tree_attention_forward(*arguments)[0], tokens)  # as from another thread
+    with pytest.raises(ValueError, match="Linear passes attention something other"):
+        tree_attention.tree_attention_forward(*arguments, softcap=2.0)
 
 
 def test_the_kernel_is_built_for_hopper_without_a_stack(tmp_path: Path) -> None:
