@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -17,7 +17,14 @@ from copyspec.static_options import CapturedGraph, Runner, StaticOptions
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.packing import MOVE_FIELDS
 from copyspec.targets.static.program import StaticProgram
-from copyspec.targets.static.settings import MAX_GRAPHS, MAX_LOGITS, WARM_PASSES
+from copyspec.targets.static.settings import (
+    MAX_GRAPHS,
+    MAX_LOGITS,
+    MOST_READ,
+    PADDED_COLUMNS,
+    PADDED_PASSES,
+    WARM_PASSES,
+)
 from copyspec.targets.static.triton_kernels import on_device
 
 if TYPE_CHECKING:
@@ -64,7 +71,6 @@ class _Step:
     staging: torch.Tensor  # the same array on the host; pinned if there is a GPU
     filled: npt.NDArray[np.int64]  # NumPy view of `staging`
     copied: torch.cuda.Event | None = None  # after the last copy of `staging`; None on a CPU
-    passes: int = 0
     graph: CapturedGraph | None = None
     logits: torch.Tensor | None = None  # [B, Q, V], written by the graph
 
@@ -85,12 +91,35 @@ class ProgramRunner:
         self._make, self._device, self._options, self._entered = make, device, options, entered
         self._may_capture = may_capture
         self._steps: OrderedDict[Size, _Step] = OrderedDict()
+        self._asked: Counter[Size] = Counter()  # passes of each size, until it is captured
         self._compiles = options.compile
         self._new_graph = _graphs(device, options)
         self.is_settled = True
         """Whether the last pass's time is representative; False if a graph was or is still to be captured."""
         self.name: Runner = "static"
         """How the last pass was run."""
+
+    def choose(self, size: Size, longest: int, all_rows: int) -> Size:
+        """The size to run a pass of `size` in: while that is rare and not captured, a larger one that is, or soon will
+        be. `longest`: the maximum number of cached tokens of a row; `all_rows`: rows of the buffers."""
+        if self._new_graph is None or self._is_captured(size):
+            return size
+        self._asked[size] += 1
+        if self._options.exact or self._asked[size] > PADDED_PASSES:
+            return size
+        _, columns, slots = size
+        padded = [
+            (all_rows, more, slots)
+            for more in PADDED_COLUMNS
+            if columns <= more < slots - longest and all_rows * more <= MOST_READ
+        ]
+        chosen = next((each for each in padded if self._is_captured(each)), padded[0] if padded else size)
+        if chosen != size and not self._is_captured(chosen):
+            self._asked[chosen] += 1
+        return chosen
+
+    def _is_captured(self, size: Size) -> bool:
+        return size in self._steps and self._steps[size].graph is not None
 
     def staging(self, size: Size) -> npt.NDArray[np.int64]:
         """The host array [F, B, Q] into which the next pass of this size is packed."""
@@ -102,6 +131,7 @@ class ProgramRunner:
     def forget(self) -> None:
         """Drop all programs, since the model that they were made of has changed."""
         self._steps.clear()
+        self._asked.clear()
 
     def run(self, size: Size) -> torch.Tensor:
         """Run the packed pass; return logits [B, Q, V], which the next pass may overwrite."""
@@ -120,9 +150,8 @@ class ProgramRunner:
             return step.logits
         with inference_mode(True), self._entered():  # a captured pass needs neither
             logits = self._run(step)
-            step.passes += 1
-            if self._new_graph is not None and step.passes >= WARM_PASSES and self._may_capture():
-                self._capture(step, self._new_graph)
+            if self._new_graph is not None and self._asked[size] >= WARM_PASSES and self._may_capture():
+                self._capture(size, step, self._new_graph)
         self._tell("compiled" if self._compiles else "static", settled=self._new_graph is None)
         return logits
 
@@ -142,7 +171,7 @@ class ProgramRunner:
     def _tell(self, name: Runner, *, settled: bool = True) -> None:
         self.name, self.is_settled = name, settled
 
-    def _capture(self, step: _Step, new_graph: Callable[[], CapturedGraph]) -> None:
+    def _capture(self, size: Size, step: _Step, new_graph: Callable[[], CapturedGraph]) -> None:
         """Capture a pass that has just run: this may write its keys again, but must not repeat its moves."""
         step.packed[MOVE_FIELDS] = step.packed[MOVE_FIELDS].amax()
         graph = new_graph()
@@ -150,13 +179,14 @@ class ProgramRunner:
             with graph.capture():
                 step.logits = step.run(step.packed)
         except torch.OutOfMemoryError:
-            step.logits, step.passes = None, 0  # there may be more memory later
+            step.logits, self._asked[size] = None, 0  # there may be more memory later
             return
         except Exception as error:
             self._new_graph, step.logits = None, None
             logger.warning("this model's passes cannot be captured (%s); they run operator by operator", _line(error))
             return
         step.graph = graph
+        del self._asked[size]
         self._drop_graphs()
 
     def _drop_graphs(self) -> None:

@@ -21,7 +21,13 @@ MOST_READ = 2048
 """Tokens, padding included, of prompts that are read by a static pass. Longer ones keep a GPU busy in any pass."""
 
 WARM_PASSES = 2
-"""Passes of a shape before it is captured, since many shapes occur only once."""
+"""Passes of a size, this one included, from which on it is captured: many sizes occur only once."""
+
+PADDED_PASSES = 8
+"""Passes of a size that run in a larger one. After these, its own capture, some tens of milliseconds, pays."""
+
+PADDED_COLUMNS = (33, 129)
+"""Columns of the larger sizes, which have all rows of their buffers: few, so that they are captured soon."""
 
 EXACT_NODES = 33
 """Columns of every pass in exact mode, plain ones included."""

@@ -298,7 +298,7 @@ class StaticSession:
         if needed > self._attended:
             self._attended = slot_bucket(needed + min(self._new_tokens, LOOK_AHEAD))
         slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
-        size = (self._rows, nodes, slots)
+        size = arena.runner.choose((self._rows, nodes, slots), max(starts), arena.size.rows)
         self._refresh_cross(arena)
         staging = arena.runner.staging(size)
         pack(staging, starts, chains, trees, self._moves, arena.size.capacity - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from weakref import ref
 
 import pytest
@@ -15,9 +15,11 @@ from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import read_facts
 from copyspec.targets.static.arenas import Arena
 from copyspec.targets.static.fused_layers import fused, fused_layers
+from copyspec.targets.static.running import ProgramRunner
+from copyspec.targets.static.settings import PADDED_PASSES
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget
-from copyspec.tree import EMPTY
+from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
 from tests.helpers.cpu_graph import CpuGraph
 
@@ -36,7 +38,7 @@ def scored(session: StaticSession, token: int = 9) -> torch.Tensor:
     return logits
 
 
-def opened(target: StaticTarget, passes: int = 4) -> StaticSession:
+def opened(target: StaticTarget, passes: int = PADDED_PASSES + 2) -> StaticSession:
     """A session behind three tokens, whose plain passes are captured if they are made often enough."""
     session = target.open([[5, 6, 7]])
     assert isinstance(session, StaticSession)
@@ -153,3 +155,34 @@ def test_free_arenas_are_dropped_when_memory_runs_out(monkeypatch: pytest.Monkey
 def no_cuda_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     yield
+
+
+@torch.inference_mode()
+def test_rare_sizes_share_a_padded_program_and_frequent_ones_get_their_own() -> None:
+    target = static_target()
+    session = target.open([[5, 6, 7]] * 3)
+    assert isinstance(session, StaticSession)
+    session.score([[5, 6, 7]] * 3, [EMPTY] * 3)
+    session.keep([[]] * 3)
+    assert session._arena is not None
+    steps = session._arena.runner._steps
+    tree = DraftTree([8, 9], [-1, 0], [0.5] * 2, [None] * 2)
+    for trees in ([EMPTY] * 3, [tree, EMPTY, tree]):
+        for _ in range(PADDED_PASSES - 1):
+            logits = session.score([[9]] * 3, trees).clone()
+            session.trim([3] * 3)
+            assert torch.allclose(logits[:, :1], expected(target), atol=1e-5)
+    assert set(steps) == {(4, 33, 512)} and session.runner == "graph"
+    for _ in range(3):
+        session.score([[9]] * 3, [EMPTY] * 3)
+        session.trim([3] * 3)
+    assert set(steps) == {(4, 33, 512), (4, 1, 512)} and session.runner == "graph"
+    session.close()
+
+
+@pytest.mark.parametrize(("cached", "rows"), [(495, 1), (3, 64)], ids=["near the end", "too many rows"])
+@torch.inference_mode()
+def test_a_padded_program_has_room_and_is_not_too_large(cached: int, rows: int) -> None:
+    runner = ProgramRunner(lambda size: pytest.fail("not run"), CPU, GRAPHS, nullcontext)
+    assert runner.choose((1, 1, 512), cached, rows) == (1, 1, 512)
+    assert runner.choose((1, 1, 1024), 495, 4) == (4, 33, 1024)
