@@ -40,35 +40,49 @@ def cases(number: int) -> tuple[str, str]:
     return f"Correct the grammar: {text}", text
 
 
-def compared(engine: Engine, number: int, new_tokens: int = NEW_TOKENS) -> dict[str, Any]:
-    """Decode one prompt with and without drafts; return the tokens compared, the first difference, and seconds."""
-    prompt, text = cases(number)
-    seconds, outputs, calls = [], [], 0
+def compared(engine: Engine, numbers: Sequence[int], new_tokens: int = NEW_TOKENS) -> list[dict[str, Any]]:
+    """Decode prompts as one batch with and without drafts; return, for each, the tokens compared, the first
+    difference, and its share of the seconds."""
+    prompts, sources = zip(*map(cases, numbers), strict=True)
+    seconds, outputs = [], []
+    calls: list[int] = []
     for drafter in ("auto", "none"):
         started = perf_counter()
-        result = engine.generate(
-            prompt, edit_source=text, drafter=drafter, max_new_tokens=new_tokens, ignore_eos=True, max_draft_nodes=32
+        results = engine.generate(
+            list(prompts),
+            edit_source=list(sources),
+            drafter=drafter,
+            max_new_tokens=new_tokens,
+            ignore_eos=True,
+            max_draft_nodes=32,
+            batch_size=len(prompts),
         )
-        seconds.append(perf_counter() - started)
-        outputs.append(list(result.token_ids))
-        calls = calls or result.stats.num_calls
-    drafted, plain = outputs
-    same = next((i for i, (a, b) in enumerate(zip(drafted, plain, strict=True)) if a != b), len(plain))
-    return {
-        "case": number,
-        "tokens": len(plain),
-        "calls": calls,
-        "differ": int(same < len(plain)),
-        "first": same if same < len(plain) else None,
-        "seconds": [round(each, 3) for each in seconds],
-    }
+        seconds.append((perf_counter() - started) / len(prompts))
+        outputs.append([list(result.token_ids) for result in results])
+        calls = calls or [result.stats.num_calls for result in results]
+    found = []
+    for number, num_calls, drafted, plain in zip(numbers, calls, *outputs, strict=True):
+        same = next((i for i, (a, b) in enumerate(zip(drafted, plain, strict=True)) if a != b), len(plain))
+        found.append(
+            {
+                "case": number,
+                "tokens": len(plain),
+                "calls": num_calls,
+                "differ": int(same < len(plain)),
+                "first": same if same < len(plain) else None,
+                "seconds": [round(each, 4) for each in seconds],
+            }
+        )
+    return found
 
 
-def run(engine: Engine, tokens: int, done: list[dict[str, Any]], new_tokens: int) -> Iterator[list[dict[str, Any]]]:
+def run(
+    engine: Engine, tokens: int, done: list[dict[str, Any]], new_tokens: int, batch: int
+) -> Iterator[list[dict[str, Any]]]:
     """Compare until `tokens` tokens have been compared, starting after the cases in `done`; yield all cases after
-    each one."""
+    each batch."""
     while sum(each["tokens"] for each in done) < tokens:
-        done.append(compared(engine, len(done), new_tokens))
+        done += compared(engine, range(len(done), len(done) + batch), new_tokens)
         yield done
 
 
@@ -94,6 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
+    parser.add_argument("--batch", type=int, default=1, help="prompts decoded together")
     parser.add_argument(
         "--usual", type=int, default=0, help="number of prompts that are also compared without exact mode"
     )
@@ -110,18 +125,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engine = copyspec.load(options.model, dtype=options.dtype, device=options.device, static=static)
     command = f"python -m benchmarks.gpu.exact_mode --model {options.model} --dtype {options.dtype}"
     report: dict[str, Any] = {
-        "command": f"{command} --device {options.device}",
+        "command": f"{command} --device {options.device} --batch {options.batch}",
         "machine": surroundings(options.device),
         **summary(done),
     }
-    for so_far in run(engine, options.tokens, done, options.new_tokens):
+    for so_far in run(engine, options.tokens, done, options.new_tokens, options.batch):
         report |= summary(so_far)
         if options.json:
             options.json.write_text(json.dumps({**report, "cases": so_far}) + "\n")
     if options.usual:
         usual = copyspec.load(options.model, dtype=options.dtype, device=options.device)
         report["without_exact_mode"] = summary(
-            [compared(usual, number, options.new_tokens) for number in range(options.usual)]
+            [each for number in range(options.usual) for each in compared(usual, [number], options.new_tokens)]
         )
     if options.json:
         options.json.write_text(json.dumps({**report, "cases": done}) + "\n")

@@ -23,10 +23,12 @@ from benchmarks.speed.report import bandwidth
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
+from copyspec.targets.static.settings import PADDED_PASSES
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import DraftTree
 
 DYNAMIC = StaticOptions(use="never")
+WARM_STEPS = PADDED_PASSES + 2  # so that the pass has a program of its own, captured
 
 
 def tree(nodes: int) -> DraftTree:
@@ -58,7 +60,7 @@ class Rows:
 
     def seconds(self, repeats: int) -> float:
         """Median seconds of the passes after prefill, warm-up and capture."""
-        for _ in range(4):
+        for _ in range(WARM_STEPS):
             self.step()
         return median(self.step() for _ in range(repeats))
 

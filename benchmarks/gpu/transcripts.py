@@ -18,6 +18,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from statistics import median
@@ -172,6 +173,15 @@ def measure(
     return found
 
 
+def exchanged(sets: dict[str, list[Case]]) -> dict[str, list[Case]]:
+    """Give each prompt the recorded output of one of the next set, so that there is nothing to copy."""
+    following = [*list(sets)[1:], *list(sets)[:1]]
+    return {
+        name: [replace(case, recorded=sets[other][row % len(sets[other])].recorded) for row, case in enumerate(cases)]
+        for (name, cases), other in zip(sets.items(), following, strict=True)
+    }
+
+
 def line(task: str, found: dict[str, Any]) -> str:
     """One task's milliseconds per token of each method, and how many times as fast as the first one it is."""
     names = [name for name, each in found.items() if isinstance(each, dict)]
@@ -204,6 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sets", type=int, default=1, help="sets per task")
     parser.add_argument("--tokens", type=int, default=200, help="outputs are cut here")
     parser.add_argument("--nodes", type=int, default=32, help="maximum draft nodes of a pass")
+    parser.add_argument("--exchanged", action="store_true", help="outputs of other prompts: nothing to copy")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--methods", nargs="*", default=())
     parser.add_argument("--json", type=Path)
@@ -215,6 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for (task, name, _), cases in by_set.items():
         if sum(key.startswith(f"{task} ") for key in sets) < given.sets:
             sets.setdefault(f"{task} {name}", []).extend(cases)
+    if given.exchanged:
+        sets = exchanged(sets)
     rows = [[*case.prompt, *(case.recorded or [])] for cases in sets.values() for case in cases]
     needed = 1 + max(map(max, rows))
     model = load_model(given.model, given.device, getattr(torch, given.dtype), vocab_size=needed).model
