@@ -115,7 +115,7 @@ class Ways:
         return perf_counter() - started, output == recorded[: limits.max_new_tokens]
 
     def _own(self, static: StaticOptions, *, drafts: bool) -> Way:
-        target, costs = wrap(self._model, static=static), CostModel()
+        target, costs = wrap(self._model, static=static), CostModel(device=self._model.device.type)
         return partial(self._by_copyspec, target, costs, drafts)
 
     def _by_copyspec(self, target: Target, costs: CostModel, drafts: bool, case: Case, limits: Limits) -> list[int]:

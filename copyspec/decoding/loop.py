@@ -62,7 +62,7 @@ def decode(
     `cost_model` holds the measured costs of the target's passes; pass the same one to every run on a target.
     Closing the generator ends decoding within one step and frees the target's caches.
     """
-    settings, costs = settings or DecodeSettings(), cost_model or CostModel()
+    settings, costs = settings or DecodeSettings(), cost_model or CostModel(device=target.device.type)
     draft, waiting = settings.draft, iter(requests)
     batch = Batch(target, draft, costs)
     refill = max(1, int(REFILL_SHARE * settings.batch_size))
@@ -230,7 +230,8 @@ class Batch:
         times.other += committed - verified + beside
         if read:
             times.prefill += seconds
-            self._costs.observe_first(rows, read + nodes, seconds)
+            if session.is_settled:
+                self._costs.observe_first(rows, read + nodes, seconds)
         else:
             times.target += seconds
             if session.is_settled:

@@ -88,7 +88,7 @@ class Engine:
         self._lock = lock = lock_of(model)
         self.is_unloaded = False
         self._on_unsupported, self._static = on_unsupported, static
-        self._costs = CostModel()
+        self._costs = CostModel(device=model.device.type)
         self._drafting = drafting = DraftModels(model, self.codec, load_draft)
         self._locks = lambda: [lock, *drafting.locks]
         self._threads = Threads(model, self._costs)

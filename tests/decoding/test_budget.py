@@ -171,3 +171,12 @@ def test_the_prior_holds_until_calls_differ() -> None:
     assert model.budget(1, 8).costs[8] == pytest.approx(prior[8], rel=0.05)
     assert not model.budget(1, 8, adaptive=False).costs
     assert list(model.budget(4, 8).costs) != prior, "other batch sizes are other calls"
+
+
+def test_nodes_are_assumed_to_be_cheaper_on_a_gpu() -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        model = CostModel(device=device)
+        model.observe(8, 0, 0.01)
+        found.append(model.budget(8, 32).costs[8])
+    assert found == pytest.approx([1 + 0.16 * 8, 1 + 0.04 * 8])

@@ -20,7 +20,7 @@ from copyspec.decoding.stats import Stats
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.tree import ROOT, DraftTree
-from tests.helpers.fakes import FakeTarget, ScriptedDrafter
+from tests.helpers.fakes import FakeSession, FakeTarget, ScriptedDrafter
 
 VOCAB = 12
 
@@ -324,6 +324,14 @@ def test_prompts_of_like_length_are_read_together(ends_early: bool) -> None:
         found[output.row] += output.tokens
     assert ends_early or found == expected
     assert len(target.sessions) == 2 - ends_early and all(session.closed for session in target.sessions)
+
+
+def test_nothing_is_learned_from_passes_that_are_not_representative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeSession, "is_settled", False)
+    costs = CostModel()
+    for _ in decode(FakeTarget(VOCAB), [Request([1] * 40, 12, SamplingOptions())], cost_model=costs):
+        pass
+    assert costs.seconds(1) == 0.0 and not any(costs._first)
 
 
 def test_a_failing_processor_frees_the_caches() -> None:

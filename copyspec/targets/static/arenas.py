@@ -79,13 +79,16 @@ class ArenaPool:
         self._lock = at_rest(threading.RLock())
 
     def take(self, size: ArenaSize, make: Callable[[ArenaSize], Arena]) -> Arena:
-        """Take the smallest free arena with space for `size`, or create one."""
+        """Take the smallest free arena with space for `size`, or create one in place of those that it could replace."""
         with self._lock:
             fitting = [arena for arena in self._free if size.fits(arena.size)]
             if fitting:
                 chosen = min(fitting, key=lambda arena: arena.size.rows * arena.size.capacity)
                 self._free.remove(chosen)
                 return chosen
+            for arena in [arena for arena in self._free if arena.size.fits(size)]:
+                self._free.remove(arena)
+                arena.release()
         try:
             return make(size)
         except torch.OutOfMemoryError:

@@ -93,6 +93,7 @@ class StaticSession:
         self._cross_is_stale = self._encoder is not None
         self._rows = 0  # rows of every pass in exact mode, padding included
         self._attended = 0  # slots that passes attend to
+        self._has_read = False  # whether a regular session read prompts in the last `score`
         self._warned_states = False
 
     @property
@@ -107,11 +108,11 @@ class StaticSession:
     @property
     def is_settled(self) -> bool:
         """Whether the last pass's time is representative of the next ones."""
-        return self._arena is None or self._arena.runner.is_settled
+        return self._arena is None or (self._arena.runner.is_settled and not self._has_read)
 
     def score(self, chains: Chains, trees: Sequence[DraftTree]) -> torch.Tensor:
         check_rows(len(self._lengths), chains, trees)
-        starts = list(self._lengths)
+        starts, self._has_read = list(self._lengths), False
         unread, width = [list(chain) for chain in chains], max(map(len, trees))
         if 0 in starts:  # exact mode reserves as much with drafts as without
             self._prefill(starts, unread, EXACT_NODES - 1 if self._target.options.exact else width)
@@ -237,6 +238,7 @@ class StaticSession:
         for rows in groups:
             if self._encoder is not None:
                 break  # only start tokens, which are read like any other chain
+            self._has_read = True
             reader = self._target.reader([chains[row] for row in rows])
             try:
                 reader.prefill([chains[row][:-1] for row in rows])

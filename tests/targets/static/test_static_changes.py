@@ -186,3 +186,27 @@ def test_a_padded_program_has_room_and_is_not_too_large(cached: int, rows: int) 
     runner = ProgramRunner(lambda size: pytest.fail("not run"), CPU, GRAPHS, nullcontext)
     assert runner.choose((1, 1, 512), cached, rows) == (1, 1, 512)
     assert runner.choose((1, 1, 1024), 495, 4) == (4, 33, 1024)
+
+
+@torch.inference_mode()
+def test_times_of_prompts_read_by_other_passes_or_of_captures_are_not_representative() -> None:
+    target = static_target()
+    session = target.open([[5] * 200])
+    assert isinstance(session, StaticSession)
+    settled = []
+    for chain in ([5] * 200, [9], [9]):  # read by a regular session; captured; replayed
+        session.score([chain], [EMPTY])
+        session.keep([[]])
+        settled.append(session.is_settled)
+    assert settled == [False, False, True]
+    session.close()
+
+
+@torch.inference_mode()
+def test_a_larger_arena_replaces_the_free_ones_that_it_holds() -> None:
+    target = static_target()
+    for rows in (2, 1, 8, 4):
+        session = target.open([[5, 6, 7]] * rows)
+        session.score([[5, 6, 7]] * rows, [EMPTY] * rows)
+        session.close()
+    assert [arena.size.rows for arena in target.arenas._free] == [8]
