@@ -58,6 +58,11 @@ LEAST_START, MOST_START = 0.75, 4.0
 """Bounds of a new row's starting allowance, in plain passes; within them it is half of what earlier rows saved."""
 
 
+def prior_slope(device: str, *, exact: bool = False) -> float:
+    """The slope to assume on a device of this type. In exact mode all passes are of one size."""
+    return 0.0 if exact else GPU_SLOPE if device == "cuda" else PRIOR_SLOPE
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The largest tree that one row may draft, and the cost of each size.
@@ -98,11 +103,11 @@ class CostModel:
     per target and machine.
     """
 
-    def __init__(self, clock: Callable[[], float] = perf_counter, device: str = "cpu") -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter, slope: float = PRIOR_SLOPE) -> None:
         """`clock` returns seconds; it is read around passes and drafts. Tests and simulations pass their own.
-        `device`: type of the device that runs the passes."""
+        `slope`: assumed cost of a draft node in plain passes, for each row, where nothing was measured."""
         self.clock = clock
-        self._curves = _Curves(GPU_SLOPE if device == "cuda" else PRIOR_SLOPE)
+        self._curves = _Curves(slope)
         self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
         self.start = LEAST_START

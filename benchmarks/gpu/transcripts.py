@@ -32,7 +32,7 @@ from benchmarks.speed.models import FORCED, load_model
 from benchmarks.speed.prompts import Case, TranscriptOptions, transcript_cases
 from benchmarks.speed.report import surroundings
 from benchmarks.transcripts import ratio, until_end, without_cudnn_attention
-from copyspec.budget import CostModel
+from copyspec.budget import CostModel, prior_slope
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.drafters import create
 from copyspec.options import DraftOptions
@@ -115,7 +115,7 @@ class Ways:
         return perf_counter() - started, output == recorded[: limits.max_new_tokens]
 
     def _own(self, static: StaticOptions, *, drafts: bool) -> Way:
-        target, costs = wrap(self._model, static=static), CostModel(device=self._model.device.type)
+        target, costs = wrap(self._model, static=static), CostModel(slope=prior_slope(self._model.device.type))
         return partial(self._by_copyspec, target, costs, drafts)
 
     def _by_copyspec(self, target: Target, costs: CostModel, drafts: bool, case: Case, limits: Limits) -> list[int]:

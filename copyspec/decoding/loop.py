@@ -14,7 +14,7 @@ from operator import add
 
 import torch
 
-from copyspec.budget import Budget, CostModel
+from copyspec.budget import Budget, CostModel, prior_slope
 from copyspec.decoding import reuse
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import PassTimes
@@ -62,7 +62,7 @@ def decode(
     `cost_model` holds the measured costs of the target's passes; pass the same one to every run on a target.
     Closing the generator ends decoding within one step and frees the target's caches.
     """
-    settings, costs = settings or DecodeSettings(), cost_model or CostModel(device=target.device.type)
+    settings, costs = settings or DecodeSettings(), cost_model or CostModel(slope=prior_slope(target.device.type))
     draft, waiting = settings.draft, iter(requests)
     batch = Batch(target, draft, costs)
     refill = max(1, int(REFILL_SHARE * settings.batch_size))

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
 from copyspec import forks
-from copyspec.budget import CostModel
+from copyspec.budget import CostModel, prior_slope
 from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
@@ -88,7 +88,7 @@ class Engine:
         self._lock = lock = lock_of(model)
         self.is_unloaded = False
         self._on_unsupported, self._static = on_unsupported, static
-        self._costs = CostModel(device=model.device.type)
+        self._costs = CostModel(slope=prior_slope(model.device.type, exact=static is not None and static.exact))
         self._drafting = drafting = DraftModels(model, self.codec, load_draft)
         self._locks = lambda: [lock, *drafting.locks]
         self._threads = Threads(model, self._costs)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.budget import Budget, CostModel
+from copyspec.budget import Budget, CostModel, prior_slope
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import Meter
 from copyspec.tree import EMPTY, DraftTree
@@ -173,10 +173,10 @@ def test_the_prior_holds_until_calls_differ() -> None:
     assert list(model.budget(4, 8).costs) != prior, "other batch sizes are other calls"
 
 
-def test_nodes_are_assumed_to_be_cheaper_on_a_gpu() -> None:
+def test_nodes_are_assumed_to_be_cheaper_on_a_gpu_and_free_in_exact_mode() -> None:
     found = []
-    for device in ("cpu", "cuda"):
-        model = CostModel(device=device)
+    for slope in (prior_slope("cpu"), prior_slope("cuda"), prior_slope("cuda", exact=True)):
+        model = CostModel(slope=slope)
         model.observe(8, 0, 0.01)
         found.append(model.budget(8, 32).costs[8])
-    assert found == pytest.approx([1 + 0.16 * 8, 1 + 0.04 * 8])
+    assert found == pytest.approx([1 + 0.16 * 8, 1 + 0.04 * 8, 1.0])
