@@ -174,7 +174,13 @@ def measure(
 
 
 def exchanged(sets: dict[str, list[Case]]) -> dict[str, list[Case]]:
-    """Give each prompt the recorded output of one of the next set, so that there is nothing to copy."""
+    """Give each prompt the recorded output of one of the next set, so that there is nothing to copy.
+
+    Raises ValueError if there is one set only."""
+    if len(sets) < 2:
+        raise ValueError(
+            f"--exchanged needs the prompts of two tasks or more, got those of {', '.join(sets) or 'none'}"
+        )
     following = [*list(sets)[1:], *list(sets)[:1]]
     return {
         name: [replace(case, recorded=sets[other][row % len(sets[other])].recorded) for row, case in enumerate(cases)]

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.gpu import __main__ as everything
 from benchmarks.gpu import exact_mode, launch, outputs, passes, types
+from benchmarks.gpu.transcripts import exchanged
+from benchmarks.speed.prompts import Case
 from copyspec.cli import doctor_gpu
 
 CPU = ["--device", "cpu"]
@@ -80,3 +82,10 @@ def test_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert types.main(["--only", "llama", "--no-compile", "--markdown", "--json", str(file)]) == 0
     assert json.loads(file.read_text()) == [{"type": "llama", "replayed": "graph", "tree attention": "graph"}]
     assert "| replayed: graph, 1 | `llama` |" in capsys.readouterr().out
+
+
+def test_exchanged_prompts_have_the_outputs_of_another_task() -> None:
+    sets = {"a": [Case([1], (), [2]), Case([3], (), [4])], "b": [Case([5], (), [6])]}
+    assert [case.recorded for cases in exchanged(sets).values() for case in cases] == [[6], [6], [2]]
+    with pytest.raises(ValueError, match="two tasks or more, got those of b"):
+        exchanged({"b": sets["b"]})

@@ -101,7 +101,8 @@ class ProgramRunner:
 
     def choose(self, size: Size, longest: int, all_rows: int) -> Size:
         """The size to run a pass of `size` in: while that is rare and not captured, a larger one that is, or soon will
-        be. `longest`: the maximum number of cached tokens of a row; `all_rows`: rows of the buffers."""
+        be. Counts the pass, so it is called once for each. `longest`: the maximum number of cached tokens of a row;
+        `all_rows`: rows of the buffers."""
         if self._new_graph is None or self._is_captured(size):
             return size
         self._asked[size] += 1
