@@ -81,18 +81,19 @@ class Server:
         return _json(as_json(self._card(name))) if name in self.names else self._no_such_model(name)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
-        return await self._answer(body, request, is_chat=True)
+        return await self._answer(body, request)
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
-        return await self._answer(body, request, is_chat=False)
+        return await self._answer(body, request)
 
-    async def _answer(self, body: SharedBody, request: Request, *, is_chat: bool) -> Response:
+    async def _answer(self, body: ChatBody | CompletionBody, request: Request) -> Response:
         begun = time.perf_counter()
         if body.model is not None and body.model not in self.names:
             return self._no_such_model(body.model)
         try:
-            prompt = body.chat() if isinstance(body, ChatBody) else getattr(body, "prompt", None)
-            call = await aio.submit(lambda: self.engine, prompt, body.references, self._options(body, prompt))
+            prompt: object = body.chat() if isinstance(body, ChatBody) else body.prompt
+            prompts = 1 if isinstance(body, ChatBody) else body.prompts()
+            call = await aio.submit(lambda: self.engine, prompt, body.references, self._options(body, prompts))
         except QueueFullError as error:
             return _error(429, str(error), "rate_limit_error", code="queue_full", retry=True)
         except PromptTooLongError as error:
@@ -102,7 +103,7 @@ class Server:
         except RuntimeError as error:  # the engine is shutting down
             return _error(503, str(error), "service_unavailable_error", retry=True)
         wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        replies = Replies(body.model or self.names[0], is_chat, bool(body.spans), wants_usage)
+        replies = Replies(body.model or self.names[0], isinstance(body, ChatBody), bool(body.spans), wants_usage)
         if not body.stream:
             return await self._whole(call, replies, request, begun)
         try:
@@ -114,8 +115,9 @@ class Server:
             self._events(call, replies, begun), media_type="text/event-stream; charset=utf-8", headers=headers
         )
 
-    def _options(self, body: SharedBody, prompt: object) -> CallOptions:
-        """The call options of a request. Raises TypeError or ValueError for fields that this server does not offer."""
+    def _options(self, body: SharedBody, prompts: int) -> CallOptions:
+        """The call options of a request with this number of prompts. Raises TypeError or ValueError for fields that
+        this server does not offer."""
         body.check_extra()
         if (count := body.characters()) > self.settings.max_characters:
             most = self.settings.max_characters
@@ -128,7 +130,6 @@ class Server:
             options["max_new_tokens"] = asked
         elif limit is not None:
             options["max_new_tokens"] = limit if "edit_source" in options else min(limit, DEFAULT_MAX_NEW_TOKENS)
-        prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)) else 1
         outputs = prompts * max(body.n or 1, 1)
         if outputs > self.settings.max_outputs:
             raise ValueError(f"a request may have {self.settings.max_outputs} outputs (prompts times n), not {outputs}")

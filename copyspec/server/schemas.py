@@ -140,6 +140,18 @@ class ChatBody(SharedBody):
 class CompletionBody(SharedBody):
     prompt: str | list[Any]
 
+    def prompts(self) -> int:
+        """The number of prompts. Raises ValueError for what only Python callers may give, like a tokenizer's output."""
+        if not isinstance(self.prompt, list):
+            return 1
+        for each in self.prompt:
+            if isinstance(each, dict):
+                raise ValueError(
+                    f"prompt holds {shown(each)}; give a text, token ids, or a list of these. Messages of a chat go to "
+                    "/v1/chat/completions"
+                )
+        return len(self.prompt) if self.prompt and isinstance(self.prompt[0], (str, list)) else 1
+
 
 def _message(index: int, message: object) -> dict[str, object]:
     if not isinstance(message, dict):

@@ -210,6 +210,15 @@ async def test_bodies_that_are_none(engine: Engine, body: bytes) -> None:
     assert answer.status_code == 400 and answer.json()["error"]["message"], answer.text
 
 
+@pytest.mark.parametrize(
+    "prompt", [[{"input_ids": [1]}] * 100, [{"input_ids": [[1]] * 100}], [[1], {"input_ids": [1]}]]
+)
+async def test_prompts_that_only_python_may_give_are_refused(engine: Engine, prompt: object) -> None:
+    """They would be several prompts that the limit of outputs does not count."""
+    answer = await post(engine, "/v1/completions", {"prompt": prompt, "n": 16, "temperature": 1})
+    assert answer.status_code == 400 and "prompt holds" in answer.json()["error"]["message"]
+
+
 async def test_a_context_that_is_full_has_openais_code(engine: Engine) -> None:
     answer = await post(engine, "/v1/completions", {"prompt": "word " * 2000})
     assert answer.json()["error"]["code"] == "context_length_exceeded"
