@@ -114,6 +114,21 @@ def test_a_run_writes_every_row_once_and_goes_on(tmp_path: Path, here: None) -> 
         run(Upper(), source, output, rows_per_part=5)
 
 
+def test_results_take_the_place_of_a_column_of_their_name(tmp_path: Path, here: None) -> None:
+    rows = [
+        {"text": "a", "to": "old"},
+        {"text": "b"},
+        {"text": "c", "more": 1, ERROR: "of an earlier run"},
+        {"to": "old"},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = run(Upper(), tmp_path / "in.jsonl", tmp_path / "out")
+    assert (report.rows, report.failed) == (3, 1)
+    wanted = [{"text": "a", "to": "A"}, {"text": "b", "to": "B"}, {"text": "c", "more": 1, "to": "C"}]
+    assert outputs(tmp_path / "out") == wanted
+    assert outputs(tmp_path / "out" / "failed") == [{"to": None, "error": "no text"}]
+
+
 def test_parquet_is_cut_across_row_groups(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -48,9 +48,9 @@ def run(
 ) -> RunReport:
     """Apply `task` to every row of the Parquet, JSONL and text files in `source`, on a Ray cluster.
 
-    output: a folder that all machines reach. `output/*.jsonl` gets the rows with their results, `output/failed/*.jsonl`
-        those without one and the error, `output/report.json` the totals. Each file is written completely before it gets
-        its name.
+    output: a folder that all machines reach. `output/*.jsonl` gets the rows with their results, in place of what the
+        task's column held before, `output/failed/*.jsonl` those without one and the error, `output/report.json` the
+        totals. Each file is written completely before it gets its name.
     address: of the cluster; None starts Ray on this machine, or uses the running one.
     actors, num_cpus, num_gpus: number of actors, each with its own model and this share of a machine.
 
@@ -101,9 +101,11 @@ class PartWriter:
             return
         names = list(dict.fromkeys(name for row in rows for name in row))
         columns = self._task({name: [row.get(name) for row in rows] for name in names})
-        added = [name for name in columns if name not in names]
         for i, row in enumerate(rows):
-            yield {**row, **{name: columns[name][i] for name in added}}
+            found = {name: column[i] for name, column in columns.items()}
+            # A row without a column that others have was given None there, and stays without it.
+            changed = {name: value for name, value in found.items() if value is not row.get(name)}
+            yield {**row, **changed, ERROR: found[ERROR]}
 
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
