@@ -220,22 +220,32 @@ class Corpora:
                 with files.opened(path, addition.kind) as held:  # another kind is an error that names both
                     retriever = read(held)
                     before, earlier = _placed(held, retriever), passages.read_stamps(held)
-            kept = [number for number, passage in enumerate(before) if not passages.is_from(passage, stamps)]
+            kept = [number for number, each in enumerate(before) if passages.file_of(each, stamps) is None]
             held_before = [before[number] for number in kept]
-            new = list(more) if addition.duplicates else _unseen(more, held_before)
+            new, twins = (list(more), list[Passage]()) if addition.duplicates else _unseen(more, held_before)
+            shared = {passages.file_of(each, stamps) for each in twins}
+            stamps = {file: passages.SHARED * (file in shared) + stamp for file, stamp in stamps.items()}
             wanted = [*held_before, *new]
+            if before and not wanted:
+                raise ValueError(
+                    f"nothing is left to search for in {addition.name!r}: none of its files holds a text any more. The "
+                    "corpus is unchanged; remove it with Corpora.remove or `copyspec index remove`"
+                )
             if retriever is None or new or len(kept) < len(before) or stamps.items() - earlier.items():
                 texts, contexts = [passage.text for passage in new], [passage.context for passage in new]
                 if retriever is None:
                     retriever = made(texts, contexts)
                 elif len(kept) < len(before):
-                    retriever = _rebuilt(retriever, wanted, [*kept, *(None for _ in new)])
+                    numbers = {(each.text, each.context): number for number, each in enumerate(before)}
+                    again = (numbers.get((each.text, each.context)) for each in new)
+                    retriever = _rebuilt(retriever, wanted, [*kept, *again])
                 elif new:
                     retriever.add(texts, contexts)
                 passages.write_passages(index, wanted, {**earlier, **stamps})
                 retriever.write(index)
             corpus = self._corpus(addition.name)
-            return replace(corpus, skipped=len(more) - len(new), replaced=len(before) - len(kept))
+            removed = len({*before}.difference(wanted))
+            return replace(corpus, skipped=len(more) - len(new), replaced=removed)
 
     def _existing(self, name: str) -> Path:
         path = self.path(name)
@@ -301,14 +311,17 @@ def _by_vectors(texts: list[str], contexts: list[str], encode: Encode, options: 
     return FaissRetriever(texts, encode, options=options, contexts=contexts)
 
 
-def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> list[Passage]:
-    """Return the passages of `more` with new texts, each text once."""
-    seen, new = {passage.text for passage in before}, []
+def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> tuple[list[Passage], list[Passage]]:
+    """Return the passages of `more` with new texts, each text once, and those whose text another document has."""
+    documents = {passage.text: passage.document for passage in before}
+    new, twins = list[Passage](), list[Passage]()
     for passage in more:
-        if passage.text not in seen:
-            seen.add(passage.text)
+        if passage.text not in documents:
+            documents[passage.text] = passage.document
             new.append(passage)
-    return new
+        elif documents[passage.text] != passage.document:
+            twins.append(passage)
+    return new, twins
 
 
 def load_retriever(folder: Folder, *, encode: Encode | str | os.PathLike[str] | None = None) -> Retriever:

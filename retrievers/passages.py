@@ -27,6 +27,10 @@ MAX_SHOWN = 300  # characters of a line's keys in an error message
 MAX_CHARS = 1000
 """Default maximum length of a passage: about 250 tokens, as in RaLMSpec's experiments (at most 256 tokens)."""
 
+SHARED = "shared "
+"""Before the stamp of a file of which some passage is not stored, because another file has the same one: the file has
+to be read again when any other has changed."""
+
 SUFFIXES = (".txt", ".md", ".jsonl", ".rst")
 """Suffixes of the files that are read from folders."""
 
@@ -77,17 +81,19 @@ def read_documents(
     on_error: Callable[[Path, Exception], None] | None = None,
     known: Mapping[str, str] | None = None,
     on_unchanged: Callable[[str], object] | None = None,
+    on_read: Callable[[str, str], object] | None = None,
 ) -> Iterator[Document]:
     """Read files, and the .txt, .md, .rst and .jsonl files in folders, in the order of their names.
 
     `field`: the key of the text in the objects of .jsonl files. `readers`: for further suffixes
     (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML). `on_error`: called with a file that
     cannot be read and the error, and the file is skipped; without it, ValueError names file and line. `known`: stamps
-    by file name (`Corpora.stamps`); unchanged files are skipped, and their names passed to `on_unchanged`.
+    by file name (`Corpora.stamps`); unchanged files are skipped, and their names passed to `on_unchanged`. `on_read`:
+    called with name and stamp of each file that was read, also of one without a text.
     """
     if isinstance(paths, str):
         raise TypeError(f"paths must be a list of paths, got one string: write [{paths!r}]")
-    endings = (*SUFFIXES, *(readers or ()))
+    endings, unchanged = (*SUFFIXES, *(readers or ())), _unchanged(known or {})
     for path in [Path(given) for given in paths]:
         if path.is_dir():
             found = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix.lower() in endings)
@@ -102,17 +108,26 @@ def read_documents(
                 if path.is_dir() and file.is_symlink() and not file.resolve().is_relative_to(path.resolve()):
                     raise ValueError(f"{str(file)!r} is a link out of the folder: name the file itself to read it")
                 stamp = stamp_of(file)
-                if (known or {}).get(str(file)) == stamp:
+                if unchanged.get(str(file)) == stamp:
                     if on_unchanged is not None:
                         on_unchanged(str(file))
                     continue
                 read = (readers or {}).get(file.suffix.lower())
                 documents = list(_read(file, field)) if read is None else [read(file)]
+                if on_read is not None:
+                    on_read(str(file), stamp)
                 yield from (replace(document, file=str(file), stamp=stamp) for document in documents)
             except (ValueError, OSError) as error:
                 if on_error is None:
                     raise
                 on_error(file, error)
+
+
+def _unchanged(known: Mapping[str, str]) -> dict[str, str]:
+    """The stamps of the files that need not be read if they still have them."""
+    stamps = {file: stamp.removeprefix(SHARED) for file, stamp in known.items()}
+    has_changed = any(os.path.exists(file) and stamp_of(Path(file)) != stamp for file, stamp in stamps.items())
+    return {file: stamp for file, stamp in stamps.items() if not (has_changed and known[file].startswith(SHARED))}
 
 
 def stamp_of(file: Path) -> str:
@@ -215,10 +230,13 @@ def read_stamps(index: files.Opened) -> dict[str, str]:
     return dict(zip(found[::2], found[1::2], strict=True))
 
 
-def is_from(passage: Passage, file_names: Collection[str]) -> bool:
-    """Whether a passage comes from one of these files, or from a line of one."""
+def file_of(passage: Passage, file_names: Collection[str]) -> str | None:
+    """The one of these files that a passage comes from, or from a line of which; None if there is none."""
     name = passage.document
-    return name in file_names or (name.rpartition(":")[0] in file_names and name.rpartition(":")[2].isdigit())
+    if name in file_names:
+        return name
+    file, _, line = name.rpartition(":")
+    return file if file in file_names and line.isdigit() else None
 
 
 def _read_contexts(index: files.Opened, count: int) -> list[tuple[str, int | None]]:
@@ -251,7 +269,7 @@ def _read(file: Path, field: str) -> Iterator[Document]:
         text = str(read_input(file), "utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{str(file)!r} is not UTF-8 (byte {error.start}); convert it first") from error
-    if file.suffix != ".jsonl":
+    if file.suffix.lower() != ".jsonl":
         yield Document(str(file), text)
         return
     for number, line in enumerate(text.split("\n"), start=1):

@@ -184,14 +184,22 @@ class _FileReader:
         from copyspec.pipelines import DOCUMENT_READERS
         from copyspec.retrievers import read_documents
 
-        ending = f":{self._how}"
-        known = {file: stamp[: -len(ending)] for file, stamp in self._known.items() if stamp.endswith(ending)}
-        seen = set[str]()
-        for document in read_documents(
-            paths, field=field, readers=DOCUMENT_READERS, on_error=self._leave_out, known=known, on_unchanged=seen.add
-        ):
-            self.stamps[document.file] = document.stamp + ending
-            yield document
+        ending, seen = f":{self._how}", set[str]()
+        # A file that was read in another way counts as changed.
+        known = {file: stamp.removesuffix(ending) * stamp.endswith(ending) for file, stamp in self._known.items()}
+
+        def read(file: str, stamp: str) -> None:
+            self.stamps[file] = stamp + ending
+
+        yield from read_documents(
+            paths,
+            field=field,
+            readers=DOCUMENT_READERS,
+            on_error=self._leave_out,
+            known=known,
+            on_unchanged=seen.add,
+            on_read=read,
+        )
         self._unchanged = len(seen)
         if self._left_out and not self.stamps and not seen:
             raise UsageError(f"none of the {self._left_out} files can be read")
@@ -216,7 +224,7 @@ class _FileReader:
         if self._unchanged:
             echo(f"{self._unchanged:,} files have not changed and were not read again", err=True)
         if corpus.replaced:
-            echo(f"removed {corpus.replaced:,} old passages of changed files", err=True)
+            echo(f"passages of changed files that are gone: {corpus.replaced:,}", err=True)
 
     def _leave_out(self, file: Path, error: Exception) -> None:
         self._left_out += 1

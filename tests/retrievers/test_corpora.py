@@ -196,8 +196,8 @@ def test_the_command_builds_lists_and_removes(
         assert (code, err) == (0, "") and f"my-{kind}" in out and "3 documents" in out
     again = ["add", "my-bm25", str(corpus), "--max-chars", "20", *where, "--json"]
     code, out, err = run(capsys, "index", *again)
-    assert code == 0 and (json.loads(out)["size"], json.loads(out)["replaced"]) == (7, 3), "cut in another way"
-    assert err == "removed 3 old passages of changed files\n"
+    assert code == 0 and (json.loads(out)["size"], json.loads(out)["replaced"]) == (7, 1), "cut in another way"
+    assert err == "passages of changed files that are gone: 1\n"
     code, out, err = run(capsys, "index", *again)
     assert (code, err) == (0, "2 files have not changed and were not read again\n")
     code, out, err = run(capsys, "index", *again, "--duplicates")
@@ -218,6 +218,48 @@ def test_the_command_builds_lists_and_removes(
     assert (code, err) == (0, "") and [line.split()[0] for line in out.splitlines()] == ["my-bm25", "my-tokens"]
 
 
+def test_a_passage_of_two_files_stays_while_one_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where, folder = ["--dir", str(tmp_path / "corpora")], tmp_path / "texts"
+    folder.mkdir()
+    header = "Storks nest on chimneys."
+    for name in ("a", "b", "c"):
+        (folder / f"{name}.md").write_text(f"{header}\n\n# {name}\n\nText of {name}.")
+    add = ["index", "add", "c", str(folder), *where]
+
+    def found() -> dict[str, str]:
+        held = Corpora(tmp_path / "corpora").open("c")[1]
+        return {passage.text: Path(passage.document).name for passage in held}
+
+    assert run(capsys, *add)[0] == 0 and found()[header] == "a.md"
+    assert "3 files have not changed and were not read again" in run(capsys, *add)[2]
+    (folder / "a.md").write_text("# a\n\nAnother text of a.")
+    code, _, err = run(capsys, *add)
+    assert code == 0 and found()[header] == "b.md" and len(found()) == 4
+    assert "passages of changed files that are gone: 2\n" in err
+    (folder / "b.md").write_text("# b\n\nAnother text of b.")
+    assert run(capsys, *add)[0] == 0 and found()[header] == "c.md"
+    (folder / "c.md").write_text("# c\n\nAnother text of c.")
+    assert run(capsys, *add)[0] == 0 and header not in found() and len(found()) == 3
+
+
+def test_files_that_hold_nothing_any_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where, folder = ["--dir", str(tmp_path / "corpora")], tmp_path / "texts"
+    folder.mkdir()
+    (folder / "A.JSONL").write_text('{"text": "Storks nest."}\n{"text": "Otters sleep."}\n')
+    (folder / "b.txt").write_text("The cat sat.")
+    add = ["index", "add", "c", str(folder), *where]
+    assert run(capsys, *add)[0] == 0
+    held = Corpora(tmp_path / "corpora").open("c")[1]
+    assert sorted(passage.text for passage in held) == ["Otters sleep.", "Storks nest.", "The cat sat."]
+    (folder / "A.JSONL").write_text("")
+    code, _, err = run(capsys, *add)
+    assert code == 0 and "that are gone: 2" in err
+    (folder / "b.txt").write_text("  \n")
+    code, out, err = run(capsys, *add)
+    assert (code, out) == (2, "") and "nothing is left to search for in 'c'" in err and "index remove" in err
+    assert [passage.text for passage in Corpora(tmp_path / "corpora").open("c")[1]] == ["The cat sat."]
+
+
 def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a dense corpus, only passages of the changed file are embedded again, and its old passages are gone."""
     changed = corpus / "b" / "one.md"
@@ -234,7 +276,7 @@ def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.Ca
         patch.setattr(HuggingFaceEmbedder, "__call__", counted)
         add = ["add", "my-dense", str(corpus), "--kind", "dense", "--encoder", str(model), "--dir", str(corpora)]
         code, _, err = run(capsys, "index", *add)
-    assert code == 0 and "have not changed and were not read again" in err and "removed" in err
+    assert code == 0 and "have not changed and were not read again" in err and "gone" in err
     assert [text for text in embedded if "Otters" in text] == embedded != []
     held = Corpora(corpora).open("my-dense", encode=model)[1]
     texts = [passage.text for passage in held]
