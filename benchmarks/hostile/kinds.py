@@ -154,6 +154,19 @@ def _renamed_pickle(folder: Path, canary: Path) -> None:
     (folder / WEIGHTS).write_bytes(pickle.dumps(_Runs(canary)))
 
 
+def _named_pickle(folder: Path, canary: Path) -> None:
+    weights = (folder / WEIGHTS).read_bytes()
+    _pickle("adapter_model.bin", folder, canary)
+    (folder / WEIGHTS).write_bytes(weights)
+    _config(folder, canary, transformers_weights="adapter_model.bin")
+
+
+def _pipe_below(folder: Path, canary: Path) -> None:
+    _index({"lm_head.weight": "below/x.safetensors"}, folder, canary)
+    (folder / "below").mkdir()
+    _fifo("below/x.safetensors", folder, canary)
+
+
 def _index(names: dict[str, object], folder: Path, canary: Path) -> None:
     (folder / WEIGHTS).rename(folder / "outside.safetensors")
     (folder / "x.bin").write_bytes(pickle.dumps(_Runs(canary)))
@@ -198,6 +211,8 @@ def weights() -> Iterator[tuple[str, Change]]:
     yield "distributed", lambda folder, _: _rename(folder, WEIGHTS, "shard-00000-model-00000-of-00001.safetensors")
     yield "transformers_weights", partial(_config, transformers_weights="../outside.safetensors")
     yield "weights elsewhere", partial(_config, transformers_weights="adapter_model.bin")
+    yield "weights elsewhere: pickle", _named_pickle
+    yield "index: pipe in a folder below", _pipe_below
 
 
 def _rename(folder: Path, old: str, new: str) -> None:

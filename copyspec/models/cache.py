@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from copyspec.filesystem import flush_folder, locked, open_regular, replacing
 from copyspec.models.errors import expanded
-from copyspec.models.files import is_plain
+from copyspec.models.files import is_file_name
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def _noted(folder: Path) -> dict[str, list[object]]:
 
 
 def _is_same(folder: Path, name: str, digest: object, *stamp: object) -> bool:
-    if not is_plain(name) or len(Path(name).parts) > 1:
+    if not is_file_name(name):
         return False
     found = os.lstat(folder / name)
     if not stat.S_ISREG(found.st_mode) or stamp[:1] != (found.st_size,):

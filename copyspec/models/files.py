@@ -26,6 +26,8 @@ CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENIZER = (
 )
 WEIGHTS, WEIGHTS_INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
 
+NAMED_WEIGHTS = "transformers_weights"  # key of a configuration: another name than WEIGHTS
+
 MAX_JSON = 64 << 20  # bytes of a configuration; the longest on the hub have about 20 MB
 MAX_TOKENIZER = 128 << 20  # bytes of a tokenizer's file; the longest on the hub have about 40 MB
 MAX_REPEATS = 20_000  # layers, blocks, experts; configurations build lists of that length before any weight is read
@@ -42,6 +44,8 @@ _WINDOWS = re.compile(r"(^|_)(window|window_size|chunk_size)$")
 _KERNELS = ("attn_implementation", "experts_implementation")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 _SUBFOLDERS = ("additional_chat_templates",)
+_SEPARATOR = re.compile(r"[/\\]")
+_SAFE = ".safetensors"
 
 Find = Callable[[str], "Path | None"]
 """Returns the path of a model's file by name, in its folder or the hub's cache; None if there is no such file."""
@@ -91,8 +95,13 @@ def optional_json(find: Find, name: str, *, limit: int = MAX_JSON) -> dict[str, 
 
 def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
     """Raise FileError for disallowed contents of a config.json; a trusted folder may name code."""
-    for name in ("transformers_weights", "configuration_files", "fast_tokenizer_files"):
-        check_names(found.get(name), CONFIG, name)
+    for name in ("configuration_files", "fast_tokenizer_files"):
+        _check_file_names(found.get(name), CONFIG, name)
+    weights = found.get(NAMED_WEIGHTS)
+    check_names(weights, CONFIG, NAMED_WEIGHTS)
+    # transformers reads a pickle of this name, even if it is to read safetensors only.
+    if weights is not None and not trusted and not (isinstance(weights, str) and weights.endswith(_SAFE)):
+        raise FileError(f"{CONFIG} has {NAMED_WEIGHTS}={_short(weights)}, which is not a {_SAFE} file")
     for path, key, value in _walk(found):
         numbers = value if isinstance(value, list) else [value]
         if _REPEATS.search(key) and any(isinstance(each, (int, float)) and each > MAX_REPEATS for each in numbers):
@@ -111,7 +120,7 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
 
 def check_tokenizer(found: Mapping[str, object]) -> None:
     """Raise FileError for disallowed contents of a tokenizer_config.json."""
-    check_names(found.get("fast_tokenizer_files"), TOKENIZER_CONFIG, "fast_tokenizer_files")
+    _check_file_names(found.get("fast_tokenizer_files"), TOKENIZER_CONFIG, "fast_tokenizer_files")
     if len(found) > MAX_KEYS:
         raise FileError(f"{TOKENIZER_CONFIG} has more than {MAX_KEYS:,} keys")
     for path, key, value in _walk(found):
@@ -126,9 +135,22 @@ def check_names(names: object, file: str, key: str) -> None:
             raise FileError(f"{file} names a file outside of the folder ({key}: {_short(name)})")
 
 
+def _check_file_names(names: object, file: str, key: str) -> None:
+    """Raise FileError if any of `names` is not that of a file in the folder itself, of which `check_folder` knows that
+    it is a regular one."""
+    for name in _strings(names):
+        if not is_file_name(name):
+            raise FileError(f"{file} names a file that is not in the folder ({key}: {_short(name)})")
+
+
+def is_file_name(name: str) -> bool:
+    """Whether `name` refers to a file in the folder itself, on every operating system."""
+    return is_plain(name) and len(_SEPARATOR.split(name)) == 1
+
+
 def is_plain(name: str) -> bool:
     """Whether `name` refers to a file in or below the folder, on every operating system."""
-    parts = re.split(r"[/\\]", name)
+    parts = _SEPARATOR.split(name)
     return all(part not in ("", ".", "..") and ":" not in part and "\0" not in part for part in parts)
 
 
@@ -141,6 +163,9 @@ def code_of(file: str, found: Mapping[str, object]) -> str | None:
 def weight_names(find: Find) -> list[str]:
     """Names of the weight files, which must be safetensors; empty if there are none. Raises FileError for an index that
     names files outside of the folder."""
+    named = optional_json(find, CONFIG).get(NAMED_WEIGHTS)
+    if isinstance(named, str):
+        return [named]
     if find(WEIGHTS) is not None:
         return [WEIGHTS]
     index = optional_json(find, WEIGHTS_INDEX, limit=MAX_TOKENIZER)
@@ -154,8 +179,8 @@ def weight_names(find: Find) -> list[str]:
     names = sorted(set(named.values()))
     check_names(names, WEIGHTS_INDEX, "weight_map")
     for name in names:
-        if not name.endswith(".safetensors"):
-            raise FileError(f"{WEIGHTS_INDEX} names {_short(name)}, which is not a .safetensors file")
+        if not name.endswith(_SAFE):
+            raise FileError(f"{WEIGHTS_INDEX} names {_short(name)}, which is not a {_SAFE} file")
     return names
 
 

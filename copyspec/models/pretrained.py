@@ -37,7 +37,7 @@ from copyspec.models.files import (
     check_size,
     check_tokenizer,
     code_of,
-    is_plain,
+    is_file_name,
     open_weights,
     optional_json,
     pickled,
@@ -80,8 +80,6 @@ class Pretrained:
     @property
     def place(self) -> str:
         """The folder or hub repository to load. The first call converts the model if necessary."""
-        if self.adapter is None:
-            return resolve(self.name)
         revised = {"revision": self.revision} if self.revision is not None else {}
         return resolve(self.name, self.adapter, {**self.hub, **revised})
 
@@ -151,16 +149,15 @@ class Pretrained:
     def file(self, name: str) -> Path | None:
         """Path of one regular file of the model; None if there is none of this name."""
         with self._one_line_errors():
-            path = self._find(name)
-            if path is not None and not path.is_file():
-                raise FileError(f"{name} is not a regular file")
-            return path
+            return self._find(name)
 
     def _find(self, name: str, *, is_needed: bool = False) -> Path | None:
         """Path of one file, downloaded to the cache if it is on the hub. `is_needed`: raise OSError if the hub lacks it
         or cannot be reached."""
         if os.path.isdir(self.place):
             path = Path(self.place, name)
+            if path.exists() and not path.is_file():  # reading a pipe may never end
+                raise FileError(f"{name} is not a regular file")
             return path if path.exists() else None
         from transformers.utils.hub import cached_file
 
@@ -234,7 +231,7 @@ class Pretrained:
         paths = {name: self._find(name) for name in names}
         missing = [name for name, path in paths.items() if path is None]
         if missing:
-            raise FileError(f"{WEIGHTS_INDEX} names {missing[0]!r}, which is not there")
+            raise FileError(f"there is no {missing[0]!r}, which {WEIGHTS_INDEX} or {CONFIG} names")
         size = 0
         for path in filter(None, paths.values()):
             with open_weights(path):  # its errors name the file
@@ -261,7 +258,7 @@ class Pretrained:
             if kind is not None and not (isinstance(kind, type) and _is_tokenizer(kind)):
                 raise FileError(f"{file} has tokenizer_class {name!r}, which is not a tokenizer")
         paths = (key for key, value in found.items() if key.endswith("_file") and isinstance(value, str))
-        return {key: None for key in paths if not is_plain(str(found[key]))}
+        return {key: None for key in paths if not is_file_name(str(found[key]))}
 
     @contextmanager
     def _one_line_errors(self, missing: str | None = None) -> Iterator[None]:

@@ -49,7 +49,7 @@ def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None
             return os.fspath(_folder(alias)) if is_here(alias) else alias.hub
         path = expanded(name, "model")
         if is_adapter(path):
-            return os.fspath(_adapted(path))
+            return os.fspath(_adapted(path, hub=hub))
         if is_gguf(name):
             return os.fspath(converted(path))
         return os.fspath(path) if name.startswith("~") else name

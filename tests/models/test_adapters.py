@@ -247,6 +247,23 @@ def test_adapters_whose_base_is_not_there(
         copyspec.load(adapter, device="cpu")
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_base_is_downloaded_with_the_callers_options(
+    named: bool, tensors: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COPYSPEC_CACHE", str(tmp_path / "cache"))
+    adapter = write(tmp_path / "adapter", tensors, {**CONFIG, "base_model_name_or_path": "no/such-model"})
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **options: asked.append(options) or tmp_path)
+    hub = {"local_files_only": True, "token": "a"}
+    with pytest.raises(copyspec.LoadError, match=r"no config\.json"):
+        if named:
+            copyspec.load("no/such-model", adapter=adapter, revision="b", model_kwargs=hub)
+        else:
+            copyspec.load(adapter, revision="b", model_kwargs=hub)
+    assert asked and all(options.items() >= {**hub, "revision": "b"}.items() for options in asked)
+
+
 @pytest.fixture
 def placed(base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An adapter beside its base, in folders of the test's own."""

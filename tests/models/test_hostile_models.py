@@ -119,6 +119,8 @@ def test_no_pickle_is_read_and_no_other_folder(honest: Path, tmp_path: Path) -> 
     assert "pytorch_model.bin may run code when it is read: save it as safetensors" in ends["pickle: pytorch_model.bin"]
     assert "names a file outside of the folder (weight_map: '../outside.safetensors')" in ends["index: up"]
     assert "is not a .safetensors file" in ends["index: pickle"]
+    assert "has transformers_weights='adapter_model.bin', which is not" in ends["weights elsewhere: pickle"]
+    assert "below/x.safetensors is not a regular file" in ends["index: pipe in a folder below"]
     assert "makes it an adapter of another model" in ends["adapter"]
 
 
