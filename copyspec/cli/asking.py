@@ -74,7 +74,8 @@ class ChangePrompt:
             if answer in ("n", "d", "q"):
                 return None
             if answer == "e":
-                return type(edit)(edit.start, edit.end, self._answer("Instead: "))
+                text = self._answer("Instead: ")
+                return None if self._has_quit else type(edit)(edit.start, edit.end, text)
             echo(HELP)
 
     def _answer(self, question: str) -> str:

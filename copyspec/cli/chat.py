@@ -112,10 +112,10 @@ class Conversation:
     def answer(self, text: str) -> None:
         """Stream the answer to stdout. Ctrl-C stops it; what was written so far stays in the conversation."""
         question = {"role": "user", "content": "\n\n".join([*self.waiting, text])}
-        self.waiting = []
         written = ""
         self.last = None
-        chunks = self._stream(question)
+        earlier, chunks = self._stream(question)
+        self.waiting = []
         try:
             with contextlib.closing(chunks):
                 for chunk in chunks:
@@ -128,23 +128,27 @@ class Conversation:
         echo(flush=True)
         if not written and self.last is not None:
             echo("copyspec: an empty answer; --model names another model (see: copyspec models)", err=True)
-        self.messages += [question, {"role": "assistant", "content": written}]
+        self.messages = [*earlier, question, {"role": "assistant", "content": written}]
 
-    def _stream(self, question: dict[str, str]) -> Generator[Chunk, None, None]:
-        """Stream the answer, dropping the oldest messages if the context cannot hold all of them."""
+    def _stream(self, question: dict[str, str]) -> tuple[list[dict[str, str]], Generator[Chunk, None, None]]:
+        """The messages that the context has space for, the latest ones, and the answer's stream. Raises
+        PromptTooLongError, and leaves the conversation as it was, if the question alone is too long."""
         from copyspec.engine.inputs import PromptTooLongError
 
         references = [{"text": text, "name": name} for name, text in self.files.items()]
         opening = [] if self.system is None else [{"role": "system", "content": self.system}]
+        kept = self.messages
         while True:
             try:
-                chat = [*opening, *self.messages, question]
-                return self.engine.stream(chat, references, **self.options)  # type: ignore[arg-type,return-value]
+                chunks = self.engine.stream([*opening, *kept, question], references, **self.options)  # type: ignore[arg-type]
+                break
             except PromptTooLongError:
-                if not self.messages:
+                if not kept:
                     raise
-                del self.messages[:2]
-                echo("copyspec: the oldest message is left out: the model's context is full", err=True)
+                kept = kept[2:]
+        if len(kept) < len(self.messages):
+            echo("copyspec: the oldest messages are left out: the model's context is full", err=True)
+        return kept, chunks  # type: ignore[return-value]
 
 
 def _command(talk: Conversation, line: str) -> bool:

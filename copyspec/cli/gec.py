@@ -327,5 +327,6 @@ def gec(
         if since or kinds or patch or apply:
             raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch and --apply out")
         return run_on_ray(inputs, files, run, report, partial(correct_on_ray, make, address=ray, actors=actors))
-    inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch)
+    is_filter = len(inputs) == 1 and (report.shows_text or output is not None)
+    inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch, keeps_unchanged=is_filter)
     return run_files(inputs, files, run, report, make, selections, apply)

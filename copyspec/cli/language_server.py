@@ -140,13 +140,14 @@ class OpenTexts:
         self._checker = checker
         self._pool = ThreadPoolExecutor(1, "copyspec lsp")
         self._latest: dict[str, int] = {}
+        self._numbers = itertools.count()  # of all texts, so that one opened again does not continue an earlier check
         self._turns = itertools.count()
         self._waiting: list[int] = []  # turns of the texts being checked, ascending
         self._is_stopped = False
 
     def changed(self, uri: str) -> int:
         """The number of this version of a text; earlier ones are not checked any longer."""
-        number = self._latest[uri] = self._latest.get(uri, 0) + 1
+        number = self._latest[uri] = next(self._numbers)
         return number
 
     def closed(self, uri: str) -> None:

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def narrow_inputs(
-    inputs: list[str], since: str | None, kinds: str | None, *, asks: bool
+    inputs: list[str], since: str | None, kinds: str | None, *, asks: bool, keeps_unchanged: bool = False
 ) -> tuple[list[str], Sequence[Selection]]:
-    """The remaining files, and the selections that apply to them. Raises UsageError for invalid options."""
+    """The remaining files, and the selections that apply to them. `keeps_unchanged`: files that have not changed since
+    then are copied to the output. Raises UsageError for invalid options."""
     found: list[Selection] = []
     if kinds is not None:
         from copyspec.pipelines import Kinds
@@ -25,7 +26,7 @@ def narrow_inputs(
         from copyspec.pipelines import ChangedLines
 
         lines = changed_lines(inputs, since)
-        inputs = [path for path in inputs if path in lines]
+        inputs = [path for path in inputs if path in lines or keeps_unchanged]
         found.append(ChangedLines(lines))
     if asks:
         from copyspec.cli.asking import ChangePrompt

@@ -170,32 +170,35 @@ class PageWriter:
     def __init__(self, path: Path, names: Sequence[str], files: ExitStack, *, with_decisions: bool = False) -> None:
         """`with_decisions`: add buttons to accept and reject changes, and to save the decisions for `--apply`."""
         self._names = names
-        self._spool = _Spool(files)
+        self._shown, self._file = _Spool(files), _Spool(files)  # of finished files, and of the one at work
         self._decisions = _Spool(files) if with_decisions else None
-        self._part = 0
-        self._file: str | None = None
         write = _writer(path, files)
         files.callback(self._write_page, write)
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         assert done.part is not None
-        if path != self._file and len(self._names) > 1:
-            self._spool.add([f"\n{path}\n{'=' * len(path)}\n\n", []])
-        self._file = path
-        self._spool.add([done.part.text, [[edit.start, edit.end, edit.replacement] for edit in done.edits]])
-        if self._decisions is not None:
-            text = done.part.text
-            for each in done.edits:
-                row = {"part": self._part, "start": each.start, "end": each.end, "orig": text[each.start : each.end]}
-                self._decisions.add([{**row, "corr": each.replacement, "accept": True}])
-        self._part += 1
+        self._file.add([done.part.text, [[edit.start, edit.end, edit.replacement] for edit in done.edits]])
 
     def end(self, report: FileReport) -> None:
-        self._part = 0
-        if self._decisions is not None and report.is_changed:
+        if report.error is None:
+            self._add(report)
+        self._file.clear()
+
+    def _add(self, report: FileReport) -> None:
+        path = report.path
+        decisions = self._decisions if report.is_changed else None
+        for number, (text, edits) in enumerate(self._file.taken()):
+            if number == 0 and len(self._names) > 1:
+                self._shown.add([f"\n{path}\n{'=' * len(path)}\n\n", []])
+            self._shown.add([text, edits])
+            if decisions is not None:
+                for start, end, corrected in edits:
+                    row = {"part": number, "start": start, "end": end, "orig": text[start:end]}
+                    decisions.add([{**row, "corr": corrected, "accept": True}])
+        if decisions is not None:
             from copyspec.pipelines import fingerprint
 
-            self._decisions.add([os.path.basename(report.path), fingerprint(Path(report.path))])
+            decisions.add([os.path.basename(path), fingerprint(Path(path))])
 
     def _decided(self) -> Iterator[str]:
         """The JSON of a decisions file that accepts every change, in pieces."""
@@ -214,7 +217,7 @@ class PageWriter:
     def _write_page(self, write: Callable[[bytes], object]) -> None:
         from copyspec.pipelines import Edit, Redline, redline_html
 
-        parts = (Redline(text, [Edit(*edit) for edit in edits]) for text, edits in self._spool.taken())
+        parts = (Redline(text, [Edit(*edit) for edit in edits]) for text, edits in self._shown.taken())
         title = _named(self._names[0]) if len(self._names) == 1 else f"{len(self._names)} files"
         decisions = self._decided() if self._decisions is not None else None
         for piece in redline_html(parts, title=title, decisions=decisions):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from copyspec.cli.common import STDIN, UsageError
@@ -22,10 +23,12 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
         raise UsageError(f"--since {revision!r} is not a revision; name a commit, a branch or a tag")
     found: dict[str, list[range]] = {}
     commits: dict[str, str] = {}
+    filters: dict[str, dict[str, str]] = {}
     for path in paths:
         file = Path(path).absolute()
         folder = str(file.parent)
         if folder not in commits:
+            filters[folder] = _without_filters(folder)
             commit = _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
             if commit is None:
                 inside = _git(folder, "rev-parse", "--show-toplevel") is not None
@@ -51,6 +54,7 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
                 commits[folder],
                 "--",
                 file.name,
+                settings=filters[folder],
             )
             or b""
         )
@@ -63,11 +67,25 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
     return found
 
 
-def _git(folder: str, *arguments: str) -> bytes | None:
+def _without_filters(folder: str) -> dict[str, str]:
+    """Settings that disable the filters configured by the repository itself, which `git diff` would run; the user's own
+    still run."""
+    listed = _git(folder, "config", "--show-scope", "--name-only", "--null", "--get-regexp", r"^filter\.") or b""
+    scopes, names = ([os.fsdecode(each) for each in listed.split(b"\0")[start::2]] for start in (0, 1))
+    own = (name for scope, name in zip(scopes, names, strict=False) if scope in ("local", "worktree"))
+    return {name: "false" if name.endswith(".required") else "" for name in own}
+
+
+def _git(folder: str, *arguments: str, settings: Mapping[str, str] | None = None) -> bytes | None:
     """The output of git in a folder; None if it fails. Programs configured by the repository are not started."""
-    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-C", folder, *arguments]
+    given = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "core.quotePath": "false", **(settings or {})}
+    # Not as -c name=value: a name may hold "=".
+    first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
+    environment = {**os.environ, "GIT_CONFIG_COUNT": str(first + len(given)), "GIT_OPTIONAL_LOCKS": "0"}
+    for number, (name, value) in enumerate(given.items(), start=first):
+        environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     try:
-        done = subprocess.run(command, capture_output=True, check=False)
+        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, check=False, env=environment)
     except OSError as error:
         raise UsageError(f"--since needs git: {error.strerror}") from error
     return done.stdout if done.returncode == 0 else None

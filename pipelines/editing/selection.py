@@ -106,12 +106,12 @@ class ChangedLines:
     everything counts as changed."""
 
     def __init__(self, lines: Mapping[str, Sequence[range]]) -> None:
-        """`lines`: ascending ranges, by path."""
+        """`lines`: ascending ranges, by path; a path without any has not changed."""
         self._lines = lines
         self._read, self._written = _Places(), _Places()
 
     def part(self, path: str, part: Part) -> Part:
-        if not part.is_verbatim:
+        if not part.is_verbatim and self._lines.get(path):
             return part
         changed = self._read.changed(path, part.text, self._lines.get(path, ()))
         return replace(part, segments=[segment for segment in part.segments if _meets(segment, changed)])

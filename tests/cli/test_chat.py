@@ -85,7 +85,10 @@ def test_the_oldest_messages_leave_a_full_context(engine: Engine, capsys: pytest
     conversation = talk(engine)
     for number in range(4):
         conversation.answer(f"{number} " + "the cat " * 25)
-    assert "the oldest message is left out" in capsys.readouterr().err
+    assert "the oldest messages are left out" in capsys.readouterr().err
     assert not any(message["content"].startswith("0") for message in conversation.messages)
+    before = list(conversation.messages)
+    conversation.waiting = ["notes.txt:\nthe cat"]
     with pytest.raises(ValueError, match="shorten it"):
-        talk(engine).answer("the cat " * 200)
+        conversation.answer("the cat " * 200)
+    assert conversation.messages == before and conversation.waiting == ["notes.txt:\nthe cat"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from copyspec.cli.reports import PageWriter
+from copyspec.pipelines import Done, Edit, FileReport, Summary, format_of
 from tests.helpers.commands import run_binary
 
 TEXT = "# A note\r\n\r\nThe childrens <b>came</b> to see the boat.\r\n\r\nThe childrens `childrens` went home.\r\n"
@@ -79,3 +82,24 @@ def test_files_that_hold_no_decisions(decisions: Any, capfdbinary: pytest.Captur
     code_block["edits"] = [{"part": 0, "start": 0, "end": 1, "orig": "#", "corr": "##", "accept": True}]
     code, _, err = apply(capfdbinary, decisions, "a.md", "-i")
     assert code == 3 and "that is not prose" in err and Path("a.md").read_bytes() == TEXT.encode()
+
+
+def test_a_file_that_fails_leaves_nothing_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["a.txt", "b.txt"]
+    form = format_of("a.txt")
+    for name in names:
+        Path(name).write_text(f"In {name}, teh boat.\n")
+    with ExitStack() as files:
+        page = PageWriter(Path("page.html"), names, files, with_decisions=True)
+        for name in names:
+            with open(name, "rb") as stream:
+                for part in form.read(stream):
+                    page.part(name, form, Done(None, part, edits=[Edit(10, 13, "the")]))  # type: ignore[arg-type]
+            error = OSError("the disk is gone") if name == "a.txt" else None
+            page.end(FileReport(name, Summary(files_changed=int(error is None)), error))
+    html = Path("page.html").read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="decisions">(.*?)</script>', html, re.DOTALL)
+    assert found is not None and "In a.txt" not in html and "In b.txt" in html
+    (only,) = json.loads(found[1])["files"]
+    assert only["name"] == "b.txt" and [each["part"] for each in only["edits"]] == [0]

@@ -130,6 +130,21 @@ def test_a_newer_text_goes_first_and_a_stop_ends_all() -> None:
     asyncio.run(asyncio.wait_for(edit(), 30))
 
 
+def test_a_text_that_is_opened_again_ends_its_earlier_check() -> None:
+    slow = Slow()
+    texts, uri = OpenTexts(slow.checker), "file:///a.txt"
+
+    async def edit() -> None:
+        old = asyncio.create_task(texts.check(uri, texts.changed(uri), "", BIG))
+        await asyncio.to_thread(slow.begun.wait, 10)
+        texts.closed(uri)
+        assert await texts.check(uri, texts.changed(uri), "", "Here is teh boat.") == [Edit(8, 11, "the")]
+        assert await old is None
+        texts.stop()
+
+    asyncio.run(asyncio.wait_for(edit(), 30))
+
+
 def message(name: str, number: int | None = None, **params: object) -> bytes:
     body = {"jsonrpc": "2.0", "method": name, "params": params} | ({} if number is None else {"id": number})
     content = json.dumps(body).encode()

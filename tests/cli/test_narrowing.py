@@ -129,8 +129,24 @@ def test_lines_that_changed_since_a_revision(folder: Path, capfdbinary: pytest.C
     ):
         with pytest.raises(UsageError, match=says):
             changed_lines(paths, revision)
+    for paths in (["same.txt"], ["same.txt", "-o", "out.txt"]):
+        assert run_binary(capfdbinary, "gec", *paths, "--since", "HEAD")[:2] == (
+            0,
+            b"" if "-o" in paths else WRONG.encode(),
+        )
+    assert (folder / "out.txt").read_text() == WRONG
     git("config", "core.fsmonitor", f"touch {folder}/ran;")
+    git("config", "core.hooksPath", str(folder / "hooks"))
+    (folder / "hooks").mkdir()
+    (folder / "hooks" / "post-index-change").write_text(f"#!/bin/sh\ntouch {folder}/ran\n")
+    (folder / "hooks" / "post-index-change").chmod(0o755)
+    (folder / ".gitattributes").write_text("*.txt filter=a=b\n")
+    for name in ("clean", "process"):
+        git("config", f"filter.a=b.{name}", f"touch {folder}/ran; cat")
+    git("config", "filter.a=b.required", "true")
+    (folder / "same.txt").touch()
     assert changed_lines(["same.txt"], "HEAD") == {} and not (folder / "ran").exists()
+    assert list(changed_lines(["a b.txt"], "HEAD").values()) == [[range(3, 4)]] and not (folder / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -141,6 +157,8 @@ def test_lines_that_changed_since_a_revision(folder: Path, capfdbinary: pytest.C
         ("?\na\n", ["children", "children"]),
         ("d\n", ["childrens", "childrens"]),
         ("e\nkids\nq\n", ["kids", "childrens"]),
+        ("e\nq\nd\n", ["q", "childrens"]),
+        ("e\n", ["childrens", "childrens"]),
         ("", ["childrens", "childrens"]),
     ],
 )
