@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from copyspec.drafters.base import Drafter, ScoredDraft
     from copyspec.drafters.lookahead import Jacobi, Lookahead
     from copyspec.drafters.own import DraftContext
-    from copyspec.engine.call import Call
+    from copyspec.engine.call import Call, CancelledCallError
     from copyspec.engine.engine import Engine
     from copyspec.engine.feed import Input
+    from copyspec.engine.inputs import PromptTooLongError
     from copyspec.engine.output_cache import OutputCache
     from copyspec.engine.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
+    from copyspec.engine.scheduler import QueueFullError
     from copyspec.integrations.transformers.hf import hf
     from copyspec.models.loading import LoadError
     from copyspec.static_options import StaticOptions
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget",
     "Call",
+    "CancelledCallError",
     "Chunk",
     "Comparison",
     "Difference",
@@ -39,6 +42,8 @@ __all__ = [
     "Lookahead",
     "OutputCache",
     "Place",
+    "PromptTooLongError",
+    "QueueFullError",
     "Result",
     "ScoredDraft",
     "Span",
@@ -69,6 +74,7 @@ _EXPORTS = {
     "unload": "copyspec.api",
     "Budget": "copyspec.budget",
     "Call": "copyspec.engine.call",
+    "CancelledCallError": "copyspec.engine.call",
     "Drafter": "copyspec.drafters.base",
     "ScoredDraft": "copyspec.drafters.base",
     "DraftContext": "copyspec.drafters.own",
@@ -78,6 +84,7 @@ _EXPORTS = {
     "Engine": "copyspec.engine.engine",
     "Input": "copyspec.engine.feed",
     "LoadError": "copyspec.models.loading",
+    "PromptTooLongError": "copyspec.engine.inputs",
     "OutputCache": "copyspec.engine.output_cache",
     "Chunk": "copyspec.engine.results",
     "Comparison": "copyspec.engine.results",
@@ -85,6 +92,7 @@ _EXPORTS = {
     "Place": "copyspec.engine.results",
     "Result": "copyspec.engine.results",
     "Span": "copyspec.engine.results",
+    "QueueFullError": "copyspec.engine.scheduler",
     "StaticOptions": "copyspec.static_options",
     "Stats": "copyspec.engine.results",
     "UnsupportedModelError": "copyspec.targets.base",

@@ -55,7 +55,8 @@ class LoadOptions(TypedDict, total=False):
     device: str | torch.device | None
     """None: a CUDA device if there is one. "auto": spread over all devices (needs accelerate)."""
     dtype: str | torch.dtype
-    """"auto", the default: as the checkpoint was saved."""
+    """"auto", the default: as the checkpoint was saved, but float32 for copyspec's own models on x86 CPUs without
+    AVX-512."""
     revision: str | None
     on_unsupported: Literal["error", "plain"]
     """For architectures that cannot verify drafts: "error" (the default) raises, "plain" decodes without drafts."""
@@ -139,8 +140,9 @@ def generate(
         (model, tokenizer, device, dtype, ...). Decoding is greedy unless `temperature` is given.
 
     Returns a `Result` for one prompt and a list of them for a list. Raises TypeError or ValueError for invalid
-    arguments, LoadError if the model cannot be loaded, and UnsupportedModelError if its architecture cannot verify
-    drafts.
+    arguments, PromptTooLongError (a ValueError) if the prompt leaves no space in the model's context, LoadError if the
+    model cannot be loaded, UnsupportedModelError if its architecture cannot verify drafts, and TimeoutError after
+    `timeout`.
     """
     if stream is not False:
         check_flag("stream", stream)

@@ -1,7 +1,7 @@
 """Writes the generated parts of the documentation.
 
 These are help texts in docs/cli.md, the table of options in docs/api.md and their types in
-copyspec/engine/keywords.py, measured tables in README.md and docs/replay.md, and the figures of docs/concepts.md.
+copyspec/engine/keywords.py, measured tables in README.md, docs/replay.md and docs/concepts.md, and figures.
 
 python -m docs.update            writes everything that is out of date
 python -m docs.update --check    exit status 1 if something is out of date
@@ -27,6 +27,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 METHOD = "copyspec"
 SURVEY = "spec-bench.json"
+PRICES = {
+    "AVX2 (EPYC)": "node-prices-cpu-avx2.json",
+    "AVX-512 (Xeon)": "node-prices-cpu-xeon.json",
+    "AVX-512 (EPYC)": "node-prices-cpu.json",
+}
+PRICED = (1, 2, 4, 8, 16, 32)
+"""Numbers of tokens in a pass."""
 REAL = "real-smollm2-float32.json", "real-smollm2-bfloat16.json"
 REAL_NOTE = (
     "smollm2: its own outputs (`python -m benchmarks.real`),\n{};\n"
@@ -189,7 +196,26 @@ def surveyed() -> str:
     return table(json.loads((RESULTS / SURVEY).read_text(encoding="utf-8")))
 
 
+def node_prices() -> str:
+    """Return the table of docs/concepts.md: the time of passes by number of tokens, one thread."""
+    lines = [f"| tokens | {' | '.join(map(str, PRICED))} |", "|---|" + "--:|" * len(PRICED)]
+    for machine, name in PRICES.items():
+        report = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+        tables = [table for table in report["tables"] if (table["threads"], table.get("rows", 1)) == (1, 1)]
+        for table in tables:
+            of_torch, of_module = (
+                {each["tokens"]: each["cpu_seconds"] for each in way} for way in table["prices"].values()
+            )
+            where = f"{machine}, " if table is tables[0] else ""
+            for seconds, way in ((of_torch, "PyTorch's products"), (of_module, "as it is run")):
+                costs = " | ".join(f"{seconds[tokens] / of_torch[1]:.2f}" for tokens in PRICED)
+                lines.append(f"| {where}{table['dtype']}, {way} | {costs} |")
+                where = ""
+    return "\n".join(lines)
+
+
 PARTS = (
+    ("docs/concepts.md", "node-prices", node_prices),
     ("docs/survey.md", "spec-bench", surveyed),
     ("docs/cli.md", "help", help_texts),
     ("docs/api.md", "options", generated_options.table),

@@ -10,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters of one output, named as in vLLM. The `seconds` are those of all passes that the row took part in."""
+    """Counters of one output; those of drafts are named as in vLLM. The `seconds` are of all passes that the row took
+    part in."""
 
     num_calls: int = 0  # forward passes of the target
     num_drafts: int = 0  # passes that carried a draft of this row

@@ -145,11 +145,11 @@ class CallOptions:
     """A weaker model, given like `draft_model`, for [contrastive decoding](survey.md#contrast): its scores are
     subtracted from the model's. It also drafts."""
     contrast_strength: float = DEFAULT_STRENGTH
-    """Weight of the weaker model's scores; 0 ignores them."""
+    """Weight of the weaker model's scores; 0 ignores them. Default: 0.5."""
     contrast_cutoff: float = DEFAULT_CUTOFF
-    """Tokens below this fraction of the model's highest probability are excluded."""
+    """Tokens below this fraction of the model's highest probability are excluded. Default: 0.1."""
     max_draft_nodes: int = 32
-    """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly."""
+    """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly. Default: 32."""
     rule: str = DEFAULT_RULE
     """Acceptance rule for drafts: "coupled", the default, emits exactly the model's own tokens; or [another
     rule](concepts.md#other-rules)."""
@@ -165,7 +165,7 @@ class CallOptions:
     next turn of a chat, one system prompt ([prefix cache](#prefix-cache)). A number keeps only so many first tokens of
     the prompt, such as those of a template."""
     batch_size: int = 8
-    """Maximum number of prompts decoded at once."""
+    """Maximum number of prompts decoded at once. Default: 8."""
     threads: int | None = None
     """Torch threads for forward passes on a CPU. None: [the number measured to be fastest](concepts.md#threads), at
     most what OMP_NUM_THREADS or torch.set_num_threads allow; the program's own setting is restored after each pass."""

@@ -199,7 +199,12 @@ class Engine:
         **options: Unpack[GenerateOptions],
     ) -> Call:
         """Put prompts into the engine's queue, where calls share forward passes. Arguments are those of `generate`.
-        Wait with `Call.results` or `chunks`, or with `aresults` or `achunks` if `loop` is the running event loop."""
+
+        Wait with `Call.results` or `chunks`, or with `aresults` or `achunks` if `loop` is the running event loop.
+        Decoding starts when somebody waits for this call, or for one that shares its batch. `timeout` counts the
+        preparation, and then from the beginning of the wait. Raises QueueFullError if `scheduler.max_waiting` requests
+        wait already.
+        """
         return self.start(prompt, references, check_options(options), loop)
 
     def start(

@@ -106,7 +106,7 @@ class Result:
         return self.text
 
     def __repr__(self) -> str:
-        """A summary in one line; `to_dict` has everything."""
+        """A summary in one line; `to_dict` has the fields."""
         text = self.text if len(self.text) <= REPR_CHARACTERS else self.text[:REPR_CHARACTERS] + "..."
         samples = f", {len(self.samples)} samples" if self.samples else ""
         return (
@@ -146,7 +146,8 @@ class Result:
         return [f"{tokens:,} tokens in {passes:,} passes of the model"] if passes else []
 
     def to_dict(self) -> dict[str, object]:
-        """All fields as JSON-compatible values, including the samples."""
+        """All fields but `margins` and `trace` as JSON-compatible values, including the samples. `Trace.save` writes a
+        trace."""
         return {
             "text": self.text,
             "token_ids": list(self.token_ids),

@@ -43,10 +43,10 @@ CHAT = [{"role": "user", "content": "a"}]
         ({"max_length": 9}, "unknown option 'max_length'; here it is max_new_tokens, which counts without the prompt"),
         (
             {"pad_token_id": 0},
-            "unknown option 'pad_token_id'; here it is nothing: prompts of a list may have any",
+            "unknown option 'pad_token_id'; here it is not needed: prompts of a list may have any",
         ),
-        ({"use_cache": True}, "unknown option 'use_cache'; here it is nothing: keys and values are always kept"),
-        ({"num_beams": 4}, "unknown option 'num_beams'; here it is nothing: outputs are greedy or sampled"),
+        ({"use_cache": True}, "unknown option 'use_cache'; here it is not needed: keys and values are always kept"),
+        ({"num_beams": 4}, "unknown option 'num_beams'; here it is not supported: outputs are greedy or sampled"),
         ({"xyzzy": 1}, "unknown option 'xyzzy'; options are adapter, batch_size, chat"),
         ({"stop": 5}, "stop must be a str or a list of them; got int: 5"),
         ({"stop_token_ids": "ab"}, "stop_token_ids must be a list of token ids; got str: 'ab'"),
