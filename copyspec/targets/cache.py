@@ -159,7 +159,8 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return 0 if self.keys is None else len(self.keys)
 
     def move_rows(self, moved: Sequence[tuple[int, int]]) -> None:
-        """Copy rows, each given as (source, target); all reads precede the writes."""
+        """Copy rows, each given as (source, target), and zero the rest of them, where an earlier row may have left NaN.
+        All reads precede the writes."""
         used, (sources, targets) = self._cache.write.stop, map(list, zip(*moved, strict=True))
         is_few = len(moved) <= FEW_ROWS or (self.keys is not None and self.keys.is_cpu)
         one_by_one = is_few and set(sources).isdisjoint(targets)
@@ -168,8 +169,10 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             if one_by_one:
                 for source, target in moved:
                     buffer[target].narrow(1, 0, used).copy_(buffer[source].narrow(1, 0, used))
+                    buffer[target].narrow(1, used, self._capacity - used).zero_()
             else:
                 buffer[targets, :, :used] = buffer[sources, :, :used]
+                buffer[targets, :, used:] = 0
 
     def shrink(self, rows: int) -> None:
         """Reallocate the buffers for the first `rows` rows only."""
@@ -184,6 +187,7 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         for buffer, more in ((self.keys, other.keys), (self.values, other.values)):
             assert buffer is not None and more is not None
             buffer[first:last, :, :used] = more[: other._cache.rows, :, :used]
+            buffer[first:last, :, used:] = 0  # an earlier row may have left NaN there
 
     def _allocate(self, rows: int, capacity: int) -> None:
         assert self.keys is not None and self.values is not None

@@ -9,8 +9,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
+from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from tests.helpers import models
 
@@ -80,6 +82,7 @@ class Rows:
                 texts = [[*sequence, *(tree.tokens[index] for index in path_to(tree, node))] for node in nodes]
                 expected = alone(self.model, self.prompts[row], texts)
                 found = logits[row, [1 + node for node in nodes]]
+                assert found.isfinite().all()  # `max` would drop NaN
                 worst = max(worst, float((found - expected).abs().max()))
             paths.append(path_to(tree, self.rng.randrange(ROOT, len(tree))))
         self.session.keep(paths)
@@ -242,3 +245,30 @@ def test_nodes_equal_paths_alone_on_gpu(name: str) -> None:
     rows.session.score = lambda *call, score=rows.session.score: score(*call).cpu()
     for _ in range(STEPS):
         assert rows.step() < 1e-3
+
+
+@pytest.mark.parametrize("options", [None, StaticOptions(use="always")], ids=["dynamic", "static"])
+@pytest.mark.parametrize("spoilt", [0, 2])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
+def test_a_row_whose_numbers_overflow_spoils_no_other(name: str, spoilt: int, options: StaticOptions | None) -> None:
+    """NaN in the slots of a row that has left stays out of those that take its place, in this session and the next."""
+    model = models.tiny(name)
+    target = wrap(model, static=options)
+    for _ in range(2):
+        rows = Rows(model, target, [40, 9, 40], seed=5)
+        rows.step()
+        held = (
+            [buffer[:, spoilt] for buffer in rows.session._arena.key_values.buffers.values()]
+            if isinstance(rows.session, StaticSession)
+            else [each[spoilt] for layer in rows.session._cache.layers for each in (layer.keys, layer.values)]
+        )
+        with torch.inference_mode():
+            for each in held:
+                each.fill_(float("nan"))
+        rows.select([row for row in (1, 0, 2) if row != spoilt])
+        assert rows.step() < TOLERANCE
+        newcomers = Rows(model, target, [3], seed=7)
+        newcomers.step()
+        rows.join(newcomers)
+        assert rows.step() < TOLERANCE and rows.step((40,)) < TOLERANCE
+        rows.session.close()

@@ -53,6 +53,11 @@ class Arena:
                 self.cross_mask = torch.zeros(shape, dtype=dtype, device=size.layout.device)
         self.runner = make_runner(self)
 
+    def clear(self) -> None:
+        """Zero all keys and values."""
+        for buffers in filter(None, (self.key_values, self.cross)):
+            buffers.clear()
+
     def release(self) -> None:
         """Let go of all memory at once: programs refer to the arena, and garbage collection may take its time."""
         self.runner.forget()
@@ -99,6 +104,7 @@ class ArenaPool:
 
     def give(self, arena: Arena) -> None:
         """Return an arena to the pool; drop the one that has been free the longest if there are too many."""
+        arena.clear()  # a row may have left NaN
         with self._lock:
             self._free.append(arena)
             while len(self._free) > KEPT:

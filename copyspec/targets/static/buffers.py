@@ -109,10 +109,17 @@ class KeyValues:
         ]
 
     def copy_rows(self, sources: Sequence[int], targets: Sequence[int], other: KeyValues, used: int) -> None:
-        """Copy rows of `other` (which may be this object) here; all reads precede the writes."""
+        """Copy rows of `other` (which may be this object) here, and zero the rest of them: an earlier row may have left
+        NaN there. All reads precede the writes."""
         for kind, buffer in self.buffers.items():
             rows = other.buffers[kind][:, list(sources), :, :used]
             buffer[:, list(targets), :, :used] = rows
+            buffer[:, list(targets), :, used:] = 0
+
+    def clear(self) -> None:
+        """Zero all slots."""
+        for buffer in self.buffers.values():
+            buffer.zero_()
 
 
 def move(
