@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -125,18 +127,32 @@ def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:
             raise ValueError(f"the decisions replace {orig!r} where it does not occur")
     if any(one.end > other.start for one, other in pairwise(edits)):
         raise ValueError("edits of the decisions overlap, or do not ascend")
-    inside = 0
+    taken = 0
     for segment in part.segments:
-        of_segment = [edit for edit in edits if segment.start <= edit.start and edit.end <= segment.end]
-        inside += len(of_segment)
-        solid = (*segment.protected, *segment.hidden)
+        first = taken
+        while taken < len(edits) and segment.start <= edits[taken].start and edits[taken].end <= segment.end:
+            taken += 1
+        of_segment = edits[first:taken]
+        solid = _united((*segment.protected, *segment.hidden)) if of_segment else []
         for edit in of_segment:
-            if any(edit.start < end and start < edit.end for start, end in solid):
+            before = bisect_left(solid, edit.end, key=itemgetter(0))
+            if before and edit.start < solid[before - 1][1]:
                 raise ValueError(f"the decisions change what is protected: {part.text[edit.start : edit.end]!r}")
             if brought := set(edit.replacement).intersection(segment.forbidden) - set(part.text[edit.start : edit.end]):
                 raise ValueError(f"the decisions insert {min(brought)!r}, which is markup in this format")
         if len(writable(part.text, segment, Checked(of_segment)).edits) < len(of_segment):
             raise ValueError("the decisions insert what corrections may not: non-text characters, or a formula")
-    if inside < len(edits):
+    if taken < len(edits):
         raise ValueError("the decisions change text that is not prose")
     return edits
+
+
+def _united(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans in order, those that overlap as one; an edit may be inserted where two meet."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found

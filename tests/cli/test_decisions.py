@@ -6,12 +6,14 @@ import json
 import re
 from contextlib import ExitStack
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
 
 from copyspec.cli.reports import PageWriter
-from copyspec.pipelines import Done, Edit, FileReport, Summary, format_of
+from copyspec.pipelines import Done, Edit, FileReport, Part, Segment, Summary, format_of
+from copyspec.pipelines.editing.decisions import _checked as checked
 from tests.helpers.commands import run_binary
 
 TEXT = "# A note\r\n\r\nThe childrens <b>came</b> to see the boat.\r\n\r\nThe childrens `childrens` went home.\r\n"
@@ -103,3 +105,17 @@ def test_a_file_that_fails_leaves_nothing_on_the_page(tmp_path: Path, monkeypatc
     assert found is not None and "In a.txt" not in html and "In b.txt" in html
     (only,) = json.loads(found[1])["files"]
     assert only["name"] == "b.txt" and [each["part"] for each in only["edits"]] == [0]
+
+
+def test_many_decisions_on_one_part_take_no_longer_each() -> None:
+    """A Word file is one part; a file of decisions may come from anybody."""
+    words = ["word "] * 40_000
+    segments = [Segment(start, start + 100, protected=[(start + 5, start + 9)] * 2) for start in range(0, 200_000, 100)]
+    part = Part("".join(words), segments)
+    decided = [(Edit(start, start, "x"), "") for start in range(0, 200_000, 10)]
+    begun = process_time()
+    assert len(checked(part, decided)) == len(decided)
+    assert process_time() - begun < 2
+    for wrong in (Edit(107, 107, "x"), Edit(199_999, 200_001, "x")):
+        with pytest.raises(ValueError, match=r"protected|does not occur"):
+            checked(part, [(wrong, part.text[wrong.start : wrong.end])])
