@@ -57,6 +57,7 @@ FREE = 1.2  # ratio of wall to processor time below which the core of this threa
 
 MEMORY = 0.6  # weight of earlier passes in the times that WAITING and FREE refer to
 FIRST_WAIT = 2.0  # seconds of passes before more threads are tried, so that short calls are not used for trials
+DOUBLED_WAIT = 60.0  # up to which that time doubles: a program that held a core for some minutes must not cost an hour
 MOST_WAIT = 600.0
 STAKE = 50.0  # seconds of passes before the next trial per second lost by the last one: at most 2 % overhead
 LEAST_PASS = 1e-3  # seconds; shorter passes lose as much to starting threads as they gain
@@ -89,7 +90,7 @@ class ThreadChoice:
         self._used = MEMORY * self._used + used
         if count > 1 and self._is_waiting:
             self._settle(count // 2, "its threads wait for cores that other programs hold")
-            self._wait = min(max(2 * self._wait, STAKE * (seconds - used)), MOST_WAIT)
+            self._wait_for(seconds - used)
         elif self._tried:
             if count == self._tried and ratio is not None:
                 self._try(ratio, seconds)
@@ -126,8 +127,12 @@ class ThreadChoice:
             self._settle(self._tried, f"passes take {tried / now:.2f} of the time")
             self._is_measured = is_more or self.count == 1
         else:
-            self._wait = min(max(2 * self._wait, STAKE * self._lost), MOST_WAIT)
+            self._wait_for(self._lost)
             self._settle(self.count, "")
+
+    def _wait_for(self, lost: float) -> None:
+        """Set the time until more threads are tried again, after a trial or a pass that lost so many seconds."""
+        self._wait = max(min(2 * self._wait, DOUBLED_WAIT), min(STAKE * lost, MOST_WAIT))
 
     def _settle(self, count: int, why: str) -> None:
         """End any trial and use `count` threads from now on."""

@@ -105,6 +105,16 @@ def test_what_becomes_slow_is_noticed_and_what_is_free_again_too() -> None:
     assert choice.count == 8
 
 
+def test_a_neighbour_of_an_hour_costs_a_minute_after_it() -> None:
+    choice = ThreadChoice(2)
+    spend(choice, beside_busy(), 150_000)
+    assert choice.count == 1
+    slow = 0.0
+    while choice.count == 1 and slow < 100:
+        slow += spend(choice, scaling(1.8), 20)
+    assert slow < 70
+
+
 def test_a_neighbour_whom_the_first_thread_does_not_feel_is_noticed_by_the_clock() -> None:
     choice = ThreadChoice(2)
     spend(choice, scaling(1.8), 300, bound=2)
