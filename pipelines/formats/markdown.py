@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import BinaryIO
+from dataclasses import dataclass, replace
+from typing import BinaryIO, Protocol
 
 from ..documents import Edit, Part, Refusal, Segment
 from .markdown_inline import ACTIVE, cells, markup
@@ -26,7 +26,12 @@ _HEADING = re.compile(r"#{1,6}(?:[ \t]+|$)")
 _DEFINITION = re.compile(r"\[(?!\^)[^\]]+\]:|\*\[[^\]]+\]:")
 _FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:[ \t]*")
 _ROW_OF_DASHES = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
-_DIRECTIVE = re.compile(r":{3,}|\{%.*%\}[ \t]*$|import .* from ['\"]|export (?:default|const|function) ")
+_DIRECTIVE = re.compile(r":{3,}|\{%.*%\}[ \t]*$")
+_STATEMENT = re.compile(  # of MDX
+    r"import .* from ['\"]|import ['\"][^'\"]*['\"];?[ \t]*$|import (?:type )?(?:[\w$]+, ?)?\{"
+    r"|export (?:default|const|function) |export (?:async|class|enum|interface|let|type|var) .*[={(]|export ?[{*]"
+)
+_COMPONENT = re.compile(r"<[A-Z][\w.]*(?=\s|$)")  # of MDX
 _KEY = re.compile(r"[\"']?[\w .-]+[\"']?[ \t]*[:=]|#|\{|- ")
 
 _HTML_NAMES = (
@@ -47,12 +52,32 @@ _OPENINGS = (  # how a block begins, and how its last line ends; None: it ends a
     (re.compile(r"<![A-Za-z]"), re.compile(r">")),
     (re.compile(rf"</?(?:{_HTML_NAMES.replace(' ', '|')})(?:[\s/>]|$)", re.I), None),
     (re.compile(r"</?[A-Za-z][\w.:-]*(?:\s[^<>]*)?/?>\s*$"), None),
-    (re.compile(r"\$\$(?!.*\$\$\s*\S)"), re.compile(r"\$\$\s*$")),
+    (  # Quarto writes a label after the equation
+        re.compile(r"\$\$(?:(?=[^$]*\$\$\s*\{[^{}]*\}\s*$)|(?!.*\$\$\s*\S))"),
+        re.compile(r"\$\$(?:\s*\{[^{}]*\})?\s*$"),
+    ),
     (re.compile(r"\\\[(?!.*\\\]\s*\S)"), re.compile(r"\\\]")),
-    (re.compile(r"\\begin\{"), re.compile(r"\\end\{")),
+    *(
+        (re.compile(rf"\{{%-?\s*{name}\b"), re.compile(rf"\{{%-?\s*end{name}\b"))
+        for name in ("highlight", "codeblock", "comment")
+    ),
+    *(  # may stand around a word at the beginning of a sentence
+        (
+            re.compile(rf"\{{%-?\s*{name}\b(?!.*\{{%-?\s*end{name}\s*-?%\}}\s*\S)"),
+            re.compile(rf"\{{%-?\s*end{name}\b"),
+        )
+        for name in ("raw", "verbatim")
+    ),
+    (re.compile(r"\{\{[<%]\s*highlight\b"), re.compile(r"\{\{[<%]\s*/\s*highlight\b")),
 )
-_OPENING_CHARS = "`~<$\\"
+_OPENING_CHARS = "`~<$\\{"
 _ALONE = 6  # index of the opening that cannot interrupt a paragraph
+
+_ENVIRONMENT = re.compile(r"\\(begin|end)\{([^{}]+)\}")
+
+_CODE = re.compile(r"[\"'`()\[\]{}]|(?<!=)>|(?<!:)//.*|/\*")
+_CODE_WITHIN = {"`": re.compile(r"\\.|`|\$\{"), "/*": re.compile(r"\*/")}  # a template, a comment
+_STRING_ENDS = {quote: re.compile(rf"[^{quote}\\]*(?:\\.[^{quote}\\]*)*{quote}") for quote in "\"'"}
 
 _NESTING = 100
 """Maximum depth of lists nested on one line; each level requires another look at the rest of the line."""
@@ -79,6 +104,101 @@ def blocks(lines: Iterable[str]) -> Iterator[Part]:
     yield from reader.flush()
 
 
+class _Block(Protocol):
+    """Lines without prose, the last of which can be told from its text."""
+
+    def is_over(self, line: str) -> bool:
+        """Whether the block has ended before `line`."""
+        return False
+
+    def ends(self, line: str) -> bool:
+        """Whether `line` is the last one of the block."""
+
+
+@dataclass(slots=True)
+class _Until(_Block):
+    """A block that ends at the first line with a pattern."""
+
+    closing: re.Pattern[str]
+
+    def ends(self, line: str) -> bool:
+        return self.closing.search(line) is not None
+
+
+@dataclass(slots=True)
+class _Fenced(_Block):
+    """Code that ends at a fence of the same character, at least as long, indented by fewer columns than `limit`."""
+
+    fence: str
+    limit: int
+
+    def ends(self, line: str) -> bool:
+        mark = line.strip(" \t")
+        if len(mark) < len(self.fence) or mark.strip(self.fence[0]):
+            return False
+        return _columns(line[: line.index(mark)]) < self.limit
+
+
+@dataclass(slots=True)
+class _Environment(_Block):
+    """An environment of LaTeX, which may hold others of the same name."""
+
+    name: str
+    depth: int = 0
+
+    def ends(self, line: str) -> bool:
+        for which, name in _ENVIRONMENT.findall(line):
+            if name == self.name:
+                self.depth += 1 if which == "begin" else -1
+        return self.depth <= 0
+
+
+class _Brackets(_Block):
+    """A statement or a tag of MDX, which ends where all brackets are closed.
+
+    If one is never closed, or was counted wrongly, the rest of the file would be lost. Code inside brackets is usually
+    indented, so after a blank line a line at the margin is taken as text.
+    """
+
+    def __init__(self, opened: str = "", margin: int = 0) -> None:
+        self.opened = list(opened)  # `<` is the beginning of a tag, "`" a template, "/*" a comment
+        self.margin = margin  # column of the list item around it
+        self.after_blank = False
+
+    def is_over(self, line: str) -> bool:
+        text = line.lstrip(" \t")
+        if not text or self.opened[-1] in _CODE_WITHIN:
+            return False
+        indent = _columns(line[: len(line) - len(text)]) - self.margin
+        return indent < 0 or (indent == 0 and self.after_blank and text[0] not in ")]}>/")
+
+    def ends(self, line: str) -> bool:
+        self.after_blank = not line.strip()
+        at, unclosed = 0, ""
+        while found := _CODE_WITHIN.get(self.opened[-1] if self.opened else "", _CODE).search(line, at):
+            token, at = found[0], found.end()
+            if token in _STRING_ENDS:
+                string = None if token in unclosed else _STRING_ENDS[token].match(line, at)
+                if string:
+                    at = string.end()
+                else:
+                    unclosed += token  # an apostrophe
+            elif self._follow(token):
+                return True
+        return not self.opened
+
+    def _follow(self, token: str) -> bool:
+        """Open or close a bracket. Whether it closes the tag, after which comes text."""
+        inner = self.opened[-1] if self.opened else ""
+        if token == inner == "`" or token in (")", "]", "}", "*/") or (token == ">" and inner == "<"):
+            if self.opened:
+                self.opened.pop()
+            return inner == "<" and not self.opened
+        if token in ("(", "[", "{", "`", "${", "/*"):
+            self.opened.append(token)
+        return False
+
+
 class _Reader:
     """Collects the lines of a paragraph; every other line is yielded at once."""
 
@@ -87,9 +207,9 @@ class _Reader:
         self.lines: list[tuple[int, int, int]] = []  # lines of the open paragraph: (start, start of the prose, end)
         self.depth = 0  # number of block quotes around it
         self.indents: list[int] = []  # columns at which the contents of the open list items begin
-        self.closes: re.Pattern[str] | None = None  # matches the last line of an open block without prose
+        self.block: _Block | None = None  # the open one
+        self.block_depth = 0
         self.until_blank = False
-        self.fence_depth = 0
         self.in_table = False
         self.front: str | None = None  # the line that will end the front matter
         self.number = 0
@@ -104,7 +224,7 @@ class _Reader:
         quotes = _QUOTES.match(body, at)
         at = quotes.end() if quotes else at
         depth = body[:at].count(">")
-        if self._is_inside(body[at:], depth):
+        if self._is_inside(body, at, depth):
             yield from self.flush()
             yield Part(line)
             return
@@ -130,16 +250,17 @@ class _Reader:
             self.front = None
         return True
 
-    def _is_inside(self, rest: str, depth: int) -> bool:
+    def _is_inside(self, body: str, at: int, depth: int) -> bool:
         """Whether a line belongs to an open block of code, HTML or math."""
-        if self.closes is not None:
-            if depth < self.fence_depth:
-                self.closes = None  # the quote around it has ended
+        if self.block is not None:
+            line = body if depth > self.block_depth else body[at:]  # further marks of quotes belong to the block
+            if depth < self.block_depth or self.block.is_over(line):
+                self.block = None
                 return False
-            if self.closes.search(rest):
-                self.closes = None
+            if self.block.ends(line):
+                self.block = None
             return True
-        if self.until_blank and rest.strip():
+        if self.until_blank and body[at:].strip():
             return True
         self.until_blank = False
         return False
@@ -176,7 +297,7 @@ class _Reader:
             if not rest or inner >= 4 or len(self.indents) > _NESTING:
                 yield Part(line)
                 return
-        yield from self._leaf(line, body, at, depth)
+        yield from self._leaf(line, body, at, indent)
 
     def _enter(self, body: str, at: int, width: int, indent: int) -> tuple[int, int]:
         """Open a list item with a marker of `width` characters; return the start and the indentation of its content."""
@@ -187,10 +308,10 @@ class _Reader:
         self.indents.append(indent + step)
         return content, max(0, content - at - step)
 
-    def _leaf(self, line: str, body: str, at: int, depth: int) -> Iterator[Part]:
+    def _leaf(self, line: str, body: str, at: int, indent: int) -> Iterator[Part]:
         """Handle a line without its quote and list markers."""
         rest = body[at:]
-        if self._opens(rest, depth) or _RULE.match(rest) or _DIRECTIVE.match(rest):
+        if self._opens(rest, indent) or self._states(rest) or _RULE.match(rest) or _DIRECTIVE.match(rest):
             self.in_table = False
             yield from self.flush()
             yield Part(line)
@@ -224,14 +345,18 @@ class _Reader:
         self.text, self.in_table = "", True
         yield _prose(head, cells(head, prose - start, end - start))
 
-    def _opens(self, rest: str, depth: int) -> bool:
+    def _opens(self, rest: str, indent: int) -> bool:
         """Whether a line begins a block without prose, which may end on the same line."""
         if rest[0] not in _OPENING_CHARS:
             return False
+        margin = self.indents[-1] if self.indents else 0
         if fence := _FENCE.match(rest):
-            mark = fence[1] or fence[2]
-            self.closes, self.fence_depth = re.compile(rf"^[ \t]*{mark[0]}{{{len(mark)},}}[ \t]*$"), depth
-            return True
+            # A fence that continues a paragraph may be indented by more columns, and so may its end.
+            limit = max(margin + 4, indent + 1)
+            return self._open(_Fenced(fence[1] or fence[2], limit))
+        if (begin := _ENVIRONMENT.match(rest)) and begin[1] == "begin":
+            environment = _Environment(begin[2])
+            return environment.ends(rest) or self._open(environment)
         for number, (opening, closing) in enumerate(_OPENINGS):
             found = opening.match(rest)
             if not found or (number == _ALONE and self.lines):
@@ -239,9 +364,28 @@ class _Reader:
             if closing is None:
                 self.until_blank = True
             elif not closing.search(rest, found.end()):
-                self.closes, self.fence_depth = closing, depth
+                self._open(_Until(closing))
             return True
+        if not self.lines and _COMPONENT.match(rest):
+            brackets = _Brackets("<", margin)
+            return not brackets.ends(rest) and self._open(brackets)
         return False
+
+    def _open(self, block: _Block) -> bool:
+        self.block, self.block_depth = block, self.depth
+        return True
+
+    def _states(self, rest: str) -> bool:
+        """Whether a line begins with a statement of MDX, which may go on."""
+        if not _STATEMENT.match(rest):
+            return False
+        if not (self.lines or self.indents or self.depth):  # elsewhere it is more likely text
+            brackets = _Brackets()
+            if not brackets.ends(rest):
+                self._open(brackets)
+            elif rest.rstrip(" \t").endswith(("=", "=>")):
+                self.until_blank = True
+        return True
 
 
 def _columns(space: str) -> int:

@@ -9,10 +9,18 @@ from itertools import pairwise
 ACTIVE = "`*_<>[]|#$\\~{}"
 """Characters that may become markup anywhere, so that corrections must not insert them."""
 
+_BRACED = r"\{[^{}]*\}"
+for _ in range(3):
+    _BRACED = rf"\{{[^{{}}]*(?:{_BRACED}[^{{}}]*)*\}}"
+_PLAIN = r"[^<>{}\"']{0,2000}"
+_ATTRIBUTES = rf"{_PLAIN}(?:(?:\"[^\"]{{0,2000}}\"|'[^']{{0,2000}}'|{_BRACED}){_PLAIN}){{0,200}}"
+"""Between a tag's name and its end. Strings and braces (JSX) may hold `>`."""
+
 _MARKUP = re.compile(
     r"(?=[\\`<$\[\]!&:{*~=_hfw])(?:"  # first characters of all alternatives, to skip most of the text quickly
     r"\\[!-/:-@\[-`{-~]|\\(?=\r?\n|\r)"  # escapes, hard line breaks
     r"|(?P<ticks>`+)|(?P<opening><!--|\{[%{])"  # their ends are searched separately
+    rf"|</?[A-Za-z]{_ATTRIBUTES}>"
     r"|</?[A-Za-z][^<>]{0,2000}>|<[A-Za-z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>]+>"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]+?(?<![\s\\])\$(?!\d)"
     r"|\[\[[^\[\]\n]+\]\]"  # wiki links

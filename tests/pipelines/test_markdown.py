@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -184,6 +185,95 @@ def test_blocks(text: str, segments: list[str]) -> None:
     assert prose(text) == segments
 
 
+BLOCKS_WITHOUT_PROSE = [
+    # A fence ends at one that is indented by at most three columns, counted from its list item.
+    ('```python\ndef f():\n    """\n    ```\n    teh\n    ```\n    """\n```', []),
+    ("```yaml\nvalue: |\n\t```\n\tteh\n```", []),
+    ("~~~\nteh\n    ~~~\nteh\n   ~~~", []),
+    ("- a b\n\n  ```\n      ```\n  teh\n     ```\n\n  c d", ["a b", "c d"]),
+    ("1. a b\n   ```\n   teh\n   ```\n   c d", ["a b", "c d"]),
+    ("10. a b\n\n    ```\n    teh\n    ```\n\n    c d", ["a b", "c d"]),
+    ("-\ta b\n\n\t-\tc d\n\n\t\t```\n\t\tteh\n\t\t```\n\n\t\te f", ["a b", "c d", "e f"]),
+    ("- ```\n  teh\n      ```\n  teh\n  ```\n- c d", ["c d"]),
+    ("1. a b\n       ```\n       teh\n       ```\n\n   c d", ["a b", "c d"]),
+    ("- a b\n\n  ```\n  teh\n```\n\nc d", ["a b", "c d"]),
+    ("> ```\n>     ```\n> teh\n> ```\n> a b", ["a b"]),
+    ("```\n> ```\n> teh\n```", []),
+    ("````\n```\nteh\n`````", []),
+    # Templates whose content is code
+    ("{% highlight python %}\nteh = 1\n\nteh()\n{% endhighlight %}", []),
+    ("{%- highlight python linenos -%}\nteh = 1\n{%- endhighlight -%}", []),
+    ("{% raw %}\nteh\n\n{{ teh }}\n{% endraw %}", []),
+    ("{% raw %}{{ x }}{% endraw %} is text", ["{% raw %}{{ x }}{% endraw %} is text"]),
+    ("{% raw %}{{ teh }}{% endraw %}", []),
+    ("{% raw %}{{ teh }}\nteh {% endraw %}", []),
+    ("{% comment %}\nteh\n{% endcomment %}", []),
+    ("{% comment %} teh {% endcomment %}", []),
+    ("{% codeblock lang:js %}\nteh\n{% endcodeblock %}", []),
+    ("a b\n{% highlight c %}\nteh\n{% raw %}\nteh\n{% endhighlight %}\nc d", ["a b", "c d"]),
+    ('{{< highlight go "linenos=table" >}}\nteh\n\nteh\n{{< /highlight >}}', []),
+    ("{{% highlight go %}}\nteh\n{{% /highlight %}}", []),
+    ("{{< highlight go >}}teh{{< /highlight >}}", []),
+    ("- a b\n\n  {% highlight c %}\n  teh\n  {% endhighlight %}\n- c d", ["a b", "c d"]),
+    ("{% include x.html %}\na b", ["a b"]),
+    # Equations and environments
+    ("$$\nteh\n$$ {#eq-1}", []),
+    ("$$\nteh\n$$ {#eq-1 .x}  ", []),
+    ("$$\nteh\nteh$${#eq-1}", []),
+    ("$$teh$$ {#eq-1}", []),
+    ("$$x$$ {a} b", ["$$x$$ {a} b"]),
+    ("\\begin{align}\n\\begin{pmatrix}\nteh\n\\end{pmatrix}\nteh\n\\end{align}", []),
+    ("\\begin{a*}\nteh\n\\begin{a*} \\begin{a}\n\\end{a*}\n\nteh\n\\end{a*}", []),
+    ("\\begin{a} \\begin{b} \\end{b}\nteh \\end{a}", []),
+    ("\\begin{a}teh\\end{a}", []),
+    # MDX: imports, exports and tags over several lines
+    ("export const x = {\n  title: 'teh',\n\n  a: [teh, '}'],\n}", []),
+    ("export const x = {\n  a: 'it\\'s (', // don't {\n  b: \"https://ex.org/{\", /* {\n teh */\n  teh\n}", []),
+    ("export const x = `\nteh ${a + `(`} {\n\nteh\n`", []),
+    ("export const x =\n  teh", []),
+    ("export default function X() {\n  return (\n    <b>teh</b>\n  )\n}", []),
+    ("export async function x() {\n  teh\n}", []),
+    ("export {\n  teh,\n} from 'x'", []),
+    ("import {\n  teh,\n  recieve\n} from 'x'", []),
+    ("import Teh, {\n  recieve\n} from 'x'", []),
+    ("import Teh from 'x'\nexport const x = {\n  teh\n}\nimport 'teh.css'", []),
+    ("export const x = {\n  teh\n\nA b\n", ["A b"]),
+    ("export const x = {\n  teh (\n\nexport const y = [\n  teh\n]", []),
+    ("a b\nexport const {\nc d", ["a b", "c d"]),
+    ('<Button\n  onClick={() => {\n    go()\n  }}\n  title="teh"\n>\n  a b\n</Button>', ["a b </Button>"]),
+    ("<Teh\n  x={a > b}\n  teh\n/>", []),
+    ("<Teh x={() => {\n  teh\n\n  teh\n}} />", []),
+    ("<Teh\n  x\n\nA b", ["A b"]),
+    ("- <Teh\n  x\n- a b\n\n  <Teh\n    y />\n\n  c d", ["a b", "c d"]),
+    ("<Note>A b (c\nd) e", ["<Note>A b (c d) e"]),
+]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(("text", "segments"), BLOCKS_WITHOUT_PROSE)
+def test_blocks_without_prose_end_where_they_should(text: str, segments: list[str], end: str) -> None:
+    text = (text + "\n\nThe end\n").replace("\n", end)
+    assert "".join(part.text for part in parts(text)) == text
+    assert prose(text) == [*segments, "The end"]
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<Button onClick={() => go(teh)} title='teh'>",
+        '<Button title="teh > teh" onClick={() => { teh({ a: { teh } }) }} teh>',
+        "<Button teh={a > b && <b>teh</b>} teh />",
+        "<Button\n  onClick={() => go(teh)}\n  title='teh' />",
+        "<b teh it's teh>",
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_tag_is_kept_as_a_whole(tag: str, end: str) -> None:
+    text = f"See teh {tag}teh text</Button> teh\n".replace("\n", end)
+    expected = f"See the {tag}the text</Button> the\n".replace("\n", end)
+    assert corrected(text.encode(), FIXES).decode() == expected
+
+
 def test_a_correction_brings_no_markup() -> None:
     (part,) = parts("He go home now and here\n")
     found = check(part.text, part.segments[0], "He *goes* home now, and `here`")
@@ -212,7 +302,10 @@ def test_bad_bytes_leave_the_rest() -> None:
 
 pieces = st.sampled_from(
     "> |>|- |  |    |\t|1. |# |```\n|~~~|$$|| |--|<div>|<!--|-->|</div>|---\n|===\n|teh |a b|*|_|`|[a](b)|[|]|(|)|\\|"
-    "\r\n|\n|\n|\n|[x]: y|[^1]: |<b|$|:::|{% x %}|é\u0301|\ufeff".replace("|| |", "|BAR|").split("|")
+    "\r\n|\n|\n|\n|[x]: y|[^1]: |<b|$|:::|{% x %}"
+    "|{% raw %}|{% endraw %}|\\begin{a}|\\end{a}|export const a = {|<B |{|}|>|'|é\u0301|\ufeff".replace(
+        "|| |", "|BAR|"
+    ).split("|")
 ).map(lambda piece: piece.replace("BAR", "|"))
 
 
@@ -234,8 +327,45 @@ def test_any_markdown_is_read_and_written(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["a `", "*", "[a](", "<a ", "$a", "[", "\\", "_a_ ", "> ", "- ", "| a ", "(", "![", "<!--", "{% "]
-)
+    "unit",
+    ["a `", "*", "[a](", "<a ", "$a", "[", "\\", "_a_ ", "> ", "- ", "| a ", "(", "![", "<!--", "{% ",
+     "<a {", '<a "', "<a {{}", "<a {'", "<a \"'"],
+)  # fmt: skip
 def test_long_lines_take_linear_time(unit: str) -> None:
     text = "x " + unit * (60_000 // len(unit))
     assert "".join(part.text for part in parts(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("first", "unit"),
+    [
+        ("", "$$ "),
+        ("$$\n$$", " "),
+        ("$$\n", "$$ {"),
+        ("$$ x", "$$ {a}"),
+        ("{% raw %}", "{% endraw %}"),
+        ("{% raw %}", "{%   "),
+        ("\\begin{a}\n", "\\begin{"),
+        ("\\begin{a}", "\\begin{a}"),
+        ("export const x = ", "{"),
+        ("export const x = " + "{" * 60_000, "}"),
+        ("export const x = '", "\\'"),
+        ("export const x = ", "'\\\""),
+        ("export const x = `", "${`"),
+        ("export const x = {", "/*"),
+        ("import ", " from"),
+        ("export let ", "a "),
+        ("<A ", "{"),
+        ("<A ", "=>"),
+        ("", "<A\n\n"),
+        ("", "export const x = {\n\n"),
+        ("", "\\begin{a}\n"),
+        ("", "```\n    ```\n"),
+        ("```\n", "`"),
+    ],
+)
+def test_long_blocks_take_linear_time(first: str, unit: str) -> None:
+    text = first + unit * (60_000 // len(unit)) + "x"
+    began = perf_counter()
+    assert "".join(part.text for part in parts(text)) == text
+    assert perf_counter() - began < 2
