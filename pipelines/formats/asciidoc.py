@@ -26,12 +26,12 @@ _ITEM = re.compile(r"[ \t]*(?:\*{1,9}|-|\.{1,9}|\d{1,9}\.|[a-zA-Z]\.|<(?:\d{1,4}
 _TERM = re.compile(r"(?=\S)((?:[^:;\n]|:(?!:)|;(?!;)){1,500})(?::{2,4}|;;)(?:[ \t]+|$)")
 _NOTE = re.compile(r"(?:NOTE|TIP|IMPORTANT|WARNING|CAUTION):[ \t]+")
 _FIXED = re.compile(
-    r"\\.|``[^`\n]{1,2000}``|`[^`\n]{1,2000}`|\+{3}[^+\n]{1,2000}\+{3}|\+\+?[^+\n]{1,2000}\+\+?|\{[\w-]{1,80}\}"
-    r"|<<[^<>\n]{1,400}>>|\[\[[^\]\n]{1,400}\]\]|\b[a-z]{2,20}:[^\s\[\]:]{0,2000}\[[^\]\n]{0,2000}\]|\]|\[[^\[\]\n]{0,400}\](?=[#*_`])"
-    r"|&(?:[a-zA-Z]{1,40}|#\w{1,10});|<\d{1,3}>|[ \t]\+$|\([CRTM]{1,2}\)|->|<-|=>|<=",
-    re.MULTILINE,
+    r"\\[^\r\n]|``[^`\r\n]{1,2000}``|`[^`\r\n]{1,2000}`|\+{3}[^+\r\n]{1,2000}\+{3}|\+\+?[^+\r\n]{1,2000}\+\+?"
+    r"|\{[\w-]{1,80}\}|<<[^<>\r\n]{1,400}>>|\[\[[^\]\r\n]{1,400}\]\]"
+    r"|\b[a-z]{2,20}:[^\s\[\]:]{0,2000}\[[^\]\r\n]{0,2000}\]|\]|\[[^\[\]\r\n]{0,400}\](?=[#*_`])"
+    r"|&(?:[a-zA-Z]{1,40}|#\w{1,10});|<\d{1,3}>|[ \t]\+(?![^\r\n])|\([CRTM]{1,2}\)|->|<-|=>|<=",
 )
-_COMMENT = re.compile(r"^//.*(?:\r\n|\n|\r)?", re.MULTILINE)
+_COMMENT = re.compile(r"(?<![^\r\n])//[^\r\n]*(?:\r\n|\n|\r)?")
 _MARKUP = re.compile(r"(?<!\w)[*_#^~]{1,2}(?=\S)|(?<=\S)[*_#^~]{1,2}(?!\w)")
 
 
@@ -47,11 +47,11 @@ class _Reader:
         self.heading: tuple[int, int] | None = None  # a line that is a title if the next line underlines it
         self.closes: str | None = None  # the last line of an open block without prose
         self.until_blank = False  # inside a listing without delimiters, or in the lines below the document title
-        self.number = 0
+        self.number = 0  # of lines so far that are not blank
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
-        self.number += 1
         stripped = body.rstrip(" \t")
+        self.number += stripped != ""
         if self.closes is not None:
             self.closes = None if stripped == self.closes else self.closes
             return
@@ -64,7 +64,7 @@ class _Reader:
         self.until_blank = False
         end = start + len(stripped)
         if self._is_underline(stripped):
-            self.until_blank = not self.text[: self.lines[0][0]].strip()
+            self.until_blank = self.number == 2  # under the document title
             self.lines = []  # not prose: its underline would no longer fit a longer title
             return
         self.heading = None
@@ -79,7 +79,7 @@ class _Reader:
         elif (title := _TITLE.match(stripped)) is not None:
             yield from self.flush()
             yield self._prose(start + title.end(), end, is_label=True)
-            self.until_blank = self.number == 1 or not self.text[:start].strip()
+            self.until_blank = self.number == 1
         elif not self.lines and (_ENTRY.match(stripped) or _MACRO.match(stripped)):
             return
         elif not self.lines and (caption := _CAPTION.match(stripped)) is not None:

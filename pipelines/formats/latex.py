@@ -33,16 +33,37 @@ _BREAKS = names(
     "setcounter"
 )
 _VERBATIM = names(
-    "equation equation* align align* alignat alignat* gather gather* multline multline* eqnarray eqnarray* math "
-    "displaymath verbatim verbatim* Verbatim lstlisting minted tikzpicture pgfpicture tabular tabular* tabularx "
-    "longtable array matrix pmatrix bmatrix cases split subequations thebibliography comment filecontents "
-    "filecontents* algorithm algorithmic algorithm2e prooftree forest tikzcd code alltt"
+    "verbatim verbatim* Verbatim Verbatim* BVerbatim BVerbatim* LVerbatim LVerbatim* SaveVerbatim VerbatimOut "
+    "spverbatim verbatimtab lstlisting minted minted* tcblisting tcblisting* Highlighting code alltt comment "
+    "filecontents filecontents* Sinput Soutput pycode pyblock pyconsole pythontexcustomcode sageblock sagesilent "
+    "luacode luacode* asy asydef"
 )
+"""Environments without prose in which commands mean nothing: they end at the first `\\end` of their name."""
+_WITHOUT_PROSE = names(
+    "math displaymath equation equation* align align* alignat alignat* aligned alignedat gather gather* gathered "
+    "lgathered rgathered multline multline* multlined flalign flalign* xalignat xalignat* xxalignat split eqnarray "
+    "eqnarray* IEEEeqnarray IEEEeqnarray* IEEEeqnarraybox IEEEeqnarraybox* dmath dmath* dgroup dgroup* dseries "
+    "dseries* darray darray* empheq subequations numcases subnumcases cases cases* dcases dcases* rcases rcases* "
+    "drcases drcases* array subarray matrix matrix* pmatrix pmatrix* bmatrix bmatrix* Bmatrix Bmatrix* vmatrix "
+    "vmatrix* Vmatrix Vmatrix* smallmatrix smallmatrix* psmallmatrix bsmallmatrix mathpar prooftree "
+    "tabular tabular* tabularx tabulary tabu tabu* longtabu longtable longtable* xltabular xtabular xtabular* "
+    "mpxtabular supertabular supertabular* mpsupertabular tblr longtblr talltblr booktabs tabbing deluxetable "
+    "deluxetable* NiceTabular NiceTabular* NiceTabularX NiceArray NiceMatrix pNiceMatrix bNiceMatrix BNiceMatrix "
+    "vNiceMatrix VNiceMatrix pNiceArray bNiceArray "
+    "tikzpicture tikzcd pgfpicture pspicture pspicture* psmatrix picture circuitikz forest axis feynman xy CD "
+    "bytefield quantikz algorithm algorithm* algorithmic algorithm2e thebibliography"
+)
+"""Environments of formulas, tables, drawings and algorithms, which may hold others of their own name."""
+_CODE = {"verb": 0, "Verb": 1, "spverb": 0, "lstinline": 1, "mintinline": 2, "mint": 2}
+"""Commands of code, which stands between two equal characters, or else in the last of this many braces."""
 _TOKEN = re.compile(
-    r"%|\\begin[ \t]*\{(?P<begin>[^{}\n]{0,80})\}|\\end[ \t]*\{(?P<end>[^{}\n]{0,80})\}|\\(?P<name>[a-zA-Z@]{1,80})\*?"
-    r"|\\(?P<sign>.)|\$\$?|[{}~&#_^]|(?:\r\n|\n|\r)[ \t]*(?:\r\n|\n|\r)",
+    r"%|\\begin[ \t]*\{(?P<begin>[^{}\r\n]{0,80})\}|\\end[ \t]*\{(?P<end>[^{}\r\n]{0,80})\}"
+    r"|\\(?P<name>[a-zA-Z@]{1,80})\*?|\\(?P<sign>\r\n|.)|\$\$?|[{}~&#_^]"
+    r"|(?:\r\n|\n|\r(?!\n))[ \t]*(?:\r\n|\n|\r)",  # a CR LF is one line end, not a CR and an LF
     re.DOTALL,
 )
+_ENVIRONMENT = re.compile(r"\\(?:(?P<kind>begin|end)[ \t]*\{(?P<name>[^{}\r\n]{0,80})\}|.)|%[^\r\n]*", re.DOTALL)
+_DELIMITED = re.compile(r"[ \t]*([^\sa-zA-Z*])[^\r\n]{0,4000}?\1")
 _BRACE = re.compile(r"\\.|(?<!\\)%[^\r\n]*|[{}]", re.DOTALL)
 _LINE_REST = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)?[ \t]*")
 _SPACE = re.compile(r"[ \t]*(?:\r\n|\n|\r)?[ \t]*")
@@ -131,13 +152,8 @@ class _Reader:
             yield from self._flush(start)
             at = self._past_options(at) if name == "item" else self._past_arguments(at)
             self._open(at)
-        elif name in ("verb", "lstinline", "mintinline"):
-            at = self._past_arguments(at) if name != "verb" else at
-            if name == "verb" and at < len(self.text):
-                mark = self.text[at]
-                line = self.text.find("\n", at)
-                end = self.text.find(mark, at + 1, line if line >= 0 else len(self.text))
-                at = end + 1 if end >= 0 else at + 1
+        elif name in _CODE:
+            at = self._past_code(at, _CODE[name])
             self.fixed.append((start, at))
         elif name in _STYLES and at in self.closing:
             at += 1
@@ -194,12 +210,32 @@ class _Reader:
                 break
         return at
 
+    def _past_code(self, at: int, braces: int) -> int:
+        """The position after the arguments of a command of code, of which at most `braces` are in braces."""
+        option = _OPTION.match(self.text, at) if braces else None
+        at = option.end() if option else at
+        left = braces
+        while left and (end := self.closing.get(at)) is not None:
+            at, left = end + 1, left - 1
+        found = _DELIMITED.match(self.text, at) if left or not braces else None
+        return found.end() if found else at
+
     def _after_environment(self, name: str, at: int) -> int:
         """The position after an environment's options, or at its end if it holds no prose."""
-        if name not in _VERBATIM:
-            return self._past_arguments(at)
-        end = self.text.find(f"\\end{{{name}}}", at)
-        return len(self.text) if end < 0 else end
+        if name in _VERBATIM:
+            end = self.text.find(f"\\end{{{name}}}", at)
+            return len(self.text) if end < 0 else end
+        return self._end_of(name, at) if name in _WITHOUT_PROSE else self._past_arguments(at)
+
+    def _end_of(self, name: str, at: int) -> int:
+        """The position of the `\\end` of an environment that may hold others of its name."""
+        depth = 1
+        for found in _ENVIRONMENT.finditer(self.text, at):
+            if found["name"] == name:
+                depth += 1 if found["kind"] == "begin" else -1
+                if depth == 0:
+                    return found.start()
+        return len(self.text)
 
 
 def _braces(text: str) -> dict[int, int]:

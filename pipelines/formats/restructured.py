@@ -7,6 +7,7 @@ recognised is not prose.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 
 from .whole import Prose, by_lines
@@ -29,13 +30,19 @@ _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1*[ \t]*$")
 _TABLE = re.compile(r"\+[-=]+[-=+]*\+[ \t]*$|=+(?:[ \t]+=+)+[ \t]*$")
 _SIMPLE_TABLE = re.compile(r"=+(?:[ \t]+=+)+[ \t]*$")
 _FIXED = re.compile(
-    r"\\.|``(?:[^`]|`(?!`)){1,2000}``|(?::[\w.+:-]{1,80}:)?`[^`\n]{1,2000}(?:\n[^`\n]{1,2000}){0,20}`(?::[\w.+-]{1,80}:|_{0,2})"
-    r"|\|[^|\s](?:[^|\n]{0,200}[^|\s])?\|_{0,2}|\[[#*\w.-]{1,80}\]_|(?<!\w)\w(?:[\w.+-]{0,200}\w)?__?(?!\w)|::(?=\s*\Z)",
+    r"\\(?:\r\n|.)|``(?:[^`]|`(?!`)){1,2000}``"
+    r"|(?::[\w.+:-]{1,80}:)?`[^`\r\n]{1,2000}(?:(?:\r\n|\n|\r)[^`\r\n]{1,2000}){0,20}`(?::[\w.+-]{1,80}:|_{0,2})"
+    r"|\|[^|\s](?:[^|\r\n]{0,200}[^|\s])?\|_{0,2}|\[[#*\w.-]{1,80}\]_"
+    r"|(?<!\w)\w(?:[\w.+-]{0,200}\w)?__?(?!\w)|::(?=\s*\Z)",
     re.DOTALL,
 )
 _MARKUP = re.compile(r"\*{1,2}(?=\S)|(?<=\S)\*{1,2}")
 
-
+_ROOM = 8
+"""Columns by which an underline must be longer than its title, so that a corrected title does not outgrow it, of which
+docutils warns. Most corrections of a title add fewer."""
+_TOO_SHORT = 4
+"""Docutils takes a shorter line below a longer one for text."""
 _NESTING = 100
 """Maximum depth of items nested on one line; each level requires another look at the rest of the line."""
 
@@ -91,7 +98,13 @@ class _Reader:
         yield Prose(start, end, markup, fixed, is_label=self.is_label)
 
     def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:
+        if self.lines and rest == "::":
+            yield from self.flush()
+            self.skips = self.block  # a literal block follows
+            return
         if self.lines and len(rest) > 1 and _ADORNMENT.match(rest):
+            if self._is_tight(rest, indent):
+                self.lines = []  # not prose: a longer title would no longer fit
             self.is_label = True  # underlines the line above as a title
             yield from self.flush()
             return
@@ -108,6 +121,13 @@ class _Reader:
             return
         self.block = indent
         self._open(start, end, rest, indent)
+
+    def _is_tight(self, underline: str, indent: int) -> bool:
+        """Whether the open paragraph is a title that could outgrow its underline, or an overline of the same length."""
+        if len(self.lines) > 1:
+            return False
+        room = indent + len(underline) - self.block - _width(self.text[slice(*self.lines[0])].rstrip(" \t"))
+        return room < _ROOM and (room >= 0 or len(underline) >= _TOO_SHORT)
 
     def _open(self, start: int, end: int, rest: str, indent: int) -> None:
         """Handle the first line of a block."""
@@ -151,3 +171,8 @@ class _Reader:
 
 def _columns(space: str) -> int:
     return len(space.expandtabs(8))
+
+
+def _width(title: str) -> int:
+    """The columns of a title, of which docutils gives two to a wide character."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in title)

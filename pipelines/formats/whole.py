@@ -13,6 +13,8 @@ from .reading import as_label, changed, check_encoding, encode, gathered, joined
 SIZE_LIMIT = 32 << 20
 """Maximum characters of a file; hand-written ones are far smaller."""
 
+_MARK = "\ufeff"
+
 
 @dataclass(frozen=True, slots=True)
 class Prose:
@@ -44,9 +46,10 @@ class LineReader(Protocol):
 
 
 def by_lines(text: str, reader: LineReader) -> Iterator[Prose]:
-    """Yield the prose that `reader` finds line by line."""
-    at = 0
-    for line in lines_of(text):
+    """Yield the prose that `reader` finds line by line. A byte order mark belongs to no line: it would hide the markup
+    after it."""
+    at = 1 if text.startswith(_MARK) else 0
+    for line in lines_of(text[at:]):
         yield from reader.feed(at, line.rstrip("\r\n"))
         at += len(line)
     yield from reader.flush()

@@ -38,9 +38,10 @@ see Section~\ref{sec:go} and \cite[p.~3]{go}.\footnote{He go.} Let $go = 1$ be.
 \begin{equation} go \end{equation}
 where it go.
 \end{document} He go"""
-RST = """=====
+# The lines around the title leave it room to grow: no other title is corrected.
+RST = """====================
 He go
-=====
+====================
 
 Hello *you*, see ``he go`` and `he go <http://go>`_::
 
@@ -225,6 +226,98 @@ def test_a_sentence_goes_on_past_inline_markup() -> None:
     assert out == rb"She \emph{has} two cat."
 
 
+@pytest.mark.parametrize("form", ["latex", "rst", "adoc"])
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_line_ends_do_not_change_what_is_prose(form: str, end: str) -> None:
+    """In particular a carriage return and its line feed are one line end, not a blank line."""
+    more = {
+        "latex": "It go\nhome now.\n\nUse \\verb|go\nto| it.\\\nIt go\\\n\nhome.\n",
+        "rst": "It go\nhome, `he\ngo`_ now|\nhe go| to.\n\nA\\\nb go.\n",
+        "adoc": "It go +\nhome `now\n// he go\nor` not.\n",
+    }
+    for text in (FILES[form][0], more[form]):
+        assert segments(form, text.replace("\n", end)) == segments(form, text)
+    assert "home" in " ".join(segments(form, more[form]))
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "wanted"),
+    [
+        ("adoc", "= He go\nAuthor Go\n\nIt go.\n", ["He go", "It go."]),
+        ("adoc", "He go\n=====\nAuthor Go\n\nIt go.\n", ["It go."]),
+        ("adoc", "\n= He go\nAuthor Go\n\nIt go.\n", ["He go", "It go."]),
+        ("rst", ".. code::\n\n   he go\n\nIt go.\n", ["It go."]),
+        ("rst", "It\ngo.\n", ["It go."]),
+        ("latex", "\\section{He go}\nIt go.\n", ["He go", "It go."]),
+    ],
+)
+def test_a_byte_order_mark_hides_no_markup(form: str, text: str, wanted: list[str]) -> None:
+    for marked in (text, "\ufeff" + text):
+        assert segments(form, marked) == wanted
+        out = corrected(form, marked.encode(), lambda told: told.replace("It", "That"))
+        assert out.decode() == marked.replace("It", "That")
+
+
+@pytest.mark.parametrize(
+    ("code", "after"),
+    [
+        *((code, "") for code in (r"\verb|he go|", r"\verb*+he go+", r"\verb |he go|", r"\Verb!he go!")),
+        *((code, "|that go|") for code in (r"\lstinline{he go}", r"\lstinline[a=b]{he go}", r"\mintinline{c}{he go}")),
+        *((code, "{that go}") for code in (r"\lstinline|he go|", r"\lstinline!he {go!", r"\lstinline[a=b]|he go|")),
+        *(
+            (code, "{that go}")
+            for code in (r"\mintinline{c}|he go|", r"\mintinline[a=b]{c}{he go}", r"\mint{c}|he go|")
+        ),
+    ],
+)
+def test_inline_code_in_latex_is_kept(code: str, after: str) -> None:
+    text = f"It go to {code}{after} now."
+    out = corrected("latex", text.encode(), lambda told: told.replace("go", "goes")).decode()
+    assert out == f"It goes to {code}{after.replace('go', 'goes')} now."
+
+
+WITHOUT_PROSE = (
+    "flalign flalign* IEEEeqnarray IEEEeqnarray* dmath dmath* empheq vmatrix tabulary tabu tblr longtblr xltabular "
+    "tikzpicture forest algorithmic BVerbatim"
+)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(rf"\begin{{{name}}} he go \end{{{name}}}" for name in WITHOUT_PROSE.split()),
+        r"\begin{tabular}{l} a & \begin{tabular}{c} b \end{tabular} \\ he go \end{tabular}",
+        r"\begin{tabular}{l} \begin {tabular}{c} b \end {tabular} \\begin{tabular} he go \end{tabular}",
+        "\\begin{tabular}{l} % \\begin{tabular}\n he go \\% \\\\% \\begin{tabular}\n \\end{tabular}",
+        "\\begin{tabular}{l} a \\\\ % \\end{tabular}\n he go \\end{tabular}",
+        *(
+            rf"\begin{{{name}}} \begin{{{name}}} % he go \end{{{name}}}"
+            for name in ("verbatim", "lstlisting", "minted", "comment", "Highlighting")
+        ),
+    ],
+)
+def test_environments_without_prose_are_left_out_to_their_end(content: str) -> None:
+    assert segments("latex", f"He has {content} and it go.") == ["He has", "and it go."]
+
+
+def test_a_title_may_not_outgrow_its_underline() -> None:
+    """Docutils warns of an underline that is shorter than its title, and of an overline too."""
+    for title in ("He go\n=====\n", "=====\nHe go\n=====\n", "He go home now\n----\n", "He go ::\n========\n"):
+        assert segments("rst", f"{title}\nIt go.\n") == ["It go."]
+    for title in ("He go\n==============\n", "  He go\n  =============\n", f"{'=' * 15}\n  He go\n{'=' * 15}\n"):
+        assert segments("rst", f"{title}\nIt go.\n") == ["He go", "It go."]
+    # Wide characters fill two columns; an indentation below an overline counts.
+    for title in ("去去去去\n==============\n", "==============\n  He go\n==============\n"):
+        assert segments("rst", f"{title}\nIt go.\n") == ["It go."]
+    # Too short to be an underline: docutils takes the line for text.
+    assert segments("rst", "He go home.\n--\n") == ["He go home."]
+
+
+def test_a_literal_block_may_follow_colons_on_their_own_line() -> None:
+    for text in ("He go:\n::\n\n   it go\n\nIt go.\n", "He go:\n\n::\n\n   it go\n\nIt go.\n"):
+        assert segments("rst", text) == ["He go:", "It go."]
+
+
 @pytest.mark.parametrize("is_list", [True, False])
 def test_notebooks_change_in_the_lines_of_markdown_cells(is_list: bool) -> None:
     lines = ["# He go\n", "\n", "It go\n", "home `go` «é».\n"]
@@ -320,8 +413,10 @@ SIZE = 30_000
             for unit in ("<", "<a ", "<div>", "<!--", "</p>", "<a b='", "<script>", "<code>", "<p>x", "<i>")
         ),
         *(("latex", unit) for unit in ("{", "\\x{", "$", "\\(", "%\n", "\\begin{equation}", "\\section{", "\\verb|")),
-        *(("rst", unit) for unit in ("- ", ".. ", "`", "``", "a_", "|a", "x\n", "a::\n b\n\n", ":", "=\n")),
-        *(("adoc", unit) for unit in ("= ", "`", "[", "<<", "a:b[", "x::", ".x\n", "//\n", "a:")),
+        *(("latex", unit) for unit in ("\\verb|\r", "\\lstinline!", "\\lstinline[", "\\begin{tabular}", "\\mint{c}")),
+        *(("latex", unit) for unit in ("\\begin{tabular}\\end{tabular}", "\\begin{tabular}%", "\\begin{verbatim}")),
+        *(("rst", unit) for unit in ("- ", ".. ", "`", "``", "a_", "|a", "x\n", "a::\n b\n\n", ":", "=\n", "a\n==\n")),
+        *(("adoc", unit) for unit in ("= ", "`", "[", "<<", "a:b[", "x::", ".x\n", "//\n", "a:", "= a\n")),
         *(("srt", unit) for unit in ("1\n", "00:00:01,000 --> 00:00:02,000\n", "<i>", "{\\", "- <i>\n")),
         *(("po", unit) for unit in ('msgstr "a\\n"\n', '"a"\n', "\\", "_", "%(")),
         *(("python", unit) for unit in ("# a\n", "a.", '"""', "(")),
