@@ -1,4 +1,4 @@
-"""Source files: comments and Python docstrings are text; code, tool directives and commented-out code are kept.
+"""Source files: comments and Python docstrings are text; code, also in comments, and tool directives are kept.
 
 Comments are found by pygments, docstrings by Python's own parser.
 """
@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 from ..documents import FormatError
-from . import restructured
+from . import here_documents, restructured
+from .code_blocks import outside_code
 from .reading import lines_of
 from .whole import Prose
 
@@ -29,11 +30,12 @@ _RUN = re.compile(r"\s+")
 _RUN_KEPT = 64
 """Characters kept at each end of a long run of white space."""
 
-_LEADER = re.compile(r"[ \t]*(?:/\*+!?|\*+(?!/)|//[/!]?|#+[:!]?|--|\"\"\"|\"|;+)?[ \t]?")
+_LEADER = re.compile(r"[ \t]*(?:/\*+!?|\*+(?!/)|//+!?|#+[:!]?|--|\"\"\"|\"|;+)?[ \t]?")
 _DIRECTIVE = re.compile(
     r"\s*(?:!|noqa|type:|mypy:|pylint:|ruff:|flake8|fmt:|isort:|pragma|pyright|nosec|cspell|codespell|eslint|jshint|"
     r"global\s|globals\s|prettier|tslint|@ts-|istanbul|c8\s|v8\s|NOLINT|clang-|IWYU|go:|\+build|nolint|region\b|endregion|"
-    r"-\*-|vim?:|shellcheck|SPDX|Copyright|\(c\)|©|<[/?\w]|https?:|sourceMappingURL|[-=*#~_+/]{3,}|\$\w+:)",
+    r"-\*-|vim?:|shellcheck|SPDX|Copyright|\(c\)|©|<[/?\w]|https?:|sourceMappingURL|[-=*#~_+/]{3,}|\$\w+:"
+    r"|\||\[[^\[\]\n]{1,200}\]:)",  # rows of Markdown's tables, link definitions
     re.I,
 )
 _CODE = re.compile(
@@ -46,7 +48,19 @@ _TAG = re.compile(
     r"[@\\][a-zA-Z]+(?:[ \t]+\{[^{}\n]{0,200}\})?(?:[ \t]+\[?[\w.$]+\]?(?=[ \t]))?[ \t]*-?"
     r"|\b(?:TODO|FIXME|XXX|HACK|NOTE)(?:\([^()\n]{0,80}\))?:?"
 )
-_NAME = re.compile(r"`[^`\n]{1,400}`|\{@[^{}\n]{0,400}\}|<[^<>\n]{0,200}>|(?<![\w.])[\w.]{1,200}\(\)|\\.")
+_INLINE_CODE = re.compile(r"`[^`\n]{1,400}`")
+_NAME = re.compile(
+    rf"{_INLINE_CODE.pattern}|\{{@[^{{}}\n]{{0,400}}\}}?|<[^<>\n]{{0,200}}>|(?<![\w.])[\w.]{{1,200}}\(\)|\\."
+    # targets of Markdown's links, and nested comments
+    r"|\]\([^()\n]{0,400}\)|\]\[[^\[\]\n]{0,200}\]|/\*+|\*+/"
+)
+_WRAPPED = re.compile(r"\{@\w+[ \t][^{}\r\n]{1,400}(?:\r\n?|\n)[^{}\r\n]{0,400}\}")
+"""A tag of Javadoc that goes on in the next line."""
+_HEADING = re.compile(r"[ \t]*#{1,6}[ \t]+")
+_NEXT_LINE = re.compile(r"[^\S\r\n]*(?:\r\n?|\n)[^\S\r\n]*")
+_OUTPUT = re.compile(r"\s*(?:unordered )?output:", re.I)
+"""Begins the output of a Go example, which `go test` compares with stdout."""
+_RUBY_COMMENT = re.compile(r"=(?:begin|end)\b")
 
 
 def comments(text: str, language: str) -> Iterator[Prose]:
@@ -55,7 +69,7 @@ def comments(text: str, language: str) -> Iterator[Prose]:
     Raises FormatError for a file of over `SIZE_LIMIT`."""
     if len(text) > SIZE_LIMIT:
         raise FormatError(f"a source file of over {SIZE_LIMIT >> 20} MB was not written by hand")
-    found = [prose for block in _comment_blocks(text, language) for prose in _paragraphs(text, block)]
+    found = [prose for block in _comment_blocks(text, language) for prose in _paragraphs(text, block, language)]
     if language == "python":
         found += _docstrings(text)
     at = 0
@@ -73,9 +87,7 @@ def _comment_blocks(text: str, language: str) -> Iterator[list[tuple[int, int]]]
         for line in lines_of(text[start:end]):
             lines.append((at, at + len(line.rstrip("\r\n"))))
             at += len(line)
-        between = text[block[-1][1] : start] if block else ""
-        stands_alone = not text[text.rfind("\n", 0, start) + 1 : start].strip()
-        if block and not (stands_alone and len(lines) == 1 and not between.strip() and between.count("\n") == 1):
+        if block and not (len(lines) == 1 and _NEXT_LINE.fullmatch(text, block[-1][1], start)):
             yield block
             block = []
         block += lines
@@ -84,21 +96,56 @@ def _comment_blocks(text: str, language: str) -> Iterator[list[tuple[int, int]]]
 
 
 def _comments(text: str, language: str) -> Iterator[tuple[int, int]]:
+    # Carriage returns are replaced, as few lexers accept them as line ends; offsets do not change.
+    # The final line feed is for lexers that find a comment by the line end after it.
+    lexed = text.replace("\r", "\n") + "\n"
+    if language == "bash":
+        lexed = here_documents.masked(lexed)
+    short = _Shortened(lexed)
+    for start, value in _whole_comments(_comment_tokens(short.text, language)):
+        place = short.place(start)
+        if value.strip() and not (language == "bash" and _is_in_word(text, place)):
+            yield place, short.place(start + len(value.rstrip("\n")))
+
+
+def _comment_tokens(text: str, language: str) -> Iterator[tuple[int, str]]:
     from pygments.lexers import get_lexer_by_name
-    from pygments.token import Comment
+    from pygments.token import Comment, String
 
     left_out = {Comment.Preproc, Comment.PreprocFile, Comment.Hashbang}
     deadline = time.process_time() + _SECONDS + _SECONDS_A_CHAR * len(text)
     at = 0
-    # Carriage returns are replaced, as few lexers accept them as line ends; offsets do not change.
-    # The final line feed is for lexers that find a comment by the line end after it.
-    short = _Shortened(text.replace("\r", "\n") + "\n")
-    for start, kind, value in get_lexer_by_name(language).get_tokens_unprocessed(short.text):
-        if kind in Comment and kind not in left_out and start >= at and value.strip():
+    for start, kind, value in get_lexer_by_name(language).get_tokens_unprocessed(text):
+        is_comment = (kind in Comment and kind not in left_out) or (language == "rust" and kind in String.Doc)
+        if is_comment and start >= at:
             at = start + len(value)
-            yield short.place(start), short.place(start + len(value.rstrip("\n")))
+            yield start, value
         if time.process_time() > deadline:
             raise FormatError(f"finding the comments takes too long: is it really {language}?")
+
+
+def _whole_comments(tokens: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Join the tokens of a comment; some lexers yield its marks and its lines separately."""
+    first = end = depth = 0
+    pieces: list[str] = []
+    for start, value in tokens:
+        if pieces and not (start == end and (depth > 0 or not pieces[-1].endswith(("\n", "*/")))):
+            yield first, "".join(pieces)
+            pieces = []
+        if not pieces:
+            first, depth = start, 0
+        pieces.append(value)
+        end = start + len(value)
+        if pieces[0].startswith("/*"):
+            depth += value.count("/*") - value.count("*/")
+    if pieces:
+        yield first, "".join(pieces)
+
+
+def _is_in_word(text: str, at: int) -> bool:
+    """Whether a `#` does not begin a word of a shell script, and hence no comment."""
+    before = text[max(at - 2, 0) : at]
+    return bool(before) and (not (before[-1].isspace() or before[-1] in ";&|()") or before in ("\\ ", "\\\t"))
 
 
 class _Shortened:
@@ -127,35 +174,58 @@ class _Shortened:
         return at + self._moves[bisect_right(self._starts, at) - 1]
 
 
-def _paragraphs(text: str, lines: list[tuple[int, int]]) -> Iterator[Prose]:
+def _paragraphs(text: str, lines: list[tuple[int, int]], language: str) -> Iterator[Prose]:
     """Yield the paragraphs of a comment, which lines of code and tool directives end."""
     kept: list[tuple[int, int]] = []
-    for start, end in lines:
-        body = text[start:end]
-        if (unclosed := body.rstrip(" \t")).endswith("*/"):
-            end = start + len(unclosed[:-1].rstrip("*").rstrip(" \t"))
-        leader = _LEADER.match(text, start, end)
-        first = leader.end() if leader else start
+    for first, end in _said(text, lines, language):
+        heading = _HEADING.match(text, first, end)
+        first = heading.end() if heading else first
         said = text[first:end]
-        if not said.strip() or _DIRECTIVE.match(said) or _CODE.search(said):
+        if language == "go" and _OUTPUT.match(said):
+            break
+        if not said.strip() or _DIRECTIVE.match(said) or _CODE.search(_INLINE_CODE.sub("x", said)):
             yield from _paragraph(text, kept)
             kept = []
             continue
-        if kept and (said.lstrip()[:1] in ("@", "-", "*", "•") or said.lstrip()[:2] in ("1.", "2.", "3.")):
+        if kept and (heading or said.lstrip()[:1] in ("@", "-", "*", "•") or said.lstrip()[:2] in ("1.", "2.", "3.")):
             yield from _paragraph(text, kept)
             kept = []
         kept.append((first, end))
+        if heading:
+            yield from _paragraph(text, kept)
+            kept = []
     yield from _paragraph(text, kept)
+
+
+def _said(text: str, lines: list[tuple[int, int]], language: str) -> list[tuple[int, int]]:
+    """The lines of a comment without their leaders, its end and code blocks."""
+    inner = []
+    for start, end in lines:
+        body = text[start:end]
+        if language == "ruby" and _RUBY_COMMENT.match(body):
+            inner.append((end, end))
+            continue
+        if (unclosed := body.rstrip(" \t")).endswith("*/"):
+            end = start + len(unclosed[:-1].rstrip("*").rstrip(" \t"))
+        leader = _LEADER.match(text, start, end)
+        inner.append((leader.end() if leader else start, end))
+    spans = outside_code([text[start:end] for start, end in inner])
+    found = []
+    for (start, end), (first, last) in zip(inner, spans, strict=True):
+        found.append((start + first, start + last))
+        if start + last < end:
+            found.append((end, end))  # a code block ends the paragraph before it
+    return found
 
 
 def _paragraph(text: str, lines: list[tuple[int, int]]) -> Iterator[Prose]:
     if lines:
         start, end = lines[0][0], lines[-1][1]
         leaders = [(before[1], after[0]) for before, after in pairwise(lines)]
-        fixed = sorted(
-            found.span() for pattern in (_TAG, _NAME) for line in lines for found in pattern.finditer(text, *line)
-        )
-        yield Prose(start, end, fixed=fixed, left_out=[_without_break(text, *each) for each in leaders], is_label=True)
+        fixed = [found.span() for pattern in (_TAG, _NAME) for line in lines for found in pattern.finditer(text, *line)]
+        fixed += [found.span() for found in _WRAPPED.finditer(text, start, end)]
+        unseen = [_without_break(text, *each) for each in leaders]
+        yield Prose(start, end, fixed=sorted(fixed), left_out=unseen, is_label=True)
 
 
 def _without_break(text: str, start: int, end: int) -> tuple[int, int]:
@@ -198,9 +268,19 @@ def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Pro
     first, last = start + opening.end(), end - len(opening[1])
     if first >= last:
         return
-    for prose in restructured.blocks(text[first:last]):
+    for prose in restructured.blocks(_code_masked(text[first:last])):
         markup, fixed = ([(a + first, b + first) for a, b in spans] for spans in (prose.markup, prose.fixed))
         yield Prose(prose.start + first, prose.end + first, markup, fixed, is_label=True)
+
+
+def _code_masked(text: str) -> str:
+    """A docstring with spaces instead of code blocks that reStructuredText does not know."""
+    lines = list(lines_of(text))
+    bodies = [line.rstrip("\r\n") for line in lines]
+    return "".join(
+        line if span == (0, len(body)) else " " * len(body) + line[len(body) :]
+        for line, body, span in zip(lines, bodies, outside_code(bodies), strict=True)
+    )
 
 
 def _place(text: str, starts: list[int], line: int, column: int) -> int:

@@ -1,0 +1,146 @@
+"""Code blocks in doc comments and docstrings: Markdown's fences, tags of Javadoc, JSDoc, Doxygen and XML comments.
+
+Every scan goes over a line once, or looks at a neighbouring line of a bounded length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+
+_ANY = re.compile(r"`{3}|~{3}|<(?:pre|code)\b|\{@|[@\\](?:example|code|verbatim)\b", re.I)
+_FENCE = re.compile(r"\s*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}(?=[^`]*$)|~{3,})(?P<info>.*)")
+_SHORT_FENCE = 4
+"""Maximum tildes of a usual fence; longer lines of tildes mostly underline a title."""
+_ELEMENT = re.compile(r"(?<!`)<(pre)\b[^<>]{0,200}>|^\s*<(code)\b[^<>]{0,200}>\s*$", re.I)
+_ELEMENT_END = re.compile(r"</(pre|code)\b", re.I)
+_DOXYGEN = re.compile(r"\s*[@\\](code|verbatim)(?:\{|\s*$)")
+_BRACES = re.compile(r"\{@(?:code|literal|snippet)\b|[{}]")
+_EXAMPLE = re.compile(r"\s*@example\b")
+_TAG = re.compile(r"\s*@[a-z]\w*(?![\w.(])")  # decorators in the code of an example look like @Input() or @app.get
+
+_Closes = Callable[[str], bool]
+
+
+def outside_code(lines: Sequence[str]) -> list[tuple[int, int]]:
+    """The span of every line that is outside of code blocks: all of it, none, or what stands before a block.
+
+    `lines`: of one comment or docstring, without line ends and comment leaders."""
+    if not any(map(_ANY.search, lines)):
+        return [(0, len(line)) for line in lines]
+    blocks = _Blocks(lines)
+    spans: list[tuple[int, int]] = []
+    closes: _Closes | None = None
+    in_example = False
+    for number, line in enumerate(lines):
+        if closes is not None:
+            spans.append((0, 0))
+            closes = None if closes(line) else closes
+            continue
+        if _TAG.match(line):
+            in_example = _EXAMPLE.match(line) is not None
+        found = blocks.fence(number) if in_example else blocks.opening(number)
+        at, closes = found or (0 if in_example else len(line), None)
+        spans.append((0, at))
+    return spans
+
+
+class _Blocks:
+    """Finds where blocks begin. Returns the column, and what finds the end unless it is in the same line."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+        self.last = {
+            found[1].lower(): number for number, line in enumerate(lines) for found in _ELEMENT_END.finditer(line)
+        }  # where an element ends for the last time
+        self.tildes = [0] * (len(lines) + 1)  # longest line of tildes from this line on
+        for number in range(len(lines) - 1, -1, -1):
+            self.tildes[number] = max(self.tildes[number + 1], _tildes(lines[number]))
+
+    def opening(self, number: int) -> tuple[int, _Closes | None] | None:
+        line = self.lines[number]
+        if found := _DOXYGEN.match(line):
+            return 0, partial(_closes_doxygen, found[1])
+        return self.fence(number) or self._element(number) or self._braces(number)
+
+    def fence(self, number: int) -> tuple[int, _Closes] | None:
+        found = _FENCE.match(self.lines[number])
+        if found is None or (found[1][0] == "~" and not found["info"].strip() and not self._is_bare_fence(number)):
+            return None
+        return 0, partial(_closes_fence, found[1])
+
+    def _is_bare_fence(self, number: int) -> bool:
+        """Whether a line of tildes opens a block. In reStructuredText such lines stand below a title, or around it."""
+        size = _tildes(self.lines[number])
+        before, title = (self._line(at) for at in (number - 1, number + 1))
+        if before and (size > _SHORT_FENCE or len(before) <= size):
+            return False
+        if 0 < len(title) <= size == _tildes(self._line(number + 2)):
+            return False
+        return self.tildes[number + 1] >= size > 0
+
+    def _line(self, number: int) -> str:
+        return self.lines[number].strip() if 0 <= number < len(self.lines) else ""
+
+    def _element(self, number: int) -> tuple[int, _Closes | None] | None:
+        line = self.lines[number]
+        found = _ELEMENT.search(line)
+        if found is None:
+            return None
+        name = (found[1] or found[2]).lower()
+        if self.last.get(name, -1) < number:
+            return None  # a sentence about the element
+        closes = partial(_closes_element, name)
+        return found.start(), None if closes(line[found.end() :]) else closes
+
+    def _braces(self, number: int) -> tuple[int, _Closes] | None:
+        """Find a Javadoc tag over several lines. One that goes on in a second line of a sentence is no block."""
+        line = self.lines[number]
+        braces, start, end = _Braces(), 0, 0
+        for found in _BRACES.finditer(line):
+            if braces.depth == 0 and len(found[0]) > 1:
+                start, end = found.span()
+            if braces.depth or len(found[0]) > 1:
+                braces.count(found[0])
+        if braces.depth == 0:
+            return None
+        following = _BRACES.search(self._line(number + 1))
+        if braces.depth == 1 and line[end:].strip() and following is not None and following[0] == "}":
+            return None
+        return start, braces
+
+
+class _Braces:
+    """Counts open braces; called with a line, returns whether all are closed in it."""
+
+    depth = 0
+
+    def count(self, found: str) -> None:
+        self.depth += -1 if found == "}" else 1
+
+    def __call__(self, line: str) -> bool:
+        for found in _BRACES.finditer(line):
+            self.count(found[0])
+            if self.depth == 0:
+                return True
+        return False
+
+
+def _tildes(line: str) -> int:
+    """Length of a line that holds nothing but tildes, else 0."""
+    line = line.strip()
+    return len(line) if line and not line.strip("~") else 0
+
+
+def _closes_fence(fence: str, line: str) -> bool:
+    line = line.strip()
+    return len(line) >= len(fence) and not line.strip(fence[0])
+
+
+def _closes_doxygen(name: str, line: str) -> bool:
+    return re.search(rf"[@\\]end{name}\b", line) is not None
+
+
+def _closes_element(name: str, line: str) -> bool:
+    return any(found[1].lower() == name for found in _ELEMENT_END.finditer(line))
