@@ -94,16 +94,18 @@ class DraftTree:
     def only(self, nodes: Iterable[int]) -> DraftTree:
         """The subtree of `nodes`, in stored order; the parent of each must be among them."""
         kept = sorted(nodes)
-        if len(kept) == len(self.tokens):
-            return self
-        place = {ROOT: ROOT, **{node: index for index, node in enumerate(kept)}}
+        return self if len(kept) == len(self.tokens) else self.in_order(kept)
+
+    def in_order(self, order: Sequence[int]) -> DraftTree:
+        """The subtree of the nodes in `order`, stored in that order; the parent of each must come before it there."""
+        place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
         return DraftTree(
-            [self.tokens[node] for node in kept],
-            [place[self.parents[node]] for node in kept],
-            [self.scores[node] for node in kept],
-            [self.origins[node] for node in kept],
+            [self.tokens[node] for node in order],
+            [place[self.parents[node]] for node in order],
+            [self.scores[node] for node in order],
+            [self.origins[node] for node in order],
             self.sampled and {place[node]: drawn for node, drawn in self.sampled.items() if node in place},
-            self.makers and [self.makers[node] for node in kept],
+            self.makers and [self.makers[node] for node in order],
         )
 
     def first_chain(self) -> DraftTree:
@@ -135,12 +137,6 @@ def chain_first_order(parents: Sequence[int], count: int) -> list[int]:
             node = child
     on_chain = set(chain)
     return chain + [node for node in range(count) if node not in on_chain]
-
-
-def reordered_parents(parents: Sequence[int], order: Sequence[int]) -> list[int]:
-    """The parents of the nodes in `order`, as indices into `order`."""
-    place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
-    return [place[parents[node]] for node in order]
 
 
 def check_tree(tree: DraftTree, vocab_size: int | None = None) -> None:

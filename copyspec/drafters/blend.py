@@ -16,7 +16,7 @@ from copyspec.drafters.predictors.base import Predictor, paths
 from copyspec.drafters.predictors.mixture import learn, read_on
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
-from copyspec.tree import EMPTY, DraftTree, chain_first_order, reordered_parents
+from copyspec.tree import EMPTY, DraftTree, chain_first_order
 
 
 class _Observing:
@@ -82,7 +82,7 @@ class BlendDrafter(_Observing, CopyDrafter):
         count = budget.cut(grown.scores)
         if not count:
             return EMPTY
-        tree = DraftTree(*self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count))
+        tree = self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count)
         return _with_makers(tree, grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -111,7 +111,9 @@ class PredictorDrafter(_Observing):
             return grow(self._empty_corpus, [], self._estimates, budget, voices=voices)
 
         self._grown = grown = read_on(grow_with, self._predictors, budget)
-        return _with_makers(_chain_first(grown, budget.cut(grown.scores)), grown, self._predictors)
+        tree = DraftTree(grown.tokens, grown.parents, grown.scores, [None] * len(grown.tokens))
+        tree = tree.in_order(chain_first_order(grown.parents, budget.cut(grown.scores)))
+        return _with_makers(tree, grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output; the predictors learn from what was accepted of the last tree."""
@@ -119,17 +121,6 @@ class PredictorDrafter(_Observing):
         for predictor in self._predictors:
             predictor.follow(tokens)
         self._grown = NOTHING
-
-
-def _chain_first(grown: Grown, count: int) -> DraftTree:
-    """Return the first `count` nodes as a tree without origins that stores its most likely chain first."""
-    order = chain_first_order(grown.parents, count)
-    return DraftTree(
-        [grown.tokens[node] for node in order],
-        reordered_parents(grown.parents, order),
-        [grown.scores[node] for node in order],
-        [None] * count,
-    )
 
 
 def _with_makers(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor]) -> DraftTree:

@@ -11,7 +11,7 @@ from copyspec.checks import shown
 from copyspec.drafters import base
 from copyspec.drafters.base import Drafter, ScoredDraft
 from copyspec.sources import OUTPUT, Source
-from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree, reordered_parents
+from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +210,7 @@ def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
         scores[node] = min(scores[node], 1.0 if parent == ROOT else scores[parent])
     likeliest = sorted(range(len(parents)), key=lambda node: (-scores[node], node))[:max_nodes]
     order = _likeliest_chain_first(parents, set(likeliest), scores)
-    return DraftTree(
-        [tokens[node] for node in order],
-        reordered_parents(parents, order),
-        [scores[node] for node in order],
-        [origins[node] for node in order],
-        makers=[makers[node] for node in order],
-    )
+    return DraftTree(tokens, parents, scores, origins, makers=makers).in_order(order)
 
 
 def _likeliest_chain_first(parents: Sequence[int], kept: set[int], scores: Sequence[float]) -> list[int]:

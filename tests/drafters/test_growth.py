@@ -336,7 +336,7 @@ def test_trees_are_arranged_the_same_compiled_and_in_python(nodes: list[tuple[in
     arranged = corpus.arranged(tokens, parents, scores, positions, count)
     with mock.patch("copyspec.drafters.copying.context.COMPILED", None):
         assert corpus.arranged(tokens, parents, scores, positions, count) == arranged
-    assert all(type(origin) in (Origin, type(None)) for origin in arranged[3])
+    assert all(type(origin) in (Origin, type(None)) for origin in arranged.origins)
 
 
 @needs_compiler

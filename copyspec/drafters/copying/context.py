@@ -19,7 +19,7 @@ from copyspec.drafters.copying.substitutes import Substitutes
 from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
 from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import EVEN
-from copyspec.tree import Origin, chain_first_order, reordered_parents
+from copyspec.tree import DraftTree, Origin, chain_first_order
 
 BORDER = -1
 """Separator between sources: it equals no token, so no match or copy crosses it. Other negative entries are forks: FORK
@@ -46,10 +46,6 @@ COMMON_TOKENS = 16
 OWN_COUNT = 3  # an output token counts as many source tokens in the token frequencies
 _KINDS = {"edit": EDIT, "reference": REFERENCE, "prompt": PROMPT, "block": REFERENCE}
 _DUPLICATE_TOKENS = 8  # a shorter reference may occur in a prompt by chance
-
-
-Arranged = tuple[list[int], list[int], list[float], list["Origin | None"]]
-"""Tokens, parents, scores and origins of a draft tree's nodes."""
 
 _make_origin = partial(tuple.__new__, Origin)  # called for every node, and twice as fast as calling the class
 
@@ -228,24 +224,18 @@ class CopyContext:
 
     def arranged(
         self, tokens: list[int], parents: list[int], scores: list[float], positions: list[int], count: int
-    ) -> Arranged:
-        """Return tokens, parents, scores and origins of the first `count` nodes of a grown tree, as `chain_first_order`
-        puts them: the most likely chain first."""
+    ) -> DraftTree:
+        """Return the first `count` nodes of a grown tree, the most likely chain first (`chain_first_order`)."""
         if COMPILED is not None:
             starts, sources, lengths = self._starts, self._sources, self._lengths
             begin, end = self.output_start, len(self.tokens)
-            found: Arranged = COMPILED.arrange(
-                tokens, parents, scores, positions, count, starts, sources, lengths, begin, end, Origin
+            return DraftTree(
+                *COMPILED.arrange(
+                    tokens, parents, scores, positions, count, starts, sources, lengths, begin, end, Origin
+                )
             )
-            return found
-        order = chain_first_order(parents, count)
-        origins = self.origins(positions[:count])
-        return (
-            [tokens[node] for node in order],
-            reordered_parents(parents, order),
-            [scores[node] for node in order],
-            [origins[node] for node in order],
-        )
+        tree = DraftTree(tokens, parents, scores, self.origins(positions[:count]))
+        return tree.in_order(chain_first_order(parents, count))
 
     def starts(self, kind: int) -> list[int]:
         """Return the first positions of the sources of `kind`."""

@@ -134,13 +134,13 @@ class CopyDrafter:
         if budget.chain:
             tokens, scores, positions = self._chain(budget.max_nodes)
             count, parents = budget.cut(scores), list(range(ROOT, len(tokens) - 1))
-            return DraftTree(*self._corpus.arranged(tokens, parents, scores, positions, count)) if count else EMPTY
+            return self._corpus.arranged(tokens, parents, scores, positions, count) if count else EMPTY
         self._cursors = self._tracker.cursors()
         self._grown = grown = grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams)
         count = budget.cut(grown.scores)
         if not count:
             return EMPTY
-        return DraftTree(*self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count))
+        return self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count)
 
     def chain(self, length: int) -> tuple[list[int], list[float]]:
         """The tokens and scores of `propose(Budget(length, chain=True))`, for engines that need no more."""

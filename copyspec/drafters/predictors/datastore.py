@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from copyspec.budget import Budget
-from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, chain_first_order, reordered_parents
+from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, chain_first_order
 
 HITS = 64  # matches read per step: more change few trees and cost two microseconds each
 LENGTH = 16  # tokens of continuation read from each match: deeper nodes are hardly ever accepted
@@ -72,10 +72,9 @@ class DatastoreDrafter:
         if not found:
             return EMPTY
         tree = self._grown(found, budget.max_nodes)
-        kept = budget.cut(tree.scores)
-        tree = DraftTree(tree.tokens[:kept], tree.parents[:kept], tree.scores[:kept], tree.origins[:kept])
+        tree = tree.in_order(chain_first_order(tree.parents, budget.cut(tree.scores)))
         self._drafted = [token for token, parent in zip(tree.tokens, tree.parents, strict=True) if parent == ROOT]
-        return _chain_first(tree)
+        return tree
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output, and learn whether one of the drafted first tokens was right."""
@@ -123,14 +122,3 @@ class DatastoreDrafter:
         share = score * self._right[bucket] / self._tries[bucket] / total
         for token, (weight, hits) in children.items():
             heappush(heap, (-share * weight, depth, len(heap), at, token, hits))
-
-
-def _chain_first(tree: DraftTree) -> DraftTree:
-    """Return the tree with its most likely chain stored first."""
-    order = chain_first_order(tree.parents, len(tree))
-    return DraftTree(
-        [tree.tokens[node] for node in order],
-        reordered_parents(tree.parents, order),
-        [tree.scores[node] for node in order],
-        [tree.origins[node] for node in order],
-    )
