@@ -45,6 +45,9 @@ _OTHER_KINDS = (
     "use_dora", "use_qalora", "fan_in_fan_out", "alora_invocation_tokens", "rank_pattern", "alpha_pattern",
     "layer_replication", "modules_to_save",
 )  # fmt: skip
+_CHANGED_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Initialisations of peft (`init_lora_weights`) that subtract their first factors from the base's weights."""
+
 _COPIED = {GENERATION: MAX_JSON, TOKENIZER: MAX_TOKENIZER, TOKENIZER_CONFIG: MAX_JSON, TEMPLATE: MAX_TEMPLATE}
 """Files of the base that go with the merged weights, and their largest size."""
 
@@ -157,6 +160,11 @@ def _rank_and_scale(config: Mapping[str, object]) -> tuple[int, float]:
             raise FileError(
                 f"{ADAPTER} has {name}={str(config[name])[:60]}, which is not supported; merge it with peft"
             )
+    if str(start := config.get("init_lora_weights")).lower().startswith(_CHANGED_BASES):
+        raise FileError(
+            f"{ADAPTER} has init_lora_weights={str(start)[:60]!r}, which changes the base's weights, too; convert it "
+            "with peft to an adapter of the unchanged base"
+        )
     if config.get("bias", "none") != "none":
         raise FileError(f"{ADAPTER} has bias={str(config['bias'])[:60]!r}; only 'none' is supported")
     rank, alpha = config.get("r"), config.get("lora_alpha")

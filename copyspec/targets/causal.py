@@ -69,7 +69,8 @@ class WrappedModel(ABC):
     @cached_property
     def linears(self) -> FastLinears:
         """The model's fast linear layers, for passes of few tokens."""
-        return FastLinears(self.model)
+        with torch.autocast("cpu", enabled=False):  # its comparisons with PyTorch are of the model's own dtype
+            return FastLinears(self.model)
 
     @abstractmethod
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:

@@ -32,6 +32,7 @@ from copyspec.targets.hooks.llama_layers import (
     fused_attention,
     is_unchanged,
 )
+from copyspec.targets.hooks.weights import parameters_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,6 +136,8 @@ class FastLayer(ReplacedLayer):
         inner = (attention, parts.layer.mlp, *parts.linears, *(norm for norm in parts.norms if norm is not None))
         if "forward" in self.names or not all(is_unchanged(each) for each in inner):  # type: ignore[arg-type]
             return False
+        if not all("weight" in parameters_of(each) for each in parts.linears):  # pruned, for example
+            return False
         self._head_size, self._scaling = attention.head_dim, attention.scaling  # type: ignore[assignment]
         self._heads, self._key_heads = (each.out_features // self._head_size for each in parts.linears[:2])
         self._epsilon = parts.norms[0].variance_epsilon  # type: ignore[union-attr, assignment]
@@ -194,7 +197,7 @@ class FastLayer(ReplacedLayer):
                 return None
         if cosines.shape != sines.shape or cosines.shape[0] not in (1, batch) or cosines.shape[1] != columns:
             return None
-        if batch != (cache.rows if cache.write.row is None else 1):
+        if batch != (cache.rows if cache.write.row is None else 1) or not self._reads(cache):
             return None
         products = [each() for each in self._weights]
         if any(each is None for each in products):
@@ -203,6 +206,14 @@ class FastLayer(ReplacedLayer):
         rotary = cosines.data_ptr(), sines.data_ptr(), cosines.shape[2], cosines.shape[0] > 1
         sizes = self._heads, self._key_heads, self._head_size, self._epsilon
         return self._compute(Pass(hidden, mask, cache, (tuple(products), tuple(norms), sizes, rotary)))
+
+    def _reads(self, cache: TreeCache) -> bool:
+        """Whether the cached keys and values are of the layer's dtype: a pass under autocast may have written others,
+        and the module is only given their addresses."""
+        layer = cache.layer(self._attention.layer_idx)  # type: ignore[arg-type]
+        if not layer.is_initialized:
+            return True
+        return all([each is not None and each.dtype is self.dtype for each in (layer.keys, layer.values)])
 
     def _buffers(self, hidden: torch.Tensor, cache: TreeCache) -> tuple[int, int, int]:
         """Addresses of the pass's first row of keys and of values, [H, S, D], and the number of slots."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import cache
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -134,9 +134,7 @@ class FastLinears:
         """Numbers of tokens for which at least one layer uses the module."""
         self.leaves_out_padding = False
         """Whether decoder layers do not compute padding."""
-        self.attends = False
-        """Whether the module computes all of a bfloat16 model but its prompts, so that each row of a batch has the bits
-        that it has alone."""
+        self._attends = False
         self._reading = Reading()
         self._held: list[_Held] = []
         self._layers: list[FastLayer] = []
@@ -208,6 +206,12 @@ class FastLinears:
         return right
 
     @property
+    def attends(self) -> bool:
+        """Whether the module computes all of a bfloat16 model but its prompts, so that each row of a batch has the bits
+        that it has alone."""
+        return self._attends and not torch.is_autocast_enabled("cpu")
+
+    @property
     def packed_bytes(self) -> int:
         """Memory of packed copies of weights."""
         return sum(held.packed_bytes for held in self._held)
@@ -220,7 +224,7 @@ class FastLinears:
             if packed is not None and numbers is not None and not _linear.holds(packed.units, numbers[0]):
                 held.packed = None
         self._usable = [layer for layer in self._layers if layer.prepare()]
-        self.attends = (
+        self._attends = (
             0 < len(self._usable) == self._count
             and self._has_head
             and self.counts.stop == sys.maxsize  # a pass of a batch may have any number of tokens
@@ -231,24 +235,29 @@ class FastLinears:
     @contextmanager
     def used(self, prompt: int = 0, columns: int = 0, kept: HeadInput | None = None) -> Iterator[None]:
         """Let the layers use the module while the context is active. The caller holds the model's lock; forward passes
-        of other threads in that time use it too, with the same products.
+        of other threads in that time use it too, with the same products. Under autocast, PyTorch runs everything: it
+        chooses the types of the products. So it does modules that have got a forward of their own, or a weight that is
+        not a plain parameter any more, by pruning for example.
 
         `prompt`: how many of the pass's `columns` get the bits of a product of many tokens, as a prompt's have in plain
         decoding; the others get those of a single token's. `kept`: see `Reading`.
         """
+        if torch.is_autocast_enabled("cpu"):
+            yield
+            return
         self._reading.prompt, self._reading.columns, self._reading.kept = prompt, columns, kept
+        parameters = [cast("dict[str, object]", names["_parameters"]) for names, _ in self._forwards]
+        ours = [each for each, held in zip(self._forwards, parameters, strict=True) if "weight" in held]
+        ours += [(layer.names, layer.forward) for layer in self._usable]
         try:
-            for names, forward in self._forwards:
-                names["forward"] = forward
-            for layer in self._usable:
-                layer.names["forward"] = layer.forward
+            for names, forward in ours:
+                names.setdefault("forward", forward)
             yield
         finally:
             self._reading.kept = None
-            for names, _ in self._forwards:
-                names.pop("forward", None)
-            for layer in self._usable:
-                layer.names.pop("forward", None)
+            for names, forward in ours:
+                if names.get("forward") == forward:
+                    del names["forward"]
 
 
 def few_row_product(weight: torch.Tensor) -> Forward:
@@ -266,12 +275,19 @@ def few_row_product(weight: torch.Tensor) -> Forward:
 
 def _fits(module: nn.Linear) -> bool:
     weight = module.weight
+    if not _is_plain(weight) or parameters_of(module).get("weight") is not weight:  # pruned or quantised, for example
+        return False
     if weight.device.type != "cpu" or weight.layout != torch.strided or weight.numel() < LEAST_WEIGHTS:
         return False
     if not weight.is_contiguous() or not is_compiled(weight.dtype):
         return False
     bias_fits = module.bias is None or (module.bias.dtype == weight.dtype and module.bias.is_contiguous())
     return bias_fits and weight.shape[0] % _PANEL == 0 and weight.shape[1] % _WHOLE[weight.dtype] == 0
+
+
+def _is_plain(weight: torch.Tensor | None) -> bool:
+    """Whether the numbers of a weight are those in its memory: those of a subclass may be anything."""
+    return type(weight) in (nn.Parameter, torch.Tensor)
 
 
 @in_inference_mode
@@ -408,9 +424,8 @@ class _Held:
         """The arrays; None if the module can no longer read the weights, because they moved to a GPU, for example."""
         at = (weight.data_ptr(), 0 if bias is None else bias.data_ptr())
         if at != self._at or self.numbers is None:
-            fits = (
-                weight.device.type == "cpu" and weight.is_contiguous() and (bias is None or bias.dtype == weight.dtype)
-            )
+            fits = weight.device.type == "cpu" and _is_plain(weight) and weight.is_contiguous()
+            fits = fits and (bias is None or bias.dtype == weight.dtype)
             self.numbers = _arrays(weight, bias) if fits else None
             self._at = at
         if self.packed is None or self.numbers is None:
@@ -426,9 +441,8 @@ def _source(module: nn.Linear, held: _Held, dtype: torch.dtype) -> Callable[[], 
     parameters = parameters_of(module)
 
     def arrays() -> Arrays | None:
-        weight, bias = parameters["weight"], parameters["bias"]
-        assert weight is not None
-        return held.arrays(weight, bias) if weight.dtype == dtype else None
+        weight, bias = parameters.get("weight"), parameters.get("bias")
+        return held.arrays(weight, bias) if weight is not None and weight.dtype == dtype else None
 
     return arrays
 

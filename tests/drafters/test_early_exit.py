@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -45,8 +47,10 @@ def test_against_a_model_whose_later_layers_do_nothing(name: str) -> None:
 
 
 def test_weights_are_shared() -> None:
-    model = tiny("llama", num_hidden_layers=3)
+    model: Any = tiny("llama", num_hidden_layers=3)
+    model.model.layers[0].self_attn.train()
     shallow = early_exit(model, 1)
+    assert model.model.layers[0].self_attn.training, "flags of shared modules stay"
     ours = {id(parameter) for parameter in shallow.parameters()}
     assert ours < {id(parameter) for parameter in model.parameters()}
     assert not shallow.training

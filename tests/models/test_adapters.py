@@ -139,7 +139,7 @@ def test_weights_that_do_not_fit_are_refused(
         {"peft_type": "IA3"}, {"r": 0}, {"r": "4"}, {"r": 1 << 40}, {"r": True}, {"lora_alpha": None},
         {"lora_alpha": float("inf")}, {"lora_alpha": 10**400},
         {"use_dora": True}, {"bias": "all"}, {"rank_pattern": {"q": 8}}, {"layer_replication": [[0, 2], [1, 2]]},
-        {"modules_to_save": ["lm_head"]},
+        {"modules_to_save": ["lm_head"]}, {"init_lora_weights": "pissa_niter_4"}, {"init_lora_weights": "OLoRA"},
     ],
 )  # fmt: skip
 def test_other_kinds_of_adapter_are_refused(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from copyspec.targets import wrap
+from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.cache import Columns, lay_out
 from copyspec.targets.hooks import attention
 from copyspec.targets.hooks.attention import Group, Split, SplitMask, split_masks
@@ -146,3 +151,23 @@ def test_bits_of_plain_decoding_and_of_generate(kind: str) -> None:
     assert model.config._attn_implementation == before
     assert torch.equal(first[[0, 2, 3, 5]], expected[:4])
     assert torch.equal(second[0, [0, 2, 3]], expected[4:])
+
+
+def test_an_attention_of_the_program_is_refused() -> None:
+    """Decoding with another one would change the output, and nothing tells what masks it takes."""
+
+    def without_first_head(*args: Any, **kwargs: Any) -> Any:
+        output, weights = sdpa_attention_forward(*args, **kwargs)
+        return output.index_fill(2, torch.tensor([0]), 0.0), weights
+
+    AttentionInterface.register("without first head", without_first_head)
+    try:
+        model = tiny("llama")
+        model.set_attn_implementation("without first head")
+        session = wrap(model).open([[1]])
+        with pytest.raises(UnsupportedModelError, match=r"'without first head' was registered by tests.*'sdpa'"):
+            session.score([[1]], [DraftTree()])
+        session.close()
+        assert model.config._attn_implementation == "without first head"
+    finally:
+        del AttentionInterface._global_mapping["without first head"]

@@ -150,7 +150,7 @@ def test_results_are_those_of_torch(
     if target.linears.attends:  # type: ignore[attr-defined]
         # Rows of a batch then have the bits of single ones, as PyTorch's attention has in calls for each row.
         monkeypatch.setattr(other.linears, "check", lambda: None)
-        other.linears.attends = True
+        other.linears._attends = True
     theirs = decoded(other, 0, rows)
     assert len(runs) <= before + 2 * 7
     check_equal(ours, theirs)
@@ -679,3 +679,31 @@ def test_the_whole_layer_trusts_no_argument(changed: dict[str, Any], message: st
     other = tuple(changed.get("cache", {}).get(place, each) for place, each in enumerate(of_cache))
     with pytest.raises(ValueError, match=message):
         run(linears._linear.bfloat16_layer, good | changed | {"cache": other})
+
+
+def test_a_cache_of_another_dtype_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under autocast, values are written in bfloat16: the module, which is given addresses, must not read them."""
+    runs = count_runs(monkeypatch)
+    target = wrap(model())
+    decoded(target, 0, 1)
+    before, prompt = len(runs), list(range(VOCAB)) * 2
+    assert before > 0
+    session = target.open([prompt], 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        session.score([prompt], [DraftTree()])
+        session.keep([[]])
+        session.score([[5]], [DraftTree.of_chain([6, 7])])
+        session.keep([[]])
+    with pytest.raises(RuntimeError):  # of PyTorch: queries and values of different dtypes
+        session.score([[5]], [DraftTree()])
+    session.close()
+    assert len(runs) == before
+    decoded(target, 0, 1)
+    assert len(runs) > before
+
+
+def test_targets_made_under_autocast_are_as_fast() -> None:
+    made: Any = wrap(model())
+    with torch.autocast("cpu", torch.bfloat16):
+        made.open([[1]]).close()
+        assert len(made.linears) and made.linears._layers

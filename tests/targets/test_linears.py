@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import linear
+from torch.nn.utils.prune import l1_unstructured
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from copyspec.targets import linears, wrap
@@ -198,6 +199,32 @@ def test_weights_may_change_under_it(packed: bool) -> None:
         module.to(torch.float64)
         check(given.double())
         check(given[:0].double())
+
+
+@needs_it
+def test_a_forward_that_the_program_sets_later_runs_and_stays() -> None:
+    module, given = layer(256, 256, torch.float32), torch.randn(3, 256)
+    fast = FastLinears(nn.ModuleList([module]))
+    assert len(fast) == 1
+    patched = module.forward = lambda given: 2 * given  # type: ignore[method-assign]  # as adapters do
+    with torch.inference_mode(), fast.used():
+        assert torch.equal(module(given), 2 * given)
+    assert vars(module)["forward"] is patched
+
+
+@needs_it
+@pytest.mark.parametrize("early", [True, False])
+def test_weights_that_are_no_parameters_are_left_to_torch(early: bool) -> None:
+    module, given = layer(256, 256, torch.float32), torch.randn(3, 256)
+    if early:
+        l1_unstructured(module, "weight", amount=0.3)
+    fast = FastLinears(nn.ModuleList([module]))
+    assert len(fast) == (not early)
+    if not early:
+        l1_unstructured(module, "weight", amount=0.3)
+    with torch.inference_mode(), fast.used():
+        assert torch.equal(module(given), linear(given, module.weight))
+    assert "forward" not in vars(module)
 
 
 @needs_it

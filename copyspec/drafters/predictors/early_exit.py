@@ -55,7 +55,8 @@ def new_stack(model: PreTrainedModel, layers: Mapping[int, nn.Module]) -> PreTra
     if missing:
         raise ValueError(f"{type(model).__name__} cannot be left early: it keeps {missing[0]!r} outside its modules")
     shallow.generation_config = model.generation_config
-    shallow.train(model.training)
+    for each in (shallow, inner, inner.layers):  # `train` would also set the flags of the shared modules
+        each.training = model.training
     share_lock(shallow, model)
     return shallow
 

@@ -167,8 +167,8 @@ class _Reader:
         self._check_model()
         for name, wanted in (("num_hidden_layers", 1), ("hidden_act", "silu"), ("rope_scaling", None)):
             if self._config.get(name, wanted) != wanted:
-                told = brief(self._config[name])
-                raise FileError(f"{CONFIG} has {name}={told}; EAGLE's layer is read with {wanted!r}")
+                value = brief(self._config[name])
+                raise FileError(f"{CONFIG} has {name}={value}; EAGLE's layer is read with {wanted!r}")
         stored = self._stored(EAGLE_WEIGHTS)
         found = [prefix for prefix in EAGLE_LAYERS if f"{prefix}self_attn.q_proj.weight" in stored]
         if not found:

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from transformers import AttentionInterface
 
 from copyspec.forks import at_rest
+from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.hooks.inference import in_inference_mode
 
 if TYPE_CHECKING:
@@ -107,6 +109,20 @@ def _masked(model: PreTrainedModel) -> str:
     return "sdpa" if model._supports_sdpa else "eager"
 
 
+def _check_own(name: str | None) -> None:
+    """Raise UnsupportedModelError for an attention that is neither transformers' own, nor ours, nor a kernel of the
+    hub, all of which compute the same."""
+    if name is None or name in MASKED_ATTENTION or "/" in name:
+        return
+    registered = AttentionInterface._global_mapping.get(name)
+    source = str(getattr(registered, "__module__", "transformers"))
+    if source.partition(".")[0] not in ("transformers", "copyspec"):
+        raise UnsupportedModelError(
+            f"the attention {name!r} was registered by {source}, and nothing tells whether it accepts masks of trees: "
+            "call model.set_attn_implementation('sdpa')"
+        )
+
+
 _swaps: dict[int, tuple[PreTrainedConfig, str, set[object]]] = {}
 """By id: a configuration whose implementation is swapped, its original one, and the contexts that use it."""
 _SWAPPING = at_rest(threading.RLock())
@@ -128,8 +144,11 @@ def masked_attention(
     `wanted`: the name of an implementation known to transformers; None: the model's own, or one that takes masks.
 
     Other threads that read the configuration see the change, so those that run such a model must hold its lock.
-    Nothing is changed where masks are already accepted.
+    Nothing is changed where masks are already accepted. Raises UnsupportedModelError for an attention that the program
+    itself has registered: another one would give other outputs.
     """
+    for part in parts:
+        _check_own(part._attn_implementation)
     with _SWAPPING:
         fitting = (wanted,) if wanted is not None else MASKED_ATTENTION
         swapped = [part for part in parts if id(part) in _swaps or part._attn_implementation not in fitting]

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class ModelState:
-    """Everything besides tokens that keys and values depend on: weights, buffers, hooks, replaced forwards, adapters.
+    """Everything besides tokens that keys and values depend on: weights, buffers, hooks, replaced forwards, adapters,
+    autocast.
 
     In-place writes count as new weights. Writes through `tensor.data` are only noticed if they come from merging
     adapters.
@@ -36,17 +37,29 @@ class ModelState:
             waiting += [each for each in of_module["_modules"].values() if each is not None]
         # Parameters on the meta device stand for offloaded ones, and are created anew after every pass.
         held = [each for each in held if not each.is_meta]
+        self._autocast = _autocast(held[0].device.type) if held else None
         self._weights = [(id(each), each.data_ptr(), 0 if each.is_inference() else each._version) for each in held]
         self._alive = [ref(each) for each in held]  # an address can be reused, but a dead reference stays dead
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ModelState) and self.has_weights_of(other) and self._modules == other._modules
+        if not isinstance(other, ModelState) or self._autocast != other._autocast:
+            return False
+        return self.has_weights_of(other) and self._modules == other._modules
 
     __hash__ = None  # type: ignore[assignment]
 
     def has_weights_of(self, other: ModelState) -> bool:
         """Whether the weights are the same; the adapters may differ."""
         return self._weights == other._weights and all([each() is not None for each in (*self._alive, *other._alive)])
+
+
+def _autocast(device: str) -> torch.dtype | None:
+    """The dtype that autocast gives to products on a device; None where it is off."""
+    import torch
+
+    if not torch.amp.autocast_mode.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return None
+    return torch.get_autocast_dtype(device)
 
 
 def _module_state(module: torch.nn.Module) -> tuple[object, ...]:
