@@ -236,9 +236,9 @@ class Ticket:
     def fail(self, error: BaseException) -> None:
         """End all rows with an error, which is raised in the caller."""
         if isinstance(error, (StopIteration, StopAsyncIteration)):  # they would end the generators that raise them
-            told = RuntimeError(f"a drafter, processor or criterion raised {error!r}")
-            told.__cause__ = error
-            error = told
+            wrapped = RuntimeError(f"a drafter, processor or criterion raised {error!r}")
+            wrapped.__cause__ = error
+            error = wrapped
         if self._error is None and not self.is_cancelled:
             self._error = error
         self.is_cancelled = True

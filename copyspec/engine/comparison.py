@@ -24,7 +24,8 @@ WARM_UP_TOKENS = 4
 def compare_jobs(
     engine: Engine, prompt: object, references: object, options: CallOptions, *, with_lookup: bool = False
 ) -> list[Comparison]:
-    """Compare each prompt, one after the other. Raises ValueError if there is nothing to compare.
+    """Compare each prompt, one after the other, without the `max_time` of the generation_config, which may cut outputs.
+    Raises ValueError if there is nothing to compare.
 
     with_lookup: adds a third run that drafts like transformers' prompt lookup, in the same loop.
     """
@@ -32,8 +33,10 @@ def compare_jobs(
         raise ValueError("compare needs drafts on one side; leave out drafter='none' and max_draft_nodes=0")
     if options.n > 1:
         raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not offered")
+    if options.max_time is not None:
+        raise ValueError(f"compare needs whole outputs, and max_time={options.max_time} may cut them: leave it out")
     # Both sides need the same number of threads: another number rounds differently.
-    options = engine.followed(options)
+    options = replace(engine.completed(options), max_time=None)
     # A prefix cache would let the second side reuse what the first computed.
     options = replace(options, threads=options.threads or engine.threads, prefix_cache=False)
     plain_options = replace(options, max_draft_nodes=0)

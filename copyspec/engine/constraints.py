@@ -189,22 +189,28 @@ class Constraints:
 
 
 class _GrammarProcessor:
-    """Masks tokens that the grammar does not allow. Must be called with growing ids, along the accepted path."""
+    """Masks tokens that the grammar does not allow. Rules that decide with several branches may call it for each."""
 
     def __init__(self, matcher: Any, start: int, vocab_size: int) -> None:
-        self._matcher, self._start, self._length, self._vocab_size = matcher, start, start, vocab_size
+        self._matcher, self._start, self._vocab_size = matcher, start, vocab_size
+        self._consumed: list[int] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         import torch
 
-        new = input_ids[0, self._length :].tolist()
-        self._length += len(new)
-        if new:
-            self._matcher.consume_tokens(new)
+        output = input_ids[0, self._start :].tolist()
+        same = len(self._consumed)
+        if output[:same] != self._consumed:  # another branch of the draft
+            pairs = enumerate(zip(self._consumed, output, strict=False))
+            same = next((place for place, (old, new) in pairs if old != new), min(same, len(output)))
+            self._matcher.rollback(len(self._consumed) - same)
+        if same < len(output):
+            self._matcher.consume_tokens(output[same:])
+        self._consumed = output
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise ValueError(
-                f"after {self._length - self._start} tokens the grammar cannot be followed; give it fewer optional "
+                f"after {len(output)} tokens the grammar cannot be followed; give it fewer optional "
                 f"properties or alternatives: {_first_line(self._matcher.get_error())}"
             )
         bits = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
@@ -215,7 +221,7 @@ class _GrammarProcessor:
         masked = scores.masked_fill(~fits, float("-inf"))
         if bool((masked == float("-inf")).all()):
             raise ValueError(
-                f"after {self._length - self._start} tokens the grammar only allows tokens that another option "
+                f"after {len(output)} tokens the grammar only allows tokens that another option "
                 "forbids: lower min_new_tokens, leave out bad_words_ids and the like, or widen the grammar"
             )
         return masked

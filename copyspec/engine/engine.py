@@ -214,7 +214,7 @@ class Engine:
         began = monotonic()
         with self.scheduler.arriving():
             maker = self._current_jobs()
-            options = maker.followed(options)
+            options = maker.completed(options)
             prompts, single = gather(prompt, references, options)
             jobs = maker.make(prompts, options)
             ticket = self._queue([job.request for job in jobs], options, loop)
@@ -236,7 +236,11 @@ class Engine:
         context yields None instead of raising PromptTooLongError. A None among the inputs means that no input is
         available yet. Closing the iterator ends the generation.
         """
-        checked = self.followed(check_options(options))
+        checked = self.completed(check_options(options))
+        if checked.lists:
+            raise ValueError(
+                f"{checked.lists[0]} must be one value for all inputs, got a list; give an Input its own max_new_tokens"
+            )
         # Load draft models now: inputs are taken while this thread holds the model's lock.
         self._drafting.predictors(checked.draft_models)
         if checked.contrast is not None:
@@ -258,9 +262,9 @@ class Engine:
         version = (self._target, weight.dtype, weight.device)  # a moved model starts a batch of its own
         return self.scheduler.submit(self.steps, requests, options, version=version, loop=loop)
 
-    def followed(self, options: CallOptions) -> CallOptions:
-        """Fill in the sampling options that the call leaves open from the model's generation_config."""
-        return self._current_jobs().followed(options)
+    def completed(self, options: CallOptions) -> CallOptions:
+        """The options, those for sampling that the call leaves open as the model's generation_config has them."""
+        return self._current_jobs().completed(options)
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()

@@ -99,14 +99,33 @@ def read(model: PreTrainedModel, options: CallOptions | None = None) -> Generati
             changes[name] = plain_value(value)
     if options.min_new_tokens is not None:
         changes["min_new_tokens"] = options.min_new_tokens
-    if options.stop_ids and (changes.get("min_new_tokens") or own.min_new_tokens):
-        changes["eos_token_id"] = sorted(eos_token_ids(own) | options.stop_ids)
+    config, derived = _changed(own, changes), dict[str, object]()
+    if options.stop_ids and (config.min_new_tokens or config.min_length):
+        derived["eos_token_id"] = sorted(eos_token_ids(config) | options.stop_ids)
+    if penalises(config, options):
+        derived["repetition_penalty"] = options.repetition_penalty
+    return _changed(config, derived)
+
+
+def _changed(config: GenerationConfig, changes: Mapping[str, object]) -> GenerationConfig:
+    """A copy of the config with the changes; itself if there are none."""
     if not changes:
-        return own
-    config = deepcopy(own)
+        return config
+    changed = deepcopy(config)
     for name, value in changes.items():
-        setattr(config, name, value)
-    return config
+        setattr(changed, name, value)
+    return changed
+
+
+def penalises(config: GenerationConfig, options: CallOptions) -> bool:
+    """Whether the call's `repetition_penalty` is applied by the config's processors: some of them precede it, or one of
+    the caller's takes its place."""
+    if options.repetition_penalty is None:
+        return False
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    is_first = config.sequence_bias is None and config.encoder_repetition_penalty in (None, 1.0)
+    return not is_first or any(type(each) is RepetitionPenaltyLogitsProcessor for each in options.processors)
 
 
 _VERSION = ("transformers_version", "_from_model_config")
@@ -210,6 +229,8 @@ def ignored(config: GenerationConfig) -> Iterator[tuple[int, str]]:
     """The config's settings that are not applied, each as (log level, message)."""
     if (beams := config.num_beams or 1) > 1:
         yield WARNING, f"generation_config has num_beams={beams}; copyspec decodes with one beam, as num_beams=1 does"
+    if (count := config.num_return_sequences or 1) > 1:
+        yield WARNING, f"generation_config has num_return_sequences={count}, which is not applied; give n={count}"
     if config.guidance_scale not in (None, 1):
         yield WARNING, f"generation_config has guidance_scale={config.guidance_scale}, which is not applied"
     for name in _NOT_APPLIED:
@@ -226,15 +247,23 @@ def ignored(config: GenerationConfig) -> Iterator[tuple[int, str]]:
 def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor]:
     """Logits processors of the output's config, in the order of `GenerationMixin._get_logits_processor`.
 
-    `penalise=False` leaves out the config's repetition penalty, because the caller gave one. Sampling settings are not
-    included: `JobMaker.followed` copies them into the call's options. Raises ValueError for settings that transformers
-    rejects.
+    `penalise=False` leaves out the config's repetition penalty: the caller gave one, which is applied before them.
+    Sampling settings are not included: `JobMaker.completed` copies them into the call's options. Raises ValueError for
+    settings that transformers rejects.
     """
     try:
         return list(_processors(output, penalise))
     except Exception as error:  # processors raise errors of many types for invalid settings
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"the model's generation_config cannot be applied: {reason}") from error
+
+
+def merged(defaults: Sequence[LogitsProcessor], own: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:
+    """The config's processors and the caller's, which take the places of those of the same type, as in
+    `GenerationMixin._merge_criteria_processor_list`."""
+    by_type = {type(each): each for each in reversed(own)}
+    found = [by_type.get(type(each), each) for each in defaults]
+    return [*found, *(each for each in own if not any(each is placed for placed in found))]
 
 
 _PROCESSED: Mapping[str, tuple[object, ...]] = {

@@ -212,6 +212,7 @@ class JobMaker:
         """The model's current generation_config with the call's changes."""
         own, settings = self._model.generation_config, self._settings
         is_own = options.generation_config is None and options.min_new_tokens is None and not options.stop_ids
+        is_own = is_own and options.repetition_penalty is None
         # The user may change the config, or set another one, at any time.
         if settings is not None and is_own and own is settings.config and vars(own) == settings.values:
             return settings
@@ -220,7 +221,7 @@ class JobMaker:
             settings = self._settings = generation_config.Settings.of(config, self._target.vocab_size, self._noted)
         return settings
 
-    def followed(self, options: CallOptions) -> CallOptions:
+    def completed(self, options: CallOptions) -> CallOptions:
         """The options, with the sampling settings of the generation_config where the call gives none, as in `generate`;
         they are logged once."""
         config = self.settings(options).config
@@ -269,12 +270,19 @@ class JobMaker:
         if options.max_time is not None:
             from transformers import MaxTimeCriteria
 
-            criterion = MaxTimeCriteria(options.max_time)  # its clock starts now
-            stops.append(CriterionStop(criterion, start, output.max_new_tokens, output.device))
+            if not any(type(each) is MaxTimeCriteria for each in options.criteria):  # which replaces it, in `generate`
+                criterion = MaxTimeCriteria(options.max_time)  # its clock starts now
+                stops.append(CriterionStop(criterion, start, output.max_new_tokens, output.device))
         sources = [Source(source.tokens, _KINDS.get(source.kind, "prompt")) for source in named]
         sources += [block.source for block in blocks]
-        penalise = options.repetition_penalty is None
-        sampling = replace(options.sampling, sample=sample) if sample else options.sampling
+        sampling, of_config = options.sampling, generation_config.penalises(settings.config, options)
+        if sample or of_config:
+            penalty = 1.0 if of_config else sampling.repetition_penalty
+            sampling = replace(sampling, sample=sample, repetition_penalty=penalty)
+        processors: Sequence[LogitsProcessor] = ()
+        if settings.has_processors:
+            penalise = of_config or options.repetition_penalty is None
+            processors = generation_config.processors(output, penalise=penalise)
         recorder = None
         if options.logprobs is not None:
             changes = [] if sampling.is_greedy else warpers(sampling)
@@ -294,8 +302,7 @@ class JobMaker:
             drafter=self._drafter(sources, eos, row, options, own) if drafts else None,
             stops=stops,
             processors=[
-                *(generation_config.processors(output, penalise=penalise) if settings.has_processors else ()),
-                *options.processors,
+                *generation_config.merged(processors, options.processors),
                 *limits,
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],

@@ -13,7 +13,7 @@ import atexit
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
@@ -84,7 +84,8 @@ class CallScheduler:
             return self._waiting()
 
     def _waiting(self) -> int:
-        return sum(len(ticket.waiting) for lane in self._lanes.values() for ticket in lane.tickets)
+        tickets = [ticket for lane in self._lanes.values() for ticket in lane.tickets]
+        return sum(len(ticket.waiting) for ticket in tickets if not ticket.is_cancelled)
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
@@ -202,6 +203,9 @@ class CallScheduler:
             ticket.is_cancelled = True
             ticket.wake()
             if self._lock.locked():  # not `acquire(blocking=False)`: an interrupt after it would leave the lock held
+                if ticket.lane.worker is None and ticket.lane.driver is None:  # nobody would close the batch
+                    with suppress(RuntimeError):  # there are too many threads, or the program is exiting
+                        _thread.start_new_thread(self._drop, (ticket.lane,))
                 return
         with self._lock:
             if error is not None:
@@ -211,6 +215,13 @@ class CallScheduler:
                 ticket.lane.wake()
         if abandoned is not None:
             self._close(abandoned)
+
+    def _drop(self, lane: Lane) -> None:
+        """Close the lane's batch if nobody waits for it, in a thread of its own."""
+        with self._lock:
+            abandoned = self._abandoned(lane)
+        if abandoned is not None:
+            abandoned.close()
 
     def _close(self, steps: Generator[list[StepOutput], None, None]) -> None:
         """Close a batch that nobody waits for, perhaps in the garbage collector, which may run while this thread holds

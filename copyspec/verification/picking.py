@@ -73,7 +73,7 @@ class Picker:
         self.penalty = penalty if at_once else 1.0
         self.seen: torch.Tensor | None = None  # [V] bool: tokens to penalise, besides those still pending
         self._pending: list[int] = list(start) if self.penalty != 1.0 else []
-        self._told: list[int] = list(self._pending)
+        self._penalised: list[int] = list(self._pending)
         self._processors = list(processors)
         if sampling.repetition_penalty != self.penalty:
             # Put it first, as in transformers, where built-in penalties precede the caller's own processors.
@@ -130,7 +130,7 @@ class Picker:
         """Add tokens that joined the output; only for rows without logits processors."""
         if self.penalty != 1.0:
             self._pending += tokens
-            self._told += tokens
+            self._penalised += tokens
         self._length += len(tokens)
 
     def key_noise_from(self, position: int) -> None:
@@ -189,7 +189,7 @@ class Picker:
         ids, processors = self._ids.view() if self._ids is not None else NO_IDS, self._processors
         if self.penalty != 1.0:
             processors = [RepetitionPenaltyLogitsProcessor(self.penalty)]
-            ids = torch.tensor([self._told], dtype=torch.long, device=logits.device)
+            ids = torch.tensor([self._penalised], dtype=torch.long, device=logits.device)
         if processors and path:
             ids = torch.cat([ids, torch.tensor([list(path)], dtype=torch.long, device=ids.device)], dim=1)
         scores = _processed(processors, ids, scores)

@@ -118,8 +118,8 @@ def test_what_is_not_applied_is_told_once_for_each_config(tiny: Engine, caplog: 
         tiny.model.generation_config = GenerationConfig(penalty_alpha=penalty)
         for _ in range(2):
             tiny.generate(PROMPT, max_new_tokens=2)
-    told = [record.getMessage() for record in caplog.records if "penalty_alpha" in record.getMessage()]
-    assert told == [f"generation_config has penalty_alpha={each}, which is not applied" for each in (0.5, 0.7)]
+    warnings = [record.getMessage() for record in caplog.records if "penalty_alpha" in record.getMessage()]
+    assert warnings == [f"generation_config has penalty_alpha={each}, which is not applied" for each in (0.5, 0.7)]
 
 
 def test_tokens_that_are_added_later_are_control_tokens_then(tiny: Engine) -> None:

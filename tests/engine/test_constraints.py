@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import copyspec
 from tests.helpers.texts import byte_level, llama
@@ -90,6 +91,35 @@ def test_batches_streams_and_the_other_forms(tiny: copyspec.Engine) -> None:
     matched = tiny.generate("the cat", regex=r"[0-9]{3}-[a-f]{2}", max_new_tokens=20, logprobs=2)
     assert re.fullmatch(r"[0-9]{3}-[a-f]{2}", matched.text) and matched.finish_reason == "stop"
     assert copyspec.compare("the cat", model=tiny, json_schema=schema, max_new_tokens=60).equal
+
+
+@pytest.mark.parametrize("rule", ["typical", "top-k-gap"])
+def test_lossy_rules_stay_in_the_grammar(tiny: copyspec.Engine, rule: str) -> None:
+    """They score several branches of a tree, and a mask of one must not follow another."""
+    options: dict[str, Any] = {"regex": "(the cat|a sea|[a-z ]{1,9}){4,9}", "max_new_tokens": 60, "ignore_eos": False}
+    sampled: list[dict[str, Any]] = [{"temperature": 1.5, "seed": seed} for seed in range(6)]
+    for sampling in sampled if rule == "typical" else [{}]:
+        found = tiny.generate("the cat sat on a sea the sea the cat " * 3, rule=rule, lossy=True, **options, **sampling)
+        assert re.fullmatch("[a-z ]*", found.text)
+
+
+def test_grammar_masks_of_branches_are_those_of_their_own_path(tiny: copyspec.Engine) -> None:
+    from copyspec.engine.call_options import check_options
+    from copyspec.engine.constraints import Constraints
+
+    def mask(processor: Any, text: str) -> list[bool]:
+        ids = torch.tensor([tiny.tokenizer(text)["input_ids"]])
+        return processor(ids, torch.zeros(1, size)).isfinite()[0].tolist()  # type: ignore[no-any-return]
+
+    size = tiny.model.config.vocab_size
+    constraints, options = Constraints(tiny.codec, size), check_options({"regex": "the (cat sat|sea) on"})
+    made = constraints.make(options, {1})
+    assert made is not None
+    processor = made.processor(0)
+    for text in ("", "the", "the cat", "the sea", "the cat s", "the ", "the sea o", "the cat sat on"):
+        alone = constraints.make(options, {1})
+        assert alone is not None
+        assert mask(processor, text) == mask(alone.processor(0), text), text
 
 
 def test_the_page_runs_as_it_stands(tiny: copyspec.Engine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,9 @@ def test_wrong_calls_say_what_to_write(engine: Engine) -> None:
         engine.generate_each([], n=2, temperature=1.0)
     with pytest.raises(ValueError, match=r"Input\(prompt, edit_source="):
         engine.generate_each([], edit_source="text")
+    for option in ({"max_new_tokens": [5, 50]}, {"temperature": [0.5]}, {"seed": [1, 2]}):
+        with pytest.raises(ValueError, match=f"{next(iter(option))} must be one value for all inputs, got a list"):
+            engine.generate_each([Input("a")], **option)
     with pytest.raises(TypeError, match="input 0: an Input holds one prompt, got 2"):
         list(engine.generate_each([Input(["a", "b"])]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="input 1: max_new_tokens must be an integer >= 1, got 0"):

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    MaxTimeCriteria,
+    MinNewTokensLengthLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
 
 import copyspec
 from copyspec.engine import generation_config
@@ -54,6 +60,40 @@ def test_against_generate(tiny: copyspec.Engine, settings: dict[str, Any]) -> No
     tiny.model.generation_config = config
     assert list(tiny.generate(PROMPT).token_ids) == expected
     assert len(tiny.generate(PROMPT, max_new_tokens=3, min_new_tokens=0).token_ids) <= 3
+
+
+def test_a_stop_token_of_the_call_joins_those_of_its_config(tiny: copyspec.Engine) -> None:
+    free = tiny.generate(PROMPT, max_new_tokens=30, ignore_eos=True).token_ids
+    end = next(token for place, token in enumerate(free) if place > 4 and token > 1 and token not in free[:place])
+    other = next(token for token in range(3, 50) if token not in free)
+    options: dict[str, Any] = {"min_new_tokens": 2, "max_new_tokens": 30, "stop_token_ids": [other]}
+    found = tiny.generate(PROMPT, generation_config={"eos_token_id": end}, **options)
+    assert found.token_ids == free[: free.index(end) + 1]
+
+
+def test_own_processors_take_the_place_of_those_of_the_config(tiny: copyspec.Engine) -> None:
+    ids = torch.tensor([tiny.tokenizer(PROMPT)["input_ids"]])
+    config = GenerationConfig(eos_token_id=1, pad_token_id=1, repetition_penalty=1.1, max_new_tokens=30)
+    own: Any = [RepetitionPenaltyLogitsProcessor(1.8), MinNewTokensLengthLogitsProcessor(ids.shape[1], 9, [1])]
+    expected = tiny.model.generate(
+        ids, attention_mask=torch.ones_like(ids), generation_config=config, logits_processor=LogitsProcessorList(own)
+    )[0, ids.shape[1] :].tolist()
+    assert list(tiny.generate(PROMPT, generation_config=config, logits_processor=own).token_ids) == expected
+    given = tiny.generate(PROMPT, max_new_tokens=30, repetition_penalty=1.1, logits_processor=own)
+    assert list(given.token_ids) == expected
+    limit: Any = MaxTimeCriteria(3600.0)
+    assert list(tiny.generate(PROMPT, max_new_tokens=9, max_time=1e-9, stopping_criteria=limit).token_ids) == list(
+        tiny.generate(PROMPT, max_new_tokens=9).token_ids
+    )
+
+
+def test_a_repetition_penalty_comes_after_biases_however_it_is_given(tiny: copyspec.Engine) -> None:
+    for first in ({"sequence_bias": {(5,): 4.0, (9,): -2.0}}, {"encoder_repetition_penalty": 1.5}):
+        config = GenerationConfig(eos_token_id=1, pad_token_id=1, max_new_tokens=30, repetition_penalty=1.7, **first)  # type: ignore[arg-type]
+        expected = generated(tiny, config)
+        assert list(tiny.generate(PROMPT, generation_config=config).token_ids) == expected
+        found = tiny.generate(PROMPT, repetition_penalty=1.7, max_new_tokens=30, generation_config=first)  # type: ignore[call-overload]
+        assert list(found.token_ids) == expected
 
 
 def test_sampling_of_the_config_is_followed(tiny: copyspec.Engine, caplog: pytest.LogCaptureFixture) -> None:

@@ -372,6 +372,29 @@ def test_a_full_queue_says_so(callers: Callers) -> None:
     assert [result.text for result in call.results()] == callers.plain(*PROMPTS[:2])
 
 
+def test_who_has_given_up_waits_no_more(callers: Callers) -> None:
+    callers.engine.scheduler.max_waiting = 2
+    running = callers.stream(PROMPTS[0], batch_size=1)
+    next(running)
+    calls = [callers.engine.submit(prompt, **callers.options, batch_size=1) for prompt in PROMPTS[1:3]]  # type: ignore[arg-type]
+    assert callers.engine.scheduler.waiting == 2
+    for call in calls:
+        callers.engine.scheduler.cancel(call._ticket)  # as the end of its stream or task does
+    assert callers.engine.scheduler.waiting == 0
+    late = callers.engine.submit(PROMPTS[3], **callers.options, batch_size=1)  # type: ignore[arg-type]
+    running.close()  # type: ignore[attr-defined]
+    assert [result.text for result in late.results()] == callers.plain(PROMPTS[3])
+
+
+def test_a_stream_that_is_closed_while_the_queue_is_looked_at_leaves_nothing(callers: Callers) -> None:
+    stream = callers.stream(PROMPTS[0])
+    next(stream)
+    with callers.engine.scheduler._lock:  # by another thread, or by this one in the garbage collector
+        stream.close()  # type: ignore[attr-defined]
+    until(lambda: not callers.engine.scheduler._lanes)
+    assert callers.running == 0
+
+
 class BrokenProcessor(LogitsProcessor):
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         raise ArithmeticError("broken processor")

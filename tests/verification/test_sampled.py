@@ -230,9 +230,9 @@ def test_single_tokens_follow_p_and_a_small_bias_would_show() -> None:
     sharpened = (Q.log() / 0.6).softmax(-1)
     logits = P.log()[None]
 
-    def run(sampling: SamplingOptions, told: torch.Tensor) -> list[int]:
+    def run(sampling: SamplingOptions, q: torch.Tensor) -> list[int]:
         drawn = draw(sharpened, 1, KeyedChance(sampling, len(PROMPT), drafting=True))
-        tree = tree_of({}, {(): Sampled(drawn.tokens, told)})
+        tree = tree_of({}, {(): Sampled(drawn.tokens, q)})
         picker = Picker(sampling, (), PROMPT, 4, CPU)
         picks = RulePicks(rule("rejection"), picker, logits.expand(1 + len(tree), -1), tree)
         return [picks.token(ROOT)]
