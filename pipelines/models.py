@@ -27,7 +27,7 @@ def engine_of(model: ModelLike) -> Engine:
     return model if isinstance(model, copyspec.Engine) else copyspec.load(model)
 
 
-def corrector_of(model: ModelLike) -> Engine:
+def correction_engine_of(model: ModelLike) -> Engine:
     """The engine for `model`; None is the configured one, or the best available model for correcting and quoting."""
     return model if isinstance(model, copyspec.Engine) else load_corrector(model)
 

@@ -226,6 +226,9 @@ class Corpora:
             shared = {passages.file_of(each, stamps) for each in twins}
             stamps = {file: passages.SHARED * (file in shared) + stamp for file, stamp in stamps.items()}
             wanted = [*held_before, *new]
+            if {each.text for each in before}.difference(each.text for each in wanted):
+                # A file with one of these texts gives it when it is read next.
+                earlier = {file: stamp for file, stamp in earlier.items() if not stamp.startswith(passages.SHARED)}
             if before and not wanted:
                 raise ValueError(
                     f"nothing is left to search for in {addition.name!r}: none of its files holds a text any more. The "
@@ -298,7 +301,7 @@ def _rebuilt(retriever: _Indexed, wanted: Sequence[Passage], kept: Sequence[int 
     if isinstance(retriever, DenseRetriever):
         return retriever.rebuilt(texts, contexts, kept)
     parts = [_rebuilt(part, wanted, kept) for part in retriever.retrievers if isinstance(part, _Indexed)]
-    return HybridRetriever(parts)
+    return HybridRetriever(parts, depth=retriever.depth, weights=retriever.weights)
 
 
 def _by_words(texts: list[str], contexts: list[str], language: str) -> BM25Retriever:

@@ -60,6 +60,16 @@ class HybridRetriever:
         return self._retrievers
 
     @property
+    def depth(self) -> int:
+        """How many ranks of each retriever count."""
+        return self._depth
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weight of each retriever's ranks."""
+        return self._weights
+
+    @property
     def texts(self) -> Sequence[str]:
         """The texts; a hit's id is an index into them."""
         return self._retrievers[0].texts
@@ -119,7 +129,10 @@ class HybridRetriever:
                 f"a hybrid on disk is a BM25Retriever and a DenseRetriever, got {kinds}; save each by itself"
             )
         made_with, facts = first.write_files(index)
-        index.commit(KIND, made_with, {**facts, **second.write_files(index)})
+        facts = {**facts, **second.write_files(index)}
+        if self._depth != DEPTH or len(set(self._weights)) > 1:
+            facts |= {"depth": self._depth, "weights": list(self._weights)}
+        index.commit(KIND, made_with, facts)
 
     @classmethod
     def load(cls, folder: Folder, encode: Encode, *, split: Split | None = None) -> HybridRetriever:
@@ -132,7 +145,14 @@ class HybridRetriever:
     def read(cls, index: files.Opened, encode: Encode, *, split: Split | None = None) -> HybridRetriever:
         """Read the retriever from an opened index."""
         by_words, by_vectors = parts(index)
-        return cls([BM25Retriever.read(by_words, split=split), DenseRetriever.read(by_vectors, encode)])
+        retrievers, facts = (
+            [BM25Retriever.read(by_words, split=split), DenseRetriever.read(by_vectors, encode)],
+            index.manifest.facts,
+        )
+        try:
+            return cls(retrievers, depth=facts.get("depth", DEPTH), weights=facts.get("weights", ()))  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise index.wrong("texts", f"fused with {error}") from None
 
 
 def _checked(weights: Sequence[float]) -> tuple[float, ...]:
@@ -155,5 +175,6 @@ def parts(index: files.Opened) -> tuple[files.Opened, files.Opened]:
     manifest = index.manifest
     words, vectors = (bm25.FILES, bm25.fact_types(manifest)), (dense.file_names(manifest), dense.fact_types(manifest))
     files.check_keys(index.folder, manifest, (*words[0], *vectors[0]), files.EXTRAS)
-    files.check_facts(index.folder, manifest, {**words[1], **vectors[1]})
+    own: dict[str, tuple[type, ...]] = {"depth": (int,), "weights": (list,)} if "weights" in manifest.facts else {}
+    files.check_facts(index.folder, manifest, {**words[1], **vectors[1], **own})
     return index.part(*words), index.part(*vectors)

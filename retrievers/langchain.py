@@ -209,7 +209,7 @@ class FAISSRetriever(DocumentRetriever):
     ) -> None:
         super().__init__(documents=documents, k=k, **fields)  # type: ignore[arg-type]
         texts = [document.page_content for document in self.documents]
-        self._base = FaissRetriever(texts, _encoder(encode), encode_query=_query_encoder(encode))
+        self._base = FaissRetriever(texts, _encoder(encode))
 
 
 def _placed_documents(index: files.Opened, base: Retriever) -> list[Document] | None:
@@ -250,14 +250,21 @@ class EncoderEmbeddings(Embeddings):
         return np.asarray(own([text]), np.float32)[0].tolist()  # type: ignore[no-any-return]
 
 
+class _EmbeddingsEncoder:
+    """LangChain embeddings as an encoder; many encode queries otherwise than documents."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._embeddings = embeddings
+
+    def __call__(self, texts: list[str]) -> list[list[float]]:
+        return self._embeddings.embed_documents(texts)
+
+    def encode_query(self, queries: list[str]) -> list[list[float]]:
+        return [self._embeddings.embed_query(query) for query in queries]
+
+
 def _encoder(encode: Encode | Embeddings) -> Encode:
-    embed = getattr(encode, "embed_documents", None)
-    return embed if callable(embed) else encode  # type: ignore[return-value]
-
-
-def _query_encoder(encode: Encode | Embeddings) -> Encode | None:
-    embed = getattr(encode, "embed_query", None)
-    return (lambda queries: [embed(query) for query in queries]) if callable(embed) else None
+    return _EmbeddingsEncoder(encode) if callable(getattr(encode, "embed_documents", None)) else encode  # type: ignore[arg-type, return-value]
 
 
 def _id_and_metadata(index: files.Opened, row: str) -> tuple[str | None, dict[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -146,7 +147,9 @@ def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Pa
     headings = found_headings(document.text) if document.headings is None else document.headings
     passages: list[Passage] = []
     parts = list(_parts(document, headings))
-    paths = paths_at(headings, (begin for begin, _, _ in parts))
+    starts = [0, *(heading.start for heading in headings)]
+    # A part may begin with several headings, of which the last is that of its text.
+    paths = paths_at(headings, (max(begin, starts[bisect_left(starts, until) - 1]) for begin, until, _ in parts))
     for (begin, until, page), heading in zip(parts, paths, strict=True):
         for start, end in _packed(document.text, begin, until, max_chars):
             passages.append(Passage(document.name, start, document.text[start:end], heading, page))

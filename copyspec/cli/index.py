@@ -192,7 +192,7 @@ class _FileReader:
             self.stamps[file] = stamp + ending
 
         yield from read_documents(
-            paths,
+            [os.path.abspath(path) for path in paths],  # relative ones of two folders may be the same
             field=field,
             readers=DOCUMENT_READERS,
             on_error=self._leave_out,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -175,12 +176,17 @@ class _Answerer:
     def _ask(self, question: str) -> int:
         from copyspec.pipelines import best_passage, content_words
 
-        if not best_passage(question, self.retriever)[1]:
+        holds = best_passage(question, self.retriever)[1]
+        # Of a passage whose title or headings hold words of the question, its own text need not hold any.
+        answer = (
+            None if self.stride and not holds else self._strided(question) if self.stride else self._answered(question)
+        )
+        if answer is None or not answer.is_found:
             named = ", ".join(map(repr, content_words(question))) or repr(question)
-            return self._nothing(question, f"none of the {len(self.retriever)} passages holds {named}")
-        answer = self._strided(question) if self.stride else self._answered(question)
-        if not answer.is_found:
-            return self._nothing(question, "too little of the question stands in or near any sentence")
+            missing = f"none of the {len(self.retriever)} passages holds {named}"
+            return self._nothing(
+                question, "too little of the question stands in or near any sentence" if holds else missing
+            )
         sources = [_Source.of(each, answer.text, self.passages[each.document]) for each in answer.citations]
         text = answer.text if sources else answer.text.strip()
         shown = _AnswerView(question, text, answer.is_sure, answer.result, sources)
@@ -258,7 +264,7 @@ def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[P
     sources = []
     for index in numbers:
         passage = passages[index]
-        name = f"{passage.document}, page {passage.page}" if passage.page else passage.document
+        name = _shown(passage.document) + (f", page {passage.page}" if passage.page else "")
         name = f"{name}, from character {passage.start}" if passage.start else name
         sources.append(SourceText(name, "passage", None, passage.text))
     pieces = []
@@ -266,6 +272,12 @@ def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[P
         place = TextPlace(numbers[each.document], each.document_start, each.document_end)
         pieces.append(CopiedPiece(each.start, each.end, place))
     return Provenance(answer, tuple(sources), tuple(pieces))
+
+
+def _shown(document: str) -> str:
+    """The name of a document, relative to the working directory if it is in there."""
+    here = os.path.join(os.getcwd(), "")
+    return document.removeprefix(here)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +324,7 @@ class _AnswerView:
         for number, each in enumerate(self.sources, 1):
             mark = f"[{number}] " if is_shown else ""
             page = f", page {each.page}" if each.page else ""
-            place = f"{each.document}{page}, characters {each.document_start} to {each.document_end}"
+            place = f"{_shown(each.document)}{page}, characters {each.document_start} to {each.document_end}"
             is_whole = each.quote.strip() == self.answer.strip()
             lines.append(f"{mark}{place}" if is_whole else f"{mark}{place}: {' '.join(each.quote.split())}")
         return "\n".join(lines)

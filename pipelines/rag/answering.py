@@ -12,7 +12,7 @@ from copyspec.checks import check_retriever, check_type, check_whole
 from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
 from ..instructions import check_template, fill
-from ..models import chat_option, corrector_of, corrects, fits
+from ..models import chat_option, correction_engine_of, corrects, fits
 from .citing import Citation, citations, settled
 from .finding import Found, find, rarity_in, stems_of, widened
 from .quoting import INSTRUCTION, is_near
@@ -99,7 +99,7 @@ class DocumentAnswers:
         if instruction is not None:
             check_template(instruction, "question", "passage")
         self._retriever, self._contexts, self._k = retriever, contexts, k
-        self._engine: Engine | None = corrector_of(model) if model is not None else None
+        self._engine: Engine | None = correction_engine_of(model) if model is not None else None
         self._instruction, self._max_new_tokens = instruction, max_new_tokens
         self._stems = stems_of(retriever)
 

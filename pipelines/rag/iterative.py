@@ -110,7 +110,7 @@ class IterativeRAG:
         """Return the answer in pieces, as they are verified. Closing the stream ends it and frees the KV caches."""
         if not isinstance(prompt, str):
             raise TypeError(f"prompt must be a str, got {shown(prompt)}")
-        checked = self.engine.followed(check_options({"chat": chat_option(self.engine), **options}))
+        checked = self.engine.completed(check_options({"chat": chat_option(self.engine), **options}))
         check_call(checked)
         task = self._task(prompt, checked)
         return RAGStream(self, task, task.job())

@@ -13,8 +13,9 @@ from copyspec.retrievers import STOP_WORDS, BM25Retriever, Hit, Retriever, Stems
 from ..editing.sentences import sentences
 from ..guards.likeness import are_akin
 from ..instructions import check_template, fill
-from ..models import chat_option, corrector_of
+from ..models import chat_option, correction_engine_of
 from .citing import Citation, citations
+from .finding import stems_of
 from .iterative import IterativeRAG
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def answer(
     best, is_found = best_passage(question, passages)
     if not is_found:
         logger.warning("no passage shares a word with the question %r: passage %d is taken", question, best.id)
-    engine = corrector_of(model)
+    engine = correction_engine_of(model)
     if stride is None:
         shown = {best.id: best.text}
 
@@ -158,7 +159,7 @@ def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hi
         raise ValueError(f"the retriever found nothing for the question {question!r}: it holds no texts")
     if not by_words:
         return hits[0], True
-    stems = Stems()
+    stems = stems_of(retriever)
     asked = set(stems.query(question))
     # Scores are not enough: stop words have positive ones, and in rank-bm25's formula other words may have none.
     best = next((hit for hit in hits if not asked.isdisjoint(stems(hit.text))), None)

@@ -115,6 +115,30 @@ def test_of_two_files_the_one_that_answers_is_quoted(tmp_path: Path, capsys: pyt
         }
 
 
+def test_words_above_a_passage_and_of_its_language_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lighthouse.txt").write_text("Built in 1871 from grey granite.")
+    (tmp_path / "haus.txt").write_text("Das alte Haus steht am Hafen.")
+    where = ["--dir", str(tmp_path / "corpora")]
+    assert main(["index", "add", "en", str(tmp_path / "lighthouse.txt"), *where]) == 0
+    assert main(["index", "add", "de", str(tmp_path / "haus.txt"), "--language", "german", *where]) == 0
+    for question, index, sentence in (
+        ("Which lighthouse?", "en", "Built in 1871 from grey granite."),
+        ("Häuser?", "de", "Das alte Haus steht am Hafen."),
+    ):
+        capsys.readouterr()
+        assert main(["rag", question, "--index", index, *where]) == 0
+        assert sentence in capsys.readouterr().out
+
+
+def test_documents_are_named_as_seen_from_here(
+    corpora: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(corpora)
+    capsys.readouterr()
+    assert main(["rag", QUESTION, "--index", "town", "--dir", str(corpora)]) == 0
+    assert "\nharbour.md, characters" in capsys.readouterr().out
+
+
 def test_a_question_that_nothing_speaks_for_has_no_answer(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     command = ["rag", "What is the zebra's name?", "--index", "town", "--dir", str(corpora)]

@@ -123,6 +123,21 @@ def test_a_saved_retriever_finds_the_same(tmp_path: Path, kind: str) -> None:
     assert loaded.invoke("the library") == retriever.invoke("the library")
 
 
+class QueryEmbedding(DeterministicFakeEmbedding):
+    """Embeddings that encode queries otherwise than documents, as E5 and BGE do."""
+
+    def embed_query(self, text: str) -> list[float]:
+        return super().embed_query(f"query: {text}")
+
+
+def test_queries_may_be_encoded_otherwise(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    encode = QueryEmbedding(size=8)
+    retriever = FAISSRetriever(DOCUMENTS, encode, k=3)
+    retriever.save(tmp_path)
+    assert FAISSRetriever.load(tmp_path, k=3, encode=encode).invoke("the library") == retriever.invoke("the library")
+
+
 def test_files_of_other_indices(tmp_path: Path) -> None:
     BM25Search(TEXTS).save(tmp_path / "plain")
     assert BM25Retriever.load(tmp_path / "plain", k=1).invoke("swans")[0].page_content == TEXTS[1]

@@ -242,6 +242,33 @@ def test_a_passage_of_two_files_stays_while_one_has_it(tmp_path: Path, capsys: p
     assert run(capsys, *add)[0] == 0 and header not in found() and len(found()) == 3
 
 
+def test_a_passage_of_two_files_comes_back_if_only_the_first_was_added_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where, folder, header = ["--dir", str(tmp_path / "corpora")], tmp_path / "texts", "Storks nest on chimneys."
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"{name}.md").write_text(f"{header}\n\n# {name}\n\nText of {name}.")
+    assert run(capsys, "index", "add", "c", str(folder), *where)[0] == 0
+    (folder / "a.md").write_text("# a\n\nAnother text of a.")
+    assert run(capsys, "index", "add", "c", str(folder / "a.md"), *where)[0] == 0
+    assert run(capsys, "index", "add", "c", str(folder), *where)[0] == 0
+    held = {passage.text: Path(passage.document).name for passage in Corpora(tmp_path / "corpora").open("c")[1]}
+    assert held[header] == "b.md" and len(held) == 3
+
+
+def test_files_of_the_same_relative_name_are_kept_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text(f"Text of {name}.")
+        monkeypatch.chdir(tmp_path / name)
+        assert run(capsys, "index", "add", "c", "README.md", "--dir", str(tmp_path / "corpora"))[0] == 0
+    held = Corpora(tmp_path / "corpora").open("c")[1]
+    assert [passage.document for passage in held] == [str(tmp_path / name / "README.md") for name in ("a", "b")]
+
+
 def test_files_that_hold_nothing_any_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where, folder = ["--dir", str(tmp_path / "corpora")], tmp_path / "texts"
     folder.mkdir()

@@ -95,8 +95,12 @@ def test_headings_begin_passages_and_are_searched_with_them() -> None:
     assert {hit.text for hit in retriever.search("guide", k=4)} == set(texts), "contexts are no part of the texts"
     rst = "Title\n=====\n\nSub\n~~~\n\nText - no.\n\nSub two\n~~~~~~~\nThis is text over a dash\n-\n"
     assert [(each.level, each.title) for each in found_headings(rst)] == [(1, "Title"), (2, "Sub"), (2, "Sub two")]
+    begun = split_passages(
+        Document("d", "# One\n\n## Two\n\n" + "Text of it. " * 9 + "\n\n## Three\n\nMore."), max_chars=60
+    )
+    assert {each.heading for each in begun[:-1]} == {"One > Two"} and begun[-1].heading == "One > Three"
     (merged,) = split_passages(Document("d", "# One\n## Two\nText."))
-    assert merged.heading == "One" and merged.text == "# One\n## Two\nText."
+    assert merged.heading == "One > Two" and merged.text == "# One\n## Two\nText."
     with pytest.raises(ValueError, match="contexts holds 1 entries for 2 texts"):
         BM25Retriever(["a", "b"], contexts=["c"])
 
@@ -136,9 +140,12 @@ def test_rankings_are_fused_by_reciprocal_ranks(tmp_path: Path) -> None:
         ]
         np.testing.assert_array_equal(hybrid.score(query, range(len(texts))), expected)
     hybrid.save(tmp_path)
-    assert HybridRetriever.load(tmp_path, encode).search("otters", 3) == HybridRetriever([by_words, by_vectors]).search(
-        "otters", 3
-    )
+    assert HybridRetriever.load(tmp_path, encode).search("otters", 9) == hybrid.search("otters", 9)
+    weighted = HybridRetriever([by_words, by_vectors], weights=[0, 2])
+    weighted.save(tmp_path)
+    loaded = HybridRetriever.load(tmp_path, encode)
+    assert (loaded.weights, loaded.depth) == ((0, 2), weighted.depth)
+    assert loaded.search("otters", 9) == weighted.search("otters", 9) != hybrid.search("otters", 9)
     with pytest.raises(ValueError, match=r"retrievers\[1\] holds other texts"):
         HybridRetriever([by_words, DenseRetriever(["x"], encode)])
     with pytest.raises(ValueError, match="at least two, got 1"):
