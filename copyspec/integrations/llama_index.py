@@ -32,8 +32,8 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
     """A local model for LlamaIndex. It copies from the prompt, which contains the nodes, and from
     `copyspec.references`.
 
-    `model`: as for `copyspec.generate`. Prompts go through the chat template if there is one. `options` are those of
-    `generate`, and each call may override them; unknown options raise.
+    `model`: as for `copyspec.generate`. Prompts go through the chat template if there is one, unless `chat=False`.
+    `options` are those of `generate`, and each call may override them; unknown options raise.
     """
 
     context_window: int = 4096
@@ -63,7 +63,7 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
     @llm_completion_callback()  # type: ignore[untyped-decorator]
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Generate the answer, with the engine's `Result` in `raw`."""
-        result = self._engine.generate(prompt, **self._given(formatted, kwargs))
+        result = self._engine.generate(prompt, **self._given(kwargs))
         return CompletionResponse(text=result.text, raw=result)
 
     @llm_completion_callback()  # type: ignore[untyped-decorator]
@@ -72,15 +72,16 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
         def pieces() -> CompletionResponseGen:
             written = ""
-            for chunk in self._engine.stream(prompt, **self._given(formatted, kwargs)):
+            for chunk in self._engine.stream(prompt, **self._given(kwargs)):
                 written += chunk.text
                 yield CompletionResponse(text=written, delta=chunk.text, raw=chunk)
 
         return pieces()
 
-    def _given(self, formatted: bool, options: dict[str, Any]) -> dict[str, Any]:
-        chat = False if formatted else chat_option(self._engine)
-        return {"max_new_tokens": self.max_tokens, "chat": chat, **self._options, **options}
+    def _given(self, options: dict[str, Any]) -> dict[str, Any]:
+        # LlamaIndex passes formatted=True for every prompt of a query engine: its variables are filled in, but nothing
+        # has applied the model's chat template.
+        return {"max_new_tokens": self.max_tokens, "chat": chat_option(self._engine), **self._options, **options}
 
 
 class IndexRetriever(BaseRetriever):  # type: ignore[misc]

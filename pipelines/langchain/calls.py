@@ -141,11 +141,15 @@ def usage(result: Result) -> UsageMetadata:
 def _logprob(each: TokenLogprob) -> dict[str, object]:
     """A log probability in the form of OpenAI's chat models."""
     return {
-        "token": each.token,
-        "logprob": each.logprob,
-        "bytes": list(each.token.encode()),
-        "top_logprobs": [{"token": one.token, "logprob": one.logprob} for one in each.top],
+        **_token(each),
+        "top_logprobs": [_token(one) for one in each.top],
     }
+
+
+def _token(each: TokenLogprob) -> dict[str, object]:
+    """A token in that form. The bytes of one that is a part of a character are not known."""
+    is_whole = "\ufffd" not in each.token
+    return {"token": each.token, "logprob": each.logprob, "bytes": list(each.token.encode()) if is_whole else None}
 
 
 def _counters(stats: Stats) -> dict[str, object]:

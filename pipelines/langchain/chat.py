@@ -219,8 +219,8 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
         """Return answers as objects of `schema`: by a tool call, or with `method="json_schema"` as constrained JSON
-        (`copyspec[structured]`), which also works for models without tools. `"json_mode"` is the same, and `strict` is
-        ignored there."""
+        (`copyspec[structured]`), which also works for models without tools. `"json_mode"` is the same.
+        `strict` is ignored: answers are constrained wherever the schema can be. `bind_tools` takes it."""
         if method == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
         if method not in ("json_schema", "json_mode"):

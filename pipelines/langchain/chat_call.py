@@ -71,7 +71,7 @@ class ChatCall:
         references = gather(explicit(kwargs.get("references")), found)
         timeout = kwargs.get("timeout", model.timeout)
         self.answers = Answers((engine, name), [prompt], [references], options, timeout, loop)
-        self._held = ""
+        self._held, self._has_shown = "", False
 
     def chat_result(self, result: Result) -> ChatResult:
         generations = []
@@ -97,15 +97,16 @@ class ChatCall:
             if text:
                 yield ChatGenerationChunk(message=AIMessageChunk(content=text))
             return
-        parsed = (
-            tool_calls.parse(self._forced.beginning + text, self._tools) if self._tools else tool_calls.Parsed(text)
-        )
+        parsed = tool_calls.Parsed(text)
+        if self._tools:
+            parsed = tool_calls.parse(self._forced.beginning + text, self._tools, is_rest=self._has_shown)
         calls = [
             tool_call_chunk(name=call["name"], args=_json(call["args"]), id=call["id"], index=index)
             for index, call in enumerate(parsed.calls)
         ]
+        # As a JSON string: langchain-core would complete a beginning of an object, and take it for a call.
         broken = [
-            tool_call_chunk(name=call["name"], args=call["args"], id=call["id"], index=len(calls) + index)
+            tool_call_chunk(name=call["name"], args=_json(call["args"]), id=call["id"], index=len(calls) + index)
             for index, call in enumerate(parsed.invalid)
         ]
         message = AIMessageChunk(
@@ -124,10 +125,13 @@ class ChatCall:
         self._held += chunk.text
         if chunk.result is not None:
             return self._held
-        if self._forced.is_call or tool_calls.may_begin_call(self._held):
+        # Once text is shown, only tags begin a call.
+        may_call = tool_calls.OPEN in self._held if self._has_shown else tool_calls.may_begin_call(self._held)
+        if self._forced.is_call or may_call:
             return ""
         keep = held_back(self._held, (tool_calls.OPEN,))
-        text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        text = self._held[: len(self._held) - keep].rstrip()  # before a call, white space is left out
+        self._held, self._has_shown = self._held[len(text) :], self._has_shown or bool(text)
         return text
 
 

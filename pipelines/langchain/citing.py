@@ -64,7 +64,7 @@ def with_citations(
     A citation is a fact about the texts, not a claim of the model: the document has these words at that place.
     Copies of fewer than `min_characters` characters are left out. A stream yields pieces with the citations that have
     become final: they end in the text so far, and no later word can extend them. The sum of all pieces is the result of
-    `invoke`. Raises TypeError for anything but a chain.
+    `invoke`. Options of a call or of `bind` go to the chain. Raises TypeError for anything but a chain.
     """
     return _Citing(coerce_to_runnable(chain), min_characters)
 
@@ -77,13 +77,13 @@ class _Citing(Runnable[object, CitedAnswer]):
         self._chain, self._min_characters = chain, min_characters
 
     def invoke(self, input: object, config: RunnableConfig | None = None, **kwargs: object) -> CitedAnswer:
-        return self._call_with_config(self._invoke, input, config)
+        return self._call_with_config(self._invoke, input, config, **kwargs)  # type: ignore[arg-type]
 
     async def ainvoke(self, input: object, config: RunnableConfig | None = None, **kwargs: object) -> CitedAnswer:
-        return await self._acall_with_config(self._ainvoke, input, config)
+        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)  # type: ignore[arg-type]
 
     def stream(self, input: object, config: RunnableConfig | None = None, **kwargs: object) -> Iterator[CitedAnswer]:
-        yield from self.transform(iter([input]), config)
+        yield from self.transform(iter([input]), config, **kwargs)
 
     async def astream(
         self, input: object, config: RunnableConfig | None = None, **kwargs: object
@@ -91,49 +91,60 @@ class _Citing(Runnable[object, CitedAnswer]):
         async def alone() -> AsyncIterator[object]:
             yield input
 
-        async with aclosing(_generator(self.atransform(alone(), config))) as pieces:
+        async with aclosing(_generator(self.atransform(alone(), config, **kwargs))) as pieces:
             async for piece in pieces:
                 yield piece
 
     def transform(
         self, input: Iterator[object], config: RunnableConfig | None = None, **kwargs: object
     ) -> Iterator[CitedAnswer]:
-        yield from self._transform_stream_with_config(input, self._transform, config)
+        yield from self._transform_stream_with_config(input, self._transform, config, **kwargs)  # type: ignore[arg-type]
 
     async def atransform(
         self, input: AsyncIterator[object], config: RunnableConfig | None = None, **kwargs: object
     ) -> AsyncIterator[CitedAnswer]:
-        async with aclosing(_generator(self._atransform_stream_with_config(input, self._atransform, config))) as pieces:
-            async for piece in pieces:
+        pieces = self._atransform_stream_with_config(input, self._atransform, config, **kwargs)  # type: ignore[arg-type]
+        async with aclosing(_generator(pieces)) as cited:
+            async for piece in cited:
                 yield piece
 
-    def _invoke(self, given: object, run_manager: CallbackManagerForChainRun, config: RunnableConfig) -> CitedAnswer:
+    def _invoke(
+        self, given: object, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **options: object
+    ) -> CitedAnswer:
         with _collected() as answered:
-            output = self._chain.invoke(given, config)
+            output = self._chain.invoke(given, config, **options)
         return CitedAnswer(text := _shown(output), _cited(text, answered, self._min_characters))
 
     async def _ainvoke(
-        self, given: object, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+        self, given: object, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **options: object
     ) -> CitedAnswer:
         with _collected() as answered:
-            output = await self._chain.ainvoke(given, config)
+            output = await self._chain.ainvoke(given, config, **options)
         return CitedAnswer(text := _shown(output), _cited(text, answered, self._min_characters))
 
     def _transform(
-        self, given: Iterator[object], run_manager: CallbackManagerForChainRun, config: RunnableConfig
+        self,
+        given: Iterator[object],
+        run_manager: CallbackManagerForChainRun,
+        config: RunnableConfig,
+        **options: object,
     ) -> Iterator[CitedAnswer]:
         with _collected() as answered:
             pieces = _Pieces(answered, self._min_characters)
-            for output in self._chain.transform(given, config):
+            for output in self._chain.transform(given, config, **options):
                 yield from pieces.push(output)
             yield pieces.finish()
 
     async def _atransform(
-        self, given: AsyncIterator[object], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+        self,
+        given: AsyncIterator[object],
+        run_manager: AsyncCallbackManagerForChainRun,
+        config: RunnableConfig,
+        **options: object,
     ) -> AsyncIterator[CitedAnswer]:
         with _collected() as answered:
             pieces = _Pieces(answered, self._min_characters)
-            async with aclosing(_generator(self._chain.atransform(given, config))) as outputs:
+            async with aclosing(_generator(self._chain.atransform(given, config, **options))) as outputs:
                 async for output in outputs:
                     for piece in pieces.push(output):
                         yield piece

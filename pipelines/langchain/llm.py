@@ -115,7 +115,14 @@ class CopySpecLLM(EngineFields, BaseLLM):
         **kwargs: object,
     ) -> LLMResult:
         answers = self._call(prompts, stop, kwargs)
-        return _llm_result(answers, answers.results())
+        if run_manager is None or not self._streams(prompts, kwargs):
+            return _llm_result(answers, answers.results())
+        results = []
+        for chunk in answers.chunks():
+            if chunk.text:
+                run_manager.on_llm_new_token(chunk.text, chunk=_chunk(answers, chunk.text, chunk.result))
+            results += [] if chunk.result is None else [chunk.result]
+        return _llm_result(answers, results)
 
     async def _agenerate(
         self,
@@ -125,7 +132,19 @@ class CopySpecLLM(EngineFields, BaseLLM):
         **kwargs: object,
     ) -> LLMResult:
         answers = await asyncio.to_thread(self._call, prompts, stop, kwargs, asyncio.get_running_loop())
-        return _llm_result(answers, await answers.aresults())
+        if run_manager is None or not self._streams(prompts, kwargs):
+            return _llm_result(answers, await answers.aresults())
+        results = []
+        async with aclosing(answers.achunks()) as chunks:
+            async for chunk in chunks:
+                if chunk.text:
+                    await run_manager.on_llm_new_token(chunk.text, chunk=_chunk(answers, chunk.text, chunk.result))
+                results += [] if chunk.result is None else [chunk.result]
+        return _llm_result(answers, results)
+
+    def _streams(self, prompts: Sequence[str], given: Mapping[str, object]) -> bool:
+        """Whether a call of `invoke` hands out its tokens; langchain-core has one callback manager for all prompts."""
+        return self.streaming and len(prompts) == 1 and given.get("n", self.n) == 1
 
     def _stream(
         self,

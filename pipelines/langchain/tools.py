@@ -129,11 +129,11 @@ def may_begin_call(text: str) -> bool:
     return not text or text.startswith(_BARE_BEGINNINGS) or OPEN in text or OPEN.startswith(text)
 
 
-def parse(text: str, tools: Sequence[Tool]) -> Parsed:
+def parse(text: str, tools: Sequence[Tool], *, is_rest: bool = False) -> Parsed:
     """Split an output into tool calls and text.
 
     Calls between tags are found anywhere; without tags the whole output must be a call of one of the tools, or a list
-    of such calls.
+    of such calls. `is_rest`: some text before this one has been shown already.
     """
     if OPEN in text:
         calls: list[ToolCall] = []
@@ -145,8 +145,11 @@ def parse(text: str, tools: Sequence[Tool]) -> Parsed:
             else:
                 error = "no JSON object with a name and arguments"
                 invalid.append(invalid_tool_call(name=None, args=body, id=_new_id(), error=error))
-        return Parsed(_CALL.sub("", text).strip(), tuple(calls), tuple(invalid))
-    if text.lstrip().startswith(_BARE_BEGINNINGS):
+        left = _CALL.sub("", text).rstrip()
+        if not is_rest and text.lstrip().startswith(OPEN):
+            left = left.lstrip()
+        return Parsed(left, tuple(calls), tuple(invalid))
+    if not is_rest and text.lstrip().startswith(_BARE_BEGINNINGS):
         found = _read(text.strip())
         if found and all(call["name"] in names_of(tools) for call in found):
             return Parsed("", tuple(found))

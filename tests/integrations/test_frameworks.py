@@ -57,7 +57,7 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
 
     llm = CopySpecLlamaLLM(engine, max_tokens=12)
     plain = engine.generate("the cat", chat=True, drafter="none", max_new_tokens=12)
-    assert llm.complete("the cat").text == plain.text
+    assert llm.complete("the cat").text == llm.complete("the cat", formatted=True).text == plain.text
     assert "".join(each.delta or "" for each in llm.stream_complete("the cat")) == plain.text
     with copyspec.references("the cat sat on the mat"):
         assert llm.complete("the cat").text == plain.text

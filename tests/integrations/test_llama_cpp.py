@@ -113,9 +113,9 @@ def test_a_told_text_is_written_in_few_evaluations() -> None:
     llm = FakeLlama(DraftModel())
     with copying(llm, edit_source=TEXT):
         assert llm.write("Correct it:", " " + TEXT) == " " + TEXT
-    told = llm.evaluations
+    with_source = llm.evaluations
     assert llm.write("Write:", " " + TEXT) == " " + TEXT  # the edit source of the first call is forgotten
-    assert told <= len(TEXT) / 8 and llm.evaluations > 3 * told
+    assert with_source <= len(TEXT) / 8 and llm.evaluations > 3 * with_source
     with copying(llm, references=["of no use", TEXT]):
         llm.write("Write:", " " + TEXT)
     assert llm.evaluations <= len(TEXT) / 5
@@ -134,8 +134,8 @@ def test_the_evaluation_of_a_prompt_carries_the_first_draft() -> None:
     llm = FakeLlama(DraftModel(16))
     llm.write("Before:", TEXT)
     assert llm.computed[0] == len("Before:")
-    for told, extra in [({}, 0), ({"prompt_logits": True}, len("Correct it:") - 1)]:
-        with copying(llm, edit_source=TEXT, **told):
+    for options, extra in [({}, 0), ({"prompt_logits": True}, len("Correct it:") - 1)]:
+        with copying(llm, edit_source=TEXT, **options):
             for _ in range(2):  # two prompts within one `with` block
                 assert llm.write("Correct it:", " " + TEXT) == " " + TEXT
                 assert llm.computed[0] == 17 + extra

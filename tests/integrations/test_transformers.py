@@ -181,13 +181,13 @@ class Heard:
     """A streamer that records what it receives."""
 
     def __init__(self) -> None:
-        self.told: list[list[int] | list[list[int]] | str] = []
+        self.received: list[list[int] | list[list[int]] | str] = []
 
     def put(self, value: torch.Tensor) -> None:
-        self.told.append(value.tolist())
+        self.received.append(value.tolist())
 
     def end(self) -> None:
-        self.told.append("end")
+        self.received.append("end")
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -197,12 +197,12 @@ def test_streamers_hear_what_generate_tells_them(rows: int) -> None:
     model: Any = model_of("llama")
     model.generate(**inputs, **options, streamer=expected)
     model.generate(**inputs, **options, streamer=heard, custom_generate=copyspec.hf, tokenizer=tokenizer())
-    assert heard.told == expected.told
+    assert heard.received == expected.received
     again = Heard()
     model.generate(
         **inputs, **options, copyspec_streamer=again, copyspec_tokenizer=tokenizer(), custom_generate=copyspec.hf
     )
-    assert again.told == expected.told
+    assert again.received == expected.received
 
 
 def test_sampling_repeats_by_torch_seed_and_rows_differ() -> None:
@@ -276,7 +276,7 @@ def test_a_folder_of_custom_generate(tmp_path: Path, monkeypatch: pytest.MonkeyP
         plain = generator.generate(**inputs, **options, streamer=expected, **more)
         own = {"references": [text], "custom_generate": str(FOLDER), "trust_remote_code": True}
         copied = generator.generate(**inputs, **options, **more, **own, streamer=heard)
-        assert torch.equal(plain, copied) and heard.told == expected.told
+        assert torch.equal(plain, copied) and heard.received == expected.received
     with pytest.raises(TypeError, match="tokenizer must be the model's tokenizer, for stop_strings"):
         integration.generate(model, **inputs, stop_strings=["a"])
 
@@ -297,6 +297,11 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"attention_mask": torch.tensor([[1] * 8 + [0]])},
         ValueError,
         "row 0 is padded on the right: tokenize with padding_side='left'",
+    ),
+    "masked tokens between others": (
+        {"attention_mask": torch.tensor([[1, 0, *[1] * 7]])},
+        ValueError,
+        "row 0 has masked tokens between others: leave them out",
     ),
     "watermark": (
         {"watermarking_config": SynthIDTextWatermarkingConfig(keys=[1, 2, 3], ngram_len=2)},
@@ -355,7 +360,7 @@ def test_a_streamer_that_fails_ends_the_call_and_the_next_one_works() -> None:
     class Failing(Heard):
         def put(self, value: torch.Tensor) -> None:
             super().put(value)
-            if len(self.told) == 3:
+            if len(self.received) == 3:
                 raise RuntimeError("gone")
 
     model: Any = model_of("llama")

@@ -75,7 +75,7 @@ def run(runner: Runner) -> None:
         assert steps < 500
 
 
-def told(seed: int) -> Parameters:
+def with_source(seed: int) -> Parameters:
     return copying(Parameters(max_tokens=None), edit_source=text(seed))
 
 
@@ -84,7 +84,7 @@ def test_a_told_text_is_written_in_few_steps() -> None:
     runner.add("a", plain)
     run(runner)
     helped, referred = (
-        request(1, told(1)),
+        request(1, with_source(1)),
         request(1, copying(Parameters(max_tokens=None), references=[text(2), text(1)])),
     )
     for key, each in (("b", helped), ("c", referred)):
@@ -106,7 +106,7 @@ def test_long_texts_are_prepared_and_freed_in_parts_while_all_rows_go_on(
     given = [ids(text(number, 40)) for number in range(100, 140)]
     long = request(1, copying(Parameters(max_tokens=None, seed=seed), references=[*given, text(1)]))
     long.sampling_params.temperature = float(seed is not None)
-    other, runner = request(2, told(2)), Runner(engine_config())
+    other, runner = request(2, with_source(2)), Runner(engine_config())
     runner.add("long", long)
     runner.add("other", other)
     runner.step()
@@ -132,15 +132,15 @@ def test_long_texts_are_prepared_and_freed_in_parts_while_all_rows_go_on(
 
 def test_without_a_told_text_it_copies_from_the_prompt() -> None:
     prompt = f"Correct the grammar of this text:\n\n{text(3)}\n\nWrite nothing else."
-    untold, runner = request(3, prompt=prompt), Runner(engine_config())
-    runner.add("a", untold)
+    alone, runner = request(3, prompt=prompt), Runner(engine_config())
+    runner.add("a", alone)
     run(runner)
-    assert untold.output == untold.script and untold.steps <= len(untold.script) / 6
+    assert alone.output == alone.script and alone.steps <= len(alone.script) / 6
 
 
 def test_a_drafter_never_sees_more_than_the_limits_of_its_row() -> None:
     runner = Runner(engine_config(tokens=8))
-    first = request(1, told(1))
+    first = request(1, with_source(1))
     runner.add("a", first)
     while runner.requests:
         for draft in runner.step():
@@ -157,7 +157,7 @@ def test_a_drafter_never_sees_more_than_the_limits_of_its_row() -> None:
         for draft in runner.step():
             assert not draft or len(late.output) > 30
     assert runner.effective_drafter_max_model_len > MAX_LENGTH
-    long = request(1, told(1), prompt="x" * (MAX_LENGTH - 30))
+    long = request(1, with_source(1), prompt="x" * (MAX_LENGTH - 30))
     long.script = long.script[:30]
     runner.add("d", long)
     while runner.requests:
@@ -170,7 +170,7 @@ def test_requests_come_go_and_move_and_none_is_kept() -> None:
     for number in range(300):
         key = f"id {rng.randrange(40)}"  # ids are reused
         if key not in runner.requests:
-            new = request(number, told(number) if number % 2 else None)
+            new = request(number, with_source(number) if number % 2 else None)
             new.unread = rng.choice([0, 0, 1, 3])
             done.append(runner.add(key, new))
         if runner.requests and rng.random() < 0.2:
@@ -195,7 +195,7 @@ def test_without_a_runner_it_drafts_from_tokens_alone_and_says_so_once(caplog: p
         requests = []
         for number in range(12):
             prompt = f"Correct the grammar of this text:\n\n{text(number)}\n\nWrite nothing else."
-            requests.append(runner.add(f"{number}", request(number, told(number), prompt=prompt)))
+            requests.append(runner.add(f"{number}", request(number, with_source(number), prompt=prompt)))
             runner.step()
         run(runner)
     assert [each.output for each in requests] == [each.script for each in requests]
@@ -262,7 +262,7 @@ def test_where_it_cannot_be_mended_nothing_is_drafted(
     monkeypatch.setattr("copyspec.integrations.vllm.runner._expands", lambda expand: False)
     with caplog.at_level(logging.WARNING):
         runner = Runner(engine_config())
-    wanted = runner.add("a", request(1, told(1)))
+    wanted = runner.add("a", request(1, with_source(1)))
     run(runner)
     assert wanted.output == wanted.script and not wanted.drafted
     assert "nothing is drafted" in caplog.text
@@ -310,7 +310,7 @@ def test_rows_that_are_sampled_with_a_seed_draft_whatever_it_costs() -> None:
         for tokens in (2, 34):
             runner.drafter._costs.observe(tokens, 1e-3 * tokens**2)
     seeded = Parameters(max_tokens=None, temperature=0.8, seed=1)
-    rows = [request(1, copying(seeded, edit_source=text(1))), request(1, told(1))]
+    rows = [request(1, copying(seeded, edit_source=text(1))), request(1, with_source(1))]
     for number, each in enumerate(rows):
         runner.add(str(number), each)
     drafts = runner.step()
@@ -504,7 +504,7 @@ def test_other_paths_and_lost_clients() -> None:
 
 def test_rows_are_followed_in_numpy_arrays_of_any_width() -> None:
     runner = Runner(engine_config())
-    one = runner.add("a", request(1, told(1)))
+    one = runner.add("a", request(1, with_source(1)))
     sampled = [one.script[:1]]
     one.output += sampled[0]
     tokens = np.array([[*one.prompt_token_ids, *sampled[0]]], dtype=np.int64)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 pytest.importorskip("langchain_core")
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
@@ -145,6 +146,36 @@ def test_citations_come_while_the_answer_is_streamed(is_async: bool) -> None:
         if chain is not quoting.text:  # its last step needs the whole answer
             first = next(place for place, piece in enumerate(pieces) if piece.citations)
             assert len("".join(piece.text for piece in pieces[: first + 1])) < joined.citations[1].start
+
+
+class Tokens(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on_llm_new_token(self, token: str, **kwargs: object) -> None:
+        self.texts.append(token)
+
+
+def test_tokens_reach_the_handlers_of_invoke_if_wanted(engine: Engine) -> None:
+    llm = CopySpecLLM(model=engine, max_tokens=16, streaming=True)
+    for call in (llm.invoke, lambda *given: asyncio.run(llm.ainvoke(*given))):
+        tokens = Tokens()
+        text = call(PROMPTS[0], {"callbacks": [tokens]})
+        assert "".join(tokens.texts) == text and len(tokens.texts) > 1
+    tokens = Tokens()
+    assert llm.batch(PROMPTS[:2], {"callbacks": [tokens]}) == [llm.invoke(prompt) for prompt in PROMPTS[:2]]
+
+
+def test_options_go_to_the_chain_that_is_cited(engine: Engine) -> None:
+    llm = CopySpecLLM(model=engine, max_tokens=16)
+    cited = with_citations(llm)
+    assert cited.invoke(PROMPTS[0], max_tokens=4).text == llm.invoke(PROMPTS[0], max_tokens=4) != llm.invoke(PROMPTS[0])
+    bound = cited.bind(max_tokens=4)
+    pieces = [piece.text for piece in bound.stream(PROMPTS[0])]
+    assert "".join(pieces) == bound.invoke(PROMPTS[0]).text == llm.invoke(PROMPTS[0], max_tokens=4)
+    assert asyncio.run(bound.ainvoke(PROMPTS[0])) == bound.invoke(PROMPTS[0])
+    with pytest.raises(TypeError, match="colour"):
+        cited.invoke(PROMPTS[0], colour="red")
 
 
 async def _pieces(chain: Runnable[object, CitedAnswer]) -> list[CitedAnswer]:

@@ -143,13 +143,13 @@ class Tracer(BaseTracer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[str] = []
+        self.runs: list[str] = []
 
     def _persist_run(self, run: Run) -> None:
         pass
 
     def _on_llm_start(self, run: Run) -> None:
-        self.told.append(repr(run.model_dump(exclude={"inputs"})))
+        self.runs.append(repr(run.model_dump(exclude={"inputs"})))
 
     _on_chat_model_start = _on_llm_start
     _on_llm_end = _on_llm_start
@@ -169,8 +169,8 @@ def test_traces_do_not_show_references(engine: Engine, kind: type[ChatCopySpec] 
         llm.batch(["hi", "ho"], config, **given)  # type: ignore[arg-type]
         asyncio.run(llm.ainvoke("hi", config, **given))  # type: ignore[arg-type]
         asyncio.run(_stream_with(llm, config, given))
-    assert len(tracer.told) >= 36
-    assert not [told for told in tracer.told if SECRET in told]
+    assert len(tracer.runs) >= 36
+    assert not [run for run in tracer.runs if SECRET in run]
 
 
 async def _stream_with(
@@ -223,7 +223,7 @@ def test_other_handlers_are_told_what_they_were_told_before(llm: ChatCopySpec) -
 
     tracer = Tracer()
     answered = asyncio.run(FakeListLLM(responses=["yes"]).ainvoke("hi", {"callbacks": [tracer]}))
-    assert answered == "yes" and len(tracer.told) == 2, "start and end"
+    assert answered == "yes" and len(tracer.runs) == 2, "start and end"
 
 
 def test_fields_may_be_configured(llm: ChatCopySpec) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.tools import tool
 from pydantic import BaseModel
 from transformers import LogitsProcessor
+from typing_extensions import TypedDict
 
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec
@@ -114,6 +115,32 @@ def test_streams_hold_calls_back_and_show_text(llm: ChatCopySpec) -> None:
     assert len(plain) > 2 and "".join(str(chunk.content) for chunk in plain) == "No tool is needed for this."
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        'The call would be: {"name": "multiply", "arguments": {"a": 6, "b": 7}}',
+        "See [1] and {2}, a list: [3]. ",
+        f"A {CALL} B",
+        f"{CALL}\nDone. {CALL} ",
+        "<tool_call>{not json</tool_call>",
+        'Look: <tool_call>{"name": "multiply", "arguments": {"a": 6, "b": "lo',
+        '{"name": "multiply", "arguments": {"a": 6, "b": 7}}',
+    ],
+)
+def test_streams_hold_the_calls_and_the_text_of_invoke(llm: ChatCopySpec, said: str) -> None:
+    bound = llm.bind_tools([multiply], strict=False)
+    whole = bound.invoke("6 times 7?", logits_processor=says(said))
+    for options in ({}, {"drafter": "none"}):
+        chunks = list(bound.stream("6 times 7?", logits_processor=says(said), **options))
+        joined = sum(chunks[1:], chunks[0])
+        assert isinstance(joined, AIMessageChunk) and isinstance(whole, AIMessage)
+        assert joined.content == whole.content
+        assert [(each["name"], each["args"]) for each in joined.tool_calls] == [
+            (each["name"], each["args"]) for each in whole.tool_calls
+        ]
+        assert len(joined.invalid_tool_calls) == len(whole.invalid_tool_calls)
+
+
 @pytest.mark.parametrize("choice", ["any", "required", True, "multiply", {"function": {"name": "multiply"}}])
 def test_a_choice_forces_a_call(llm: ChatCopySpec, choice: object) -> None:
     bound = llm.bind_tools([multiply], tool_choice=choice, strict=False)  # type: ignore[arg-type]
@@ -210,6 +237,21 @@ def test_structured_output(llm: ChatCopySpec) -> None:
     said = says("nonsense")
     raw = llm.with_structured_output(Joke, include_raw=True).invoke("a joke", logits_processor=said, strict=False)
     assert isinstance(raw, dict) and raw["parsed"] is None and raw["raw"].invalid_tool_calls
+
+
+@pytest.mark.parametrize("method", ["json_schema", "json_mode"])
+def test_typed_dicts_are_read_as_dicts(llm: ChatCopySpec, method: Any) -> None:
+    pytest.importorskip("llguidance")
+
+    class Riddle(TypedDict):
+        """A riddle."""
+
+        question: str
+
+    script = says('{"question": "Why?"}')
+    assert llm.with_structured_output(Riddle, method=method).invoke("one", logits_processor=script) == {
+        "question": "Why?"
+    }
 
 
 def test_an_agent_calls_its_tool_and_answers() -> None:

@@ -118,6 +118,7 @@ def _prompts(ids: torch.Tensor, arguments: Mapping[str, object]) -> list[list[in
         return _lists(ids)
     for row in (~mask[:, -1]).nonzero().flatten().tolist():
         raise ValueError(f"row {row} is padded on the right: tokenize with padding_side='left'")
+    _check_whole(mask)
     return [tokens[keep].tolist() for tokens, keep in zip(ids, mask, strict=True)]
 
 
@@ -146,7 +147,17 @@ def _encoder_prompts(inputs: torch.Tensor | None, arguments: Mapping[str, object
     mask = _mask(inputs, arguments)
     if mask is None:
         return _lists(inputs)
+    # An encoder may count positions from the first token, masked or not.
+    for row in (~mask[:, 0]).nonzero().flatten().tolist():
+        raise ValueError(f"row {row} of the encoder's input is padded on the left: tokenize with padding_side='right'")
+    _check_whole(mask)
     return [tokens[keep].tolist() for tokens, keep in zip(inputs, mask, strict=True)]
+
+
+def _check_whole(mask: torch.Tensor) -> None:
+    """Raise ValueError for masked tokens between others: logits processors would see them, and decoding would not."""
+    for row in (mask.long().diff(dim=1).ne(0).sum(1) > 1).nonzero().flatten().tolist():
+        raise ValueError(f"row {row} has masked tokens between others: leave them out of the ids")
 
 
 def _check_positions(ids: torch.Tensor, arguments: Mapping[str, object]) -> None:
