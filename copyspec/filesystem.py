@@ -100,8 +100,8 @@ def link_target(path: Path) -> Path:
     try:
         return Path(os.path.realpath(path, strict=path.is_symlink()))
     except OSError as error:
-        told = f"the symbolic link leads to no file ({error.strerror}): remove it, or name another file"
-        raise OSError(error.errno, told, os.fspath(path)) from error
+        message = f"the symbolic link leads to no file ({error.strerror}): remove it, or name another file"
+        raise OSError(error.errno, message, os.fspath(path)) from error
 
 
 def name_full(error: BaseException, path: Path) -> None:

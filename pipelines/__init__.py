@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .editing.journal import JournalError, fingerprint
     from .editing.model_corrector import ModelCorrector
     from .editing.output import AtomicFile
-    from .editing.paths import Skipped, expand, suffixes_of
+    from .editing.paths import Skipped, expand, is_excluded, suffixes_of
     from .editing.runner import Done, Runner, RunOptions, Work
     from .editing.segmentation import splitter
     from .editing.selection import KINDS, ChangedLines, Kinds, Marks, Selection, kind_of
@@ -121,6 +121,7 @@ __all__ = [
     "fingerprint",
     "format_of",
     "inline_diff",
+    "is_excluded",
     "journal_path",
     "kind_of",
     "path_in_diff",
@@ -156,7 +157,7 @@ _EXPORTS = {
     "rag.knn_lm": ("KNNLM", "KNNAnswer", "KNNOptions"),
     "models": ("answers_plain_text",),
     "editing.output": ("AtomicFile",),
-    "editing.paths": ("Skipped", "expand", "suffixes_of"),
+    "editing.paths": ("Skipped", "expand", "is_excluded", "suffixes_of"),
     "rag.quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
     "rag.options": ("Speculation",),
     "edits.redline": ("Redline",),

@@ -11,7 +11,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,21 @@ from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
 import copyspec
-from copyspec.pipelines import Edit, Format, FormatError, Marks, Outcome, Runner, Work, format_of, kind_of
+from copyspec.pipelines import (
+    KINDS,
+    Edit,
+    Format,
+    FormatError,
+    FormatOptions,
+    Kinds,
+    Marks,
+    Outcome,
+    Runner,
+    Work,
+    format_of,
+    is_excluded,
+    kind_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +56,29 @@ _LINE_END = re.compile(r"\r\n?|\n")
 class Checker:
     """Finds corrections in whole texts, one text at a time."""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        kinds: Collection[str] = KINDS,
+        exclude: Sequence[str] = (),
+        format: str | None = None,
+        options: FormatOptions | None = None,
+    ) -> None:
+        """`kinds`, `exclude`, `format` and the options of formats: as for `copyspec gec`."""
+        self._runner, self._kinds, self._exclude = runner, Kinds(kinds), exclude
+        self._format, self._options = format, options or FormatOptions()
         self._memory = OutcomeCache(MEMORY)
 
     def check(self, path: str, language: str, text: str, is_wanted: Callable[[], bool]) -> list[Edit] | None:
         """The edits, in characters of `text`, ascending; None if `is_wanted` becomes false meanwhile; empty for unknown
-        or packed formats."""
+        or packed formats, and for paths that are left out."""
         if not is_wanted():
             return None
+        if is_excluded(path, self._exclude):
+            return []
         try:
-            form = _format(path, language)
+            form = _format(path, language, self._format, self._options)
         except FormatError as error:
             logger.info("%s", error)
             return []
@@ -70,7 +96,8 @@ class Checker:
                 assert done.part is not None
                 if not done.part.is_verbatim:
                     return []
-                found += [Edit(offset + edit.start, offset + edit.end, edit.replacement) for edit in done.edits]
+                edits = self._kinds.edits(path, done.part, done.edits)
+                found += [Edit(offset + edit.start, offset + edit.end, edit.replacement) for edit in edits]
                 offset += len(done.part.text)
         except _NotWantedError:
             return None
@@ -325,13 +352,15 @@ class PositionConverter:
         return lsp.Position(line, len(before.encode("utf-16-le", "surrogatepass")) // 2)
 
 
-def _format(path: str, language: str) -> Format:
+def _format(path: str, language: str, format: str | None, options: FormatOptions) -> Format:
+    if format is not None:
+        return format_of(path, format, options=options)
     try:
-        return format_of(path if Path(path).suffix else f"{path}.unnamed")
+        return format_of(path if Path(path).suffix else f"{path}.unnamed", options=options)
     except FormatError:
         if language not in FORMATS:
             raise
-        return format_of("-", FORMATS[language])
+        return format_of("-", FORMATS[language], options=options)
 
 
 def _meet(one: lsp.Range, other: lsp.Range) -> bool:

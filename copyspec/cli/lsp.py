@@ -12,6 +12,7 @@ from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
 from copyspec.cli.correcting import corrector_of, words_of
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
+from copyspec.cli.narrowing import kinds_of
 
 
 def lsp(
@@ -32,14 +33,35 @@ def lsp(
     if delay < 0:
         raise UsageError(f"--delay {delay!r} must be at least 0")
     from copyspec.cli.language_server import Checker, serve
-    from copyspec.pipelines import GuardOptions, LateCorrector, ModelOptions, Runner, RunOptions, splitter
+    from copyspec.pipelines import (
+        KINDS,
+        FormatOptions,
+        GuardOptions,
+        LateCorrector,
+        ModelOptions,
+        Runner,
+        RunOptions,
+        splitter,
+    )
 
     settings = defaults()
     guards = {name: settings[name] for name in GuardOptions.__dataclass_fields__ if name in settings}
     guards["words"] = words_of([Path(each) for each in settings.get("words", ())])
     guards["protect"] = tuple(settings.get("protect", ()))
-    options = ModelOptions(by_sentence=settings.get("by_sentence"))
-    run = RunOptions(GuardOptions(**guards), splitter(settings.get("segmenter", "builtin")))
+    try:
+        options = ModelOptions(by_sentence=settings.get("by_sentence"))
+        run = RunOptions(GuardOptions(**guards), splitter(settings.get("segmenter", "builtin")))
+        form = FormatOptions(by_line=settings.get("line_mode", False))
+        kinds = kinds_of(settings["kinds"]) if "kinds" in settings else KINDS
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"the project's settings: {error}") from error
     late = LateCorrector(lambda: corrector_of(model, loading(device, dtype, adapter), options, threads))
-    serve(Checker(Runner(late, run)), delay)
+    checker = Checker(
+        Runner(late, run),
+        kinds=kinds,
+        exclude=settings.get("exclude", ()),
+        format=settings.get("format"),
+        options=form,
+    )
+    serve(checker, delay)
     return 0

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -169,7 +170,7 @@ class PageWriter:
 
     def __init__(self, path: Path, names: Sequence[str], files: ExitStack, *, with_decisions: bool = False) -> None:
         """`with_decisions`: add buttons to accept and reject changes, and to save the decisions for `--apply`."""
-        self._names = names
+        self._names, self._counts = names, Counter(map(os.path.basename, names))
         self._shown, self._file = _Spool(files), _Spool(files)  # of finished files, and of the one at work
         self._decisions = _Spool(files) if with_decisions else None
         write = _writer(path, files)
@@ -186,7 +187,9 @@ class PageWriter:
 
     def _add(self, report: FileReport) -> None:
         path = report.path
-        decisions = self._decisions if report.is_changed else None
+        # Of an unchanged file only if another one has its name, by which decisions are found.
+        is_decided = report.is_changed or self._counts[os.path.basename(path)] > 1
+        decisions = self._decisions if is_decided else None
         for number, (text, edits) in enumerate(self._file.taken()):
             if number == 0 and len(self._names) > 1:
                 self._shown.add([f"\n{path}\n{'=' * len(path)}\n\n", []])

@@ -106,17 +106,23 @@ class Decided:
             number, made = number + 1, made + len(edits)
 
     def _decided(self, job: FileJob) -> DecidedFile | None:
-        if job.report.error is not None:
+        if job.report.error is not None or job.report.was_done:
             return None
         named = [each for each in self.files if each.name == os.path.basename(job.path)]
         if not named:
             job.report.error = ValueError("the decisions do not mention this file")
             return None
         digest = fingerprint(Path(job.path))
-        decided = next((each for each in named if each.digest == digest), None)
-        if decided is None:
+        same = [each for each in named if each.digest == digest]
+        if not same:
             job.report.error = ValueError("the file has changed since the decisions were made; correct it again")
-        return decided
+        elif any(each.edits != same[0].edits for each in same):
+            job.report.error = ValueError(
+                "the decisions hold several files of this name and content with other edits each: apply them one by one"
+            )
+        else:
+            return same[0]
+        return None
 
 
 def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:

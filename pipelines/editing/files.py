@@ -190,6 +190,8 @@ class FileJob:
         try:
             of_file = {**of_run, "input": fingerprint(Path(self.path))}
             self.journal = Journal(self._journal_path, of_file, resume=self._options.resume)
+            if (target := self.target()) is not None:
+                remove_leftovers(target, self._output)  # the journal's lock tells that no other run is at work
             self.report.was_done = self.journal.is_done and self._options.in_place
         except (OSError, ValueError) as error:
             self.report.error = error
@@ -258,7 +260,6 @@ class FileJob:
         if not os.path.isfile(self.path):  # standard input or a pipe cannot be read twice
             return
         self._journal_path = beside(target, SUFFIX)
-        remove_leftovers(target)
 
 
 class _FileRun:

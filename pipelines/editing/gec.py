@@ -18,7 +18,7 @@ from ..edits.diff import apply
 from ..formats.text import segments_of
 from ..guards.guards import GuardOptions
 from ..instructions import check_template, fill
-from ..models import corrector_of
+from ..models import correction_engine_of
 from .correctors import Corrector, ModelOptions
 from .model_corrector import INSTRUCTION, ModelCorrector
 from .runner import Done, Runner, RunOptions, Work
@@ -124,7 +124,7 @@ class GECPipeline:
             self.corrector: Corrector = model
         else:
             asked = ModelOptions(**given)  # type: ignore[arg-type]  # checked before a model is loaded
-            self.corrector = ModelCorrector(corrector_of(model), asked)
+            self.corrector = ModelCorrector(correction_engine_of(model), asked)
         self.runner = Runner(self.corrector, run_options)
 
     @overload

@@ -69,7 +69,7 @@ class AtomicFile:
         """Fingerprint of the file the new one was made from; if set, `path` must still have it."""
         self._standing = standing or Standing.of(self.path)
         handle, name = _new_beside(self.path)
-        self._temporary = Path(name)
+        self.temporary = Path(name)
         self.file: BinaryIO = os.fdopen(handle, "wb")
 
     def write(self, data: bytes) -> None:
@@ -92,13 +92,12 @@ class AtomicFile:
         self.file.close()
         standing = self._standing
         if standing.is_file:
-            self._check()
-            standing = Standing.of(self.path)
-            keep_attributes(self.path, self._temporary)
+            standing = self._checked()
+            keep_attributes(self.path, self.temporary)
             if self._backup is not None:
                 self.kept = _kept(self.path, self._backup)
         else:
-            os.chmod(self._temporary, 0o666 & ~_umask())
+            os.chmod(self.temporary, 0o666 & ~_umask())
         if Standing.of(self.path) != standing:
             raise self._changed()
         self._switch(standing)
@@ -109,34 +108,36 @@ class AtomicFile:
         with contextlib.suppress(OSError):  # data that a full disk did not take is not needed
             self.file.close()
         with contextlib.suppress(OSError):
-            self._temporary.unlink()
+            self.temporary.unlink()
 
-    def _check(self) -> None:
-        """Raise ChangedFileError unless the file is the one that was read; saved again without changes, it still is."""
+    def _checked(self) -> Standing:
+        """The file's state from before its content was compared. Raises ChangedFileError unless the file is the one
+        that was read; saved again without changes, it still is."""
         now = Standing.of(self.path)
         if not now.is_file or (self.made_from is None and now != self._standing):
             raise self._changed()
         if self.made_from is not None and fingerprint(self.path) != self.made_from:
             raise self._changed()
+        return now
 
     def _switch(self, standing: Standing) -> None:
         if not standing.is_file:
             try:
-                os.link(self._temporary, self.path)  # unlike a rename, this never overwrites a file
+                os.link(self.temporary, self.path)  # unlike a rename, this never overwrites a file
             except FileExistsError:
                 raise self._changed() from None
             except OSError:  # a file system without hard links
-                os.replace(self._temporary, self.path)
+                os.replace(self.temporary, self.path)
             return
-        if not exchanged(self._temporary, self.path):
-            os.replace(self._temporary, self.path)
+        if not exchanged(self.temporary, self.path):
+            os.replace(self.temporary, self.path)
             return
-        if Standing.of(self._temporary) != standing:
-            exchanged(self._temporary, self.path)  # another program saved the file at that moment
+        if Standing.of(self.temporary) != standing:
+            exchanged(self.temporary, self.path)  # another program saved the file at that moment
             raise self._changed()
 
     def _changed(self) -> ChangedFileError:
-        kept = kept_beside(self._temporary, self.path)
+        kept = kept_beside(self.temporary, self.path)
         return ChangedFileError(
             f"{os.fspath(self.path)!r} was changed meanwhile and is left as it is; the result for its earlier "
             f"content is in {os.fspath(kept)!r}"
@@ -160,11 +161,12 @@ class AtomicFile:
             self.discard()
 
 
-def remove_leftovers(path: Path) -> None:
-    """Delete temporary files of killed runs beside `path`. No other process may be writing it."""
+def remove_leftovers(path: Path, own: AtomicFile | None = None) -> None:
+    """Delete temporary files of killed runs beside `path`, but not of `own`. No other process may be writing it."""
     for name in path.parent.glob(f"{_escaped(_prefix(path))}*.tmp"):
-        with contextlib.suppress(OSError):
-            name.unlink()
+        if own is None or name.name != own.temporary.name:
+            with contextlib.suppress(OSError):
+                name.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -198,9 +200,9 @@ def _new_beside(path: Path) -> tuple[int, str]:
     try:
         return tempfile.mkstemp(prefix=_prefix(path), suffix=".tmp", dir=path.parent)
     except OSError as error:
-        told = f"no file can be made in the folder {os.fspath(path.parent)!r} ({error.strerror})"
-        told += ": change its permissions, or write elsewhere"
-        raise OSError(error.errno, told, os.fspath(path)) from error
+        message = f"no file can be made in the folder {os.fspath(path.parent)!r} ({error.strerror})"
+        message += ": change its permissions, or write elsewhere"
+        raise OSError(error.errno, message, os.fspath(path)) from error
 
 
 def _prefix(path: Path) -> str:

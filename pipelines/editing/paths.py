@@ -121,10 +121,10 @@ def _files(path: str, suffixes: Collection[str], exclude: Sequence[str], skipped
     elif os.path.isdir(path):
         yield from _walk(path, suffixes, exclude, skipped)
     elif os.path.lexists(path) or not glob.has_magic(path):
-        if not _is_excluded(path, exclude):
+        if not is_excluded(path, exclude):
             yield path
     else:
-        matches = sorted(match for match in glob.glob(path, recursive=True) if not _is_excluded(match, exclude))
+        matches = sorted(match for match in glob.glob(path, recursive=True) if not is_excluded(match, exclude))
         for match in matches:
             if os.path.isfile(match) or not os.path.exists(match):
                 yield match
@@ -148,7 +148,7 @@ def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skippe
             path = os.path.join(parent, name)
             if name.startswith("."):
                 skipped.add(path, "hidden")
-            elif _is_excluded(path, exclude):
+            elif is_excluded(path, exclude):
                 skipped.add(path, "exclude")
             elif os.path.islink(path):
                 skipped.add(path, "link")
@@ -166,12 +166,13 @@ def _folder_reason(name: str, path: str, exclude: Sequence[str]) -> str | None:
         return "hidden"
     if name in SKIPPED_FOLDERS:
         return "folder"
-    if _is_excluded(path, exclude):
+    if is_excluded(path, exclude):
         return "exclude"
     return "link" if os.path.islink(path) else None  # `os.walk` lists links without following them
 
 
-def _is_excluded(path: str, exclude: Sequence[str]) -> bool:
+def is_excluded(path: str, exclude: Sequence[str]) -> bool:
+    """Whether one of the patterns of `exclude` fits a name in the path, or the end of it."""
     parts = PurePath(path).parts
     tails = ["/".join(parts[start:]) for start in range(len(parts))]
     return any(fnmatchcase(tail, pattern.rstrip("/")) for pattern in exclude for tail in [*tails, *parts])

@@ -95,7 +95,7 @@ class Marks:
             elif mark[1] == "on" and start is not None:
                 ranges.append((start, line_end))
                 start = None
-            else:
+            elif start is None:
                 ranges.append((line_start, line_end))
         self._is_off = start is not None
         return ranges if start is None else [*ranges, (start, len(text))]

@@ -76,13 +76,11 @@ def keep_attributes(old: Path, new: Path) -> None:
             with contextlib.suppress(OSError):
                 os.chown(new, owner, found.st_gid)
                 break
+    names = _attributes(old)
+    for name in set(_attributes(new)).difference(names):  # a new file inherits an access control list of its folder
+        if not name.startswith(_SYSTEM_ATTRIBUTES):
+            os.removexattr(new, name)
     os.chmod(new, stat.S_IMODE(found.st_mode))
-    if not hasattr(os, "listxattr"):
-        return
-    try:
-        names = os.listxattr(old)
-    except OSError:  # the file system has none
-        return
     for name in names:
         try:
             os.setxattr(new, name, os.getxattr(old, name))
@@ -92,6 +90,14 @@ def keep_attributes(old: Path, new: Path) -> None:
                     f"the extended attribute {name!r} of {os.fspath(old)!r} cannot be kept ({error.strerror}): "
                     "remove it, or write elsewhere"
                 ) from error
+
+
+def _attributes(path: Path) -> list[str]:
+    """The names of a file's extended attributes; none where the system or the file system has none."""
+    try:
+        return os.listxattr(path) if hasattr(os, "listxattr") else []
+    except OSError:
+        return []
 
 
 def exchanged(left: Path, right: Path) -> bool:

@@ -23,7 +23,7 @@ _SPEAKER = re.compile(r"[ \t]*(?:[-–—][ \t]*)?(?:[A-Z][A-Z .'-]{0,40}:[ \t]+
 
 def cues(text: str) -> Iterator[Prose]:
     """Yield the text of each cue. One that does not end like a sentence continues in the next and gets no full stop."""
-    at = 0
+    at = previous = 0  # starts of this line and the one before
     start, is_open = 0, False
     for line in lines_of(text):
         if not line.strip():
@@ -32,11 +32,10 @@ def cues(text: str) -> Iterator[Prose]:
         elif _TIMES.match(line):
             if is_open:
                 # Leave out the number of the next cue if no blank line precedes it.
-                before = text.rfind("\n", 0, max(start, at - 1)) + 1
-                end = before if text[before:at].strip().isdigit() and before >= start else at
+                end = previous if previous >= start and text[previous:at].strip().isdigit() else at
                 yield from _prose(text, start, end, is_open)
             start, is_open = at + len(line), True
-        at += len(line)
+        previous, at = at, at + len(line)
     yield from _prose(text, start, at, is_open)
 
 

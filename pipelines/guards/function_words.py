@@ -23,7 +23,21 @@ FUNCTION_WORDS = frozenset(
 negations are not among them, because they change the meaning."""
 
 NEGATIONS = frozenset(
-    ["no", "not", "n't", "never", "nothing", "nowhere", "neither", "nobody", "none", "nor", "without", "hardly"]
+    [
+        "no",
+        "not",
+        "n't",
+        "cannot",
+        "never",
+        "nothing",
+        "nowhere",
+        "neither",
+        "nobody",
+        "none",
+        "nor",
+        "without",
+        "hardly",
+    ]
 )
 
 _KINDS = """

@@ -74,6 +74,7 @@ _CONTINUES = ",;"  # behind these a text goes on
 _MARKS = re.compile(r"[.!?…]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
 _MOVING = frozenset(",.!?;:")
+_MINUS = re.compile(r"-\d")
 _UNENDED = re.compile(r"[\w,;–—-][^\w\n.!?:…]*\n?[^\w\n.!?:…]*\Z")
 _OPENS_SENTENCE = re.compile(r"(?:\A|[.!?…:][\"'”’)\]]*\s)[\"'“‘(\[*_]*\Z")
 
@@ -216,6 +217,7 @@ def _wrong_mark(wording: Wording) -> Refusal | None:
     letters = [list(filter(str.isalnum, side)) for side in (wording.was, wording.becomes)]
     for mark in [*(had - has), *(has - had)]:
         is_hyphen = mark == "-" and (letters[0] == letters[1] or wording.joins)  # "man -kind", "well known"
+        is_hyphen = is_hyphen and not any(map(_MINUS.search, (wording.was, wording.becomes)))  # "-5", "5-10"
         if mark not in _MOVING and not is_hyphen:
             return Refusal("marks", f"{wording.was!r} would become {wording.becomes!r}")
     if wording.gone and not wording.new and has - had:

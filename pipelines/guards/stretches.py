@@ -29,7 +29,7 @@ _TAGS = (
 )
 PATTERNS: Mapping[str, re.Pattern[str]] = {
     "links": re.compile(_LINKS, re.IGNORECASE),
-    "numbers": re.compile(r"\d+(?:[.,:/]\d+)*%?|\b[IVXLCDM]{2,}\b|(?<=\()[ivxlcdm]+(?=\))"),
+    "numbers": re.compile(r"(?:(?<![\w.)\]-])[-\u2212])?\d+(?:[.,:/]\d+)*%?|\b[IVXLCDM]{2,}\b|(?<=\()[ivxlcdm]+(?=\))"),
     "code": re.compile(
         rf"`[^`\n]+`|{_TAGS}"
         r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|(?<![\w.])[\w.]+\(\)|\b\w+::\w+"  # names in programs

@@ -120,7 +120,7 @@ class Wording:
         if any(_may_become(gone, word, knows) for gone in self.gone) or _is_run(word, self.gone):
             return True
         if _is_number(word):
-            return any(map(_is_number, self.gone)) or not word.isalpha()  # digits are guarded elsewhere
+            return not word.isalpha()  # digits are guarded elsewhere
         if not is_grammar(word):
             return False
         grammar = [gone for gone in self.gone if is_grammar(gone)]
@@ -133,7 +133,10 @@ class Wording:
             return True
         if any(word in _run(self.gone, new) for new in self.new):
             return True
-        return is_grammar(word) or _is_number(word) or self._is_doubled()
+        if _is_number(word):  # digits are guarded elsewhere
+            small = [new.casefold() for new in self.new]
+            return not word.isalpha() or any(are_of_a_kind(word.casefold(), new) for new in small) or self._is_doubled()
+        return is_grammar(word) or self._is_doubled()
 
     def _has_form(self, word: str) -> bool:
         return any(are_akin(word, new) or word in _run(self.gone, new) for new in self.new) or _is_run(word, self.new)

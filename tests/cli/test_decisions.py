@@ -26,7 +26,11 @@ def decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pyte
     monkeypatch.chdir(tmp_path)
     Path("a.md").write_bytes(TEXT.encode())
     Path("b.txt").write_text("</script> The childrens came to see the boat.\n")
-    code, _, err = run_binary(capfdbinary, "gec", "a.md", "b.txt", "--check", "--html", "page.html")
+    return saved(capfdbinary, "a.md", "b.txt")
+
+
+def saved(capfdbinary: pytest.CaptureFixture[bytes], *files: str) -> Any:
+    code, _, err = run_binary(capfdbinary, "gec", *files, "--check", "--html", "page.html")
     assert code == 1, err
     page = Path("page.html").read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="decisions">(.*?)</script>', page, re.DOTALL)
@@ -52,6 +56,29 @@ def test_what_was_taken_is_made_and_nothing_else(decisions: Any, capfdbinary: py
     assert code == 3 and "a.md: the file has changed since" in err
     assert Path("b.txt").read_text() == "</script> The children came to see the boat.\n"
     assert not list(Path().glob("*copyspec*"))
+
+
+def test_files_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setenv("COPYSPEC_MODEL", "default")
+    monkeypatch.chdir(tmp_path)
+    files = [f"{name}/a.txt" for name in ("one", "two", "three")]
+    for file in files:
+        Path(file).parent.mkdir()
+        Path(file).write_text("The childrens came to see the boat.\n")
+    Path(files[2]).write_text("The boat came.\n")
+    decided = saved(capfdbinary, *files)
+    assert [len(each["edits"]) for each in decided["files"]] == [1, 1, 0]
+    code, _, err = apply(capfdbinary, decided, *files, "-i")
+    assert code == 0, err
+    assert [Path(file).read_text()[:12] for file in files] == ["The children", "The children", "The boat cam"]
+    for file in files[:2]:
+        Path(file).write_text("The childrens came to see the boat.\n")
+    decided["files"][0]["edits"][0]["accept"] = False
+    code, _, err = apply(capfdbinary, decided, *files, "-i")
+    assert code == 3 and "several files of this name and content with other edits each" in err
+    assert "childrens" in Path(files[0]).read_text() and "childrens" in Path(files[1]).read_text()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,14 @@ lsp = pytest.importorskip("lsprotocol.types")
 pytest.importorskip("pygls")
 
 from copyspec.cli.language_server import Checker, OpenTexts, PositionConverter, serve  # noqa: E402
-from copyspec.pipelines import Edit, FunctionCorrector, GuardOptions, Runner, RunOptions  # noqa: E402
+from copyspec.pipelines import (  # noqa: E402
+    Edit,
+    FormatOptions,
+    FunctionCorrector,
+    GuardOptions,
+    Runner,
+    RunOptions,
+)
 
 TEXT = "# A note 😀\n\nIt is late. 😀 The childrens came to see the boat.\n\n```\nThe childrens\n```\n"
 RIGHT = TEXT.replace("The childrens came", "The children came")
@@ -31,11 +38,11 @@ async def editor(uri: str) -> None:
     from pygls.lsp.client import LanguageClient
 
     client = LanguageClient("editor", "1")
-    told: asyncio.Queue[Any] = asyncio.Queue()
+    notifications: asyncio.Queue[Any] = asyncio.Queue()
 
     @client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
     def published_one(params: Any) -> None:
-        told.put_nowait(params)
+        notifications.put_nowait(params)
 
     await client.start_io(sys.executable, "-m", "copyspec", "lsp", "--model", "default", "--delay", "0.01")
     found = await client.initialize_async(lsp.InitializeParams(capabilities=lsp.ClientCapabilities()))
@@ -43,7 +50,7 @@ async def editor(uri: str) -> None:
     client.initialized(lsp.InitializedParams())
     document = lsp.TextDocumentItem(uri, "markdown", 1, TEXT)
     client.text_document_did_open(lsp.DidOpenTextDocumentParams(document))
-    published = await told.get()
+    published = await notifications.get()
     (diagnostic,) = published.diagnostics
     assert (published.uri, published.version, diagnostic.message) == (uri, 1, "'childrens' -> 'children'")
     # Columns are counted in UTF-16: the emoji before takes two units.
@@ -65,10 +72,10 @@ async def editor(uri: str) -> None:
     versioned = lsp.VersionedTextDocumentIdentifier(2, uri)
     client.text_document_did_change(lsp.DidChangeTextDocumentParams(versioned, [change]))
     assert await actions(start) == []  # the findings belong to the previous version
-    published = await told.get()
+    published = await notifications.get()
     assert published.version == 2 and not published.diagnostics
     client.text_document_did_close(lsp.DidCloseTextDocumentParams(lsp.TextDocumentIdentifier(uri)))
-    assert not (await told.get()).diagnostics
+    assert not (await notifications.get()).diagnostics
     await client.shutdown_async(None)
     client.exit(None)
     await client.stop()
@@ -93,6 +100,21 @@ def test_whole_texts_are_checked_and_remembered() -> None:
     assert checker.check("a.docx", "", text, lambda: True) == checker.check("a.csv", "", text, lambda: True) == []
     assert checker.check("a.bin", "what", text, lambda: True) == []
     assert checker.check("a.txt", "", "\ud800 teh\n", lambda: True) in ([], [Edit(2, 5, "the")])
+
+
+def test_settings_of_the_project_decide_as_for_gec() -> None:
+    options = RunOptions(GuardOptions(allow_new_words=True, allow_swaps=True, any_language=True))
+    corrector = FunctionCorrector(lambda text: text.replace("teh", "the").replace("monday", "Monday"))
+    text = "On monday we came to teh house.\nWe came to teh house on monday.\n"
+    checker = Checker(Runner(corrector, options), kinds={"case"}, exclude=["CHANGELOG.md", "build/*"])
+    assert checker.check("a.txt", "", text, lambda: True) == [Edit(3, 9, "Monday"), Edit(56, 62, "Monday")]
+    assert checker.check("/x/CHANGELOG.md", "", text, lambda: True) == []
+    assert checker.check("/x/build/a.txt", "", text, lambda: True) == []
+    asked: list[str] = []
+    lines = FunctionCorrector(lambda text: asked.append(text) or text)  # type: ignore[func-returns-value]
+    checker = Checker(Runner(lines, options), format="txt", options=FormatOptions(by_line=True))
+    assert checker.check("a.unknown", "", text, lambda: True) == []
+    assert sorted(asked) == sorted(text.splitlines())
 
 
 BIG = "\n\n".join(f"We came to teh house number {number} in the evening." for number in range(300))

@@ -18,9 +18,11 @@ from copyspec.pipelines import (
     FunctionCorrector,
     GuardOptions,
     Kinds,
+    Marks,
     Part,
     Runner,
     RunOptions,
+    Segment,
     colored_diff,
     correct_files,
     unified_diff,
@@ -84,6 +86,13 @@ def test_marks_in_every_format(folder: Path, name: str, comment: str) -> None:
     if name == "a.txt":
         (folder / name).write_text(f"{line} copyspec: ignore\n\n{line}\n")
         assert corrected(folder / name).count("the house") == 1
+
+
+def test_further_marks_between_off_and_on_change_nothing() -> None:
+    text = "copyspec: off\n\nHe go.\n\ncopyspec: ignore\n\nx y\n\ncopyspec: off\n\nHe go.\n\ncopyspec: on\n\nHe go.\n"
+    places = [place for place in range(len(text)) if text.startswith("He go.", place)]
+    part = Part(text, [Segment(place, place + 6) for place in places])
+    assert [segment.start for segment in Marks().part("a", part).segments] == places[2:]
 
 
 def test_kinds_of_change() -> None:

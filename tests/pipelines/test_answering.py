@@ -150,8 +150,8 @@ def test_what_a_model_writes_is_looked_up(said: str, is_found: bool, is_sure: bo
     answer = chunks[-1].answer
     assert answer is not None and (answer.is_found, answer.is_sure) == (is_found, is_sure)
     assert [answer.text[each.start : each.end] for each in answer.citations] == cited
-    told = [each for chunk in chunks for each in chunk.citations]
-    assert tuple(told) == answer.citations, "each citation comes once, in order"
+    citations = [each for chunk in chunks for each in chunk.citations]
+    assert tuple(citations) == answer.citations, "each citation comes once, in order"
     assert "".join(chunk.text for chunk in chunks).startswith(answer.text)
     prompt, references = engine.asked[0]
     assert all(text in str(prompt) for text in references), "what may be copied is what the model is shown"  # type: ignore[attr-defined]

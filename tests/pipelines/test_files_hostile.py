@@ -31,8 +31,8 @@ def correct(path: Path, while_it_runs: Callable[[], object] = lambda: None, **op
         return text.upper()
 
     pipeline = GECPipeline(FunctionCorrector(upper, name="upper"))
-    told = {"in_place": "output" not in options, **options}
-    (report,) = pipeline.files(path, FileOptions(**told))  # type: ignore[arg-type]
+    given = {"in_place": "output" not in options, **options}
+    (report,) = pipeline.files(path, FileOptions(**given))  # type: ignore[arg-type]
     return report
 
 

@@ -20,12 +20,12 @@ from tests.pipelines.test_docx import docx, p, r, texts
 
 def corrected(form: str, data: bytes, correct: Callable[[str], str], **options: object) -> tuple[bytes, list[str]]:
     """Return the file corrected with open guards, and the reasons for rejected edits and skipped segments."""
-    told = format_of("-", form, options=FormatOptions(**options))  # type: ignore[arg-type]
+    file_format = format_of("-", form, options=FormatOptions(**options))  # type: ignore[arg-type]
     runner = Runner(FunctionCorrector(correct), RunOptions(OPEN))
     out, reasons = [], []
-    for done in runner.run(Work(None, part) for part in told.read(io.BytesIO(data))):
+    for done in runner.run(Work(None, part) for part in file_format.read(io.BytesIO(data))):
         assert done.part is not None
-        out.append(told.write(done.part, done.edits))
+        out.append(file_format.write(done.part, done.edits))
         reasons += [refusal.reason for refusal in done.refusals]
         reasons += [refusal.reason for piece in done.pieces for refusal in piece.checked.dropped]
     return b"".join(out), reasons
@@ -42,9 +42,9 @@ def replacing(*pairs: tuple[str, str]) -> Callable[[str], str]:
 
 def seconds(form: str, data: bytes, **options: object) -> float:
     """CPU seconds for reading and writing."""
-    told = format_of("-", form, options=FormatOptions(**options))  # type: ignore[arg-type]
+    file_format = format_of("-", form, options=FormatOptions(**options))  # type: ignore[arg-type]
     started = time.process_time()
-    assert b"".join(told.write(part, ()) for part in told.read(io.BytesIO(data))) == data
+    assert b"".join(file_format.write(part, ()) for part in file_format.read(io.BytesIO(data))) == data
     return time.process_time() - started
 
 
@@ -214,11 +214,11 @@ def test_characters_that_are_no_text_are_never_written(form: str, char: str) -> 
         out, _ = corrected(form, data, correct, column=1, in_place=True)
         text = "".join(texts(out)[1]) if form == "docx" else out.decode("utf-8", "surrogatepass")
         assert char not in text
-    told = format_of("-", form, options=FormatOptions(column=1))
-    (part, *_) = told.read(io.BytesIO(data))
+    file_format = format_of("-", form, options=FormatOptions(column=1))
+    (part, *_) = file_format.read(io.BytesIO(data))
     if char != "\x85":
         with pytest.raises(FormatError, match="which is not text"):
-            told.write(part, [Edit(0, 2, char)])
+            file_format.write(part, [Edit(0, 2, char)])
 
 
 def test_characters_of_the_text_may_be_copied() -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from copyspec.engine.results import Change
 from copyspec.pipelines import AtomicFile, FileOptions, FunctionCorrector, GECPipeline, JournalError, Outcome, Refusal
-from copyspec.pipelines.editing.journal import SUFFIX, Journal
+from copyspec.pipelines.editing.journal import SUFFIX, Journal, fingerprint
 from copyspec.pipelines.editing.output import remove_leftovers, target_of
+from copyspec.pipelines.editing.standing import ChangedFileError
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -208,6 +209,37 @@ def test_leftovers_of_killed_runs_go(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
     remove_leftovers(path)
     assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_a_second_run_leaves_the_output_of_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"one\n\ntwo\n\nthree\n")
+    reports = []
+
+    def correct(text: str) -> str:
+        if not reports:
+            reports.extend(GECPipeline(FunctionCorrector(str.title, name="title")).files(file, options))
+        return text.upper()
+
+    options = FileOptions(in_place=True)
+    (report,) = GECPipeline(FunctionCorrector(correct, name="upper")).files(file, options)
+    assert isinstance(reports[0].error, BlockingIOError)
+    assert report.error is None and file.read_bytes() == b"ONE\n\nTWO\n\nTHREE\n"
+
+
+def test_a_file_saved_while_it_is_compared_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"one\n")
+
+    def saved(path: Path) -> str:
+        found = fingerprint(path)
+        (tmp_path / "new").write_bytes(b"of an editor\n")
+        os.replace(tmp_path / "new", path)
+        return found
+
+    monkeypatch.setattr("copyspec.pipelines.editing.output.fingerprint", saved)
+    (report,) = GECPipeline(FunctionCorrector(str.upper, name="upper")).files(file, FileOptions(in_place=True))
+    assert isinstance(report.error, ChangedFileError) and file.read_bytes() == b"of an editor\n"
 
 
 def test_files_that_fail_to_be_written_keep_their_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

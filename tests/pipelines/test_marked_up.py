@@ -189,10 +189,10 @@ def segments(form: str, text: str) -> list[str]:
 
 
 def corrected(form: str, data: bytes, correct: Callable[[str], str]) -> bytes:
-    told = format_of("-", form)
+    file_format = format_of("-", form)
     runner = Runner(FunctionCorrector(correct), RunOptions(OPEN))
-    works = (Work(None, part) for part in told.read(io.BytesIO(data)))
-    return b"".join(told.write(done.part, done.edits) for done in runner.run(works) if done.part is not None)
+    works = (Work(None, part) for part in file_format.read(io.BytesIO(data)))
+    return b"".join(file_format.write(done.part, done.edits) for done in runner.run(works) if done.part is not None)
 
 
 @pytest.mark.parametrize("form", FILES)
@@ -203,13 +203,19 @@ def test_prose_is_found_and_nothing_else(form: str) -> None:
     assert all(want is None or got == want for got, want in zip(found, wanted, strict=True)), found
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_numbers_of_cues_are_no_prose_without_blank_lines(end: str) -> None:
+    text = SRT.replace("\n\n", "\n").replace("\n", end)
+    assert segments("srt", text) == ["She have two cat.", "- He go.", "I is here."]
+
+
 @pytest.mark.parametrize("form", FILES)
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_every_correction_lands_in_prose(form: str, end: str) -> None:
     """`go` also occurs in code, names, links and comments for tools, where it must stay."""
     text = FILES[form][0].replace("\n", end)
-    assert corrected(form, text.encode(), lambda told: " ".join(told.split())) == text.encode()
-    out = corrected(form, text.encode(), lambda told: told.replace(" go", " goes").replace("have", "has")).decode()
+    assert corrected(form, text.encode(), lambda text: " ".join(text.split())) == text.encode()
+    out = corrected(form, text.encode(), lambda text: text.replace(" go", " goes").replace("have", "has")).decode()
     assert out != text and out.replace("goes", "go").replace("has", "have") == text
     assert len(segments(form, out)) == len(segments(form, text))
     for line, new in zip(text.splitlines(), out.splitlines(), strict=True):
@@ -219,10 +225,10 @@ def test_every_correction_lands_in_prose(form: str, end: str) -> None:
 
 def test_a_sentence_goes_on_past_inline_markup() -> None:
     """Tags are hidden from the model unless that would join words. A replacement of a word stays inside its tags."""
-    out = corrected("html", b"<p>She <b>have</b> two <i>cat</i>.</p>", lambda told: told.replace("cat", "cats"))
+    out = corrected("html", b"<p>She <b>have</b> two <i>cat</i>.</p>", lambda text: text.replace("cat", "cats"))
     assert out == b"<p>She <b>have</b> two <i>cats</i>.</p>"
     assert segments("html", "<p>She <b>have</b> un<i>do</i>ne it.</p>") == ["She have un<i>do</i>ne it."]
-    out = corrected("latex", rb"She \emph{have} two cat.", lambda told: told.replace("have", "has"))
+    out = corrected("latex", rb"She \emph{have} two cat.", lambda text: text.replace("have", "has"))
     assert out == rb"She \emph{has} two cat."
 
 
@@ -254,7 +260,7 @@ def test_line_ends_do_not_change_what_is_prose(form: str, end: str) -> None:
 def test_a_byte_order_mark_hides_no_markup(form: str, text: str, wanted: list[str]) -> None:
     for marked in (text, "\ufeff" + text):
         assert segments(form, marked) == wanted
-        out = corrected(form, marked.encode(), lambda told: told.replace("It", "That"))
+        out = corrected(form, marked.encode(), lambda text: text.replace("It", "That"))
         assert out.decode() == marked.replace("It", "That")
 
 
@@ -272,7 +278,7 @@ def test_a_byte_order_mark_hides_no_markup(form: str, text: str, wanted: list[st
 )
 def test_inline_code_in_latex_is_kept(code: str, after: str) -> None:
     text = f"It go to {code}{after} now."
-    out = corrected("latex", text.encode(), lambda told: told.replace("go", "goes")).decode()
+    out = corrected("latex", text.encode(), lambda text: text.replace("go", "goes")).decode()
     assert out == f"It goes to {code}{after.replace('go', 'goes')} now."
 
 
@@ -324,9 +330,9 @@ def test_notebooks_change_in_the_lines_of_markdown_cells(is_list: bool) -> None:
     code = {"cell_type": "code", "source": ["# it go"], "outputs": ["it go"]}
     cells = [{"cell_type": "markdown", "source": lines if is_list else "".join(lines), "id": "go"}, code]
     data = json.dumps({"cells": cells, "metadata": {"source": "it go"}}, indent=1, ensure_ascii=False).encode()
-    out = corrected("ipynb", data, lambda told: told.replace("It go", "It goes"))
+    out = corrected("ipynb", data, lambda text: text.replace("It go", "It goes"))
     assert out == data.replace(b"It go", b"It goes") and out != data
-    two = corrected("ipynb", data, lambda told: told.replace("go home", "went away"))
+    two = corrected("ipynb", data, lambda text: text.replace("go home", "went away"))
     source = json.loads(two)["cells"][0]["source"]
     assert "".join(source) == "".join(lines).replace("go\nhome", "went\naway")
 
@@ -365,7 +371,7 @@ def test_opendocument_texts_keep_their_elements() -> None:
         "<text:note><text:p>It go.</text:p></text:note>.</text:p><text:p>He<text:change/> go.</text:p>"
     )
     data = odt(body)
-    assert corrected("odt", data, lambda told: told) == data
+    assert corrected("odt", data, lambda text: text) == data
     # Text is inserted after an element that ends with its start tag, not after the next tag.
     form = format_of("-", "odt")
     (part,) = form.read(io.BytesIO(odt('<text:h>A<text:s text:c="1>0"/>&amp; B</text:h>')))
@@ -378,9 +384,9 @@ def test_opendocument_texts_keep_their_elements() -> None:
         (again,) = form.read(io.BytesIO(written))
         assert again.text == f"{part.text[:place]}<x>{part.text[place:]}", content(written)
     changes = {"She": ("have", "has"), "He ": ("go to", "goes <&> to")}
-    out = corrected("odt", data, lambda told: told.replace(*changes.get(told[:3], "  ")))
+    out = corrected("odt", data, lambda text: text.replace(*changes.get(text[:3], "  ")))
     assert content(out) == content(data).replace("have", "has").replace("go to", "goes &lt;&amp;&gt; to")
-    out = corrected("odt", data, lambda told: told.replace("cat", "cats").replace("It go", "It goes"))
+    out = corrected("odt", data, lambda text: text.replace("cat", "cats").replace("It go", "It goes"))
     assert content(out) == content(data).replace("cat<", "cats<").replace("It go", "It goes")
     with pytest.raises(FormatError, match=r"no content\.xml"):
         empty = io.BytesIO()
@@ -427,9 +433,9 @@ def test_hostile_repetition_takes_linear_time(form: str, unit: str) -> None:
     start = {"srt": "00:00:01,000 --> 00:00:02,000\n", "po": 'msgid "a"\nmsgstr "b"\n', "python": "# ", "c": "// "}
     data = (start.get(form, "a ") + unit * (SIZE // len(unit))).encode()
     started = time.process_time()
-    told = format_of("-", form)
+    file_format = format_of("-", form)
     with contextlib.suppress(FormatError):
-        assert b"".join(told.write(part, ()) for part in told.read(io.BytesIO(data))) == data
+        assert b"".join(file_format.write(part, ()) for part in file_format.read(io.BytesIO(data))) == data
     assert time.process_time() - started < 2.5
 
 

@@ -238,7 +238,7 @@ def test_code_and_data_in_comments_are_left_out(language: str, end: str) -> None
 def test_hostile_comments_take_linear_time(language: str, unit: str) -> None:
     data = (unit * (60_000 // len(unit))).encode()
     started = time.process_time()
-    told = format_of("-", language)
+    file_format = format_of("-", language)
     with contextlib.suppress(FormatError):  # pygments is slow on some of them, and such files are refused
-        assert b"".join(told.write(part, ()) for part in told.read(io.BytesIO(data))) == data
+        assert b"".join(file_format.write(part, ()) for part in file_format.read(io.BytesIO(data))) == data
     assert time.process_time() - started < 3
