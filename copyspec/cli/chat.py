@@ -126,6 +126,9 @@ class Conversation:
         except KeyboardInterrupt:
             echo(" [stopped]", end="", err=True)
         echo(flush=True)
+        last = self.last
+        if last is not None and last.finish_reason == "length" and len(last.token_ids) < self._most_tokens:
+            echo("copyspec: the answer is cut: the model's context is full; /new begins another conversation", err=True)
         if not written and self.last is not None:
             echo("copyspec: an empty answer; --model names another model (see: copyspec models)", err=True)
         self.messages = [*earlier, question, {"role": "assistant", "content": written}]
@@ -133,22 +136,36 @@ class Conversation:
     def _stream(self, question: dict[str, str]) -> tuple[list[dict[str, str]], Generator[Chunk, None, None]]:
         """The messages that the context has space for, the latest ones, and the answer's stream. Raises
         PromptTooLongError, and leaves the conversation as it was, if the question alone is too long."""
-        from copyspec.engine.inputs import PromptTooLongError
-
         references = [{"text": text, "name": name} for name, text in self.files.items()]
         opening = [] if self.system is None else [{"role": "system", "content": self.system}]
         kept = self.messages
-        while True:
-            try:
-                chunks = self.engine.stream([*opening, *kept, question], references, **self.options)  # type: ignore[arg-type]
-                break
-            except PromptTooLongError:
-                if not kept:
-                    raise
-                kept = kept[2:]
+        while kept and not self._has_room([*opening, *kept, question]):
+            kept = kept[2:]
+        chunks = self.engine.stream([*opening, *kept, question], references, **self.options)  # type: ignore[arg-type]
         if len(kept) < len(self.messages):
             echo("copyspec: the oldest messages are left out: the model's context is full", err=True)
         return kept, chunks  # type: ignore[return-value]
+
+    def _has_room(self, messages: list[dict[str, str]]) -> bool:
+        """Whether the context has room for an answer of the wanted length, or of a quarter of the context."""
+        from copyspec.engine.call_options import check_options
+        from copyspec.engine.inputs import PromptTooLongError
+
+        try:
+            (job, *_), _ = self.engine.jobs(messages, None, check_options({**self.options, "drafter": "none"}))
+        except PromptTooLongError:
+            return False
+        context = self.engine.max_length
+        if context is None or self.engine.model.config.is_encoder_decoder:
+            return True
+        return context - len(job.request.prompt) >= min(self._most_tokens, context // 4)
+
+    @property
+    def _most_tokens(self) -> int:
+        from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS
+
+        wanted = self.options.get("max_new_tokens")
+        return wanted if isinstance(wanted, int) else DEFAULT_MAX_NEW_TOKENS
 
 
 def _command(talk: Conversation, line: str) -> bool:

@@ -159,6 +159,11 @@ def generate(
     check_outputs({"--html": html, "--trace": trace}, [file, edit_file, *(reference_file or ())])
     if trace is not None and (compare or str(trace) == STDIN):
         raise UsageError("--trace needs a file of its own, and a run without --compare")
+    hidden = [name for name, given in (("--spans", spans), ("--watch", watched), ("--stream", stream)) if given]
+    if compare and hidden:
+        raise UsageError(f"--compare shows both outputs at the end; leave {hidden[0]} out")
+    if compare and str(html) == STDIN:
+        raise UsageError("--html - and --compare both write to stdout; give --html a file")
     references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
     options: CallKeywords = {
         "model": model,
@@ -195,6 +200,8 @@ def generate(
     quiet_libraries()
     if compare:
         comparison = _compare(text, references, options, wants_json=json_output)
+        if html is not None:
+            write_page(html, [comparison.to_html()])
         print_notes(comparison.copied, with_stats=stats)
         return 0 if comparison.equal else 1
     shows = [name for name, given in (("--json", json_output), ("--spans", spans), ("--watch", watched)) if given]

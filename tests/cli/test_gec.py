@@ -50,10 +50,10 @@ FIXTURES = {
 def test_a_file_that_is_no_text_is_named_once(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     file = tmp_path / "image.txt"
     file.write_bytes(b"\x89PNG goed\n\nteh \xff\n\nHe goed home.\n")
-    code, out, told = run_binary(capfdbinary, "gec", file)
+    code, out, err = run_binary(capfdbinary, "gec", file)
     assert (code, out) == (0, b"\x89PNG goed\n\nteh \xff\n\nHe went home.\n")
-    assert told.count(f"{file} holds the byte 0x89, which is not text: convert the file to UTF-8") == 1
-    assert told.count("image.txt") == 1
+    assert err.count(f"{file} holds the byte 0x89, which is not text: convert the file to UTF-8") == 1
+    assert err.count("image.txt") == 1
 
 
 @pytest.mark.parametrize("name", FIXTURES)
@@ -390,9 +390,9 @@ def test_wrong_usage_is_told_before_anything_is_loaded(
 def test_an_output_that_cannot_be_written_is_told_before_anything_is_loaded(
     arguments: list[str], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    code, out, told = run_binary(capfdbinary, *arguments, "/proc/b")
+    code, out, err = run_binary(capfdbinary, *arguments, "/proc/b")
     assert (code, out) == (2, b"")
-    assert f"{arguments[-1]} '/proc/b': no file can be made in the folder '/proc'" in told and "write elsewhere" in told
+    assert f"{arguments[-1]} '/proc/b': no file can be made in the folder '/proc'" in err and "write elsewhere" in err
 
 
 def test_a_file_that_cannot_be_replaced_is_told_before_the_model_runs(
@@ -406,9 +406,9 @@ def test_a_file_that_cannot_be_replaced_is_told_before_the_model_runs(
     monkeypatch.setattr("copyspec.pipelines.editing.output.tempfile.mkstemp", refuse)
     (tmp_path / "a.txt").write_text("goed")
     for command in (["gec"], ["edit", "--instruction", "x"]):
-        code, out, told = run_binary(capfdbinary, *command, "-i", tmp_path / "a.txt")
+        code, out, err = run_binary(capfdbinary, *command, "-i", tmp_path / "a.txt")
         assert (code, out) == (3, b"")
-        assert "a.txt: no file can be made in the folder" in told and "Permission denied" in told
+        assert "a.txt: no file can be made in the folder" in err and "Permission denied" in err
 
 
 class FakePipeline:

@@ -34,9 +34,9 @@ def test_a_file_that_stdout_is_redirected_into_is_not_read(
     file.write_bytes(b"teh end\n" * 100_000)
     with file.open("ab") as out, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", os.fdopen(os.dup(out.fileno()), "w"))
-        code, _, told = run_binary(capfdbinary, *command, tmp_path / "." / "a.txt")
+        code, _, err = run_binary(capfdbinary, *command, tmp_path / "." / "a.txt")
         sys.stdout.close()
-    assert code == 2 and "a.txt" in told and "is read, and stdout is redirected into it" in told
+    assert code == 2 and "a.txt" in err and "is read, and stdout is redirected into it" in err
     assert file.read_bytes() == b"teh end\n" * 100_000
 
 
@@ -46,10 +46,10 @@ def test_errors_of_an_output_name_the_output(tmp_path: Path, capfdbinary: pytest
     link.symlink_to("nowhere")
     loop.symlink_to("loop")
     for out in (link, loop):
-        code, _, told = run_binary(capfdbinary, "gec", file, "-o", out)
-        assert code == 2 and f"copyspec: --output '{out}': the symbolic link leads to no file" in told
-        code, _, told = run_binary(capfdbinary, "gec", "-i", out)
-        assert code == 3 and f"copyspec: {out}: the symbolic link leads to no file" in told
+        code, _, err = run_binary(capfdbinary, "gec", file, "-o", out)
+        assert code == 2 and f"copyspec: --output '{out}': the symbolic link leads to no file" in err
+        code, _, err = run_binary(capfdbinary, "gec", "-i", out)
+        assert code == 3 and f"copyspec: {out}: the symbolic link leads to no file" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "link", "loop"]
 
 
@@ -63,30 +63,30 @@ def test_a_folder_that_takes_no_file_is_named_and_no_temporary_file(
     file, page = tmp_path / "a.txt", tmp_path / "page.html"
     file.write_bytes(b"teh end\n")
     for option in ("--html", "-o"):
-        code, _, told = run_binary(capfdbinary, "gec", "-q", file, option, page)
+        code, _, err = run_binary(capfdbinary, "gec", "-q", file, option, page)
         assert code == 2
-        assert str(page) in told and f"no file can be made in the folder '{tmp_path}' (Permission denied)" in told
-        assert ".tmp" not in told
+        assert str(page) in err and f"no file can be made in the folder '{tmp_path}' (Permission denied)" in err
+        assert ".tmp" not in err
     assert file.read_bytes() == b"teh end\n"
 
 
 def test_an_empty_name_and_missing_decisions_are_named(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    code, _, told = run_binary(capfdbinary, "gec", "")
-    assert code == 3 and "copyspec: '': No such file" in told
+    code, _, err = run_binary(capfdbinary, "gec", "")
+    assert code == 3 and "copyspec: '': No such file" in err
     file = tmp_path / "a.txt"
     file.write_bytes(b"teh end\n")
-    code, _, told = run_binary(capfdbinary, "gec", "-i", file, "--apply", tmp_path / "none.json")
-    assert code == 2 and f"--apply '{tmp_path / 'none.json'}': no such file" in told
+    code, _, err = run_binary(capfdbinary, "gec", "-i", file, "--apply", tmp_path / "none.json")
+    assert code == 2 and f"--apply '{tmp_path / 'none.json'}': no such file" in err
 
 
 def test_an_encoding_that_loses_bytes_is_refused(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(b"teh end\n")
     for encoding in ("idna", "punycode"):
-        code, _, told = run_binary(capfdbinary, "gec", file, "--encoding", encoding)
-        assert code == 2 and f"encoding '{encoding}'" in told and "convert the file to UTF-8" in told
+        code, _, err = run_binary(capfdbinary, "gec", file, "--encoding", encoding)
+        assert code == 2 and f"encoding '{encoding}'" in err and "convert the file to UTF-8" in err
     for encoding in ("cp1252", "shift_jis", "gb18030", "koi8-r"):
         assert run_binary(capfdbinary, "gec", file, "--encoding", encoding)[:2] == (0, b"the end\n")
 
@@ -95,8 +95,8 @@ def test_an_encoding_that_loses_bytes_is_refused(tmp_path: Path, capfdbinary: py
 def test_names_are_listed_byte_for_byte(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     name = os.fsencode(tmp_path) + b"/caf\xe9.txt"
     Path(os.fsdecode(name)).write_bytes(b"teh end\n")
-    told = b": 'teh' -> 'the' (replace)\n"
-    assert run_binary(capfdbinary, "gec", "--list", "text", os.fsdecode(name))[1] == name + b":1:1" + told
+    listed = b": 'teh' -> 'the' (replace)\n"
+    assert run_binary(capfdbinary, "gec", "--list", "text", os.fsdecode(name))[1] == name + b":1:1" + listed
     assert run_binary(capfdbinary, "gec", "--list", "github", os.fsdecode(name))[1].startswith(
         b"::warning file=" + name + b",line=1,"
     )

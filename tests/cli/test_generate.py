@@ -80,6 +80,16 @@ def test_compare_prints_both_and_whether_they_are_equal(capsys: pytest.CaptureFi
     assert comparison["plain"]["text"] == comparison["copied"]["text"] == expected()
 
 
+@pytest.mark.usefixtures("named_model")
+def test_compare_writes_its_page_and_shows_nothing_else(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    code, _, _ = run(capsys, "generate", "the cat", "--compare", "--html", str(page), *LENGTH)
+    assert code == 0 and "Side by side" in page.read_text(encoding="utf-8")
+    for option in ("--spans", "--watch", "--stream"):
+        code, _, err = run(capsys, "generate", "the cat", "--compare", option, *LENGTH)
+        assert code == 2 and f"leave {option} out" in err
+
+
 def test_compare_fails_where_outputs_differ(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,8 +25,8 @@ def test_the_same_text_is_shown_in_every_way(tmp_path: Path, capsys: pytest.Capt
     assert main(COMMAND) == 0
     plain = capsys.readouterr().out
     assert main([*COMMAND, "--spans"]) == 0
-    told = capsys.readouterr()
-    assert told.out == plain and "edit_source" in told.err and "\x1b" not in told.out + told.err
+    shown = capsys.readouterr()
+    assert shown.out == plain and "edit_source" in shown.err and "\x1b" not in shown.out + shown.err
     assert main([*COMMAND, "--watch"]) == 0
     assert capsys.readouterr().out == plain
     page = tmp_path / "page.html"
