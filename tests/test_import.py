@@ -69,8 +69,8 @@ def test_the_command_line_loads_models_where_they_are_needed(
     )
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    *_, told = done.stderr.splitlines()
-    number, *modules = told.split()
+    *_, report = done.stderr.splitlines()
+    number, *modules = report.split()
     assert int(number) == code, done.stderr
     assert (OF_MODELS | LATE - allowed).intersection(modules) == set()
     assert file.read_text() == UNCHANGED

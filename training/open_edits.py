@@ -340,10 +340,10 @@ def swap_number_of_noun(words: Words, i: int, lexicon: Lexicon, rng: random.Rand
     if not _plain(words, i) or len(word) < 4 or lexicon.is_verb(word):
         return None
     if word.endswith("s") and not word.endswith("ss") and lexicon.words[word[:-1]] >= FREQUENT_COUNT:
-        told = {"many", "these", "those", "several", "few", "two", "three", "four", "five", "various", "all", "other",
+        plural = {"many", "these", "those", "several", "few", "two", "three", "four", "five", "various", "all", "other",
                 "some", "most", "different", "number", "both"}  # fmt: skip
         behind = low(words, i + 1) in ("are", "were", "have", "do")
-        return [like(word[:-1], words[i])] if behind or told & set(near) else None
+        return [like(word[:-1], words[i])] if behind or plural & set(near) else None
     single = {"a", "an", "this", "each", "every", "another", "one"} & set(near[-2:])
     if single and lexicon.words[word + "s"] >= 5 and low(words, i + 1) not in ("of",) and _ends_phrase(words, i + 1):
         return [like(word + "s", words[i])]

@@ -50,7 +50,7 @@ SECONDS_FREE = 0.5
 SECONDS_MOST = 120.0
 MEASURED_BYTES = 20_000  # minimum size for which a rate is meaningful
 REPEATS = 2  # additional runs of a file that took too long; the fastest run counts
-TOLD_EVERY = 100  # number of files between reports
+REPORT_EVERY = 100  # number of files between reports
 
 
 class TooSlowError(Exception):
@@ -69,15 +69,15 @@ class Run:
 
 
 def fuzz(
-    count: int, seed: int, *, formats: Sequence[str] = FORMATS, told: Callable[[Found], object] | None = None
+    count: int, seed: int, *, formats: Sequence[str] = FORMATS, progress: Callable[[Found], object] | None = None
 ) -> Found:
-    """Test `count` files, alternating between formats. `told` is called now and then with the results so far."""
+    """Test `count` files, alternating between formats. `progress` is called now and then with the results so far."""
     found = Found()
     with tempfile.TemporaryDirectory(prefix="copyspec-fuzz-") as folder:
         for number in range(count):
             one(formats[number % len(formats)], f"{seed}-{number}", Path(folder), found)
-            if told is not None and (number + 1) % TOLD_EVERY == 0:
-                told(found)
+            if progress is not None and (number + 1) % REPORT_EVERY == 0:
+                progress(found)
     return found
 
 
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--json", type=Path)
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
     def result(found: Found) -> dict[str, object]:
         return {
@@ -225,10 +225,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
 
     def keep(found: Found) -> None:
-        if told.json:
-            write_json(told.json, result(found))
+        if options.json:
+            write_json(options.json, result(found))
 
-    found = fuzz(told.count, told.seed, formats=told.formats.split(","), told=keep)
+    found = fuzz(options.count, options.seed, formats=options.formats.split(","), progress=keep)
     print(json.dumps(result(found), indent=2))
     keep(found)
     return 1 if found.wrong else 0

@@ -182,10 +182,10 @@ _BROUGHT = [
 ]
 
 
-def _scattered(told: str, rng: random.Random) -> str:
+def _scattered(text: str, rng: random.Random) -> str:
     """Randomly replace, extend or remove words."""
     words = []
-    for word in told.split(" "):
+    for word in text.split(" "):
         roll = rng.random()
         if roll < 0.1:
             word = rng.choice(_BROUGHT)
@@ -205,8 +205,8 @@ def corrector(rng: random.Random) -> Correct:
     seed = rng.randrange(1 << 30)
     kind = rng.choice(list(_HOSTILE))
 
-    def correct(told: str) -> str:
-        return _HOSTILE[kind](told, random.Random(f"{seed}{told}"))
+    def correct(text: str) -> str:
+        return _HOSTILE[kind](text, random.Random(f"{seed}{text}"))
 
     return correct
 
@@ -214,18 +214,18 @@ def corrector(rng: random.Random) -> Correct:
 _HOSTILE: dict[str, Callable[[str, random.Random], str]] = {
     "scattered": _scattered,
     "scattered again": _scattered,
-    "identity": lambda told, rng: told,
-    "nothing": lambda told, rng: rng.choice(["", " ", "\n"]),
-    "huge": lambda told, rng: (told + " ") * 30,
-    "in front": lambda told, rng: rng.choice(_BROUGHT) + rng.choice(["", " "]) + told,
-    "first word": lambda told, rng: rng.choice(_BROUGHT) + told[len(told.split(" ")[0]) :],
-    "no first word": lambda told, rng: told[len(told.split(" ")[0]) :],
-    "behind": lambda told, rng: told + rng.choice(["", " "]) + rng.choice(_BROUGHT),
-    "capitals": lambda told, rng: told.upper(),
-    "title": lambda told, rng: told.title(),
-    "reversed": lambda told, rng: " ".join(reversed(told.split(" "))),
-    "unreadable": lambda told, rng: told.encode().decode("ascii", "replace") if told.isprintable() else told + "\ufffd",
-    "apart": lambda told, rng: told.replace("<|end", "<|end ").replace("[", "[ ").replace("{{", "{ {"),
-    "talk": lambda told, rng: f'Sure! Here is the corrected text:\n\n"{_scattered(told, rng)}"\n\nNote: =1+1 \ufffd',
-    "other letters": lambda told, rng: told.replace("a", "\u0430").replace("e", "字"),
+    "identity": lambda text, rng: text,
+    "nothing": lambda text, rng: rng.choice(["", " ", "\n"]),
+    "huge": lambda text, rng: (text + " ") * 30,
+    "in front": lambda text, rng: rng.choice(_BROUGHT) + rng.choice(["", " "]) + text,
+    "first word": lambda text, rng: rng.choice(_BROUGHT) + text[len(text.split(" ")[0]) :],
+    "no first word": lambda text, rng: text[len(text.split(" ")[0]) :],
+    "behind": lambda text, rng: text + rng.choice(["", " "]) + rng.choice(_BROUGHT),
+    "capitals": lambda text, rng: text.upper(),
+    "title": lambda text, rng: text.title(),
+    "reversed": lambda text, rng: " ".join(reversed(text.split(" "))),
+    "unreadable": lambda text, rng: text.encode().decode("ascii", "replace") if text.isprintable() else text + "\ufffd",
+    "apart": lambda text, rng: text.replace("<|end", "<|end ").replace("[", "[ ").replace("{{", "{ {"),
+    "talk": lambda text, rng: f'Sure! Here is the corrected text:\n\n"{_scattered(text, rng)}"\n\nNote: =1+1 \ufffd',
+    "other letters": lambda text, rng: text.replace("a", "\u0430").replace("e", "字"),
 }

@@ -99,8 +99,8 @@ def _cells(name: str, found: Found, label: str, data: bytes, written: bytes, see
         return
     again = list(seen.form.read(io.BytesIO(written)))
     # A last row of one cell is no longer a row once the cell is empty.
-    told = [apply(part.text, edits) for part, edits in seen.parts]
-    if [part.text for part in again] != (told if len(again) == len(told) or told[-1] else told[:-1]):
+    edited = [apply(part.text, edits) for part, edits in seen.parts]
+    if [part.text for part in again] != (edited if len(again) == len(edited) or edited[-1] else edited[:-1]):
         found.say("structure", label, "other cells when read again")
     if b'"' not in data and b"\r" not in data and b"\0" not in data:
         rows = [

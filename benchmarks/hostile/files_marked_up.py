@@ -66,8 +66,8 @@ def _notebook(rng: random.Random) -> bytes:
         source = lines if rng.random() < 0.7 else "".join(lines)
         cells.append({"cell_type": kind, "metadata": {"source": "he go"}, "source": source})
     notebook = {"cells": cells, "nbformat": 4, "metadata": {}}
-    told = json.dumps(notebook, ensure_ascii=rng.random() < 0.5, indent=rng.choice([None, 1, 2]))
-    return told.encode("utf-8", "surrogatepass")
+    dumped = json.dumps(notebook, ensure_ascii=rng.random() < 0.5, indent=rng.choice([None, 1, 2]))
+    return dumped.encode("utf-8", "surrogatepass")
 
 
 def _odt(rng: random.Random) -> bytes:

@@ -160,15 +160,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--json", help="write the report to this file")
-    told = parser.parse_args(words)
+    options = parser.parse_args(words)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of the parent would not exist in its forked children
     report: dict[str, object] = {"command": shlex.join(["python", "-m", "benchmarks.hostile.indexes", *words])}
     report["machine"] = machine()
-    for name, count, flipped in (("forged", told.forged, False), ("flipped", told.flipped, True)):
-        report[name] = figures = run(count, flipped, told.seed, told.kinds)
+    for name, count, flipped in (("forged", options.forged, False), ("flipped", options.flipped, True)):
+        report[name] = figures = run(count, flipped, options.seed, options.kinds)
         print(f"{name}: {json.dumps({key: value for key, value in figures.items() if key != 'failures'})}", flush=True)
-    if told.json:
-        write_json(told.json, report)
+    if options.json:
+        write_json(options.json, report)
     return int(any(report[name][failure] for name in ("forged", "flipped") for failure in FAILURES))  # type: ignore[index]
 
 

@@ -235,18 +235,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="write the report to this file")
-    told = parser.parse_args(words)
+    options = parser.parse_args(words)
     report: dict[str, object] = {"command": shlex.join(["python", "-m", "benchmarks.hostile.writers", *words])}
     report["machine"] = machine()
-    report["kills"] = ended = kills(told.kills, told.seed)
+    report["kills"] = ended = kills(options.kills, options.seed)
     print(f"kills: {json.dumps(ended)}", flush=True)
-    together = [at_once(told.seconds, "bm25"), at_once(told.seconds / 2, "exact")]
-    together.append(at_once(told.seconds / 2, "bm25", removing=True))
+    together = [at_once(options.seconds, "bm25"), at_once(options.seconds / 2, "exact")]
+    together.append(at_once(options.seconds / 2, "bm25", removing=True))
     report["at once"] = together
     for figures in together:
         print(f"at once: {json.dumps(figures)}", flush=True)
-    if told.json:
-        write_json(told.json, report)
+    if options.json:
+        write_json(options.json, report)
     return int(bool(ended["broken"]) or any(figures["lost"] or figures["failed"] for figures in together))
 
 

@@ -39,14 +39,14 @@ def methods(model: Any, tokenizer: Any, max_new_tokens: int, batch_size: int) ->
         found: torch.Tensor = model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens, **options)
         return found
 
-    def told(inputs: dict[str, torch.Tensor], texts: list[str]) -> torch.Tensor:
+    def with_source(inputs: dict[str, torch.Tensor], texts: list[str]) -> torch.Tensor:
         return run(inputs, texts, custom_generate=copyspec.hf, tokenizer=tokenizer, edit_source=texts)
 
     found: dict[str, Method] = {"generate": run}
     if batch_size == 1:  # prompt lookup does not support batches
         found["prompt lookup"] = partial(run, prompt_lookup_num_tokens=10)
     found["copyspec, prompt only"] = partial(run, custom_generate=copyspec.hf, tokenizer=tokenizer)
-    return found | {"copyspec, edit source": told}
+    return found | {"copyspec, edit source": with_source}
 
 
 def measure(model: Any, tokenizer: Any, texts: Sequence[str], options: argparse.Namespace, size: int) -> dict[str, Any]:

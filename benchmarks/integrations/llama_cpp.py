@@ -134,12 +134,11 @@ def measure(file: Path, texts: list[str], chat: bool, arguments: argparse.Namesp
             "cpu_speedup": ratio(base[1], cpu),
             "equal": sum(a == b for a, b in zip(plain, outputs[name], strict=True)),
         }
-        told = found[name]
-        counts = (
-            f"{name:<24}{model.evaluations:>6} evaluations {tokens:>6} tokens {wall:>8.2f} s {told['speedup']:>5.2f}x"
-        )
-        cost = f"(CPU {cpu:.2f} s, {told['cpu_speedup']:.2f}x, at most {told['bound']:.2f}x)"
-        print(f"{counts} {cost} {told['equal']} of {len(texts)} equal", flush=True)
+        figures = found[name]
+        counts = f"{name:<24}{model.evaluations:>6} evaluations {tokens:>6} tokens"
+        counts += f" {wall:>8.2f} s {figures['speedup']:>5.2f}x"
+        cost = f"(CPU {cpu:.2f} s, {figures['cpu_speedup']:.2f}x, at most {figures['bound']:.2f}x)"
+        print(f"{counts} {cost} {figures['equal']} of {len(texts)} equal", flush=True)
     return found
 
 

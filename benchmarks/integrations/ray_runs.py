@@ -87,11 +87,11 @@ def compare(scratch: Path, arguments: argparse.Namespace) -> int:
 
 def check(output: Path, expected: dict[object, str], killed: list[str]) -> dict[str, Any]:
     """Compare the rows of a run with the expected ones, and sum up its actors' costs."""
-    told = [json.loads(file.read_text()) for file in (output / DONE).glob("*.json")]
+    reports = [json.loads(file.read_text()) for file in (output / DONE).glob("*.json")]
     lines = [json.loads(line) for file in output.glob("*.jsonl") for line in file.read_text().splitlines()]
     ids = Counter(row["id"] for row in lines)
     busy: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for each in told:
+    for each in reports:
         busy[each["worker"]][0] += each["seconds"]
         busy[each["worker"]][1] += each["cpu_seconds"]
     return {
@@ -99,7 +99,7 @@ def check(output: Path, expected: dict[object, str], killed: list[str]) -> dict[
         "lost": len(expected) - len(ids),
         "doubled": sum(count > 1 for count in ids.values()),
         "equal": sum(expected[row["id"]] == row["corrected"] for row in lines),
-        "CPU seconds": sum(each["cpu_seconds"] for each in told),
+        "CPU seconds": sum(each["cpu_seconds"] for each in reports),
         "busy and CPU seconds of each actor": sorted(busy.values()),
     }
 

@@ -188,8 +188,7 @@ class Soak:
         text = self._texts[number]
         expected = {"type": "content", "content": text}
         ways: list[dict[str, Any]] = [{}, {"edit_source": text}, {"references": [text]}, {"prediction": expected}]
-        told = self._rng.choice(ways)
-        fields = self._fields(text) | told
+        fields = self._fields(text) | self._rng.choice(ways)
         if kind == "whole":
             status, body = await self._ask(json.dumps(fields).encode())
             self._check(kind, status, number, lambda: json.loads(body)["choices"][0]["text"])
@@ -296,8 +295,8 @@ def _streamed(body: bytes) -> str:
     events = [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
     if not events or events[-1] != "[DONE]":
         raise ValueError(f"a stream without its end: {body[-200:]!r}")
-    told = [json.loads(event) for event in events[:-1]]
-    return "".join(choice["text"] for each in told for choice in each["choices"])
+    chunks = [json.loads(event) for event in events[:-1]]
+    return "".join(choice["text"] for each in chunks for choice in each["choices"])
 
 
 def main() -> int:

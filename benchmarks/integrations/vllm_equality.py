@@ -72,12 +72,12 @@ class Bench:
                 self.counters[kind] = engines.Counter(made)
         return self._made[kind, drafts]
 
-    def run(self, llm: Any, name: str, given: dict[str, Any], *, told: bool) -> list[Any]:
+    def run(self, llm: Any, name: str, given: dict[str, Any], *, with_source: bool) -> list[Any]:
         """Run one case; return token ids and, if requested, log-probabilities."""
         size = {"batch of 1": 1, "batch of 8": 8}.get(name, 32)
         prefix = PREFIX if name == "prefix caching" else ""
         prompts = [prefix + engines.TEMPLATE.format(text=text) for text in self.texts]
-        parameters = [self._parameters(number, given, told=told) for number in range(len(prompts))]
+        parameters = [self._parameters(number, given, with_source=with_source) for number in range(len(prompts))]
         if name == "edge of the context":
             pairs = [(p, q) for p, q in zip(prompts, parameters, strict=True) if len(p) < 200]
             prompts, parameters = [p for p, _ in pairs], [q for _, q in pairs]
@@ -88,7 +88,7 @@ class Bench:
             found += [each.outputs[0] for each in outputs]
         return found
 
-    def _parameters(self, number: int, given: dict[str, Any], *, told: bool) -> Any:
+    def _parameters(self, number: int, given: dict[str, Any], *, with_source: bool) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
@@ -100,16 +100,16 @@ class Bench:
         if "regex" in options:
             options["structured_outputs"] = StructuredOutputsParams(regex=options.pop("regex"))
         parameters = SamplingParams(**options)
-        return plug_in.copying(parameters, edit_source=self.texts[number]) if told else parameters
+        return plug_in.copying(parameters, edit_source=self.texts[number]) if with_source else parameters
 
 
 def check_case(bench: Bench, name: str) -> dict[str, Any]:
     """Run one case on both engines and compare the outputs."""
     kind, given = CASES[name]
-    plain = bench.run(bench.engine(kind, drafts=False), name, given, told=False)
+    plain = bench.run(bench.engine(kind, drafts=False), name, given, with_source=False)
     drafting = bench.engine(kind, drafts=True)
     bench.counters[kind].read()
-    copied = bench.run(drafting, name, given, told=True)
+    copied = bench.run(drafting, name, given, with_source=True)
     steps = bench.counters[kind].read()
     if kind == "preempted":
         steps["preemptions"] = engines.preemptions(drafting)
@@ -118,7 +118,7 @@ def check_case(bench: Bench, name: str) -> dict[str, Any]:
     tokens = sum(len(plain[i].token_ids) for i in range(len(plain)))
     found: dict[str, Any] = {"requests": len(same), "equal": sum(same), "tokens": tokens, **steps}
     if given.get("sampled"):
-        again = bench.run(drafting, name, given, told=True)
+        again = bench.run(drafting, name, given, with_source=True)
         rows = range(1, len(plain), 2)
         found["sampled"] = len(rows)
         found["repeated"] = sum(list(again[i].token_ids) == list(copied[i].token_ids) for i in rows)
@@ -177,7 +177,7 @@ def check_aborts(bench: Bench, requests: int) -> dict[str, Any]:
     core, running, memory, own, aborted, most = llm.llm_engine, set[str](), list[int](), list[int](), 0, 0
     for number in range(requests):
         text = bench.texts[number % len(bench.texts)]
-        parameters = bench._parameters(number % len(bench.texts), {"max_tokens": 64}, told=bool(number % 2))
+        parameters = bench._parameters(number % len(bench.texts), {"max_tokens": 64}, with_source=bool(number % 2))
         assert isinstance(parameters, SamplingParams)
         core.add_request(str(number), engines.TEMPLATE.format(text=text), parameters)
         running.add(str(number))

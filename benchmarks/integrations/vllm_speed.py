@@ -30,7 +30,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "suffix": {"method": "suffix", "num_speculative_tokens": 32},
     "copyspec 16": {"copyspec": 16},
     "copyspec 16, fixed": {"copyspec": 16, "adaptive": False},
-    "copyspec 16, prompt only": {"copyspec": 16, "told": False},
+    "copyspec 16, prompt only": {"copyspec": 16, "with_source": False},
     "copyspec 32": {"copyspec": 32},
 }
 
@@ -47,7 +47,10 @@ class Method:
         from copyspec.integrations import vllm as plug_in
 
         settings = dict(METHODS[name])
-        adaptive, self._told = settings.pop("adaptive", True), settings.pop("told", "copyspec" in settings)
+        adaptive, self._with_source = (
+            settings.pop("adaptive", True),
+            settings.pop("with_source", "copyspec" in settings),
+        )
         if "copyspec" in settings:
             settings = plug_in.config(settings["copyspec"])
         self.llm = engines.engine(folder, settings or None, adaptive=adaptive)
@@ -63,7 +66,7 @@ class Method:
         for start in range(0, len(texts), size):
             part = texts[start : start + size]
             parameters = [SamplingParams(temperature=0, **options) for _ in part]
-            if self._told:
+            if self._with_source:
                 pairs = zip(parameters, part, strict=True)
                 parameters = [plug_in.copying(each, edit_source=text) for each, text in pairs]
             prompts = [engines.TEMPLATE.format(text=text) for text in part]

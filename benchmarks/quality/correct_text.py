@@ -186,7 +186,7 @@ def measure(pipeline: GECPipeline, *, limit: int | None, with_files: bool) -> di
     ]
     path = DATA / "correct_text_judged.json"
     judged: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    told = {
+    figures = {
         name: {
             "sentences": count,
             "edits": [{**asdict(each), "judged": judged.get(each.key, "?")} for each in made],
@@ -194,7 +194,7 @@ def measure(pipeline: GECPipeline, *, limit: int | None, with_files: bool) -> di
         }
         for name, (count, made, kept) in sets.items()
     }
-    return {"sets": told, "wrong": rows, "verdicts": dict(Counter(row["verdict"] for row in rows))}
+    return {"sets": figures, "wrong": rows, "verdicts": dict(Counter(row["verdict"] for row in rows))}
 
 
 def show(result: dict[str, object]) -> str:

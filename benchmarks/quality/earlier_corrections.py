@@ -75,18 +75,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--nodes", type=node_counts, default=[32], help="maximum draft nodes per call (default: 32)")
     parser.add_argument("--rows", type=row_count, help="maximum rows per file")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        tokenizer = load_tokenizer(told.tokenizer)
-        listed = files(read_transcripts([told.transcript]))
+        tokenizer = load_tokenizer(options.tokenizer)
+        listed = files(read_transcripts([options.transcript]))
     except ValueError as error:
         print(f"benchmarks.quality.earlier_corrections: {error}", file=sys.stderr)
         return 2
     print(f"{'model':<30}{'nodes':>6}{'passes a text':>22}{'us a draft':>14}{'halves':>18}")
     for (_, model), rows in listed.items():
-        for nodes in told.nodes:
-            alone = measure(rows[: told.rows], tokenizer, 0, nodes)
-            beside = measure(rows[: told.rows], tokenizer, told.places, nodes)
+        for nodes in options.nodes:
+            alone = measure(rows[: options.rows], tokenizer, 0, nodes)
+            beside = measure(rows[: options.rows], tokenizer, options.places, nodes)
             counts = [ratio(sum(half.calls for half in one), sum(half.rows for half in one)) for one in (alone, beside)]
             drafts = [quantile([us for half in one for us in half.microseconds], 0.5) for one in (alone, beside)]
             change = [100 * (ratio(b.calls, a.calls) - 1) for a, b in zip(alone, beside, strict=True)]

@@ -134,17 +134,17 @@ def main() -> None:
         "--sets", type=lambda value: value.split(","), default=[*SETS, CORRECT], help="sets to measure (default: all)"
     )
     parser.add_argument("--json", type=Path, help="write the result to this file")
-    told = parser.parse_args()
-    corrector = GECPipeline(told.model).corrector
+    options = parser.parse_args()
+    corrector = GECPipeline(options.model).corrector
     result = {
-        name: measure_correct(corrector, told.data, told.rows)
+        name: measure_correct(corrector, options.data, options.rows)
         if name == CORRECT
-        else measure(corrector, told.data, name, told.rows)
-        for name in told.sets
+        else measure(corrector, options.data, name, options.rows)
+        for name in options.sets
     }
     print(json.dumps(result, indent=1))
-    if told.json:
-        told.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Replays recorded edits in many prompt forms: tokens per pass if the drafter is told which text is edited, and if not.
+"""Replays recorded edits in many prompt forms: tokens per pass with and without the edited text as `edit_source`.
 
 python -m benchmarks.replay.forms TRANSCRIPTS... --tokenizer FILE [--forms further]
                                   [--rows 200] [--nodes 32] [--json FILE]
@@ -42,22 +42,22 @@ def form_rows(form: Form, rows: Sequence[Transcript]) -> Iterator[Transcript]:
         chosen = edits[start : start + form.texts]
         prompt, output = form.make(chosen)
         _, unedited = form.make([(source, source) for source, _ in chosen])
-        told = unedited.strip() if unedited.strip() in prompt else "\n".join(source for source, _ in chosen)
-        yield replace(rows[start], task=TASK, set=form.name, prompt=prompt, references=(told,), output=output.strip())
+        text = unedited.strip() if unedited.strip() in prompt else "\n".join(source for source, _ in chosen)
+        yield replace(rows[start], task=TASK, set=form.name, prompt=prompt, references=(text,), output=output.strip())
 
 
 def measure(form: Form, rows: Sequence[Transcript], tokenizer: Tokenizer, nodes: int) -> dict[str, float | str]:
     """Measure tokens per pass for one form."""
     eos, budget = end_token(tokenizer), Budget(nodes)
-    tallies = {name: Tally() for name in ("told", "untold", "prompt_lookup")}
+    tallies = {name: Tally() for name in ("given", "prompt_only", "prompt_lookup")}
     for row in form_rows(form, rows):
-        told, untold = (tokenise(each, tokenizer, eos) for each in (row, replace(row, references=())))
-        replay(copyspec_drafter(TASK, told), told.output, budget, tallies["told"])
-        replay(copyspec_drafter(TASK, untold), untold.output, budget, tallies["untold"])
-        lookup = PromptLookup(untold.prompt, [], untold.output[-1])
-        replay(lookup, untold.output, budget, tallies["prompt_lookup"])
+        given, prompt_only = (tokenise(each, tokenizer, eos) for each in (row, replace(row, references=())))
+        replay(copyspec_drafter(TASK, given), given.output, budget, tallies["given"])
+        replay(copyspec_drafter(TASK, prompt_only), prompt_only.output, budget, tallies["prompt_only"])
+        lookup = PromptLookup(prompt_only.prompt, [], prompt_only.output[-1])
+        replay(lookup, prompt_only.output, budget, tallies["prompt_lookup"])
     figures = {name: round(ratio(tally.output_tokens, tally.calls), 4) for name, tally in tallies.items()}
-    return {"form": form.name, **figures, "share": round(ratio(figures["untold"], figures["told"]), 4)}
+    return {"form": form.name, **figures, "share": round(ratio(figures["prompt_only"], figures["given"]), 4)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,15 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     tokenizer = load_tokenizer(options.tokenizer)
     figures = []
-    print(f"{'form':<26}{'told':>8}{'untold':>8}{'share':>8}{'prompt lookup':>15}")
+    print(f"{'form':<26}{'given':>8}{'prompt only':>13}{'share':>8}{'prompt lookup':>15}")
     for form in FORMS[options.forms]:
         line = measure(form, rows, tokenizer, options.nodes)
         figures.append(line)
         print(
-            f"{line['form']:<26}{line['told']:>8.2f}{line['untold']:>8.2f}{line['share']:>8.3f}{line['prompt_lookup']:>15.2f}"
+            f"{line['form']:<26}{line['given']:>8.2f}{line['prompt_only']:>13.2f}{line['share']:>8.3f}{line['prompt_lookup']:>15.2f}"
         )
     worst = min(figures, key=lambda line: float(line["share"]))
-    print(f"worst: {worst['form']}, {worst['share']:.3f} of told")
+    print(f"worst: {worst['form']}, {worst['share']:.3f} of given")
     if options.json:
         write_json(options.json, figures)
     return 0

@@ -1,7 +1,7 @@
 """Replays drafters along recorded outputs of real models, without running a model.
 
 python -m benchmarks.replay TRANSCRIPTS... --tokenizer FILE [--methods copyspec,hf-prompt-lookup] [--nodes 32]
-                            [--mean-nodes 8] [--rows N] [--untold] [--json FILE] [--html FILE] [--png FILE]
+                            [--mean-nodes 8] [--rows N] [--prompt-only] [--json FILE] [--html FILE] [--png FILE]
 """
 
 from __future__ import annotations
@@ -130,13 +130,13 @@ def replay(
         tree = drafter.propose(budget)
         proposed = clock()
         joined = output[at : at + accepted_path(tree, output, at) + 1]
-        told = clock()
+        accepting = clock()
         drafter.accept(joined)
         ended = clock()
         at += len(joined)
         tally.calls += 1
         tally.nodes += len(tree)
-        tally.microseconds.append((proposed - started + ended - told) * 1e6)
+        tally.microseconds.append((proposed - started + ended - accepting) * 1e6)
 
 
 def replay_all(method: Method, task: str, rows: Sequence[TokenRow], budget: Budget) -> Tally:
@@ -251,7 +251,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--nodes", type=node_counts, default=[32], help="maximum draft nodes per call (default: 32)")
     parser.add_argument("--mean-nodes", type=positive, default=None, help="maximum average of draft nodes per call")
     parser.add_argument(
-        "--untold", action="store_true", help="give drafters only the prompt, without the rows' references"
+        "--prompt-only", action="store_true", help="give drafters only the prompt, without the rows' references"
     )
     parser.add_argument(
         "--chain",
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     methods = list(dict.fromkeys(options.methods.split(",")))
     try:
         rows = choose_rows(read_transcripts(options.transcripts), options.rows, options.seed)
-        if options.untold:
+        if options.prompt_only:
             rows = [replace(row, references=()) for row in rows]
         tokenizer = load_tokenizer(options.tokenizer)
     except ValueError as error:

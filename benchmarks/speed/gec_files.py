@@ -5,7 +5,7 @@
 
 There are three kinds of input: sentences of JFLEG, one per line; an essay; pages of the project's docs. Each goes
 through the whole command with default settings (reading, segmentation, correction, guards, writing): `copied`, and
-`plain` as with `--plain`. In `foretold` the text to copy is the output itself, so nearly every draft is right: what is
+`plain` as with `--plain`. In `oracle` the text to copy is the output itself, so nearly every draft is right: what is
 left is the time of the model and of the pipeline, which no drafter saves. `hf` is greedy `model.generate` on the same
 texts in padded batches of the same size, in the pipeline's order. `single` and `lookup` decode one text at a time, with
 `generate` and with its prompt lookup. Methods take turns; figures are medians of wall time and of the process's CPU
@@ -58,7 +58,7 @@ class Heard(ModelCorrector):
             yield index, outcome
 
 
-class Foretold(Heard):
+class Oracle(Heard):
     """A corrector that copies from the outputs of an earlier run, `known`, instead of from the texts."""
 
     known: dict[str, list[int]]
@@ -140,7 +140,7 @@ def measure(methods: dict[str, Method], repeats: int) -> dict[str, Any]:
 
 
 def line(kind: str, found: dict[str, Any]) -> str:
-    """Format the times of the other methods divided by that of `copied`, with CPU time in brackets; `foretold` as a
+    """Format the times of the other methods divided by that of `copied`, with CPU time in brackets; `oracle` as a
     share of it."""
     own = found["copied"]
     cells = [f"{kind:<10}{found['texts']:>6} texts{found['tokens']:>7} tokens{own['seconds']:>8.1f} s"]
@@ -149,8 +149,8 @@ def line(kind: str, found: dict[str, Any]) -> str:
             wall = ratio(found[name]["seconds"], own["seconds"])
             cpu = ratio(found[name]["cpu_seconds"], own["cpu_seconds"])
             cells.append(f"over {name} {wall:.2f}x ({cpu:.2f}x)")
-    if "foretold" in found:
-        cells.append(f"foretold in {ratio(found['foretold']['seconds'], own['seconds']):.2f} of that")
+    if "oracle" in found:
+        cells.append(f"oracle in {ratio(found['oracle']['seconds'], own['seconds']):.2f} of that")
     return "  ".join([*cells, f"differing {own['differing']}"])
 
 
@@ -189,10 +189,10 @@ def main() -> int:
             inputs["paths"] = given.paths
         asked = ModelOptions(batch_size=given.batch_size)
         for kind, paths in inputs.items():
-            corrector, foretold = Heard(engine, asked), Foretold(engine, asked)
-            methods = {"copied": pipeline(paths, corrector), "foretold": pipeline(paths, foretold)}
-            foretold.known = methods["copied"]()  # the first run also warms up
-            texts = list(foretold.known)
+            corrector, oracle = Heard(engine, asked), Oracle(engine, asked)
+            methods = {"copied": pipeline(paths, corrector), "oracle": pipeline(paths, oracle)}
+            oracle.known = methods["copied"]()  # the first run also warms up
+            texts = list(oracle.known)
             methods["plain"] = pipeline(paths, Heard(engine, replace(asked, drafts=False)))
             methods["hf"] = batched(engine, corrector, texts, given.batch_size)
             for name in ("single", "lookup"):

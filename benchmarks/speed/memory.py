@@ -78,25 +78,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--by-sentence", action="store_true", help="give the corrector sentences instead of paragraphs")
     parser.add_argument("--folder", help="folder for the files; needs three times their size")
     parser.add_argument("--json", help="write the report to this file")
-    told = parser.parse_args(words)
+    options = parser.parse_args(words)
     engine = copyspec.load()
     engine.generate("Correct the grammar: we was late.", max_new_tokens=16)
     loaded = resident()  # current memory: the peak of loading would hide what a file takes
     print(f"with the model loaded             {loaded:8.0f} MB")
     files = []
-    with tempfile.TemporaryDirectory(dir=told.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         file, output, right = (Path(folder, name) for name in ("a.txt", "b.txt", "c.txt"))
-        for megabytes in (min(SMALL_MEGABYTES, told.megabytes), told.megabytes):
+        for megabytes in (min(SMALL_MEGABYTES, options.megabytes), options.megabytes):
             make(file, right, megabytes)
-            seconds = correct(file, output, right, told.by_sentence)
+            seconds = correct(file, output, right, options.by_sentence)
             above = peak() - loaded
             files.append({"megabytes": megabytes, "seconds": round(seconds, 1), "megabytes_above_model": round(above)})
             speed = f"{seconds:.0f} s, {ratio(megabytes, seconds):.0f} MB/s"
             print(f"after a file of {megabytes:8} MB       {peak():8.0f} MB, {speed}", flush=True)
     print(f"above the model                   {peak() - loaded:8.0f} MB")
-    if told.json:
+    if options.json:
         command = shlex.join(["python", "-m", "benchmarks.speed.memory", *words])
-        write_json(told.json, {"command": command, "machine": machine(), "files": files})
+        write_json(options.json, {"command": command, "machine": machine(), "files": files})
     return 0
 
 

@@ -114,12 +114,12 @@ def longest(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     names = {(each["pid"], each["tid"]): each["args"]["name"] for each in events if each["name"] == "thread_name"}
     main = {thread for thread, name in names.items() if name == "CrRendererMain"}
     found = [each for each in events if "RunTask" in each["name"] and (each["pid"], each["tid"]) in main]
-    told: dict[str, float] = {"tasks": len(found)}
+    figures: dict[str, float] = {"tasks": len(found)}
     for name, key in (("clock", "dur"), ("cpu", "tdur")):
         times = [each.get(key, 0) / 1000 for each in found]
-        told[f"longest_{name}_ms"] = round(max(times, default=-1.0), 1)
-        told[f"long_{name}"] = sum(each > LONG_TASK_MS for each in times)
-    return told
+        figures[f"longest_{name}_ms"] = round(max(times, default=-1.0), 1)
+        figures[f"long_{name}"] = sum(each > LONG_TASK_MS for each in times)
+    return figures
 
 
 def axe(browser: Chromium, path: Path, script: Path) -> dict[str, list[str]]:

@@ -41,7 +41,7 @@ def _body(race: Race, title: str, moving: bool) -> Iterator[str]:
     for number, lane in enumerate(race.lanes):
         yield (
             f'<li id="lane{number}"><span class="name">{safe(lane.name)}</span><span class="bar" aria-hidden="true">'
-            f'<i></i></span><span class="told">{safe(race.summary(lane))}</span></li>\n'
+            f'<i></i></span><span class="summary">{safe(race.summary(lane))}</span></li>\n'
         )
     yield '</ul>\n<div class="sides">\n'
     for lane in race.lanes:

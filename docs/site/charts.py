@@ -14,13 +14,13 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
-WIDTH, LABEL, BAR, GAP, TOLD = (
+WIDTH, LABEL, BAR, GAP, ROOM = (
     760,
     190,
     14,
     10,
     70,
-)  # user units of the drawing; TOLD: space for text after the longest bar
+)  # user units of the drawing; ROOM: space for text after the longest bar
 
 COLOURS = 6  # number of colours in site.css
 
@@ -31,7 +31,7 @@ class Bar:
 
     series: str
     value: float
-    told: str
+    tooltip: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Chart:
 def svg(chart: Chart) -> str:
     """Render the chart as an SVG element for a page. The colours are those of site.css."""
     longest = max((bar.value for _, bars in chart.groups for bar in bars), default=1.0) or 1.0
-    scale = (WIDTH - LABEL - TOLD) / longest
+    scale = (WIDTH - LABEL - ROOM) / longest
     pieces, y = [], 4
     for label, bars in chart.groups:
         middle = y + len(bars) * (BAR + 2) / 2 + 4
@@ -61,11 +61,11 @@ def svg(chart: Chart) -> str:
         for bar in bars:
             number = chart.series.index(bar.series) % COLOURS
             width = max(1.0, bar.value * scale)
-            told = escape(f"{label}, {bar.series}: {bar.told}")
+            tooltip = escape(f"{label}, {bar.series}: {bar.tooltip}")
             pieces.append(
-                f'<g class="bar" tabindex="0" role="img" aria-label="{told}"><title>{told}</title>'
+                f'<g class="bar" tabindex="0" role="img" aria-label="{tooltip}"><title>{tooltip}</title>'
                 f'<rect class="s{number}" x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2"/>'
-                f'<text class="told" x="{LABEL + width + 6:.1f}" y="{y + 11}">{bar.value:.3g}</text></g>'
+                f'<text class="value" x="{LABEL + width + 6:.1f}" y="{y + 11}">{bar.value:.3g}</text></g>'
             )
             y += BAR + 2
         y += GAP
@@ -163,12 +163,12 @@ def _real(found: dict[str, Any], name: str) -> Chart:
     for task in dict.fromkeys(run["task"] for run in found["runs"]):
         runs = [run for run in found["runs"] if run["task"] == task]
         others = [each for each in runs[0]["methods"] if each != "copyspec"]
-        told = figures(runs, others)
+        ratios = figures(runs, others)
         bars = [
             Bar(
                 f"over {NAMES.get(each, each)}",
-                told[f"over {each}{suffix}"],
-                f"{told[f'over {each}{suffix}']:.2f}x, {told['tokens a pass']:.1f} tokens a pass",
+                ratios[f"over {each}{suffix}"],
+                f"{ratios[f'over {each}{suffix}']:.2f}x, {ratios['tokens a pass']:.1f} tokens a pass",
             )
             for each in others
         ]
@@ -233,10 +233,10 @@ def _vllm(found: dict[str, Any], name: str) -> Chart:
         bars = [
             Bar(
                 method,
-                told["speedup"],
-                f"{told['speedup']:.2f}x, {told['equal']} of {each['texts']} equal",
+                run["speedup"],
+                f"{run['speedup']:.2f}x, {run['equal']} of {each['texts']} equal",
             )
-            for method, told in each["methods"].items()
+            for method, run in each["methods"].items()
         ]
         launch = f", launch {number}" if "launches" in found else ""
         groups.append((f"{each['task']}, {each['batch_size']} at once{launch}", bars))
@@ -267,11 +267,11 @@ def _prices(found: dict[str, Any], name: str) -> Chart:
 
 def _where(found: dict[str, Any]) -> str:
     versions = found.get("versions", {"torch": found.get("torch", "")})
-    told = [
+    parts = [
         _machine(found),
         *(f"{name} {number}" for name, number in versions.items() if number and name != "copyspec"),
     ]
-    return "; ".join(filter(None, told)) + "."
+    return "; ".join(filter(None, parts)) + "."
 
 
 MAKERS: tuple[tuple[str, Callable[[dict[str, Any], str], Chart]], ...] = (

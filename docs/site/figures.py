@@ -89,8 +89,8 @@ def tree() -> str:
         for node, word in enumerate(WORDS):
             x, y = place[node]
             yield _box(x, y, wide, high, _kind(node)) + _text(x + wide / 2, y + 20, word)
-            told = f"{TREE.scores[node]:.2f}{', accepted' if node in ACCEPTED else ''}"
-            yield _text(x + wide / 2, y + 46, told, "faint small")
+            caption = f"{TREE.scores[node]:.2f}{', accepted' if node in ACCEPTED else ''}"
+            yield _text(x + wide / 2, y + 46, caption, "faint small")
 
     return drawing(610, 190, "A draft tree: the chain already, drawn, a is accepted, the other nodes are not", parts())
 

@@ -39,11 +39,11 @@ def problems(folder: Path) -> Iterator[str]:
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))}
     for path, page in pages.items():
         for target in [*page.links, *page.loads]:
-            told = f"{path.relative_to(folder)}: {target}"
+            link = f"{path.relative_to(folder)}: {target}"
             parts = urlsplit(target)
             if parts.scheme in ("http", "https") or target.startswith("//"):
                 if target in page.loads:
-                    yield f"{told} is loaded from elsewhere"
+                    yield f"{link} is loaded from elsewhere"
                 continue
             if parts.scheme or path.name == "404.html":  # its links are relative to the site's root, wherever that is
                 continue
@@ -51,11 +51,11 @@ def problems(folder: Path) -> Iterator[str]:
             if file.is_dir():
                 file /= "index.html"
             if not file.is_file():
-                yield f"{told}: no such file"
+                yield f"{link}: no such file"
             elif parts.fragment and file.suffix == ".html" and folder.resolve() in file.parents:
                 found = pages.get(folder / file.relative_to(folder.resolve()))
                 if found is not None and unquote(parts.fragment) not in found.anchors:
-                    yield f"{told}: no such anchor"
+                    yield f"{link}: no such anchor"
 
 
 def main() -> int:

@@ -103,10 +103,10 @@ def picture() -> str:
         wide, times = room * lane["seconds"] / longest, found["lanes"][0]["seconds"] / lane["seconds"]
         parts.append(_words(LEFT, y, lane["name"], "b"))
         parts.append(_box(150, y - 12, room, "t") + _box(150, y - 12, wide, f"l{number} g", lane["seconds"]))
-        told = f"{lane['seconds']:.2f} s  {lane['tokens']} tokens in {lane['passes']} passes"
+        result = f"{lane['seconds']:.2f} s  {lane['tokens']} tokens in {lane['passes']} passes"
         if number:
-            told += f"  {times:.1f}x, {'equal' if lane['equal'] else 'DIFFERENT'}"
-        parts.append(_words(150 + room + 16, y, told, ""))
+            result += f"  {times:.1f}x, {'equal' if lane['equal'] else 'DIFFERENT'}"
+        parts.append(_words(150 + room + 16, y, result, ""))
     y += LINE + 12
     parts += list(_text(found["text"], found["copied"], y))
     y += LINE * len(list(_lines(found["text"]))) + 8

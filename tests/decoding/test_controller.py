@@ -201,13 +201,13 @@ def test_looks_are_rationed_by_what_they_cost() -> None:
 
 def test_decisions_are_in_the_stats() -> None:
     (row,) = run([case(200)], DEVICES["cpu-float32"], partial(wrong, 1)).stats
-    told = row.to_dict()
-    assert set(told["decisions"]) <= {"drafted", "probed", "nothing", "unprofitable", "paused"}  # type: ignore[call-overload]
-    costs = told["pass_costs"]
+    fields = row.to_dict()
+    assert set(fields["decisions"]) <= {"drafted", "probed", "nothing", "unprofitable", "paused"}  # type: ignore[call-overload]
+    costs = fields["pass_costs"]
     assert isinstance(costs, dict) and costs[0] == 1.0
     assert costs[1] == pytest.approx(1.1, rel=0.1), "as the device has it"
-    assert told["pass_seconds"] == pytest.approx(0.17, rel=0.1)
-    assert told["trust"] < 0.5 and told["saved_passes"] < 0 and told["mean_allowed_nodes"] > 0  # type: ignore[operator]
+    assert fields["pass_seconds"] == pytest.approx(0.17, rel=0.1)
+    assert fields["trust"] < 0.5 and fields["saved_passes"] < 0 and fields["mean_allowed_nodes"] > 0  # type: ignore[operator]
 
 
 def test_stats_of_two_rows_add_up_to_what_was_last_measured() -> None:

@@ -40,10 +40,10 @@ def _calls(sources: list[Source], output: list[int]) -> int:
 
 def test_a_found_text_is_followed_like_one_that_is_told() -> None:
     prompt = Source(PROMPT, "prompt")
-    told = _calls([Source(TEXT, "edit"), prompt], EDITED)
+    given = _calls([Source(TEXT, "edit"), prompt], EDITED)
     found = _calls([prompt, Source(TEXT, "block", [(0, 14)], (3, 63))], EDITED)
     unfound = _calls([prompt], EDITED)
-    assert found <= told + 1 and found < unfound
+    assert found <= given + 1 and found < unfound
 
 
 def test_a_short_question_weighs_as_the_prompt_that_it_is() -> None:
@@ -118,13 +118,13 @@ def test_spans_lead_to_the_prompt() -> None:
     prompt = f"Correct the grammar: {text}"
     engine = copyspec.load("default", dtype="float32")
     found = engine.generate(prompt)
-    told = engine.generate(prompt, edit_source=text)
+    given = engine.generate(prompt, edit_source=text)
     plain = engine.generate(prompt, drafter="none")
-    assert found.token_ids == told.token_ids == plain.token_ids
+    assert found.token_ids == given.token_ids == plain.token_ids
     streamed = list(engine.generate(prompt, stream=True))
     assert "".join(chunk.text for chunk in streamed) == found.text
     assert {chunk.source for chunk in streamed} <= {"prompt", "output", None}
-    assert found.stats.num_calls <= told.stats.num_calls + 1
+    assert found.stats.num_calls <= given.stats.num_calls + 1
     assert set(found.stats.num_accepted_tokens_per_source) <= {"prompt", "output", "end", "words"}
     spans = [span for span in found.spans if span.place.source == "prompt"]
     assert sum(span.end - span.start for span in spans) > len(found.token_ids) / 2

@@ -68,16 +68,16 @@ def test_openai_whole_and_in_pieces(engine: Engine, client: Any) -> None:
     answer = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=16)
     assert answer.choices[0].message.content == expected.text
     assert answer.usage.completion_tokens == len(expected.token_ids)
-    told = client.chat.completions.create(
+    helped = client.chat.completions.create(
         model="tiny",
         messages=MESSAGES,
         max_completion_tokens=16,
         prediction={"type": "content", "content": "a guess"},
         extra_body={"references": ["a passage"], "edit_source": "a text", "spans": True},
     )
-    assert told.choices[0].message.content == expected.text
-    assert isinstance(told.choices[0].spans, list)
-    assert told.usage.completion_tokens_details.rejected_prediction_tokens >= 0
+    assert helped.choices[0].message.content == expected.text
+    assert isinstance(helped.choices[0].spans, list)
+    assert helped.usage.completion_tokens_details.rejected_prediction_tokens >= 0
     stream = client.chat.completions.create(
         model="tiny", messages=MESSAGES, max_tokens=16, stream=True, stream_options={"include_usage": True}
     )
@@ -110,8 +110,8 @@ def test_langchain_whole_and_in_pieces(engine: Engine, address: str) -> None:
         start("tiny", model_provider="copyspec")
     made = start("tiny", model_provider="openai", base_url=f"{address}/v1", api_key=KEY, max_tokens=16, max_retries=0)
     assert made.invoke("The cat sat on the mat.").content == expected
-    told = llm.bind(extra_body={"references": ["a passage"]}).invoke("The cat sat on the mat.")
-    assert told.content == expected and told.usage_metadata["input_tokens"] > 0
+    helped = llm.bind(extra_body={"references": ["a passage"]}).invoke("The cat sat on the mat.")
+    assert helped.content == expected and helped.usage_metadata["input_tokens"] > 0
 
 
 def test_langchains_documents_are_sent_along(engine: Engine, address: str, monkeypatch: pytest.MonkeyPatch) -> None:

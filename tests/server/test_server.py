@@ -99,8 +99,8 @@ async def test_what_is_told_changes_the_passes_and_not_the_output(engine: Engine
     }  # random weights would otherwise output bytes that are not text
     plain = (await post(engine, CHAT, asked)).json()
     text = plain["choices"][0]["message"]["content"]
-    told = {"prediction": {"type": "content", "content": text}, "references": [text], "edit_source": text}[field]
-    answer = (await post(engine, CHAT, {**asked, field: told, "spans": True})).json()
+    value = {"prediction": {"type": "content", "content": text}, "references": [text], "edit_source": text}[field]
+    answer = (await post(engine, CHAT, {**asked, field: value, "spans": True})).json()
     assert answer["choices"][0]["message"]["content"] == text
     names = {"references": "references[0]"}
     assert {span["place"]["source"] for span in answer["choices"][0]["spans"]} >= {names.get(field, field)}
@@ -266,8 +266,8 @@ async def test_limits_of_an_output(engine: Engine) -> None:
     assert (await post(engine, CHAT, {**ASKED, "max_tokens": 9}, max_tokens=8)).status_code == 400
     answer = (await post(engine, CHAT, {"messages": MESSAGES}, max_tokens=3)).json()
     assert answer["usage"]["completion_tokens"] <= 3
-    told = {"references": [["ab"]], "prediction": {"type": "content", "content": "cdefgh"}}
-    answer = await post(engine, CHAT, {**ASKED, **told}, max_characters=30)  # "content" and "user" count too
+    sources = {"references": [["ab"]], "prediction": {"type": "content", "content": "cdefgh"}}
+    answer = await post(engine, CHAT, {**ASKED, **sources}, max_characters=30)  # "content" and "user" count too
     assert answer.status_code == 400 and "have 42 characters, and at most 30" in answer.json()["error"]["message"]
     late = await post(engine, CHAT, {**ASKED, "max_tokens": 900}, timeout=0.01)
     assert late.status_code == 504 and "0.01" in late.json()["error"]["message"]
@@ -315,15 +315,15 @@ async def test_nothing_is_decoded_for_a_client_that_has_gone(engine: Engine) -> 
     for stream in (False, True):
         app = Server(engine, ServerSettings()).app()
         body = json.dumps({**ASKED, "max_tokens": 900, "stream": stream}).encode()
-        told = asyncio.Event()
+        disconnected = asyncio.Event()
         messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def receive(messages: list[Any] = messages, told: asyncio.Event = told) -> Any:
+        async def receive(messages: list[Any] = messages, disconnected: asyncio.Event = disconnected) -> Any:
             if messages:
                 return messages.pop()
             while not engine.scheduler.running:
                 await asyncio.sleep(0.005)
-            told.set()
+            disconnected.set()
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
@@ -333,7 +333,7 @@ async def test_nothing_is_decoded_for_a_client_that_has_gone(engine: Engine) -> 
         scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers, "query_string": b""}
         scope |= {"raw_path": CHAT.encode(), "root_path": "", "scheme": "http", "http_version": "1.1"}
         await asyncio.wait_for(app({**scope, "asgi": {"version": "3.0", "spec_version": "2.3"}}, receive, send), 10)
-        assert told.is_set()
+        assert disconnected.is_set()
         for _ in range(200):
             if not engine.scheduler.running:
                 break

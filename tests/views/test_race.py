@@ -51,13 +51,13 @@ def test_lines_and_page_show_the_figures_and_text_stays_text(comparison: Compari
     console = Console(file=StringIO(), width=80)
     for line in lines(race, 80):
         console.print(line)
-    told = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
     page = "".join(race_page(race))
     assert "<b>sat" not in page and page.count("<script>") == 1 and "http:" not in page and "https:" not in page
     for lane in race.lanes:
-        assert lane.name in told and race.summary(lane) in page and f"{lane.passes} passes" in told
+        assert lane.name in shown and race.summary(lane) in page and f"{lane.passes} passes" in shown
         assert lane.done(0) < 1 <= lane.done(lane.seconds)
-    assert max(map(len, told.splitlines())) <= 80
+    assert max(map(len, shown.splitlines())) <= 80
     assert len(re.findall(r'<span class="p[01]"', page)) == sum(lane.passes for lane in race.lanes)
     assert "animation-delay" in page and comparison._repr_html_().startswith("<iframe")
 
@@ -85,7 +85,7 @@ def test_the_command_compares_and_keeps_a_page(tmp_path: Path, capsys: pytest.Ca
     assert main([*command, "--html", str(page)]) == 0
     assert "prompt lookup" in capsys.readouterr().out and "Run again" in page.read_text(encoding="utf-8")
     assert main([*command, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["equal"] and [run["name"] for run in told["runs"]] == ["plain", "prompt lookup", "copied"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["equal"] and [run["name"] for run in report["runs"]] == ["plain", "prompt lookup", "copied"]
     assert main([*command, "--json", "--html", "-"]) == 2
     assert "give --html a file" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Measures edits requested in chats: passes and time if the edited text is given, if it must be found, and plain.
 
-python -m benchmarks.speed.untold TRANSCRIPTS... --model FOLDER [--rows 20] [--max-new-tokens 160] [--json FILE]
+python -m benchmarks.speed.prompt_only TRANSCRIPTS... --model FOLDER [--rows 20] [--max-new-tokens 160] [--json FILE]
 
 The prompts are those of the recordings, one message each. The outputs are the model's own, and equal in all three
 modes except at near-ties.
@@ -25,7 +25,7 @@ from benchmarks.transcripts import (
 )
 from copyspec.engine.engine import Engine
 
-MODES = ("plain", "told", "untold")
+MODES = ("plain", "given", "prompt_only")
 
 
 def measure(engine: Engine, rows: Sequence[Transcript], max_new_tokens: int) -> dict[str, object]:
@@ -39,7 +39,7 @@ def measure(engine: Engine, rows: Sequence[Transcript], max_new_tokens: int) -> 
             keywords: dict[str, object] = {"max_new_tokens": max_new_tokens}
             if mode == "plain":
                 keywords["drafter"] = "none"
-            if mode == "told":
+            if mode == "given":
                 keywords["edit_source"] = row.references[0]
             started = time.perf_counter()
             result = engine.generate(messages, **keywords)  # type: ignore[call-overload]
@@ -56,13 +56,13 @@ def measure(engine: Engine, rows: Sequence[Transcript], max_new_tokens: int) -> 
         "output_tokens": int(tokens["plain"]),
         "tokens_per_pass": per_pass,
         "seconds": {mode: round(seconds[mode], 2) for mode in MODES},
-        "untold_of_told": round(ratio(per_pass["untold"], per_pass["told"]), 3),
+        "share": round(ratio(per_pass["prompt_only"], per_pass["given"]), 3),
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed.untold",
+        prog="python -m benchmarks.speed.prompt_only",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
