@@ -55,7 +55,7 @@ def test_charts_tell_each_figure_of_the_results() -> None:
         bars = [bar for _, group in chart.groups for bar in group]
         assert drawn.count('class="bar"') == len(bars) and len(chart.series) <= charts.COLOURS
         widths = [float(width) for width in re.findall(r'<rect class="s\d" x="\d+" y="\d+" width="([\d.]+)"', drawn)]
-        assert max(widths) == pytest.approx(charts.WIDTH - charts.LABEL - charts.TOLD, abs=0.1)
+        assert max(widths) == pytest.approx(charts.WIDTH - charts.LABEL - charts.ROOM, abs=0.1)
     report = json.loads((charts.RESULTS / "real-smollm2-float32.json").read_text())
     gec = next(chart for chart in found if chart.source == "real-smollm2-float32.json").groups[0]
     time = "cpu_seconds" if report["threads"] == 1 else "seconds"

@@ -41,6 +41,7 @@ def lsp(
         ModelOptions,
         Runner,
         RunOptions,
+        format_of,
         splitter,
     )
 
@@ -53,6 +54,8 @@ def lsp(
         run = RunOptions(GuardOptions(**guards), splitter(settings.get("segmenter", "builtin")))
         form = FormatOptions(by_line=settings.get("line_mode", False))
         kinds = kinds_of(settings["kinds"]) if "kinds" in settings else KINDS
+        if "format" in settings:
+            format_of("-", settings["format"], options=form)
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"the project's settings: {error}") from error
     late = LateCorrector(lambda: corrector_of(model, loading(device, dtype, adapter), options, threads))
@@ -60,6 +63,7 @@ def lsp(
         Runner(late, run),
         kinds=kinds,
         exclude=settings.get("exclude", ()),
+        folder=Path.cwd(),
         format=settings.get("format"),
         options=form,
     )

@@ -11,9 +11,17 @@ from collections.abc import Sequence
 from typing import Any
 
 try:
-    from llama_index.core.base.llms.types import CompletionResponse, CompletionResponseGen, LLMMetadata
+    from llama_index.core.base.llms.types import (
+        ChatMessage,
+        ChatResponse,
+        ChatResponseGen,
+        CompletionResponse,
+        CompletionResponseGen,
+        LLMMetadata,
+        MessageRole,
+    )
     from llama_index.core.llms import CustomLLM
-    from llama_index.core.llms.callbacks import llm_completion_callback
+    from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
     from llama_index.core.retrievers import BaseRetriever
     from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 except ImportError as error:
@@ -78,10 +86,40 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
         return pieces()
 
+    @llm_chat_callback()  # type: ignore[untyped-decorator]
+    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Answer a conversation. Without a chat template the roles are written out, as LlamaIndex does."""
+        if not self._engine.tokenizer.chat_template:
+            return super().chat(messages, **kwargs)
+        result = self._engine.generate(_turns(messages), **self._given({"chat": True, **kwargs}))
+        return ChatResponse(message=_answer(result.text), raw=result)
+
+    @llm_chat_callback()  # type: ignore[untyped-decorator]
+    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
+        """Answer a conversation in pieces."""
+        if not self._engine.tokenizer.chat_template:
+            return super().stream_chat(messages, **kwargs)
+
+        def pieces() -> ChatResponseGen:
+            written = ""
+            for chunk in self._engine.stream(_turns(messages), **self._given({"chat": True, **kwargs})):
+                written += chunk.text
+                yield ChatResponse(message=_answer(written), delta=chunk.text, raw=chunk)
+
+        return pieces()
+
     def _given(self, options: dict[str, Any]) -> dict[str, Any]:
         # LlamaIndex passes formatted=True for every prompt of a query engine: its variables are filled in, but nothing
         # has applied the model's chat template.
         return {"max_new_tokens": self.max_tokens, "chat": chat_option(self._engine), **self._options, **options}
+
+
+def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
+    return [{"role": message.role.value, "content": message.content or ""} for message in messages]
+
+
+def _answer(text: str) -> ChatMessage:
+    return ChatMessage(role=MessageRole.ASSISTANT, content=text)
 
 
 class IndexRetriever(BaseRetriever):  # type: ignore[misc]

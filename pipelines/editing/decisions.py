@@ -118,7 +118,8 @@ class Decided:
             job.report.error = ValueError("the file has changed since the decisions were made; correct it again")
         elif any(each.edits != same[0].edits for each in same):
             job.report.error = ValueError(
-                "the decisions hold several files of this name and content with other edits each: apply them one by one"
+                "the decisions hold several files of this name and content with other edits each: make a page for each "
+                "of them"
             )
         else:
             return same[0]

@@ -79,7 +79,8 @@ def keep_attributes(old: Path, new: Path) -> None:
     names = _attributes(old)
     for name in set(_attributes(new)).difference(names):  # a new file inherits an access control list of its folder
         if not name.startswith(_SYSTEM_ATTRIBUTES):
-            os.removexattr(new, name)
+            with contextlib.suppress(OSError):  # of the file system, not of the user
+                os.removexattr(new, name)
     os.chmod(new, stat.S_IMODE(found.st_mode))
     for name in names:
         try:

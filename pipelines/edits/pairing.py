@@ -15,6 +15,9 @@ from .words import Tolerance, Word, words
 _MISSING_SPACE = re.compile(r"[,;!?]\Z")
 """A space added after these, before a letter, is a correction ("Hello,world"): no tokenizer adds one there."""
 
+_CLOSING = re.compile(r"[,;:.!?]")
+"""Marks that stick to the word before them."""
+
 _LIKE = 0.5
 """Words of at least this similarity (difflib's ratio) are taken for forms of each other ("has", "have")."""
 
@@ -135,9 +138,12 @@ class Pairing:
             return Edit(self.left[0].start, self.left[0].start, text + (" " if after else ""))
         if block.i == len(self.left):
             return Edit(self.left[-1].end, self.left[-1].end, (" " if before else "") + text)
+        at = self.left[block.i - 1].end
+        if gap and not before and not after and not self._holds_text(at, self.left[block.i].start):
+            # "well known", "well-known"; but the space that "word,word" lacks stays.
+            return Edit(at, at if _CLOSING.match(text) else self.left[block.i].start, text)
         if gap and not after:
             return Edit(self.left[block.i].start, self.left[block.i].start, text)
-        at = self.left[block.i - 1].end
         return Edit(at, at, (" " if before else "") + text + (" " if after and not gap else ""))
 
     def _deletion(self, block: _Block) -> Edit:

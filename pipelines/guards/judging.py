@@ -74,7 +74,7 @@ _CONTINUES = ",;"  # behind these a text goes on
 _MARKS = re.compile(r"[.!?…]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
 _MOVING = frozenset(",.!?;:")
-_MINUS = re.compile(r"-\d")
+_MINUS = re.compile(r"(?<![^\W\d_])-\d")  # unlike "mid-1990s"
 _UNENDED = re.compile(r"[\w,;–—-][^\w\n.!?:…]*\n?[^\w\n.!?:…]*\Z")
 _OPENS_SENTENCE = re.compile(r"(?:\A|[.!?…:][\"'”’)\]]*\s)[\"'“‘(\[*_]*\Z")
 
@@ -135,7 +135,7 @@ class Judge:
     def _swapped(self, wording: Wording, start: int, end: int) -> Refusal | None:
         """The refusal of exchanging unrelated words, unless the model's margin for such changes is reached."""
         refusal = wording.swap(self._is_word)
-        if refusal is None or wording.denies or self._preferred is None:
+        if refusal is None or wording.denies(self._is_word) or self._preferred is None:
             return refusal
         margin = self._preferred.margin(start, end)
         return refusal if margin is None or margin < max(1.0, self._caution) * self._margins["swap"] else None
@@ -217,7 +217,7 @@ def _wrong_mark(wording: Wording) -> Refusal | None:
     letters = [list(filter(str.isalnum, side)) for side in (wording.was, wording.becomes)]
     for mark in [*(had - has), *(has - had)]:
         is_hyphen = mark == "-" and (letters[0] == letters[1] or wording.joins)  # "man -kind", "well known"
-        is_hyphen = is_hyphen and not any(map(_MINUS.search, (wording.was, wording.becomes)))  # "-5", "5-10"
+        is_hyphen = is_hyphen and _MINUS.findall(wording.was) == _MINUS.findall(wording.becomes)  # "-5", "5-10"
         if mark not in _MOVING and not is_hyphen:
             return Refusal("marks", f"{wording.was!r} would become {wording.becomes!r}")
     if wording.gone and not wording.new and has - had:

@@ -31,6 +31,7 @@ _UNMARKED = frozenset(
 )
 """Negations without apostrophe."""
 _CASES = frozenset("i me he him she her we us they them who whom".split())  # noqa: SIM905
+_ORDINALS = {"first": "one", "second": "two", "third": "three"}
 _NUMBERS = frozenset(
     """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
@@ -60,11 +61,13 @@ class Wording:
         """Whether words are joined, or a word is split, without changing letters."""
         return any(_is_run(word, self.gone) for word in self.new) or any(_is_run(word, self.new) for word in self.gone)
 
-    @property
-    def denies(self) -> bool:
-        """Whether a negation is added or removed. Exchanging words that sound alike does not count ("I don't no")."""
-        if len(self.gone) == len(self.new) == 1 and are_forms(self.gone[0].casefold(), self.new[0].casefold()):
-            return False
+    def denies(self, knows: Knows) -> bool:
+        """Whether a negation is added or removed. Exchanging words that sound alike does not count ("I don't no"), nor
+        does correcting the spelling of one."""
+        if len(self.gone) == len(self.new) == 1:
+            gone, new = self.gone[0], self.new[0]
+            if are_forms(gone.casefold(), new.casefold()) or (not knows(gone) and is_spelling(gone, new)):
+                return False
         was, becomes = (any(map(is_negation, spelt(side))) for side in (self.was, self.becomes))
         return was != becomes
 
@@ -79,7 +82,7 @@ class Wording:
         """Return the refusal of a change whose new words are unrelated to the removed ones, or None."""
         if _letters(self.was) == _letters(self.becomes):
             return None
-        if self.denies:
+        if self.denies(knows):
             return Refusal("swap", f"{self.was!r} would become {self.becomes!r}, and deny or affirm something")
         if are_synonyms(self.gone, self.new):
             return Refusal("swap", f"{self.was!r} and {self.becomes!r} mean the same")
@@ -133,10 +136,8 @@ class Wording:
             return True
         if any(word in _run(self.gone, new) for new in self.new):
             return True
-        if _is_number(word):  # digits are guarded elsewhere
-            small = [new.casefold() for new in self.new]
-            return not word.isalpha() or any(are_of_a_kind(word.casefold(), new) for new in small) or self._is_doubled()
-        return is_grammar(word) or self._is_doubled()
+        is_guarded = _is_number(word) and not word.isalpha()  # digits are, elsewhere
+        return is_grammar(word) or is_guarded or self._is_doubled()
 
     def _has_form(self, word: str) -> bool:
         return any(are_akin(word, new) or word in _run(self.gone, new) for new in self.new) or _is_run(word, self.new)
@@ -149,6 +150,9 @@ class Wording:
 
 
 def _may_become(gone: str, new: str, knows: Knows) -> bool:
+    numbers = [_ORDINALS.get(word, word) for word in (gone.casefold(), new.casefold()) if word in _NUMBERS]
+    if len(numbers) == 2:  # "sixteen" and "sixty" look akin
+        return numbers[0] == numbers[1]
     if are_akin(gone, new):
         return True
     if is_grammar(gone) and is_grammar(new):

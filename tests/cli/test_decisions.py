@@ -77,7 +77,7 @@ def test_files_of_the_same_name(
         Path(file).write_text("The childrens came to see the boat.\n")
     decided["files"][0]["edits"][0]["accept"] = False
     code, _, err = apply(capfdbinary, decided, *files, "-i")
-    assert code == 3 and "several files of this name and content with other edits each" in err
+    assert code == 3 and "several files of this name and content with other edits each: make a page for each" in err
     assert "childrens" in Path(files[0]).read_text() and "childrens" in Path(files[1]).read_text()
 
 

@@ -110,6 +110,9 @@ def test_settings_of_the_project_decide_as_for_gec() -> None:
     assert checker.check("a.txt", "", text, lambda: True) == [Edit(3, 9, "Monday"), Edit(56, 62, "Monday")]
     assert checker.check("/x/CHANGELOG.md", "", text, lambda: True) == []
     assert checker.check("/x/build/a.txt", "", text, lambda: True) == []
+    below = Checker(Runner(corrector, options), exclude=["vendor"], folder=Path("/x/vendor/app"))
+    assert below.check("/x/vendor/app/a.txt", "", text, lambda: True)
+    assert below.check("/x/vendor/app/vendor/a.txt", "", text, lambda: True) == []
     asked: list[str] = []
     lines = FunctionCorrector(lambda text: asked.append(text) or text)  # type: ignore[func-returns-value]
     checker = Checker(Runner(lines, options), format="txt", options=FormatOptions(by_line=True))

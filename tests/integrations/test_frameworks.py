@@ -53,6 +53,9 @@ def test_documents_of_other_packages_are_references() -> None:
 
 def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     pytest.importorskip("llama_index.core")
+    from llama_index.core import PromptTemplate
+    from llama_index.core.llms import ChatMessage
+
     from copyspec.integrations.llama_index import CopySpecLlamaLLM, IndexRetriever
 
     llm = CopySpecLlamaLLM(engine, max_tokens=12)
@@ -61,6 +64,12 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     assert "".join(each.delta or "" for each in llm.stream_complete("the cat")) == plain.text
     with copyspec.references("the cat sat on the mat"):
         assert llm.complete("the cat").text == plain.text
+    assert llm.predict(PromptTemplate("the {animal}"), animal="cat") == plain.text
+    turns = [ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content="the cat")]
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "the cat"}]
+    answer = engine.generate(said, drafter="none", max_new_tokens=12).text
+    assert llm.chat(turns).message.content == answer
+    assert "".join(each.delta or "" for each in llm.stream_chat(turns)) == answer
     with pytest.raises(TypeError, match="colour"):
         llm.complete("the cat", colour="red")
     (found,) = IndexRetriever(*load_corpus(corpus), k=1).retrieve("When does the boat leave?")

@@ -116,6 +116,20 @@ def checked(source: str, output: str, **options: object) -> Checked:
 
 
 @pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("I canot see it from here.", "I cannot see it from here."),
+        ("It happened in the mid 1990s.", "It happened in the mid-1990s."),
+        ("He is a 10-15 year old boy.", "He is a 10-15-year-old boy."),
+        ("We came for the three time.", "We came for the third time."),
+        ("Each one of them are here.", "Each of them is here."),
+    ],
+)
+def test_spellings_hyphens_and_ordinals_are_corrected(source: str, output: str) -> None:
+    assert apply(source, checked(source, output).edits) == output
+
+
+@pytest.mark.parametrize(
     ("source", "output", "reason"),
     [
         ("We has 32 cats in the house.", "We have 16 cats in the house.", "numbers"),
@@ -127,6 +141,7 @@ def checked(source: str, output: str, **options: object) -> Checked:
         ("Pages 5-10 is good to read.", "Pages 5 10 are good to read.", "marks"),
         ("We stays here for two days.", "We stay here for three days.", "swap"),
         ("He have twelve thousand cats.", "He has twelve cats.", "swap"),
+        ("He have sixteen cats.", "He has sixty cats.", "swap"),
         ("You shares it and we can see it.", "You share it and we cannot see it.", "swap"),
         ("See https://ex.org/a-teh.html it are good.", "See https://ex.org/a-the.html it is good.", "links"),
         ("Write to jon@ex.org it are good.", "Write to john@ex.org it is good.", "links"),
