@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import index, lt
@@ -89,11 +89,7 @@ class DraftTree:
         left = {ROOT: depth}  # by node: levels below it that are kept
         for node, parent in enumerate(self.parents):
             left[node] = left[parent] - 1
-        return self.only([node for node, levels in left.items() if node != ROOT and levels >= 0])
-
-    def only(self, nodes: Iterable[int]) -> DraftTree:
-        """The subtree of `nodes`, in stored order; the parent of each must be among them."""
-        kept = sorted(nodes)
+        kept = [node for node, levels in left.items() if node != ROOT and levels >= 0]
         return self if len(kept) == len(self.tokens) else self.in_order(kept)
 
     def in_order(self, order: Sequence[int]) -> DraftTree:

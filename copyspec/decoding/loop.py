@@ -337,7 +337,7 @@ def fit(
     if not width:
         return [EMPTY] * len(trees), limit
     fitted = [
-        tree if size <= width and size <= len(order) else tree.only(order[:width])
+        tree if size <= width and size <= len(order) else tree.in_order(sorted(order[:width]))
         for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
     return fitted, limit

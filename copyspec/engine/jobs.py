@@ -275,14 +275,16 @@ class JobMaker:
                 stops.append(CriterionStop(criterion, start, output.max_new_tokens, output.device))
         sources = [Source(source.tokens, _KINDS.get(source.kind, "prompt")) for source in named]
         sources += [block.source for block in blocks]
-        sampling, of_config = options.sampling, generation_config.penalises(settings.config, options)
+        sampling = options.sampling
+        of_config = options.repetition_penalty is not None and generation_config.penalises(settings.config, options)
         if sample or of_config:
             penalty = 1.0 if of_config else sampling.repetition_penalty
             sampling = replace(sampling, sample=sample, repetition_penalty=penalty)
-        processors: Sequence[LogitsProcessor] = ()
+        processors: Sequence[LogitsProcessor] = options.processors
         if settings.has_processors:
             penalise = of_config or options.repetition_penalty is None
-            processors = generation_config.processors(output, penalise=penalise)
+            defaults = generation_config.processors(output, penalise=penalise)
+            processors = generation_config.merged(defaults, processors)
         recorder = None
         if options.logprobs is not None:
             changes = [] if sampling.is_greedy else warpers(sampling)
@@ -302,7 +304,7 @@ class JobMaker:
             drafter=self._drafter(sources, eos, row, options, own) if drafts else None,
             stops=stops,
             processors=[
-                *generation_config.merged(processors, options.processors),
+                *processors,
                 *limits,
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
