@@ -130,7 +130,7 @@ class HybridRetriever:
             )
         made_with, facts = first.write_files(index)
         facts = {**facts, **second.write_files(index)}
-        if self._depth != DEPTH or len(set(self._weights)) > 1:
+        if self._depth != DEPTH or set(self._weights) != {1.0}:
             facts |= {"depth": self._depth, "weights": list(self._weights)}
         index.commit(KIND, made_with, facts)
 
@@ -145,10 +145,8 @@ class HybridRetriever:
     def read(cls, index: files.Opened, encode: Encode, *, split: Split | None = None) -> HybridRetriever:
         """Read the retriever from an opened index."""
         by_words, by_vectors = parts(index)
-        retrievers, facts = (
-            [BM25Retriever.read(by_words, split=split), DenseRetriever.read(by_vectors, encode)],
-            index.manifest.facts,
-        )
+        facts = index.manifest.facts
+        retrievers = [BM25Retriever.read(by_words, split=split), DenseRetriever.read(by_vectors, encode)]
         try:
             return cls(retrievers, depth=facts.get("depth", DEPTH), weights=facts.get("weights", ()))  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:

@@ -177,16 +177,15 @@ class _Answerer:
         from copyspec.pipelines import best_passage, content_words
 
         holds = best_passage(question, self.retriever)[1]
-        # Of a passage whose title or headings hold words of the question, its own text need not hold any.
-        answer = (
-            None if self.stride and not holds else self._strided(question) if self.stride else self._answered(question)
-        )
-        if answer is None or not answer.is_found:
-            named = ", ".join(map(repr, content_words(question))) or repr(question)
-            missing = f"none of the {len(self.retriever)} passages holds {named}"
-            return self._nothing(
-                question, "too little of the question stands in or near any sentence" if holds else missing
-            )
+        named = ", ".join(map(repr, content_words(question))) or repr(question)
+        missing = f"none of the {len(self.retriever)} passages holds {named}"
+        if self.stride and not holds:
+            return self._nothing(question, missing)
+        # The answerer also counts titles and headings, which are no part of a passage's text.
+        answer = self._strided(question) if self.stride else self._answered(question)
+        if not answer.is_found:
+            beside = "too little of the question stands in or near any sentence"
+            return self._nothing(question, beside if holds else missing)
         sources = [_Source.of(each, answer.text, self.passages[each.document]) for each in answer.citations]
         text = answer.text if sources else answer.text.strip()
         shown = _AnswerView(question, text, answer.is_sure, answer.result, sources)

@@ -141,11 +141,12 @@ def test_rankings_are_fused_by_reciprocal_ranks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(hybrid.score(query, range(len(texts))), expected)
     hybrid.save(tmp_path)
     assert HybridRetriever.load(tmp_path, encode).search("otters", 9) == hybrid.search("otters", 9)
-    weighted = HybridRetriever([by_words, by_vectors], weights=[0, 2])
-    weighted.save(tmp_path)
-    loaded = HybridRetriever.load(tmp_path, encode)
-    assert (loaded.weights, loaded.depth) == ((0, 2), weighted.depth)
-    assert loaded.search("otters", 9) == weighted.search("otters", 9) != hybrid.search("otters", 9)
+    for weights in ([0, 2], [2, 2]):
+        weighted = HybridRetriever([by_words, by_vectors], weights=weights)
+        weighted.save(tmp_path)
+        loaded = HybridRetriever.load(tmp_path, encode)
+        assert (loaded.weights, loaded.depth) == (tuple(weights), weighted.depth)
+        assert loaded.search("otters", 9) == weighted.search("otters", 9) != hybrid.search("otters", 9)
     with pytest.raises(ValueError, match=r"retrievers\[1\] holds other texts"):
         HybridRetriever([by_words, DenseRetriever(["x"], encode)])
     with pytest.raises(ValueError, match="at least two, got 1"):
