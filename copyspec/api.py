@@ -137,7 +137,8 @@ def generate(
         output only under a `rule` that lets drafts decide. The prompt and the output so far are always copied from.
     stream: True returns an iterator of `Chunk`s; closing it stops the generation.
     options: see `GenerateOptions` (edit_source, max_new_tokens, temperature, stop, seed, ...) and `ModelKeywords`
-        (model, tokenizer, device, dtype, ...). Decoding is greedy unless `temperature` is given.
+        (model, tokenizer, device, dtype, ...). Without `temperature`, decoding is greedy, or as the model's
+        generation_config says.
 
     Returns a `Result` for one prompt and a list of them for a list. Raises TypeError or ValueError for invalid
     arguments, PromptTooLongError (a ValueError) if the prompt leaves no space in the model's context, LoadError if the

@@ -36,7 +36,7 @@ def found_headings(text: str) -> tuple[Heading, ...]:
     found: list[tuple[int, int | str, str]] = []
     fence, before, title, start = "", "", "", 0  # `before`, `title`: the last two lines; `start`: of `title`
     for match in _LINE.finditer(text):
-        line = match.group().rstrip("\n")
+        line = match.group().rstrip("\r\n")
         rule = _RULE.fullmatch(line)
         if fence:
             if line.strip().startswith(fence) and not line.strip().strip(fence[0]):

@@ -35,7 +35,7 @@ to be read again when any other has changed."""
 SUFFIXES = (".txt", ".md", ".jsonl", ".rst")
 """Suffixes of the files that are read from folders."""
 
-_PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
+_PARAGRAPHS = re.compile(r"\n[ \t]*\r?\n\s*")
 _ITEMS = re.compile(r"\n(?=[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S)")
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]”’])\s+|\n")
 _WORDS = re.compile(r"\s+")
@@ -269,7 +269,7 @@ def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
 
 def _read(file: Path, field: str) -> Iterator[Document]:
     try:
-        text = str(read_input(file), "utf-8")
+        text = str(read_input(file), "utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(f"{str(file)!r} is not UTF-8 (byte {error.start}); convert it first") from error
     if file.suffix.lower() != ".jsonl":

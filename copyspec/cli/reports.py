@@ -240,7 +240,9 @@ class M2Writer:
         for piece in done.pieces:
             start, end = piece.segment.start, piece.segment.end
             inside = [
-                type(edit)(edit.start - start, edit.end - start, edit.replacement) for edit in piece.checked.edits
+                type(edit)(edit.start - start, edit.end - start, edit.replacement)
+                for edit in done.edits  # those that were selected, of all that the guards allow
+                if start <= edit.start and edit.end <= end
             ]
             source = done.part.text[start:end]
             lines = ["S " + " ".join(source.split()), *annotated(source, apply(source, inside)), "", ""]

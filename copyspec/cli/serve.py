@@ -54,6 +54,9 @@ def serve(
     max_tokens: Annotated[
         int | None, typer.Option(help="Limit per output. Default: the model's context.", rich_help_panel=_LIMITS)
     ] = None,
+    max_outputs: Annotated[
+        int, typer.Option(help="Outputs of a request: its prompts times n.", rich_help_panel=_LIMITS)
+    ] = 64,
     prefix_cache: Annotated[
         float,
         typer.Option(
@@ -91,6 +94,7 @@ def serve(
         max_body_bytes=_bytes("--max-body", max_body, 1 << 20),
         max_characters=max_characters,
         max_tokens=max_tokens,
+        max_outputs=max_outputs,
         prefix_cache_bytes=_bytes("--prefix-cache", prefix_cache, 1 << 30),
         timeout=timeout,
     )

@@ -148,7 +148,8 @@ class Row:
         before = len(self.output)
         path = self._take(tree, picks) if isinstance(picks, ScoredPicks) else self._walk(tree, picks)
         count = len(self.output) - before
-        if count and self.output[-1] == 0:  # the argmax of scores that are all NaN
+        # 0 is the argmax of scores that are all NaN. After an error of the owner's own code the path is not known.
+        if count and self.output[-1] == 0 and count <= len(path) + 1:
             self._check_picked(picks, (ROOT, *path)[count - 1])
         owner = self.request.owner
         if owner is not None and self.finish is None and owner.is_cancelled:

@@ -320,6 +320,12 @@ class CallOptions:
         if self.contrast is not None:
             check_contrast(self.contrast)
             models = (*models, self.contrast) if self.contrast not in models else models
+        if name == "own" and (self.draft_model is not None or stores):
+            given = "draft_model" if self.draft_model is not None else "datastore"
+            raise ValueError(
+                f"{given} would draft nothing, as drafter= is a function alone: give drafter=['auto', function], or "
+                "['model', function] for drafts without copying"
+            )
         if name == "model" and not (models or stores):
             raise ValueError(
                 "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="

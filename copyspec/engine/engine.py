@@ -12,6 +12,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
+import torch
+
 from copyspec import forks
 from copyspec.budget import CostModel, prior_slope
 from copyspec.checks import check_flag, check_whole
@@ -52,6 +54,9 @@ logger = logging.getLogger(__name__)
 
 _UNLOADED = ("model", "_target", "_jobs", "_threads")
 """Attributes that `unload` removes."""
+
+_CASTING = frozenset(("cpu", "cuda", "mps", "xpu"))
+"""Device types for which torch.autocast is followed from the caller's thread to the one that runs the passes."""
 
 # Two models can be compared without reloading either; more would fill a GPU.
 MAX_LOADED = 2
@@ -259,8 +264,13 @@ class Engine:
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> Ticket:
         weight = next(self.model.parameters())
-        version = (self._target, weight.dtype, weight.device)  # a moved model starts a batch of its own
-        return self.scheduler.submit(self.steps, requests, options, version=version, loop=loop)
+        device = weight.device.type
+        # torch.autocast is a state of the caller's thread, but another caller's or a worker may run the passes.
+        casts = device in _CASTING and torch.is_autocast_enabled(device)
+        autocast = torch.get_autocast_dtype(device) if casts else None
+        version = (self._target, weight.dtype, weight.device, autocast)  # a moved model starts a batch of its own
+        decode = partial(self.steps, autocast=(device, autocast))
+        return self.scheduler.submit(decode, requests, options, version=version, loop=loop)
 
     def completed(self, options: CallOptions) -> CallOptions:
         """The options, those for sampling that the call leaves open as the model's generation_config has them."""
@@ -276,19 +286,30 @@ class Engine:
         return maker.make(prompts, options), single
 
     def steps(
-        self, requests: Iterable[Request | None], options: CallOptions, *, keep_margins: bool = False
+        self,
+        requests: Iterable[Request | None],
+        options: CallOptions,
+        *,
+        keep_margins: bool = False,
+        autocast: tuple[str, torch.dtype | None] | None = None,
     ) -> Generator[list[StepOutput], None, None]:
         """Decode step by step like `decode`, taking turns with other threads. Closing the generator frees the caches.
 
-        `requests` is iterated while this thread holds the model's lock.
+        `requests` is iterated while this thread holds the model's lock. `autocast`: the device type and the dtype that
+        torch.autocast casts to in all passes (no dtype: it is off); None: as in the thread that iterates.
         """
         settings = DecodeSettings(draft=options.draft, batch_size=options.batch_size, keep_margins=keep_margins)
         self._check_loaded()
         model, passes = self.model, self._passes(options)
         steps = decode(self._target, requests, settings, self._costs)
-        advance = partial(next, steps, None)
+        advance = plain = partial(next, steps, None)
         try:
-            while (outputs := passes.run(advance)) is not None:
+            while True:
+                if autocast is not None and (device := autocast[0]) in _CASTING:
+                    current = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+                    advance = plain if current == autocast[1] else partial(_in_autocast, *autocast, plain)
+                if (outputs := passes.run(advance)) is None:
+                    return
                 yield outputs
         except GeneratorExit:
             raise
@@ -362,6 +383,13 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"Engine({self.name!r})"
+
+
+def _in_autocast(
+    device: str, dtype: torch.dtype | None, step: Callable[[], list[StepOutput] | None]
+) -> list[StepOutput] | None:
+    with torch.autocast(device, dtype, enabled=dtype is not None):
+        return step()
 
 
 class Registry:

@@ -355,6 +355,9 @@ class InputEncoder:
         if prompt.ids is not None:
             if options.system is not None:
                 raise ChatError(f"system={brief(options.system)} needs a str or a chat; prompt {index} is token ids")
+            if options.chat is True or options.rendered:
+                given = "chat=True" if options.chat is True else "rendered=True"
+                raise ChatError(f"{given} needs a str; prompt {index} is token ids, which are taken as they are")
             encoded = Encoded(prompt.ids, leaves_space=prompt.leaves_space)
         elif prompt.text is not None and options.system is None and options.chat is not True:
             if options.rendered:

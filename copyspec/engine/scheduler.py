@@ -126,9 +126,12 @@ class CallScheduler:
         with self._lock:
             if self._closing:
                 raise RuntimeError("the engine accepts no more requests: the program is exiting")
-            if self.max_waiting is not None and self._waiting() + len(ticket.waiting) > self.max_waiting:
+            waiting = 0 if self.max_waiting is None else self._waiting()
+            # An idle engine takes a call of any size, which could never be made otherwise.
+            is_busy = waiting > 0 or any([lane.running for lane in self._lanes.values()])
+            if self.max_waiting is not None and is_busy and waiting + len(ticket.waiting) > self.max_waiting:
                 raise QueueFullError(
-                    f"{self._waiting()} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: "
+                    f"{waiting} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: "
                     "try again later, or raise engine.scheduler.max_waiting"
                 )
             lanes = [lane for scheduler in list(_ALL) for lane in list(scheduler._lanes.values())]

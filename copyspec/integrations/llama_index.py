@@ -115,7 +115,19 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
 
 def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
-    return [{"role": message.role.value, "content": message.content or ""} for message in messages]
+    """The messages for the chat template. Raises ValueError for content that is not text."""
+    for number, message in enumerate(messages):
+        kinds = {each.block_type for each in message.blocks} - {"text"}
+        if kinds:
+            raise ValueError(f"messages[{number}] holds {', '.join(sorted(kinds))}: the model reads text only")
+    return [
+        {"role": _ROLES.get(message.role.value, message.role.value), "content": message.content or ""}
+        for message in messages
+    ]
+
+
+_ROLES = {"developer": "system", "chatbot": "assistant", "model": "assistant"}
+"""Roles of LlamaIndex that chat templates call otherwise."""
 
 
 def _answer(text: str) -> ChatMessage:

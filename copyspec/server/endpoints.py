@@ -95,11 +95,11 @@ class Server:
             prompts = 1 if isinstance(body, ChatBody) else body.prompts()
             call = await aio.submit(lambda: self.engine, prompt, body.references, self._options(body, prompts))
         except QueueFullError as error:
-            return _error(429, str(error), "rate_limit_error", code="queue_full", retry=True)
+            return _error(429, self._public(error), "rate_limit_error", code="queue_full", retry=True)
         except PromptTooLongError as error:
             return _error(400, str(error), BAD_REQUEST, code="context_length_exceeded")
         except (TypeError, ValueError) as error:
-            return _error(400, str(error), BAD_REQUEST)
+            return _error(400, self._public(error), BAD_REQUEST)
         except RuntimeError as error:  # the engine is shutting down
             return _error(503, str(error), "service_unavailable_error", retry=True)
         wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
@@ -115,14 +115,31 @@ class Server:
             self._events(call, replies, begun), media_type="text/event-stream; charset=utf-8", headers=headers
         )
 
+    def _public(self, error: Exception) -> str:
+        """The message of an error, with the served name instead of the model's folder, and of the server's options."""
+        message = str(error)
+        for name in {self.engine.name, str(getattr(self.engine.tokenizer, "name_or_path", ""))} - {""}:
+            message = message.replace(repr(name), repr(self.names[0]))
+        return message.replace(", or raise engine.scheduler.max_waiting", " (--max-waiting)")
+
     def _options(self, body: SharedBody, prompts: int) -> CallOptions:
         """The call options of a request with this number of prompts. Raises TypeError or ValueError for fields that
         this server does not offer."""
         body.check_extra()
-        if (count := body.characters()) > self.settings.max_characters:
+        outputs = prompts * max(body.n or 1, 1)
+        if outputs > self.settings.max_outputs:
+            most = self.settings.max_outputs
+            raise ValueError(f"a request may have {most} outputs (prompts times n), not {outputs} (--max-outputs)")
+        # Each of `n` outputs has drafts of its own, for which the texts are indexed.
+        if (count := body.characters() * max(body.n or 1, 1)) > self.settings.max_characters:
             most = self.settings.max_characters
-            raise ValueError(f"the texts have {count} characters, and at most {most} are taken here (--max-characters)")
+            times = f", times n={body.n}" if (body.n or 1) > 1 else ""
+            raise ValueError(
+                f"the texts have {count} characters{times}, and at most {most} are taken here (--max-characters)"
+            )
         options = body.options()
+        if isinstance(body, CompletionBody):
+            options["chat"] = False  # a completion goes on with the prompt's text
         limit, asked = self.settings.max_tokens, body.limit()
         if limit is not None and asked is not None and asked > limit:
             raise ValueError(f"max_tokens={asked} is more than this server's limit of {limit} (--max-tokens)")
@@ -130,9 +147,6 @@ class Server:
             options["max_new_tokens"] = asked
         elif limit is not None:
             options["max_new_tokens"] = limit if "edit_source" in options else min(limit, DEFAULT_MAX_NEW_TOKENS)
-        outputs = prompts * max(body.n or 1, 1)
-        if outputs > self.settings.max_outputs:
-            raise ValueError(f"a request may have {self.settings.max_outputs} outputs (prompts times n), not {outputs}")
         own: dict[str, object] = {
             "batch_size": self.settings.batch_size,
             "prefix_cache": self.settings.prefix_cache_bytes > 0,
@@ -223,6 +237,11 @@ async def _invalid(request: Request, error: Exception) -> Response:
     found: Sequence[dict[str, object]] = error.errors()
     where = found[0].get("loc", ())
     names = [str(each) for each in where if each != "body"] if isinstance(where, tuple) else []
+    kind = request.headers.get("content-type", "")
+    if not names and "json" not in kind.lower():
+        return _error(
+            415, f"the body is {kind or 'of no type'!r}: send it with Content-Type: application/json", BAD_REQUEST
+        )
     field = names[0] if names and found[0].get("type") != "json_invalid" else "the body"
     more = f" ({found[0]['ctx']['error']})" if found[0].get("type") == "json_invalid" else ""  # type: ignore[index]
     return _error(400, f"{field}: {found[0].get('msg')}{more}", BAD_REQUEST)

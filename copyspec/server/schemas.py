@@ -7,13 +7,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from copyspec.checks import brief, shown
-from copyspec.engine.unknown import reject_unknown
+from copyspec.engine.unknown import ELSEWHERE, reject_unknown
 
 IGNORED = frozenset(
     (
         "metadata",
         "parallel_tool_calls",
         "prompt_cache_key",
+        "prompt_cache_options",
         "prompt_cache_retention",
         "safety_identifier",
         "service_tier",
@@ -32,17 +33,25 @@ NOT_OFFERED: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "logprobs": (False,),
     "modalities": (["text"],),
+    "moderation": (),
     "presence_penalty": (0,),
+    "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
 }
 """Fields that would change the output but are not supported, with the values that have no effect and are accepted."""
 
+RENAMED = {"max_completion_tokens": "max_tokens", "max_new_tokens": "max_tokens"}
+"""Fields of other endpoints and of Python callers, and what they are called here."""
+
 
 MAX_DIGITS = 20  # of a token id
+TOKEN_CHARACTERS = 4  # characters of English text per token, about
 MAX_STOPS = 256  # each is searched for at every token, which all requests wait for; OpenAI takes four
 MAX_REFERENCES = 4096
 """Each text has a share of the time that is spent before the first token: 300,000 of one word took seconds."""
@@ -65,7 +74,9 @@ class SharedBody(BaseModel):
 
     model: str | None = None
     max_tokens: int | None = None
-    temperature: float | None = Field(None, description="0, the default here, is greedy.")
+    temperature: float | None = Field(
+        None, description="0 is greedy. Default: 0, or what the model's generation_config says."
+    )
     top_p: float | None = None
     n: int | None = None
     seed: int | None = None
@@ -86,7 +97,8 @@ class SharedBody(BaseModel):
         return self.max_tokens
 
     def characters(self) -> int:
-        """Number of characters in all texts of the request: prompts, messages, references and the like."""
+        """Number of characters in all texts of the request: prompts, messages, references and the like. Numbers
+        in lists are token ids."""
         count, left = 0, list(self.__dict__.values())
         while left:
             value = left.pop()
@@ -94,6 +106,8 @@ class SharedBody(BaseModel):
                 count += len(value)
             elif isinstance(value, (list, dict)):
                 left += value.values() if isinstance(value, dict) else value
+                if isinstance(value, list):
+                    count += TOKEN_CHARACTERS * sum(isinstance(each, int) for each in value)
         return count
 
     def check_extra(self) -> None:
@@ -102,8 +116,17 @@ class SharedBody(BaseModel):
         for name in list(extra):
             if name in IGNORED:
                 del extra[name]
-            elif name in NOT_OFFERED and extra.pop(name) not in NOT_OFFERED[name]:
-                raise ValueError(f"{name} is not offered here: leave it out, or serve the model with vLLM")
+            elif name in NOT_OFFERED:
+                value = extra.pop(name)
+                # 0 is a number of log-probabilities in /v1/completions, but equal to False.
+                if not any(
+                    value == each and isinstance(value, bool) == isinstance(each, bool) for each in NOT_OFFERED[name]
+                ):
+                    raise ValueError(f"{name} is not supported here: leave it out, or serve the model with vLLM")
+            elif name in RENAMED:
+                raise ValueError(f"unknown option {name!r}; here it is {RENAMED[name]}")
+            elif name in ELSEWHERE and not ELSEWHERE[name].startswith(("not ", *type(self).model_fields)):
+                raise ValueError(f"{name} is not supported here: leave it out")
         reject_unknown(extra, type(self).model_fields)
 
     def options(self) -> dict[str, object]:
@@ -128,7 +151,10 @@ class ChatBody(SharedBody):
     max_completion_tokens: int | None = None
 
     def limit(self) -> int | None:
-        return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+        old, new = self.max_tokens, self.max_completion_tokens
+        if old is not None and new is not None and old != new:
+            raise ValueError(f"max_tokens={old} and max_completion_tokens={new} differ: give one of them")
+        return old if new is None else new
 
     def chat(self) -> list[dict[str, object]]:
         """The messages for the chat template: content joined into one str, role `developer` as `system`."""

@@ -19,7 +19,7 @@ class ServerSettings:
     max_body_bytes: int = 4 << 20
     max_characters: int = 1_000_000  # of all texts of a request; other requests wait while they are prepared
     max_tokens: int | None = None  # per output; None: up to the context length
-    max_outputs: int = 16  # per request: its prompts times n
+    max_outputs: int = 64  # per request: its prompts times n; LangChain sends 20 prompts at once
     prefix_cache_bytes: int = 1 << 30  # size of the KV cache kept for later prompts; 0: none
     timeout: float = 600.0  # seconds per request, including waiting
     read_timeout: float = 30.0  # seconds for the head to arrive, and again for the body

@@ -99,6 +99,7 @@ class PrefixCache:
         with self._lock:
             root = self._root(state)
             keys = self._known(root, tokens)
+            self._touch(keys)  # before any is evicted, so that others are older
             used = set(keys)
             before = self._blocks[keys[-1]].number if keys else root
             try:

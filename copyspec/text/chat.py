@@ -99,8 +99,8 @@ def continues(messages: Sequence[Message]) -> bool:
 
 
 def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) -> list[Message]:
-    """Apply `change(text, role)` to every text inside the messages, except roles and types. Raises ChatError for
-    messages that are nested too deeply."""
+    """Apply `change(text, role)` to every text inside the messages, and to the keys inside them, except roles and the
+    names of a message's own fields. Raises ChatError for messages that are nested too deeply."""
 
     def walk(value: object, role: str, depth: int = 0) -> object:
         if isinstance(value, str):
@@ -111,7 +111,10 @@ def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) ->
             )
         if isinstance(value, Mapping):
             return {
-                key: item if key in ("role", "type") else walk(item, role, depth + 1) for key, item in value.items()
+                change(key, role) if depth and isinstance(key, str) else key: (
+                    item if not depth and key == "role" else walk(item, role, depth + 1)
+                )
+                for key, item in value.items()
             }
         if isinstance(value, (list, tuple)):
             return [walk(item, role, depth + 1) for item in value]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.checks import is_panic
+from copyspec.checks import brief, is_panic
 from copyspec.forks import at_rest
 from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import ChatError, Message, continues, map_texts, render, unused_mark
@@ -106,6 +106,9 @@ class Codec:
 
         Raises ChatError if there is no template or it rejects the messages.
         """
+        for message in messages:  # a template writes the role between control tokens, and templates compare it
+            if self.control is not None and (found := self.control.search(str(message["role"]))):
+                raise ChatError(f"role {brief(message['role'])} holds {found[0]!r}, a control token of the tokenizer")
         mark = unused_mark(messages)
 
         def guard(text: str, role: str) -> str:
@@ -289,10 +292,11 @@ def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:
 def _cut(text: str, special: re.Pattern[str] | None) -> list[str]:
     """Split `text` after the first character of every special token's string, so that no piece contains one."""
     pieces: list[str] = []
-    while special is not None and (found := special.search(text)):
-        pieces.append(text[: found.start() + 1])
-        text = text[found.start() + 1 :]
-    return [*pieces, text]
+    at = 0
+    while special is not None and (found := special.search(text, at)):
+        pieces.append(text[at : found.start() + 1])
+        at = found.start() + 1
+    return [*pieces, text[at:]]
 
 
 def _without(ids: list[int], separator_id: object, separator: str, pieces: Sequence[str]) -> list[int] | None:

@@ -379,7 +379,9 @@ def _count(summary: Summary, done: Done[FileJob]) -> None:
     summary.add_refusals(done.segment_refusals)
     summary.edits += len(done.edits)
     for piece in done.pieces:
-        summary.changed += bool(piece.checked.edits)
+        summary.changed += any(
+            piece.segment.start <= edit.start and edit.end <= piece.segment.end for edit in done.edits
+        )
         summary.resumed += piece.was_known
         summary.dropped.update(refusal.reason for refusal in piece.checked.dropped)
         if piece.result is not None:

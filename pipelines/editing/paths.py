@@ -24,6 +24,13 @@ _OWN = re.compile(rf"({re.escape(SUFFIX)}|{re.escape(RESULT)}(-\d+)?)\Z")
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "build", "dist", "site-packages"})
 """Folders whose content is not written by hand. Names that begin with a dot are skipped too."""
 
+_DATA = re.compile(
+    r"(?:cmakelists|meson_options|robots|ads|top_level|entry_points|dependency_links|constraints(?:[-_.][\w.-]*)?"
+    r"|(?:[\w.-]*[-_.])?requirements(?:[-_.][\w.-]*)?)\.txt",
+    re.IGNORECASE,
+)
+"""Names of text files that programs read."""
+
 _TEXT, _MARKDOWN = frozenset({".txt", ".text"}), frozenset({".md", ".markdown", ".mdx", ".qmd"})
 _SUFFIXES = {
     None: _TEXT | _MARKDOWN | {".docx", ".odt", ".rst", ".adoc", ".asciidoc", ".tex"},
@@ -45,7 +52,7 @@ class Skipped:
     """Files in folders that are not taken, and files that copyspec itself wrote."""
 
     found: list[tuple[str, str]] = field(default_factory=list)
-    """Path and reason: format, hidden, link, special, folder, exclude, own."""
+    """Path and reason: format, data, hidden, link, special, folder, exclude, own."""
 
     def add(self, path: str, reason: str) -> None:
         self.found.append((path, reason))
@@ -69,6 +76,7 @@ class Skipped:
             named += ", ..."
         labels = {
             "format": f"of other formats ({named})",
+            "data": "that programs read (such as requirements.txt)",
             "hidden": "hidden",
             "link": "links",
             "special": "pipes, sockets or devices",
@@ -156,6 +164,8 @@ def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skippe
                 skipped.add(path, "special")  # opening a pipe may never end
             elif Path(name).suffix.lower() not in suffixes:
                 skipped.add(path, "format")
+            elif _DATA.fullmatch(name):
+                skipped.add(path, "data")
             else:
                 yield path
 
@@ -172,7 +182,8 @@ def _folder_reason(name: str, path: str, exclude: Sequence[str]) -> str | None:
 
 
 def is_excluded(path: str, exclude: Sequence[str]) -> bool:
-    """Whether one of the patterns of `exclude` fits a name in the path, or the end of it."""
+    """Whether one of the patterns of `exclude` fits the path, the end of it, or a folder on its way."""
     parts = PurePath(path).parts
-    tails = ["/".join(parts[start:]) for start in range(len(parts))]
-    return any(fnmatchcase(tail, pattern.rstrip("/")) for pattern in exclude for tail in [*tails, *parts])
+    # A folder's pattern fits its files too: they may be named without it, by a shell, a hook or an editor.
+    runs = ["/".join(parts[start:end]) for start in range(len(parts)) for end in range(start + 1, len(parts) + 1)]
+    return any(fnmatchcase(run, pattern.rstrip("/")) for pattern in exclude for run in runs)

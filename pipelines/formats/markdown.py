@@ -26,6 +26,8 @@ _HEADING = re.compile(r"#{1,6}(?:[ \t]+|$)")
 _DEFINITION = re.compile(r"\[(?!\^)[^\]]+\]:|\*\[[^\]]+\]:")
 _FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:[ \t]*")
 _ROW_OF_DASHES = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
+_GRID = re.compile(r"\+[-=:]+(?:\+[-=:]+)*\+[ \t]*$")  # the first line of a table of pandoc
+_ADMONITION = re.compile(r"(?:!!!|\?\?\?\+?|===[!+]?)[ \t]+[\w\"]")  # of Python-Markdown; its content is indented
 _DIRECTIVE = re.compile(r":{3,}|\{%.*%\}[ \t]*$")
 _STATEMENT = re.compile(  # of MDX
     r"import .* from ['\"]|import ['\"][^'\"]*['\"];?[ \t]*$|import (?:type )?(?:[\w$]+, ?)?\{"
@@ -230,12 +232,12 @@ class _Reader:
             return
         yield from self._block(line, body, at, depth)
 
-    def flush(self) -> Iterator[Part]:
-        """Yield the open paragraph."""
+    def flush(self, *, is_label: bool = False) -> Iterator[Part]:
+        """Yield the open paragraph, or heading."""
         if self.lines:
             text, lines = self.text, self.lines
             self.text, self.lines = "", []
-            yield _paragraph(text, lines)
+            yield _paragraph(text, lines, is_label=is_label)
 
     def _is_front_matter(self, body: str) -> bool:
         if self.number == 1 and body.rstrip() in ("---", "+++"):
@@ -285,7 +287,7 @@ class _Reader:
             yield Part(line)  # indented code
             return
         if self.lines and _UNDERLINE.match(rest) and not self.in_table and inner < 4:
-            yield from self.flush()
+            yield from self.flush(is_label=True)
             yield Part(line)
             return
         while inner < 4 and (item := _ITEM.match(rest)) and not _RULE.match(rest):
@@ -314,6 +316,14 @@ class _Reader:
         if self._opens(rest, indent) or self._states(rest) or _RULE.match(rest) or _DIRECTIVE.match(rest):
             self.in_table = False
             yield from self.flush()
+            yield Part(line)
+        elif _ADMONITION.match(rest):
+            self.in_table = False
+            yield from self.flush()
+            self.indents.append(indent + 4)
+            yield Part(line)
+        elif not self.lines and _GRID.match(rest):
+            self.until_blank = True
             yield Part(line)
         elif heading := _HEADING.match(rest):
             self.in_table = False
@@ -413,8 +423,8 @@ def _prose(line: str, spans: Sequence[tuple[int, int]]) -> Part:
     return Part(line, tuple(each for each in found if isinstance(each, Segment)), refused)
 
 
-def _paragraph(text: str, lines: Sequence[tuple[int, int, int]]) -> Part:
-    found = _segment(text, lines[0][1], lines[-1][2])
+def _paragraph(text: str, lines: Sequence[tuple[int, int, int]], *, is_label: bool) -> Part:
+    found = _segment(text, lines[0][1], lines[-1][2], is_label=is_label)
     if not isinstance(found, Segment):
         return Part(text, refused=(found,) if found else ())
     hidden = tuple((start, prose) for start, prose, _ in lines[1:] if text[start:prose].strip())

@@ -18,11 +18,13 @@ _ATTRIBUTES = rf"{_PLAIN}(?:(?:\"[^\"]{{0,2000}}\"|'[^']{{0,2000}}'|{_BRACED}){_
 
 _MARKUP = re.compile(
     r"(?=[\\`<$\[\]!&:{*~=_hfw])(?:"  # first characters of all alternatives, to skip most of the text quickly
-    r"\\[!-/:-@\[-`{-~]|\\(?=\r?\n|\r)"  # escapes, hard line breaks
-    r"|(?P<ticks>`+)|(?P<opening><!--|\{[%{])"  # their ends are searched separately
+    # code, comments, templates, elements of code, formulas: their ends are searched separately
+    r"(?P<ticks>`+)|(?P<opening><!--|\{[%{])"
+    rf"|<(?P<element>code|kbd|samp|var|tt|pre)(?:\s{_PLAIN})?>|\\(?P<formula>[(\[])"
+    r"|\\[!-/:-@\[-`{-~]|\\(?=\r?\n|\r)"  # escapes, hard line breaks
     rf"|</?[A-Za-z]{_ATTRIBUTES}>"
     r"|</?[A-Za-z][^<>]{0,2000}>|<[A-Za-z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>]+>"
-    r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]+?(?<![\s\\])\$(?!\d)"
+    r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]+?(?:\n[^$\n]+?)?(?<![\s\\])\$(?!\d)"
     r"|\[\[[^\[\]\n]+\]\]"  # wiki links
     r"|\[[^\[\]]+\]\[\]|\[\^[^\[\]\s]+\]|\[[^\[\]]+\](?![(\[])"  # reference labels, footnotes
     r"|\]\((?:[^()\\\s]|\\.|\((?:[^()\\]|\\.)*\))*"  # target and title of a link
@@ -36,6 +38,8 @@ _MARKUP = re.compile(
 )
 
 _ENDS = {"<!--": ("-->", 4000), "{%": ("%}", 400), "{{": ("}}", 400)}
+_FORMULA_ENDS = {"(": ("\\)", 1000), "[": ("\\]", 4000)}
+_ELEMENT_CHARS = 4000
 """The end of each opening, and the maximum number of characters in between."""
 
 _CODE_CHARS = 4000  # maximum length of a code span
@@ -51,10 +55,10 @@ def markup(text: str, start: int, end: int) -> list[tuple[int, int]]:
         at = match.end()
         if match.lastgroup is not None:
             closed = ends.of(match)
-            if closed is None:
+            if closed is None and (match["ticks"] or match["opening"]):
                 at = match.end() if match["ticks"] else match.start() + 1
                 continue
-            at = closed
+            at = closed or match.end()  # without its end an element is a tag, and a formula's mark an escape
         if found and found[-1][1] == match.start():
             found[-1] = (found[-1][0], at)
         else:
@@ -63,8 +67,8 @@ def markup(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 class _Ends:
-    """Finds the ends of code spans, comments and templates. Every position is searched once: a search from each opening
-    would take quadratic time in texts with many unclosed ones."""
+    """Finds the ends of code, comments, templates and formulas. Every position is searched once: a search from each
+    opening would take quadratic time in texts with many unclosed ones."""
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self.text, self.start, self.end = text, start, end
@@ -75,7 +79,10 @@ class _Ends:
         """The end of what `match` opens; None if it is not closed."""
         if match["ticks"]:
             return self._tick(match.end(), len(match["ticks"]))
-        closing, most = _ENDS[match["opening"]]
+        if match["element"]:
+            closing, most = f"</{match['element']}>", _ELEMENT_CHARS
+        else:
+            closing, most = _ENDS[match["opening"]] if match["opening"] else _FORMULA_ENDS[match["formula"]]
         at = self.known.get(closing, self.start)
         if 0 <= at < match.end():
             at = self.known[closing] = self.text.find(closing, match.end(), self.end)

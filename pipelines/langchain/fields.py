@@ -53,7 +53,7 @@ class EngineFields(BaseModel):
     """True runs code of `model`'s folder or repository, with all rights of this process. It does not apply to a model
     named in a call."""
     temperature: float | None = 0.0
-    """0, the default, and None are greedy."""
+    """0, the default, is greedy; None: as the model's generation_config says."""
     max_tokens: int | None = None
     """Maximum length of the answer; None: 512."""
     top_p: float | None = None

@@ -143,7 +143,11 @@ class DocumentAnswers:
         around = _around(hit.text, best)
         prompt = fill(INSTRUCTION, question=question, passage=around)
         result = engine.generate(
-            prompt, references=[around], chat=chat_option(engine), max_new_tokens=self._max_new_tokens
+            prompt,
+            references=[around],
+            chat=chat_option(engine),
+            max_new_tokens=self._max_new_tokens,
+            temperature=0.0,  # even if the model's generation_config samples: answers must repeat
         )
         answer = _by_words(hits, found)
         cited = citations(result.text.strip(), {hit.id: hit.text})
@@ -163,12 +167,15 @@ class DocumentAnswers:
             [hit.text for hit in shown],
             chat=chat,
             max_new_tokens=self._max_new_tokens,
+            temperature=0.0,
         )
         written, shown_to, given, result = "", 0, 0, None
         with closing(chunks):  # type: ignore[type-var]
             for chunk in chunks:
                 written += chunk.text
                 result = chunk.result or result
+                if NOTHING.startswith(_plain(written)):
+                    continue  # may become a refusal, which is no answer
                 border, done = settled(written, texts)
                 if border > shown_to:
                     yield AnswerChunk(written[shown_to:border], tuple(done[given:]))
@@ -177,7 +184,7 @@ class DocumentAnswers:
         near = [
             each for each in cited if is_near(question, texts[each.document], each.document_start, each.document_end)
         ]
-        has_answer = bool(written.strip()) and written.strip().lower().strip(".") != NOTHING
+        has_answer = _plain(written) not in ("", NOTHING)
         good = [each for each in found if each.score >= found[0].score - AGREE_MARGIN]
         spans = [(hits[each.passage].id, each.start, each.end) for each in good]
         agrees = any(
@@ -189,13 +196,19 @@ class DocumentAnswers:
         answer = DocumentAnswer(
             text, has_answer, has_answer and agrees, cited if has_answer else (), tuple(hits), result
         )
-        yield AnswerChunk(written[shown_to:], tuple(cited[given:]) if has_answer else ())
+        if has_answer:
+            yield AnswerChunk(written[shown_to:], tuple(cited[given:]))
         yield AnswerChunk("", (), answer)
 
     def _prompt(self, template: str, question: str, shown: Sequence[Hit]) -> str:
         contexts = self._contexts
         blocks = [f"{contexts[hit.id]}\n{hit.text}" if contexts is not None else hit.text for hit in shown]
         return fill(template, question=question, passage="\n\n".join(blocks))
+
+
+def _plain(written: str) -> str:
+    """What a model wrote, as `NOTHING` is compared with it."""
+    return written.strip().lower().strip(".")
 
 
 def is_sure(found: Sequence[Found]) -> bool:

@@ -63,9 +63,13 @@ def check_layout(given: LayoutOptions) -> Layout:
 def check_call(options: CallOptions) -> None:
     """Raise ValueError for options that iterative RAG does not support."""
     if options.n > 1:
-        raise ValueError(f"n={options.n} is not offered here; ask once per seed")
+        raise ValueError(f"n={options.n} is not supported by iterative RAG; ask once per seed")
     if options.edit_source is not None:
-        raise ValueError("edit_source is not offered here: drafts come from the documents")
+        raise ValueError("edit_source is not supported by iterative RAG: drafts come from the documents")
+    # Tokens are decoded in many requests, some of which are rolled back: none of them has the whole output.
+    for name in ("logprobs", "trace", "max_time"):
+        if (value := getattr(options, name)) not in (None, False):
+            raise ValueError(f"{name}={value!r} is not supported by iterative RAG; leave it out")
     rule = options.verification.make(options.sampling)
     if decides_apart(rule, options.sampling):
         raise ValueError(

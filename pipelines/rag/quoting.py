@@ -88,6 +88,7 @@ def answer(
                 references=[passage],
                 chat=chat_option(engine),
                 max_new_tokens=max_new_tokens,
+                temperature=0.0,  # even if the model's generation_config samples: answers must repeat
             )
 
         result = ask(best.text)
@@ -96,7 +97,7 @@ def answer(
     else:
         layout = fill(instruction, question="{prompt}", passage="{document}")
         with IterativeRAG(passages, model=engine, instruction=layout, stride=stride) as pipeline:
-            answered = pipeline(question, max_new_tokens=max_new_tokens)
+            answered = pipeline(question, max_new_tokens=max_new_tokens, temperature=0.0)
         result, best = answered.result, answered.documents[0].hit
         shown = {each.hit.id: each.hit.text for each in answered.documents}
     if not is_found or _is_beside(question, result, shown):

@@ -255,6 +255,9 @@ def test_folders_patterns_and_excludes(
     monkeypatch.chdir(tmp_path)
     changed = run_binary(capfdbinary, "gec", "--check", ".", "--exclude", "skip")[2]
     assert [line.split()[2] for line in changed.splitlines() if line.startswith("would")] == ["./a.txt:", "./b/c.md:"]
+    for pattern in ("b/skip", "b/skip/"):  # a folder's pattern fits files that are named, too
+        named = run_binary(capfdbinary, "gec", "--check", "**/*.txt", "a.txt", "--exclude", pattern)[2]
+        assert [line.split()[2] for line in named.splitlines() if line.startswith("would")] == ["a.txt:"]
     changed = run_binary(capfdbinary, "gec", "--check", "**/*.txt", "a.txt", "--exclude", "b/skip/*")[2]
     assert [line.split()[2] for line in changed.splitlines() if line.startswith("would")] == ["a.txt:"]
     (tmp_path / "empty").mkdir()
@@ -295,6 +298,8 @@ def test_edits_page_m2_and_stats(tmp_path: Path, capfdbinary: pytest.CaptureFixt
         "A 3 4|||UNK|||the|||REQUIRED|||-NONE-|||0",
     ]
     assert "passes of the model" in err
+    m2 = run_binary(capfdbinary, "gec", file, "--m2", "-", "--kinds", "insert")[1]
+    assert b"|||went|||" not in m2 and b"|||noop|||" in m2, "the edits that are written, and no others"
 
 
 def test_guards_are_options(

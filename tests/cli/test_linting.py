@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shlex
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
 from copyspec.pipelines import FunctionCorrector
+from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
 from tests.helpers.commands import run_binary
 
 ROOT = Path(__file__).parent.parent.parent
@@ -54,7 +57,14 @@ def test_the_hook_of_pre_commit_lists_and_changes_nothing(
         )  # a pre-commit hook fails if its exit status is not 0
         assert (code == 0, out == b"") == (passes, passes)
     assert Path("a.txt").read_text() == WRONG and len(list(project.iterdir())) == 3
-    assert set(hook["types_or"]) == {"markdown", "plain-text", "rst", "asciidoc", "tex"}, "what folders give, too"
+    given = {suffix for suffix in suffixes_of(None) if re.search(hook["files"], f"a{suffix}")}
+    assert given == suffixes_of(None) - {".docx", ".odt"}, "what folders give, but for what is no text"
+    for name in ("CMakeLists.txt", "requirements.txt", "dev-requirements.txt", "requirements_test.txt", "robots.txt"):
+        skipped = Skipped()
+        (project / name).write_text("childrens\n")
+        assert name not in map(os.path.basename, expand([str(project)], suffixes=suffixes_of(None), skipped=skipped))
+        assert (str(project / name), "data") in skipped.found and re.search(hook["exclude"], f"x/{name}")
+    assert not re.search(hook["exclude"], "notes.txt")
 
 
 def test_a_folder_says_what_it_leaves_out_and_loads_no_model_for_nothing(

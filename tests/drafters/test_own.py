@@ -14,6 +14,7 @@ import copyspec
 from copyspec import Budget, DraftContext, DraftTree, Engine, ScoredDraft
 from copyspec.drafters.own import join
 from copyspec.sources import OUTPUT
+from copyspec.text.chat import ChatError
 from copyspec.tree import ROOT, Origin, check_tree
 from tests.helpers.texts import byte_level, llama
 
@@ -269,3 +270,11 @@ def test_joined_trees_hold_the_likeliest_paths_of_all(given_trees: list[DraftTre
     best = sorted((max(tree.get(path, 0.0) for tree in everything) for path in known), reverse=True)
     assert sum(kept.values()) <= sum(best[: len(kept)]) + 1e-9
     assert list(joined.scores[: len(joined.first_chain())]) == sorted(joined.first_chain().scores, reverse=True)
+
+
+def test_a_function_alone_leaves_no_draft_model_unused(engine: Engine) -> None:
+    with pytest.raises(ValueError, match=r"draft_model would draft nothing.*drafter=\['auto', function\]"):
+        engine.generate(PROMPTS[0], drafter=lambda context: Knowing([]), draft_model="layers:1")  # type: ignore[call-overload]
+    for options in ({"chat": True}, {"rendered": True}):
+        with pytest.raises(ChatError, match="needs a str; prompt 0 is token ids"):
+            engine.generate([1, 2, 3], **options)  # type: ignore[call-overload]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -169,3 +169,32 @@ def test_a_long_text_keeps_no_other_waiting(engine: Engine) -> None:
     assert codec._for_long is not None and codec._for_long is not codec.tokenizer
     with codec._long_lock:
         assert isinstance(ends(lambda: codec.encode("short")), copyspec.text.codec.Encoded)  # type: ignore[attr-defined]
+
+
+def test_an_error_in_the_middle_of_a_pass_reaches_its_caller_only(engine: Engine) -> None:
+    class Zeros:
+        def propose(self, budget: copyspec.Budget) -> copyspec.DraftTree:
+            return copyspec.DraftTree.of_chain([0] * min(8, budget.max_nodes), 0.99)
+
+        def accept(self, tokens: Sequence[int]) -> None:
+            pass
+
+    def fails(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if ids.shape[1] >= 6:
+            raise ValueError("mine")
+        return scores
+
+    options: dict[str, Any] = {
+        "max_new_tokens": 20,
+        "ignore_eos": True,
+        "logit_bias": {0: 1e4},
+        "drafter": lambda _: Zeros(),
+    }
+    wanted = engine.generate(PROMPTS[0], max_new_tokens=8).token_ids
+    good = engine.submit(PROMPTS[0], max_new_tokens=8)
+    bad = engine.submit([5, 6, 7], logits_processor=fails, **options)
+    assert good.results()[0].token_ids == wanted
+    with pytest.raises(ValueError, match="mine"):
+        bad.results()
+    with pytest.raises(ValueError, match="mine"):
+        engine.generate([5, 6, 7], logits_processor=fails, **options)

@@ -239,3 +239,14 @@ def test_references_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in (texts[0], texts[1], texts[0], "x" * 6_000):
         assert memory.encode(text, " ").ids == encode(text, " ").ids
     assert sorted(map(len, (text for text, _ in memory._held))) == [2400]
+
+
+def test_an_answer_is_kept_even_if_its_prompt_is_the_oldest() -> None:
+    model = nn.Linear(1, 1)
+    state, zeros = ModelState(model), torch.zeros(1, 1, BLOCK_TOKENS)  # type: ignore[arg-type]
+    cache = PrefixCache(3 * 2 * BLOCK_TOKENS * 4)
+    first, second = [1] * BLOCK_TOKENS, [2] * 2 * BLOCK_TOKENS
+    for tokens in (first, second, first + [3] * BLOCK_TOKENS):
+        cache.add(state, tokens, lambda start, stop: [(zeros.clone(), zeros.clone())])
+    assert len(cache.find(state, [*first, *[3] * BLOCK_TOKENS, 4])) == 2
+    assert len(cache.find(state, [*second, 4])) == 1, "the oldest block of another text made room"

@@ -25,7 +25,7 @@ import copyspec
 from copyspec import Engine, Input
 from copyspec.decoding.requests import StepOutput
 from copyspec.engine import scheduler
-from copyspec.engine.call import CancelledCallError, Wakeups
+from copyspec.engine.call import Call, CancelledCallError, Wakeups
 from copyspec.engine.scheduler import QueueFullError
 from tests.helpers.texts import byte_level, counted, llama
 
@@ -662,3 +662,24 @@ def test_an_engine_that_nobody_has_any_more_is_freed() -> None:
     alive = weakref.ref(callers.engine)
     del callers
     until(lambda: gc.collect() is None or alive() is None)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs products in bfloat16")
+def test_passes_run_under_the_autocast_of_their_caller_in_any_thread(engine: Engine) -> None:
+    seen: list[tuple[bool, bool]] = []  # in autocast, in the main thread
+
+    def looks(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        main = threading.current_thread() is threading.main_thread()
+        seen.append((torch.is_autocast_enabled("cpu"), main))
+        return scores
+
+    def call(*, autocast: bool) -> Call:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return engine.submit([5, 6, 7], max_new_tokens=4, ignore_eos=True, logits_processor=looks)
+
+    for calls in ([True], [False], [True, True], [False, False], [True, False]):
+        del seen[:]
+        with torch.autocast("cpu", torch.bfloat16, enabled=not calls[0]):  # of the thread that waits, not of the call
+            for each in [call(autocast=each) for each in calls]:
+                each.results()
+        assert sorted(each for each, _ in seen) == sorted([each for each in calls for _ in range(4)])

@@ -54,7 +54,7 @@ def test_documents_of_other_packages_are_references() -> None:
 def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     pytest.importorskip("llama_index.core")
     from llama_index.core import PromptTemplate
-    from llama_index.core.llms import ChatMessage
+    from llama_index.core.llms import ChatMessage, ImageBlock, MessageRole
 
     from copyspec.integrations.llama_index import CopySpecLlamaLLM, IndexRetriever
 
@@ -70,6 +70,10 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     answer = engine.generate(said, drafter="none", max_new_tokens=12).text
     assert llm.chat(turns).message.content == answer
     assert "".join(each.delta or "" for each in llm.stream_chat(turns)) == answer
+    turns[0].role = MessageRole.DEVELOPER
+    assert llm.chat(turns).message.content == answer, "chat templates call it system"
+    with pytest.raises(ValueError, match=r"messages\[0\] holds image: the model reads text only"):
+        llm.chat([ChatMessage(role="user", blocks=[ImageBlock(url="http://a/b.png")])])
     with pytest.raises(TypeError, match="colour"):
         llm.complete("the cat", colour="red")
     (found,) = IndexRetriever(*load_corpus(corpus), k=1).retrieve("When does the boat leave?")

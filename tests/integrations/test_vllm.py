@@ -446,6 +446,12 @@ def test_the_middleware_moves_texts_into_xargs() -> None:
     assert server.lengths == [len(got)] and server.after == [{"type": "http.disconnect"}]
 
 
+def test_the_middleware_reads_no_body_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("copyspec.integrations.vllm.middleware.MAX_BODY_BYTES", 100)
+    status, error = post(Server(), {"references": ["b" * 100]})
+    assert status == 413 and "more than 100 bytes" in error["error"]["message"]
+
+
 def test_the_middleware_encodes_with_the_servers_tokenizer() -> None:
     server = Server(TOKENIZER)
     parts = [{"type": "text", "text": "ab"}, {"type": "text", "text": "c"}]

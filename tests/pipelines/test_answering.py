@@ -199,3 +199,9 @@ def test_what_questions_ask_for(question: str, held: str, sure: bool | None) -> 
     found = DocumentAnswers([RECIPES, "Walls need no mortar.", "Swifts sleep while they fly."])(question)
     assert held in found.text and len(found.text) < 160
     assert sure is None or found.is_sure == sure
+
+
+def test_a_stream_shows_no_text_of_a_refusal() -> None:
+    for said, shown in (("No answer.", ""), ("No boats sail.", "No boats sail. ")):
+        chunks = DocumentAnswers(TEXTS, model=Writing(said), k=3).stream("When does the kettle boil?")
+        assert "".join(chunk.text for chunk in chunks) == shown

@@ -150,6 +150,8 @@ def test_spellings_hyphens_and_ordinals_are_corrected(source: str, output: str) 
         ("Use --no-chek it are good.", "Use --no-check it is good.", "code"),
         ("Open /usr/lcal/x it are good.", "Open /usr/local/x it is good.", "code"),
         ("Say {nmae} it are good.", "Say {name} it is good.", "code"),
+        ("Open src/recieve/handler it are good.", "Open src/receive/handler it is good.", "code"),
+        ("See github.com/acme/recieve it are good.", "See github.com/acme/receive it is good.", "links"),
         (f"The key {'xaF' * 14} are good.", f"The key {'xaF' * 13}a is good.", "code"),
         ("We runs on Linux every day.", "We run on Linguistics every day.", "names"),
         ("We tells NASA every day.", "We tell NATO every day.", "names"),

@@ -369,3 +369,46 @@ def test_long_blocks_take_linear_time(first: str, unit: str) -> None:
     began = perf_counter()
     assert "".join(part.text for part in parts(text)) == text
     assert perf_counter() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "prose", "kept"),
+    [
+        ("Run <code>git comit -m x</code> now.", "Run <code>git comit -m x</code> now.", "<code>git comit -m x</code>"),
+        ("Press <kbd>teh key</kbd>, <code>teh.", "Press <kbd>teh key</kbd>, <code>teh.", "<kbd>teh key</kbd>"),
+        ("The line \\(y = a x\\) is teh one, \\(so.", "The line \\(y = a x\\) is teh one, \\(so.", "\\(y = a x\\)"),
+        ("So $y = a x\nb$ holds.", "So $y = a x\nb$ holds.", "$y = a x\nb$"),
+        ("It costs $5 and\n$6.", "It costs $5 and\n$6.", ""),
+    ],
+)
+def test_code_elements_and_formulas_stay(text: str, prose: str, kept: str) -> None:
+    (part,) = format_of("a.md").read(io.BytesIO(text.encode()))
+    (segment,) = part.segments
+    assert part.text[segment.start : segment.end] == prose
+    found = [part.text[start:end] for start, end in segment.protected]
+    assert kept in found if kept else not found
+
+
+@pytest.mark.parametrize("unit", ["<code>", "\\(", "\\[", "$a\n", "<code x='"])
+def test_unclosed_code_and_formulas_take_little_time(unit: str) -> None:
+    begin = perf_counter()
+    list(format_of("a.md").read(io.BytesIO(("a " + unit * 20_000).encode())))
+    assert perf_counter() - begin < 5
+
+
+def test_admonitions_are_no_sentences_and_their_content_is_text() -> None:
+    text = '!!! note "Teh title"\n    This are one.\n\n    This are two.\n\n??? tip\n\n    This are three.\n'
+    text += "\nThis are four.\n"
+    found = [
+        part.text[each.start : each.end]
+        for part in format_of("a.md").read(io.BytesIO(text.encode()))
+        for each in part.segments
+    ]
+    assert found == [f"This are {number}." for number in ("one", "two", "three", "four")]
+
+
+def test_underlined_headings_are_labels_and_grids_are_tables() -> None:
+    text = "why we are here\n===\n\n+------+---+\n| He go| a |\n+======+===+\n| x    | y |\n+------+---+\n\nIt go on.\n"
+    parts = list(format_of("a.md").read(io.BytesIO(text.encode())))
+    found = [(part.text[each.start : each.end], each.is_label) for part in parts for each in part.segments]
+    assert found == [("why we are here", True), ("It go on.", False)]

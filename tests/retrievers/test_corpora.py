@@ -343,3 +343,15 @@ def test_help_loads_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_line_ends_of_windows_and_byte_order_marks_hide_no_structure(tmp_path: Path) -> None:
+    text = "\ufeff# Boats\n\nHerons wait.\n\nRivers\n======\n\n" + "The ferry leaves at noon. " * 30 + "\n\nIt sinks.\n"
+    found = []
+    for ends in ("\n", "\r\n"):
+        file = tmp_path / "a.md"
+        file.write_bytes(text.replace("\n", ends).encode())
+        (document,) = read_documents([file])
+        passages = split_passages(document, max_chars=400)
+        found.append([(" ".join(each.text.split()), each.heading) for each in passages])
+    assert found[0] == found[1] and found[0][0] == ("# Boats Herons wait.", "Boats")

@@ -157,7 +157,14 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"temperature": float("nan")}, "temperature"),
     ({"top_p": 0}, "top_p must be"),
     ({"n": 2}, "needs a temperature"),
-    ({"n": 17, "temperature": 1}, "16 outputs"),
+    ({"n": 65, "temperature": 1}, "64 outputs (prompts times n), not 65 (--max-outputs)"),
+    ({"max_completion_tokens": 9}, "max_tokens=8 and max_completion_tokens=9 differ"),
+    ({"max_new_tokens": 9}, "here it is max_tokens"),
+    ({"include_stop_str_in_output": True}, "include_stop_str_in_output is not supported here: leave it out"),
+    ({"reasoning_effort": "high"}, "reasoning_effort is not supported here"),
+    ({"references": [[1] * 300_000]}, "1200027 characters"),
+    ({"n": 4, "temperature": 1, "references": "x" * 300_000}, "times n=4, and at most 1000000"),
+    ({"messages": [{"role": "user</s>", "content": "a"}]}, "a control token of the tokenizer"),
     ({"n": 2, "temperature": 1, "stream": True}, "cannot be streamed"),
     ({"stop": [""]}, "stop must be"),
     ({"logit_bias": {"x": 1}}, "is not a token id"),
@@ -166,8 +173,8 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"references": [["a"], ["b"]]}, "references holds 2 lists"),
     ({"edit_source": {"a": 1}}, "edit_source must be"),
     ({"prediction": {"type": "content"}}, "prediction must be"),
-    ({"tools": [{"type": "function"}]}, "tools is not offered"),
-    ({"response_format": {"type": "json_object"}}, "response_format is not offered"),
+    ({"tools": [{"type": "function"}]}, "tools is not supported"),
+    ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
     ({"temprature": 1}, "did you mean 'temperature'"),
     ({"x" * 100_000: 1}, "unknown option 'xxx"),
     ({"messages": [1] * 500_000}, "messages[0] is not a chat message: 1"),
@@ -353,3 +360,32 @@ async def test_nothing_is_decoded_for_a_client_that_has_gone(engine: Engine) -> 
 def test_settings_that_cannot_be_meant(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ServerSettings(**settings).verify()
+
+
+async def test_an_idle_server_takes_a_request_of_more_outputs_than_may_wait(engine: Engine) -> None:
+    answer = await post(engine, CHAT, {**ASKED, "n": 3, "temperature": 1}, max_waiting=1)
+    assert answer.status_code == 200 and len(answer.json()["choices"]) == 3
+
+
+async def test_completions_go_on_with_the_text_and_have_no_log_probabilities(engine: Engine) -> None:
+    prompt = "The cat sat on"
+    plain = engine.generate(prompt, max_new_tokens=8, chat=False)
+    answer = await post(engine, "/v1/completions", {"prompt": prompt, "max_tokens": 8})
+    assert answer.json()["choices"][0]["text"] == plain.text
+    assert answer.json()["usage"]["prompt_tokens"] == plain.prompt_tokens
+    answer = await post(engine, "/v1/completions", {"prompt": prompt, "logprobs": 0})
+    assert answer.status_code == 400 and "logprobs is not supported" in answer.text
+
+
+async def test_a_body_that_is_not_sent_as_json_is_named(engine: Engine) -> None:
+    async with client(engine) as http:
+        answer = await http.post(CHAT, content=json.dumps(ASKED), headers={"content-type": "text/plain"})
+    assert answer.status_code == 415 and "Content-Type: application/json" in answer.json()["error"]["message"]
+
+
+async def test_errors_name_the_served_model_and_no_folder(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.tokenizer, "chat_template", None)
+    monkeypatch.setattr(engine.tokenizer, "name_or_path", "/srv/private/model")
+    answer = await post(engine, CHAT, ASKED)
+    assert answer.status_code == 400
+    assert "/srv" not in answer.text and "'tiny' has no chat template" in answer.json()["error"]["message"]

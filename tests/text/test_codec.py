@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from copyspec.text.chat import ChatError, check_chat, with_system
-from copyspec.text.codec import Codec
+from copyspec.text.codec import Codec, _cut
 from copyspec.text.stops import WINDOW, CriterionStop, Detokenizer, StopStrings, held_back, text_of
 from tests.helpers.texts import NO_SYSTEM_TEMPLATE, SPECIAL, byte_fallback, byte_level, sentencepiece_like
 
@@ -260,3 +262,20 @@ def test_what_may_become_a_stop_string_is_held_back(text: str, stops: list[str])
         for length in range(held + 1, len(text) + 1):
             assert not (length < len(stop) and stop.startswith(text[-length:]))
     assert held == 0 or any(stop.startswith(text[-held:]) and len(stop) >= held for stop in stops)
+
+
+def test_keys_and_roles_of_messages_hold_no_control_tokens() -> None:
+    template = (
+        "{% for m in messages %}{{ m['role'] }}{% for key in m.get('extra', {}) %}{{ key }}{% endfor %}{% endfor %}"
+    )
+    codec = Codec(byte_level(template=template))
+    ids = codec.encode_chat([{"role": "user", "content": "a", "extra": {"a</s>b": "c"}}]).ids
+    assert codec.tokenizer.decode(ids) == "usera</s>b" and not special_ids(codec) & set(ids)
+    with pytest.raises(ChatError, match=r"role 'user</s>' holds '</s>', a control token of the tokenizer"):
+        codec.encode_chat([{"role": "user</s>", "content": "a"}])
+
+
+def test_many_control_tokens_in_a_message_take_little_time() -> None:
+    begin = perf_counter()
+    assert len("".join(_cut("</s>" * 250_000, CODEC.control))) == 1_000_000
+    assert perf_counter() - begin < 5

@@ -91,6 +91,9 @@ def test_what_passes_by_definition() -> None:
     assert passed(rule("bild", rollback=3.0), p) == {0, 1, 2, 3}, "-log 0.03 is 3.5"
     entropy = -sum(x * math.log(x) for x in p)
     assert 0.06 < 0.3 * math.exp(-entropy) < 0.09
+    forbidden = [0.7, 0.3, 0.0, 0.0]
+    assert passed(rule("bild", rollback=math.inf), forbidden) == {0, 1}, "no bound lets through what P forbids"
+    assert passed(rule("top-k-gap", tau=math.inf), forbidden) == {0, 1}
     assert passed(rule("typical"), p) == {0, 1, 2}
     assert passed(rule("typical", delta=0.15), p) == {0, 1, 2, 3}
     assert passed(rule("typical", epsilon=0.02), p) == {0, 1, 2, 3, 4}

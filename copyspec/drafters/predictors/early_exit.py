@@ -22,10 +22,11 @@ _PER_LAYER = ("layer_types", "no_rope_layers", "attention_layers", "mlp_layer_ty
 def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     """Return a model of the first `layers` layers of a decoder-only `model`, followed by its final norm and LM head.
 
-    It shares all modules with `model`: no weight is copied, `model` is not altered and may be moved or used meanwhile,
-    and a lock makes the two take turns. LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710) trains models for this; the
-    early layers of other models predict some tokens, too. Raises ValueError if the architecture has no list of layers,
-    or if `layers` is not from 1 to one less than the number of layers.
+    It shares all modules with `model`: `model` is not altered and may be moved or used meanwhile, and a lock makes the
+    two take turns. No weight is copied, but on CPUs it packs weights of its own (`FastLinears`). LayerSkip (Elhoushi
+    et al. 2024, arXiv 2404.16710) trains models for this; the early layers of other models predict some tokens, too.
+    Raises ValueError if the architecture has no list of layers, or if `layers` is not from 1 to one less than their
+    number.
     """
     decoder = model.base_model
     stack = getattr(decoder, "layers", None)

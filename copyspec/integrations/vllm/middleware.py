@@ -8,13 +8,26 @@ import logging
 from typing import Any
 
 from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, joined, texts
-from copyspec.server.asgi import App, Receive, Replay, Scope, Send, error_body, read_body, refuse
+from copyspec.server.asgi import (
+    App,
+    BodyTooLargeError,
+    Receive,
+    Replay,
+    Scope,
+    Send,
+    error_body,
+    read_body,
+    refuse,
+)
 from copyspec.text.codec import Codec
 
 logger = logging.getLogger(__name__)
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 FIELDS = ("prediction", "edit_source", "references")
+
+MAX_BODY_BYTES = 32 << 20
+"""vLLM runs middleware before it checks the API key, so anybody who reaches the port may send a body."""
 
 
 class Prediction:
@@ -32,7 +45,11 @@ class Prediction:
         if scope.get("type") != "http" or scope.get("method") != "POST" or not str(scope["path"]).endswith(PATHS):
             await self._app(scope, receive, send)
             return
-        body = await read_body(receive)
+        try:
+            body = await read_body(receive, MAX_BODY_BYTES)
+        except BodyTooLargeError as error:
+            await refuse(send, 413, error_body(str(error), "BadRequestError", code=413))
+            return
         if body is None:
             return
         try:

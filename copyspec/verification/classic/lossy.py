@@ -173,7 +173,8 @@ def _choose(tree: DraftTree, nodes: Nodes, passes: Passes) -> Sequence[int]:
             continue
         p = nodes.probabilities(parent)
         tokens = p.new_tensor([tree.tokens[child] for child in children[parent]]).long()
-        accepted, logs = passes(p, tokens, parent).tolist(), p[tokens].log().tolist()
+        # An infinite bound must not admit a token that a processor or a grammar forbids.
+        accepted, logs = (passes(p, tokens, parent) & (p[tokens] > 0)).tolist(), p[tokens].log().tolist()
         depth, log_p = reached[parent]
         for child, passed, own_log in zip(children[parent], accepted, logs, strict=True):
             if passed:
