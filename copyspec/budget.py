@@ -21,7 +21,7 @@ GPU_SLOPE = 0.005
 """The same on a GPU: on an H200, 0.004 for one row of a model of 7 or 8 B parameters."""
 
 FEW_TOKENS = 1.5
-"""Assumed time of one of few tokens in a pass, in that of one of the many tokens of a first pass."""
+"""Time per token of a short pass over time per token of a prefill pass, until both are measured."""
 
 LEAST_SLOPE = 0.25
 """Beyond the largest node count measured, nodes cost what they did so far on average, but at least this share of what
@@ -50,8 +50,8 @@ PREFILL_TOKENS = 32
 """Minimum length of a first pass, in tokens per row, for its time per token to be used as the cost of a draft node."""
 
 MOST_UNLEARNED = 64
-"""Passes that are learned from at once where no costs are asked for: that takes a fifth of the time it takes between
-two passes, whose weights have left nothing of it in the processor's caches."""
+"""Passes that are learned from together while nothing reads the costs. That takes a fifth of the time that learning
+after every pass takes, when the model's weights have evicted the curve from the processor's caches."""
 
 MEMORY = 0.8  # weight of earlier rows in the average saving, and of earlier first passes
 LEAST_START, MOST_START = 0.75, 4.0
@@ -212,9 +212,9 @@ class CostModel:
         """Seconds of a pass of `rows` rows, as learned so far, for each node count that was measured."""
         return self._curves[rows].measured()
 
-    def finish(self, earned: float) -> None:
-        """Record that a row has ended for which drafting saved `earned` plain passes (negative: cost them)."""
-        self._earned = MEMORY * self._earned + (1.0 - MEMORY) * earned
+    def finish(self, saved_passes: float) -> None:
+        """Record that a row has ended for which drafting saved `saved_passes` plain passes (negative: cost them)."""
+        self._earned = MEMORY * self._earned + (1.0 - MEMORY) * saved_passes
         self.start = min(max(0.5 * self._earned, LEAST_START), MOST_START)
 
 

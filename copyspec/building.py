@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from copyspec.forks import at_rest, check_forked
+from copyspec.forks import check_forked, fork_safe
 
 # Reentrant: code of a model that is being loaded may build another one.
-_BUILDING = at_rest(threading.RLock())
+_BUILDING = fork_safe(threading.RLock())
 
 
 @contextmanager

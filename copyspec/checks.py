@@ -62,7 +62,10 @@ def check_retriever(name: str, value: object) -> None:
     """Raise TypeError unless `value` can be searched as a `copyspec.retrievers.Retriever`."""
     searches = callable(getattr(value, "search", None)) and callable(getattr(value, "search_batch", None))
     check_type(
-        searches and not isinstance(value, type), name, value, "a retriever, copyspec.retrievers.BM25Retriever say"
+        searches and not isinstance(value, type),
+        name,
+        value,
+        "a retriever, for example copyspec.retrievers.BM25Retriever",
     )
 
 

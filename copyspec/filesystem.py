@@ -125,6 +125,13 @@ def flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def umask() -> int:
+    """The permissions that new files of this process do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 @contextlib.contextmanager
 def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock file `path` during the block, then remove it. `what` is locked, and named in the error message.

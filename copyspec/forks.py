@@ -2,8 +2,8 @@
 
 A fork copies only the calling thread. A lock held by another thread would stay locked in the child for ever, and what
 it guards would stay half-changed, such as a model with the masks of a pass that never ends. A fork thus waits until
-no thread holds a lock registered here, usually the few milliseconds of a pass. If that takes longer than PATIENCE, the
-child gets an error when it uses what was being changed.
+no thread holds a lock registered here, usually the few milliseconds of a pass. If that takes longer than FORK_TIMEOUT,
+the child gets an error when it uses what was being changed.
 
 torch's other threads are not copied either, and the child's first parallel operation would wait for them. The child
 therefore uses one thread, unless it calls `torch.set_num_threads`. Processes started by `multiprocessing` with "spawn"
@@ -18,7 +18,7 @@ from time import monotonic, sleep
 from typing import Protocol, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
-PATIENCE = 10.0
+FORK_TIMEOUT = 10.0
 """Seconds that a fork waits: longer than a pass of any practical model, shorter than loading a large one."""
 
 FORK_SECONDS = 0.005
@@ -39,7 +39,7 @@ class Lock(Protocol):
 AnyLock = TypeVar("AnyLock", bound=Lock)
 
 _LOCKS: WeakValueDictionary[int, Lock] = WeakValueDictionary()
-halfway: WeakSet[Lock] = WeakSet()
+held_at_fork: WeakSet[Lock] = WeakSet()
 """In a forked child: the locks that other threads of the parent held."""
 
 _taken: list[Lock] = []
@@ -47,7 +47,7 @@ is_waiting = False
 """Whether a fork waits. Passes read it before they take their locks."""
 
 
-def at_rest(lock: AnyLock) -> AnyLock:
+def fork_safe(lock: AnyLock) -> AnyLock:
     """Register `lock`, so that forks wait until it is free, and return it."""
     _LOCKS[id(lock)] = lock
     return lock
@@ -55,7 +55,7 @@ def at_rest(lock: AnyLock) -> AnyLock:
 
 def check_forked(lock: Lock, what: str) -> None:
     """Raise RuntimeError in a process that was forked while another thread held `lock`; `what` it was doing."""
-    if lock in halfway:
+    if lock in held_at_fork:
         raise RuntimeError(
             f"this process was forked while another thread was {what}: its unfinished work was copied and cannot be "
             'completed here. Fork when it is done, or start processes with multiprocessing.get_context("spawn")'
@@ -66,7 +66,7 @@ def _before() -> None:
     global is_waiting
     is_waiting = True
     locks = sorted((lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None), key=id)
-    end = monotonic() + PATIENCE
+    end = monotonic() + FORK_TIMEOUT
     while not _take(locks):
         if monotonic() > end:
             _taken.extend(lock for lock in locks if lock.acquire(blocking=False))
@@ -100,7 +100,7 @@ def _in_child() -> None:
     for lock in [lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None]:
         if id(lock) not in held:
             lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does it for its own locks
-            halfway.add(lock)
+            held_at_fork.add(lock)
     _end()
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() > 1:

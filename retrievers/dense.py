@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 from . import files
 from .base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context
@@ -80,7 +80,7 @@ class DenseRetriever:
         own: Encode = getattr(encode, "encode_query", encode)
         self._encode_query = encode_query or own
         self._queries: OrderedDict[str, Vectors] = OrderedDict()
-        self._lock = at_rest(threading.Lock())  # of `_queries`: one thread may verify while another one drafts
+        self._lock = fork_safe(threading.Lock())  # of `_queries`: one thread may verify while another one drafts
 
     @property
     def texts(self) -> Sequence[str]:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 from .vectors import VectorIndex, Vectors, exact_scores, tolerance
 
@@ -56,7 +56,7 @@ class ScoredShortlist:
     def __init__(self, retriever: Scored) -> None:
         self._retriever = retriever
         self._ids = np.empty(0, np.int64)
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
         with self._lock:
@@ -81,7 +81,7 @@ class VectorShortlist:
         self._rows: Vectors = np.empty((0, index.dimension), np.float32)
         self._squares = np.empty(0, np.float32)  # squared norms of the rows
         self._count, self._longest = 0, 0.0
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
         if not len(slots):
@@ -125,7 +125,7 @@ class WordShortlist:
         self._count = 0
         self._changes: list[int] = []  # changed slots, in order
         self._rows: OrderedDict[str, tuple[NDArray[np.float64], int]] = OrderedDict()  # weights, changes applied
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
         if not len(slots):

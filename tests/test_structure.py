@@ -15,7 +15,17 @@ ROOT = Path(__file__).parent.parent
 # From the lowest layer to the highest; a module may import from lower layers. "" is the package's `__init__`.
 FLOORS = (
     {"checks", "growing_ids"},
-    {"budget", "filesystem", "fingerprints", "forks", "json_strings", "sources", "static_options", "tree"},
+    {
+        "budget",
+        "control_groups",
+        "filesystem",
+        "fingerprints",
+        "forks",
+        "json_strings",
+        "sources",
+        "static_options",
+        "tree",
+    },
     {"building"},
     {"models", "options", "targets", "text"},
     {"verification", "views"},

@@ -42,7 +42,7 @@ from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.selftest.shrinking import windows
 
 WINDOWS = (8, 24)
-PATIENCE = 900.0
+TRIAL_TIMEOUT = 900.0
 """Time limit per type, in seconds."""
 
 
@@ -150,10 +150,10 @@ def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
             process.join()
             yield finding
         for pipe, (model_type, process, since) in list(running.items()):
-            if monotonic() - since > PATIENCE:
+            if monotonic() - since > TRIAL_TIMEOUT:
                 process.kill()
                 del running[pipe]
-                yield Finding(model_type, "wrong", reason=f"not done after {PATIENCE:.0f} seconds")
+                yield Finding(model_type, "wrong", reason=f"not done after {TRIAL_TIMEOUT:.0f} seconds")
 
 
 def table(findings: Sequence[Finding]) -> dict[str, object]:

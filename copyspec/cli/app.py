@@ -1,12 +1,14 @@
 """The `copyspec` command: its subcommands, its exit codes and its errors.
 
-Exit codes: 0 done; 1 the run failed, outputs that should be equal differ, or --check or --diff found changes; 2 wrong
-usage, including a model that cannot be loaded; 3 some files failed; 130 interrupted.
+Exit codes: 0 done; 1 the run failed, outputs that should be equal differ, --check or --diff found changes, a question
+has no answer, or `doctor` found a failure; 2 wrong usage, including a model that cannot be loaded; 3 some files failed;
+130 interrupted.
 Only results go to stdout; errors are one line on stderr unless -v is given.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import os
@@ -93,7 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
     _open_closed_streams()
     with ended_by_signals():
-        return _run(arguments)
+        try:
+            return _run(arguments)
+        finally:
+            _drop_unwritten()
     return INTERRUPTED  # a signal that did not end the process
 
 
@@ -109,6 +114,8 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()  # a full disk fails the run
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except SystemExit as error:  # typer's, without a message, when the reader of a pipe has gone
+        code = error.code
     except Exception as error:
         if hasattr(error, "format_message"):
             return _fail(_usage_message(error), USAGE)
@@ -134,6 +141,18 @@ def _open_closed_streams() -> None:
         sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _drop_unwritten() -> None:
+    """Drop output that a closed pipe or a full disk did not take. The interpreter would try to write it once more at
+    its exit, with an error and an exit code of its own."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # it is closed, or no file is behind it
+            stdout, null = sys.stdout.fileno(), os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stdout)
+            os.close(null)
 
 
 def _usage_message(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -97,17 +98,19 @@ class Conversation:
     system: str | None
     messages: list[dict[str, str]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)  # all files added, by name; spans refer to these names
+    places: dict[str, Path] = field(default_factory=dict)  # of each name the first file, which alone is named by it
     waiting: list[str] = field(default_factory=list)
     last: Result | None = None
 
     def add(self, path: Path) -> None:
         """Put a file before the next message. Raises UsageError if it cannot be read."""
-        text = read(path, "/add")
-        self.files[path.name] = text
-        self.waiting.append(f"{path.name}:\n{text.strip()}")
+        text, place = read(path, "/add"), path.resolve()
+        name = path.name if self.places.setdefault(path.name, place) == place else os.fspath(path)
+        self.files[name] = text
+        self.waiting.append(f"{name}:\n{text.strip()}")
 
     def forget(self) -> None:
-        self.messages, self.files, self.waiting, self.last = [], {}, [], None
+        self.messages, self.files, self.places, self.waiting, self.last = [], {}, {}, [], None
 
     def answer(self, text: str) -> None:
         """Stream the answer to stdout. Ctrl-C stops it; what was written so far stays in the conversation."""

@@ -26,11 +26,10 @@ class UsageError(ValueError):
 def read(path: Path, option: str) -> str:
     """Read a UTF-8 file, keeping its line ends. Errors name the option and the file."""
     try:
-        return str(read_input(path), "utf-8")
+        data = read_input(path)
     except OSError as error:
         raise UsageError(f"{option} {path}: {(error.strerror or str(error)).lower()}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{option} {path}: not UTF-8 (byte {error.start}); convert it first") from error
+    return _decoded(data, f"{option} {path}")
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[str | Path | None]) -> None:
@@ -103,10 +102,14 @@ def _read_stdin() -> str:
     binary = getattr(sys.stdin, "buffer", None)
     if binary is None:
         return sys.stdin.read()
+    return _decoded(binary.read(), "stdin")
+
+
+def _decoded(data: bytes, what: str) -> str:
     try:
-        return str(binary.read(), "utf-8")
+        return str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"stdin: not UTF-8 (byte {error.start}); convert it first") from error
+        raise UsageError(f"{what}: not UTF-8 (byte {error.start}); convert it first") from error
 
 
 def as_json(value: object) -> str:
@@ -154,7 +157,13 @@ def quiet_libraries() -> None:
 
 
 def read_line() -> str | None:
-    """Read the next line; None at end of file. The prompt goes to stderr, since stdout is for answers."""
+    """Read the next line; None at end of file. From a terminal it is in the locale's encoding, otherwise UTF-8. The
+    prompt goes to stderr, since stdout is for answers."""
+    binary = None if sys.stdin.isatty() else getattr(sys.stdin, "buffer", None)
+    if binary is not None:
+        sys.stdout.flush()  # the writer may wait for the answer to its last line; `input` does the same
+        line = _decoded(binary.readline(), "a line of stdin")
+        return line.removesuffix("\n").removesuffix("\r") if line else None
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  # lines can be edited, and come again

@@ -13,7 +13,7 @@ from copyspec.cli.model_options import MODEL
 
 BACKUP_SUFFIX = ".bak"
 # Titles of help panels
-INPUT, OUTPUT, GUARDS, RUN = "What is read", "What comes out", "What may not change", "How it runs"
+INPUT, OUTPUT, GUARDS, RUN = "Input", "Output", "Guards", "Run"
 
 System: TypeAlias = Annotated[str | None, typer.Option(help="System message, for chat models.", rich_help_panel=MODEL)]
 MaxNewTokens: TypeAlias = Annotated[

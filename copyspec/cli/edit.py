@@ -20,7 +20,7 @@ from copyspec.filesystem import read_input
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
-    from copyspec.pipelines import Edited, EditOptions, EditPipeline
+    from copyspec.pipelines import AtomicFile, Edited, EditOptions, EditPipeline
 
 
 def edit(
@@ -138,36 +138,45 @@ class _NewVersions:
 
         self._base = base_of_diff([path for path in paths if path != STDIN])
 
-    def check_writable(self, path: str) -> None:
-        """Raise OSError, before the model runs for nothing, for a file that is to be replaced and cannot be."""
+    def tried(self, path: str) -> AtomicFile | None:
+        """A discarded trial, which knows the file that the new version of `path` is to replace; None if none is
+        written. Raises OSError, before the model runs for nothing, for a file that cannot be replaced."""
         from copyspec.pipelines import AtomicFile
 
-        if self.in_place:
-            AtomicFile(Path(path)).discard()
+        target = self._target(path)
+        if target is None:
+            return None
+        trial = AtomicFile(target)
+        trial.discard()  # a file that stood there while the model runs would outlive a killed process
+        return trial
 
-    def put(self, path: str, edited: Edited, data: bytes) -> None:
-        target = Path(path) if self.in_place else self.target
-        if target is not None:
-            self._write(target, edited, data)
-            return
-        if self.check:
+    def write(self, path: str, edited: Edited, data: bytes, tried: AtomicFile | None) -> Path | None:
+        """Write a new version, if it goes to a file, and return the backup's path. `data`: the file as it was read. A
+        file saved since then, or since it was tried, is left alone."""
+        from copyspec.pipelines import AtomicFile
+
+        if tried is None or (self.in_place and not edited.changed):
+            return None
+        with AtomicFile(tried.path, backup=self.backup, standing=tried.standing) as file:
+            if path != STDIN and os.path.realpath(path) == os.fspath(tried.path):  # -o may name the input
+                file.expect(data)
+            file.write(edited.text.encode("utf-8", "surrogateescape"))
+        return file.kept
+
+    def show(self, path: str, edited: Edited, kept: Path | None) -> None:
+        """Print a new version that goes to stdout, or the backup's name."""
+        target = self._target(path)
+        if kept is not None:
+            self.tell(f"copyspec: the old {os.fspath(target or path)} is kept as {os.fspath(kept)}")
+        if target is not None or self.check:
             return
         lines = [edited.text] if self.whole else edited.diff(self.name(path))
         for line in lines:
             echo_bytes(line.encode("utf-8", "surrogateescape"))
         sys.stdout.flush()
 
-    def _write(self, target: Path, edited: Edited, data: bytes) -> None:
-        """Write a new version. `data`: the file as it was read; a file saved since then is left alone."""
-        from copyspec.pipelines import AtomicFile
-
-        if edited.changed or not self.in_place:
-            with AtomicFile(target, backup=self.backup) as file:
-                if self.in_place:
-                    file.expect(data)
-                file.write(edited.text.encode("utf-8", "surrogateescape"))
-            if file.kept is not None:
-                self.tell(f"copyspec: the old {os.fspath(target)} is kept as {os.fspath(file.kept)}")
+    def _target(self, path: str) -> Path | None:
+        return Path(path) if self.in_place else self.target
 
     def name(self, path: str) -> str:
         from copyspec.pipelines import path_in_diff
@@ -189,10 +198,9 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
         try:
             data = sys.stdin.buffer.read() if path == STDIN else read_input(path)
             text = decoded_text(data)
-            shown.check_writable(path)
+            tried = shown.tried(path)
             edited = pipeline(text, instruction)
-            if edited.refusal is None:
-                shown.put(path, edited, data)
+            kept = shown.write(path, edited, data, tried) if edited.refusal is None else None
         except (OSError, ValueError) as error:
             echo(f"copyspec: {reason(path, error)}", err=True)
             failed += 1
@@ -201,6 +209,7 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
             echo(f"copyspec: {path} is left unchanged: {edited.refusal.detail}", err=True)
             failed += 1
             continue
+        shown.show(path, edited, kept)  # a failing stdout is not the file's failure: it ends the run
         changed += edited.changed
         stats = edited.result.stats if edited.result is not None else None
         counters = (

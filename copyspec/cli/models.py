@@ -41,7 +41,7 @@ def list_models(context: typer.Context) -> None:
         current = {place(alias).name for alias in ALIASES.values()}
         echo(f"\nConverted models in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:")
         for folder, bytes_ in kept:
-            is_old = folder.name not in current and any(folder.name.startswith(f"{name}-") for name in ALIASES)
+            is_old = folder.name not in current and any(_is_of(name, folder) for name in ALIASES)
             echo(f"{bytes_ / 1e6:>15.0f} MB  {_name(folder)}{'  (of another version of copyspec)' if is_old else ''}")
     try:
         chosen = choose_default()
@@ -77,8 +77,7 @@ def remove(
     kept = [folder for folder, _ in made()]
     removed = dict[Path, None]()
     for name in names:
-        pattern = re.compile(rf"{re.escape(name)}-[0-9a-f]{{16}}(-\d+)?")
-        chosen = [each for each in kept if each.name == name or (name in ALIASES and pattern.fullmatch(each.name))]
+        chosen = [each for each in kept if each.name == name or (name in ALIASES and _is_of(name, each))]
         if not chosen:
             there = ", ".join(_name(folder) for folder in kept) or "nothing"
             raise UsageError(f"{name!r} is not in the cache, which holds {there}")
@@ -86,6 +85,11 @@ def remove(
     for folder in removed:
         remove_folder(folder)
         echo(f"removed {folder}", err=True)
+
+
+def _is_of(alias: str, folder: Path) -> bool:
+    """Whether a folder of the cache was made for a short name, by any version of copyspec."""
+    return re.fullmatch(rf"{re.escape(alias)}-[0-9a-f]{{16}}(-\d+)?", folder.name) is not None
 
 
 def _name(folder: Path) -> str:

@@ -3,6 +3,7 @@ get every byte as it is."""
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from typing import TYPE_CHECKING, TextIO
@@ -34,9 +35,13 @@ def echo_bytes(data: bytes) -> None:
 
 
 def console(*, err: bool = False, soft_wrap: bool = False) -> Console:
-    """A rich console on stdout or stderr. Of the texts in what it prints, control characters are replaced."""
+    """A rich console on stdout or stderr. Of the texts in what it prints, control characters are replaced, and
+    characters that the stream's encoding lacks are escaped, as `echo` does."""
     from copyspec.views.terminal import SafeConsole
 
+    stream = sys.stderr if err else sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="backslashreplace")
     return SafeConsole(stderr=err, highlight=False, soft_wrap=soft_wrap)
 
 

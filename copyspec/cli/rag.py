@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from copyspec.views.provenance import Provenance
 
 _SEARCH, _OUTPUT = "Search", "Output"
+_PASSAGES = 8
 
 
 def rag(
@@ -46,9 +47,11 @@ def rag(
         ),
     ] = None,
     passages: Annotated[
-        int,
-        typer.Option("--passages", "-k", help="Number of passages to search for the answer.", rich_help_panel=_SEARCH),
-    ] = 8,
+        int | None,
+        typer.Option(
+            "--passages", "-k", help="Number of passages to search for the answer. Default: 8.", rich_help_panel=_SEARCH
+        ),
+    ] = None,
     reranker: Annotated[
         str | None,
         typer.Option(help="A cross-encoder that reranks the passages.", rich_help_panel=_SEARCH),
@@ -98,6 +101,8 @@ def rag(
     empty text with --json, which gives a line for each of several questions.
     """
     _check(question, stride, passages, html, json_output, stream)
+    if instruction is not None and model is None and adapter is None and not stride:
+        raise UsageError("--instruction is the prompt of a model: give --model, or leave it out")
     from copyspec.retrievers import CrossEncoderScorer, RerankingRetriever, load_corpus
 
     quiet_libraries()
@@ -115,7 +120,7 @@ def rag(
     if reranker is not None:
         retriever = RerankingRetriever(retriever, CrossEncoderScorer(reranker, device=device))
     answerer = _Answerer(
-        retriever, held, engine, instruction, max_new_tokens, stride, passages, stream, json_output, html
+        retriever, held, engine, instruction, max_new_tokens, stride, passages or _PASSAGES, stream, json_output, html
     )
     if question is not None:
         raise typer.Exit(answerer.ask(question))
@@ -130,7 +135,7 @@ def rag(
 
 
 def _check(
-    question: str | None, stride: int, passages: int, html: Path | None, json_output: bool, stream: bool
+    question: str | None, stride: int, passages: int | None, html: Path | None, json_output: bool, stream: bool
 ) -> None:
     """Raise UsageError for invalid options, alone or combined."""
     check_outputs({"--html": html}, ())
@@ -142,8 +147,12 @@ def _check(
         raise UsageError("--html shows one answer: give the question")
     if stride < 0:
         raise UsageError(f"--stride must be at least 0, got {stride}")
-    if passages < 1:
+    if passages is not None and passages < 1:
         raise UsageError(f"--passages must be at least 1, got {passages}")
+    if stride and passages is not None:
+        raise UsageError(f"--stride {stride} takes one passage at a time: leave out --passages {passages}")
+    if stride and stream:
+        raise UsageError(f"--stride {stride} shows the answer when it is whole: leave out --stream")
     if question is not None and not question.strip():
         raise UsageError(f"the question {question!r} is empty; write a question")
 
@@ -184,6 +193,8 @@ class _Answerer:
         # The answerer also counts titles and headings, which are no part of a passage's text.
         answer = self._strided(question) if self.stride else self._answered(question)
         if not answer.is_found:
+            if answer.result is not None:
+                return self._nothing(question, "the model finds none in the passages")
             beside = "too little of the question stands in or near any sentence"
             return self._nothing(question, beside if holds else missing)
         sources = [_Source.of(each, answer.text, self.passages[each.document]) for each in answer.citations]
@@ -197,7 +208,7 @@ class _Answerer:
             )
             write_page(self.html, page)
         if str(self.html) != STDIN:
-            echo(self._json(shown) if self.json_output else shown.lines(self.stream and not self.stride))
+            echo(self._json(shown) if self.json_output else shown.lines(self.stream))
         if not sources and not self.json_output:
             echo("nothing in this answer is quoted verbatim from the passages", err=True)
         return 0

@@ -42,22 +42,21 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
         if not _git(folder, "ls-files", "--", file.name):
             found[path] = [_EVERYTHING]
             continue
-        diff = (
-            _git(
-                folder,
-                "diff",
-                "--no-color",
-                "--no-ext-diff",
-                "--no-textconv",
-                "--text",
-                "--unified=0",
-                commits[folder],
-                "--",
-                file.name,
-                settings=filters[folder],
-            )
-            or b""
+        diff = _git(
+            folder,
+            "diff",
+            "--no-color",
+            "--no-ext-diff",
+            "--no-textconv",
+            "--text",
+            "--unified=0",
+            commits[folder],
+            "--",
+            file.name,
+            settings=filters[folder],
         )
+        if diff is None:
+            raise UsageError(f"--since {revision!r}: git diff fails for {path}; run it there, or leave out --since")
         ranges = [
             range(int(start), int(start) + int(b"1" if count is None else count))
             for start, count in ((hunk[1], hunk[2]) for hunk in _HUNK.finditer(diff))
@@ -82,6 +81,9 @@ def _git(folder: str, *arguments: str, settings: Mapping[str, str] | None = None
     # Not as -c name=value: a name may hold "=".
     first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
     environment = {**os.environ, "GIT_CONFIG_COUNT": str(first + len(given)), "GIT_OPTIONAL_LOCKS": "0"}
+    # A file may be named [a].txt or :x. Git refuses the first variable beside the others.
+    environment |= {"GIT_LITERAL_PATHSPECS": "1", "GIT_GLOB_PATHSPECS": "0", "GIT_ICASE_PATHSPECS": "0"}
+    environment |= {"GIT_NOGLOB_PATHSPECS": "0"}
     for number, (name, value) in enumerate(given.items(), start=first):
         environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     try:

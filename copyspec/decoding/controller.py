@@ -12,21 +12,21 @@ from typing import ClassVar
 
 from copyspec.tree import COMPILED, ROOT, DraftTree
 
-SHARE = 0.015
+LOSS_PER_TOKEN = 0.015
 """Plain passes that drafting may lose per output token, beyond the row's starting allowance."""
 
-STAKE = 6.0
+MAX_ALLOWANCE = 6.0
 """Maximum allowance, in plain passes: earlier gains beyond it cannot be lost again."""
 
-LOOKS = 0.01
-"""Maximum share of a row's time that goes into asking a drafter that proposes nothing."""
+MAX_IDLE_SHARE = 0.01
+"""Maximum share of a row's time spent in calls of `propose` that return an empty tree."""
 
-_LOOK_MEMORY = 0.8  # weight of earlier calls of the drafter in its average time
+_COST_MEMORY = 0.8  # weight of earlier calls of the drafter in its average time
 _OUTLIER = 2.0  # a drafter call longer than this many times the average is clipped as a disturbance
 
-_TRIALS = 0.9  # decay, per trial, of earlier trials in a drafter's record
-_BEFORE = 4.0  # trials in which a new row's drafter counts as calibrated
-_DOUBT = 1.0  # pseudo-count that keeps `trust` above 0 when no trial succeeded
+_DECAY = 0.9  # decay, per trial, of earlier trials in a drafter's record
+_PRIOR_TRIALS = 4.0  # trials in which a new row's drafter counts as calibrated
+_PSEUDO_COUNT = 1.0  # pseudo-count that keeps `calibration` above 0 when no trial succeeded
 
 
 @dataclass(eq=False, slots=True)
@@ -38,8 +38,8 @@ class DraftController:
       probabilities are scaled down accordingly, so that trees shrink, or are left out where no size pays;
     - pauses follow while the average gain of a draft (tokens per pass over the pass's cost) is below 1, or while scaled
       probabilities justify no draft. Each failure doubles the pause; a trial draft ends it;
-    - the allowance bounds the loss, whatever drafters claim and however passes are priced. It grows by SHARE per token
-      and by what drafts gain.
+    - the allowance bounds the loss, whatever drafters claim and however passes are priced. It grows by LOSS_PER_TOKEN
+      per token and by what drafts gain.
     """
 
     MAX_PAUSE: ClassVar[int] = 32  # in passes
@@ -47,9 +47,9 @@ class DraftController:
 
     allowance: float = 1.0
     """Plain passes that the next pass may lose; below 0: none."""
-    earned: float = 0.0
+    saved_passes: float = 0.0
     """Time that drafts saved less what they cost, in plain passes."""
-    trust: float = 1.0
+    calibration: float = 1.0
     """Factor, at most 1, by which the drafter's probabilities are multiplied."""
     wants_draft: bool = True
     """Whether to ask the drafter in the next pass. `observe` follows a pass that did, `advance` one that did not."""
@@ -57,46 +57,54 @@ class DraftController:
     """Whether the next draft is the first one after a pause."""
     _gain: float = 1.25  # above 1, so that a new row drafts a few times
     _pause: int = 1
-    _left: int = 0
-    _right: float = _BEFORE
-    _said: float = _BEFORE
-    _look: float = 0.0  # average cost of asking the drafter, in plain passes
+    _pause_left: int = 0
+    _accepted: float = _PRIOR_TRIALS
+    _expected: float = _PRIOR_TRIALS
+    _draft_cost: float = 0.0  # average cost of asking the drafter, in plain passes
 
-    def observe(self, proposed: DraftTree, drafted: DraftTree, path: Sequence[int], cost: float, look: float) -> None:
+    def observe(
+        self, proposed: DraftTree, drafted: DraftTree, path: Sequence[int], cost: float, draft_cost: float
+    ) -> None:
         """Record that the drafter proposed `proposed` and the pass verified `drafted` and accepted `path`.
 
-        `cost`: cost of the draft nodes, in plain passes; `look`: cost of asking the drafter, in the same unit.
+        `cost`: cost of the draft nodes, in plain passes; `draft_cost`: cost of asking the drafter, in the same unit.
         """
-        look = min(look, _OUTLIER * self._look) if self._look else look
-        self._look = _LOOK_MEMORY * self._look + (1 - _LOOK_MEMORY) * look if self._look else look
-        saved = len(path) - cost - look
-        self.earned += saved
-        self.allowance = min(self.allowance + saved, STAKE)
+        draft_cost = min(draft_cost, _OUTLIER * self._draft_cost) if self._draft_cost else draft_cost
+        self._draft_cost = (
+            _COST_MEMORY * self._draft_cost + (1 - _COST_MEMORY) * draft_cost if self._draft_cost else draft_cost
+        )
+        saved = len(path) - cost - draft_cost
+        self.saved_passes += saved
+        self.allowance = min(self.allowance + saved, MAX_ALLOWANCE)
         if len(drafted.tokens):
             self.is_probe = False
             record = COMPILED.record if COMPILED is not None else _record
-            said, right = self._said, self._right
-            self._said, self._right = record(drafted.parents, drafted.scores, path, _TRIALS, said, right)
-            self.trust = min(1.0, (self._right + _DOUBT) / (self._said + _DOUBT))
-            self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + len(path)) / (1.0 + cost + look)
+            expected, accepted = self._expected, self._accepted
+            self._expected, self._accepted = record(drafted.parents, drafted.scores, path, _DECAY, expected, accepted)
+            self.calibration = min(1.0, (self._accepted + _PSEUDO_COUNT) / (self._expected + _PSEUDO_COUNT))
+            self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + len(path)) / (1.0 + cost + draft_cost)
             if self._gain >= 1.0:
                 self._pause = 1
             else:
                 self._wait()
-        elif len(proposed.tokens) and self.trust < 1.0:
+        elif len(proposed.tokens) and self.calibration < 1.0:
             self._wait()
         else:
-            self._left = min(ceil(self._look / LOOKS) - 1, self.MAX_PAUSE) if self._look > LOOKS else 0
+            self._pause_left = (
+                min(ceil(self._draft_cost / MAX_IDLE_SHARE) - 1, self.MAX_PAUSE)
+                if self._draft_cost > MAX_IDLE_SHARE
+                else 0
+            )
         self.advance()
 
     def advance(self) -> None:
         """Go on to the next pass. `observe` does so itself."""
-        self.allowance += SHARE
-        self.wants_draft = not self._left and self.allowance > 0.0
-        self._left = max(0, self._left - 1)
+        self.allowance += LOSS_PER_TOKEN
+        self.wants_draft = not self._pause_left and self.allowance > 0.0
+        self._pause_left = max(0, self._pause_left - 1)
 
     def _wait(self) -> None:
-        self._left, self.is_probe = self._pause, True
+        self._pause_left, self.is_probe = self._pause, True
         self._pause = min(2 * self._pause, self.MAX_PAUSE)
 
 

@@ -192,7 +192,7 @@ class Batch:
             logits, states = self._score(trees) if shows else (session.score([row.chain for row in rows], trees), None)
             launched = clock()
             if budget is not None:
-                # What the next pass need not know is done here, while the device works on this one.
+                # Bookkeeping that the next draft does not need overlaps with the work of the device.
                 self._costs.learn()
                 for row in rows:
                     row.meter.settle()
@@ -289,7 +289,7 @@ class Batch:
         self.rows, self._session = [], None
 
     def _score(self, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        """The scores of a pass, [B, 1 + M, V], with what the rows' drafters want of it and a weaker model takes off."""
+        """The logits of a pass, [B, 1 + M, V], contrasted if wanted, and the hidden states that drafters asked for."""
         rows, session, chains = self.rows, self._session, [row.chain for row in self.rows]
         assert session is not None
         states: Sequence[RowStates] | None = None
@@ -328,8 +328,8 @@ def fit(
         if controller is None or not size:
             drafts.append(None)
             continue
-        most = min(PROBE_NODES, size) if controller.is_probe and controller.trust < 1.0 else size
-        scale = 1.0 if controller.is_probe else controller.trust  # a trial after a pause is a fair one
+        most = min(PROBE_NODES, size) if controller.is_probe and controller.calibration < 1.0 else size
+        scale = 1.0 if controller.is_probe else controller.calibration  # a probe uses the drafter's raw scores
         drafts.append((tree.parents, tree.scores, scale, most))
         allowed += max(0.0, controller.allowance)
     chosen = COMPILED.fit if COMPILED is not None else _fit
@@ -363,7 +363,7 @@ def _fit(
             orders.append([])
             continue
         parents, scores, scale, most = draft
-        worth = believed(parents, scores, scale)
+        worth = calibrated_scores(parents, scores, scale)
         # Most likely nodes first, ties in stored order.
         order = sorted(range(len(worth)), key=worth.__getitem__, reverse=True)[:most]
         orders.append(order)
@@ -378,7 +378,7 @@ def _fit(
     return limit, width, orders
 
 
-def believed(parents: Sequence[int], scores: Sequence[float], scale: float) -> list[float]:
+def calibrated_scores(parents: Sequence[int], scores: Sequence[float], scale: float) -> list[float]:
     """The path probability of each node, multiplied by `scale` at every step of the path. [m]"""
     worth: list[float] = []
     for parent, score in zip(parents, scores, strict=True):

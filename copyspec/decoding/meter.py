@@ -41,7 +41,7 @@ class PassTimes:
 
 @dataclass(eq=False, slots=True)
 class Meter:
-    """Counts what one row drafts, and tells its controller what came of it."""
+    """Counts the draft tokens of one row and the accepted ones, and tells its controller."""
 
     _costs: CostModel
     _sources: Sequence[Source]
@@ -86,7 +86,7 @@ class Meter:
         if size:
             self._decisions["probed" if controller is not None and controller.is_probe else "drafted"] += 1
         else:
-            self._decisions["unprofitable" if len(proposed.tokens) else "nothing"] += 1
+            self._decisions["unprofitable" if len(proposed.tokens) else "no_draft"] += 1
         if controller is not None:
             extra = len(sizes) * (budget.costs[max(sizes)] - 1.0) / sum(sizes) * size if size and budget.costs else 0.0
             controller.observe(proposed, tree, path, extra, seconds / budget.seconds if budget.seconds else 0.0)
@@ -108,7 +108,7 @@ class Meter:
         """Report the row's gain, once it has ended: it sets the allowance of later rows."""
         self._costs.learn()  # for the row's last figures
         if self.controller is not None:
-            self._costs.finish(self.controller.earned)
+            self._costs.finish(self.controller.saved_passes)
 
     def stats(self, output_tokens: int, *, ended: bool = True) -> Stats:
         """Return the counters so far; the costs of a pass are filled in only where the row has `ended`."""
@@ -130,8 +130,8 @@ class Meter:
             num_accepted_tokens_per_source=self._by_source(1),
             decisions=dict(self._decisions),
             num_allowed_nodes=self._allowed,
-            trust=controller.trust if controller is not None else 1.0,
-            saved_passes=controller.earned if controller is not None else 0.0,
+            calibration=controller.calibration if controller is not None else 1.0,
+            saved_passes=controller.saved_passes if controller is not None else 0.0,
             pass_seconds=seconds,
             runner=times.runner,
             pass_costs={nodes: taken / seconds for nodes, taken in measured.items()},

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
     from copyspec.decoding.contrast import Contrast
-    from copyspec.decoding.departures import Departure
+    from copyspec.decoding.divergence import Divergence
     from copyspec.decoding.stats import Stats
     from copyspec.drafters.base import Drafter
     from copyspec.targets.prefixes import PrefixCache
@@ -104,4 +104,4 @@ class StepOutput:
     finish: Finish | None = None
     stats: Stats | None = None  # with `finish`
     margins: Sequence[Margin] = ()  # [len(tokens)] if decoding keeps margins, else empty
-    departures: Sequence[Departure] = ()  # with `finish`: where the output departs from the edit source, if any
+    divergences: Sequence[Divergence] = ()  # with `finish`: where the output departs from the edit source, if any

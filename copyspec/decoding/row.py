@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.controller import SHARE, DraftController
-from copyspec.decoding.departures import Departures
+from copyspec.decoding.controller import LOSS_PER_TOKEN, DraftController
+from copyspec.decoding.divergence import DivergenceTracker
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.drafters.base import Drafter, ScoredDraft, observes, wanted_layers, wants_states
@@ -73,11 +73,11 @@ class Row:
         self._origins: list[Origin | None] = []
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
-        self._departures: Departures | None = None
+        self._divergences: DivergenceTracker | None = None
         edited = next((source for source in request.sources if source.kind == "edit"), None)
         # With noise, scores do not show the target's preference.
         if edited is not None and request.rule is None and request.sampling.is_greedy:
-            self._departures = Departures(list(edited.tokens), request.eos_token_ids)
+            self._divergences = DivergenceTracker(list(edited.tokens), request.eos_token_ids)
         self._reported = 0
         self._vocab_size = target.vocab_size
         self._drafter: Drafter | None = None
@@ -88,16 +88,16 @@ class Row:
                 self._lose_drafter(error)
         self.observes = callable(getattr(self._drafter, "observe", None))
         self.reads_scores = self.observes or self.contrast is not None or not self.takes_argmax
-        """Whether anything but the argmax is made of the target's scores."""
+        """Whether the row needs the target's logits, not only their argmax."""
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
         self._clock = (costs := costs or CostModel()).clock
-        controller = DraftController(costs.start + SHARE) if adaptive and self._drafter is not None else None
+        controller = DraftController(costs.start + LOSS_PER_TOKEN) if adaptive and self._drafter is not None else None
         self.meter = Meter(costs, request.sources, request.eos_token_ids, controller)
 
     @property
     def picker(self) -> Picker:
-        """Picks the row's tokens. One that takes the argmax needs it only beside rows that do not."""
+        """Picks the row's tokens; made when first used, as a greedy row needs it only in a batch with others."""
         if self._picker is None:
             self._picker = Picker(self.request.sampling, (), (), 0, self._device)
         return self._picker
@@ -192,7 +192,7 @@ class Row:
         if self.finish is not None:
             self.meter.conclude()
             step.stats = self.meter.stats(len(self.output))
-            step.departures = self._departures.found() if self._departures is not None else ()
+            step.divergences = self._divergences.found() if self._divergences is not None else ()
         return step
 
     def replay(self, tokens: Sequence[int]) -> None:
@@ -231,8 +231,8 @@ class Row:
             self._picker.extend(tokens)
         if self._keep_margins:
             self._margins += [picks.margin(node) for node in (ROOT, *path)[:count]]
-        if self._departures is not None:
-            self._departures.follow(tokens, lambda index: picks.scores(path[index - 1] if index else ROOT))
+        if self._divergences is not None:
+            self._divergences.follow(tokens, lambda index: picks.scores(path[index - 1] if index else ROOT))
         return path[:count] if len(path) > count else path
 
     def _walk(self, tree: DraftTree, picks: Picks) -> list[int]:
@@ -241,8 +241,8 @@ class Row:
         def emit(token: int, node: int) -> bool:
             if self._keep_margins:
                 self._margins.append(picks.margin(node))
-            if self._departures is not None:
-                self._departures.follow([token], lambda _: picks.scores(node))
+            if self._divergences is not None:
+                self._divergences.follow([token], lambda _: picks.scores(node))
             self.output.append(token)
             self.picker.append(token)
             self.finish = self._check(token)
@@ -269,7 +269,7 @@ class Row:
     def _fail(self, error: BaseException) -> None:
         """Pass an error of the owner's own code to the owner alone, whatever its type; without one, raise it."""
         owner = self.request.owner
-        # Ctrl-C comes in the main thread, in whatever code that runs; an owner who has ended would not hear of it.
+        # KeyboardInterrupt is raised in whatever the main thread runs; if this row's caller has left, it would be lost.
         is_lost = owner is not None and owner.is_cancelled and isinstance(error, KeyboardInterrupt)
         if owner is None or (is_lost and threading.current_thread() is threading.main_thread()):
             raise error

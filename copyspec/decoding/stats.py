@@ -25,10 +25,10 @@ class Stats:
     drafter of your own, "guess" (no known origin)."""
     num_accepted_tokens_per_source: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)
-    """Passes by what the controller decided: "drafted"; "probed", a trial draft after a pause; "nothing", the drafter
+    """Passes by what the controller decided: "drafted"; "probed", a trial draft after a pause; "no_draft", the drafter
     proposed nothing; "unprofitable", no size of its draft was worth its cost; "paused", the drafter was not asked."""
     num_allowed_nodes: int = 0  # maximum tree size, summed over the passes whose drafter was asked
-    trust: float = 1.0  # factor applied to the drafter's probabilities at the end, from how often it was right
+    calibration: float = 1.0  # factor applied to the drafter's probabilities at the end, from how often it was right
     saved_passes: float = 0.0  # time saved by drafting less its cost, in passes without a draft, by measured costs
     pass_seconds: float = 0.0  # of a pass without a draft, for all rows of the batch, as measured at the end
     runner: str = "eager"
@@ -89,7 +89,7 @@ class Stats:
         return asdict(self) | {name: getattr(self, name) for name in _RATIOS}
 
 
-_LATEST = frozenset({"runner", "trust", "pass_costs", "pass_seconds"})
+_LATEST = frozenset({"runner", "calibration", "pass_costs", "pass_seconds"})
 """Fields that describe the current state and are not summed."""
 
 _RATIOS = (

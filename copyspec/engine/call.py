@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 RECHECK_SECONDS = 1.0
-"""How often a waiting caller looks again: an interrupt may have stopped the thread that was about to notify it."""
+"""How often waiting callers poll: an interrupt may have stopped the thread that was about to notify them."""
 
 
 class CancelledCallError(RuntimeError):
@@ -284,7 +284,7 @@ class Lane:
         return len(live) > 1 or live[0].arrived is not None
 
     def wake(self) -> None:
-        """Wake everybody who waits for the lane, after changes that concern all. At every step, it would take 200
+        """Wake all callers of the lane, after changes that concern all of them. Called at every step, it would cost 200
         callers a quarter of their throughput."""
         self.wakeups.notify_all()
         for ticket in self.tickets:

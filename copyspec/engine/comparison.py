@@ -32,7 +32,7 @@ def compare_jobs(
     if not options.drafts:
         raise ValueError("compare needs drafts on one side; leave out drafter='none' and max_draft_nodes=0")
     if options.n > 1:
-        raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not offered")
+        raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not supported")
     if options.max_time is not None:
         raise ValueError(f"compare needs whole outputs, and max_time={options.max_time} may cut them: leave it out")
     # Both sides need the same number of threads: another number rounds differently.

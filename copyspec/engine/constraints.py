@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from copyspec.checks import brief
 from copyspec.drafters.own import DraftContext
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.text.codec import encodable
 from copyspec.tree import EMPTY, DraftTree
 
@@ -148,7 +148,7 @@ class Constraints:
         self._codec, self._vocab_size = codec, vocab_size
         self._tokenizers: dict[tuple[int, ...], Any] = {}  # by end-of-sequence tokens
         self._compiled: OrderedDict[object, Any] = OrderedDict()
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def make(self, options: CallOptions, eos: Collection[int]) -> Constraint | None:
         """The constraint of one row, or None. Raises ValueError for an invalid grammar or if no token ends the

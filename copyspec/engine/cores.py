@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+from copyspec.control_groups import control_groups
+
 LEAST_LOOK = 0.1  # minimum seconds between two readings: the kernel counts CPU time in hundredths of a second
 
 
@@ -18,20 +20,7 @@ def allowed(root: Path = Path("/")) -> int:
 
 def _quotas(root: Path) -> list[float]:
     """CPU quotas in cores from control groups (version 1 and 2); [] if there is no limit."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    found: list[float] = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "none", "")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        group = root / "sys/fs/cgroup" / ("" if not controllers else "cpu")
-        parts = Path(path.lstrip("/")).parts
-        for depth in range(len(parts) + 1):  # a group's quota is limited by those of its parents
-            found += _quota(group.joinpath(*parts[:depth]))
-    return found
+    return [quota for group in control_groups("cpu", root) for quota in _quota(group)]
 
 
 def _quota(group: Path) -> list[float]:

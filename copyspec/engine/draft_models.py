@@ -19,7 +19,7 @@ from copyspec.drafters.predictors.online import LearningHeads, LearningPredictor
 from copyspec.drafters.predictors.skipping import load_skips, without_blocks
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.drafters.predictors.token_pool import PoolPredictor
-from copyspec.forks import at_rest, check_forked
+from copyspec.forks import check_forked, fork_safe
 from copyspec.models.errors import LoadError, expanded
 from copyspec.models.loading import ModelChoice, identity, load_model, named
 from copyspec.static_options import StaticOptions
@@ -83,7 +83,7 @@ class DraftModels:
         self._model, self._codec, self._load_named = model, codec, load
         self._loaded: dict[object, tuple[object, MakePredictor]] = {}  # the key may be the id of the first value
         self._read_by: dict[object, tuple[Target, Codec]] = {}  # same keys
-        self._loading = at_rest(threading.Lock())
+        self._loading = fork_safe(threading.Lock())
         self.locks: tuple[threading.RLock, ...] = ()
         """Locks of the models that draft."""
 
@@ -197,8 +197,8 @@ class DraftModels:
     def _check(self, model: PreTrainedModel) -> None:
         if model is self._model:
             raise ValueError(
-                "draft_model is the model itself, which would be read twice for each token; give a smaller one, or "
-                "'layers:2' for its first two layers"
+                "draft_model is the target itself, so that a draft would cost as much as decoding; give a smaller "
+                "model, or 'layers:2' to draft with its first two layers"
             )
         device = read_device(self._model)
         if read_device(model) != device:

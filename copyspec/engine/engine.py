@@ -151,7 +151,7 @@ class Engine:
         self._given_threads = count
 
     @property
-    def turn(self) -> AbstractContextManager[object]:
+    def forward_lock(self) -> AbstractContextManager[object]:
         """The model's lock, to be held around every forward pass by code that runs the model itself."""
         return self._lock
 
@@ -364,7 +364,7 @@ class Engine:
         return self._jobs
 
     def _check_loaded(self) -> None:
-        if forks.halfway:
+        if forks.held_at_fork:
             forks.check_forked(self._lock, f"decoding with {self.name!r}")
         if self.is_unloaded:
             raise RuntimeError(f"the engine of {self.name!r} was unloaded; load the model again with copyspec.load")
@@ -398,7 +398,7 @@ class Registry:
     def __init__(self, max_loaded: int = MAX_LOADED) -> None:
         self.max_loaded = max_loaded
         self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
-        self._lock = forks.at_rest(threading.RLock())  # protects `_engines`
+        self._lock = forks.fork_safe(threading.RLock())  # protects `_engines`
         self._loading: dict[tuple[object, ...], threading.Lock] = {}  # by key, also protected by it
 
     def engine(self, choice: ModelChoice) -> Engine:
@@ -410,7 +410,7 @@ class Registry:
                 if engine is not None and not engine.is_unloaded:
                     self._engines[key] = engine  # move to the most recently used end
                     return engine
-                loading = self._loading.setdefault(key, forks.at_rest(threading.Lock()))
+                loading = self._loading.setdefault(key, forks.fork_safe(threading.Lock()))
             forks.check_forked(loading, "loading a model")
             self._load(choice, key, loading)
 

@@ -55,7 +55,7 @@ def generate_each(
     listed = isinstance(inputs, Iterable) and not isinstance(inputs, (str, Mapping))
     check_type(listed, "inputs", inputs, "an iterable of copyspec.Input")
     if options.n > 1:
-        raise ValueError(f"n={options.n} is not offered for a stream of inputs; put each prompt into it n times")
+        raise ValueError(f"n={options.n} is not supported for a stream of inputs; put each prompt into it n times")
     if options.edit_source is not None:
         raise ValueError("edit_source belongs to each input of a stream: Input(prompt, edit_source=...)")
     feed = _Feed(engine, inputs, options, skip_too_long)

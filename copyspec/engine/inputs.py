@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from copyspec.checks import brief, check_ids, is_ids, plain_value, shown
 from copyspec.engine.spans import NamedSource, Reference
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.text.chat import ChatError, Message, check_chat, map_texts, with_system
 from copyspec.text.codec import Codec, Encoded, Lead, encodable
 
@@ -315,7 +315,7 @@ class CopyEncodings:
         self._max = max_characters
         self._held: OrderedDict[tuple[str, Lead], Encoded] = OrderedDict()
         self._characters = 0
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def encode(self, text: str, lead: Lead) -> Encoded:
         """`Codec.encode_copy`, cached unless the text is longer than all that is kept. The ids are shared between calls

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from copyspec.decoding.contrast import Contrast
-from copyspec.decoding.departures import Departure
+from copyspec.decoding.divergence import Divergence
 from copyspec.decoding.requests import Finish, Request, StepOutput
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.predictors.language_model import RowContext
@@ -73,7 +73,7 @@ class Job:
         self._origins.extend(map(self.named, output.origins) if self.blocks else output.origins)
         self._margins.extend(output.margins)
         if output.finish is not None:
-            self.result = self._finish(output.finish, output.stats or Stats(), output.departures)
+            self.result = self._finish(output.finish, output.stats or Stats(), output.divergences)
             if self.options.output_cache is not None:
                 self.options.output_cache.add(self.codec.decode(self.request.prompt), self.result.text)
 
@@ -97,7 +97,7 @@ class Job:
         """The text of the output so far as the result shows it, without a dropped leading space."""
         return text.removeprefix(" ") if self.leaves_space else text
 
-    def _finish(self, finish: Finish, stats: Stats, departures: Sequence[Departure]) -> Result:
+    def _finish(self, finish: Finish, stats: Stats, divergences: Sequence[Divergence]) -> Result:
         whole, detail = self._text(finish), finish.detail
         text = self.shown(whole)
         # Ending at the model's own end-of-sequence token gives no stop reason.
@@ -116,7 +116,7 @@ class Job:
             lossy=self.options.verification.is_lossy,
             margins=tuple(self._margins),
             logprobs=tuple(self.logprobs),
-            changes=self._changes(departures),
+            changes=self._changes(divergences),
             _spans=partial(copied.find_spans, self.codec.decode),
             _sources=partial(copied.source_texts, self.codec.decode),
             _trace=self._trace(),
@@ -128,15 +128,15 @@ class Job:
             return None
         return partial(recorder.trace, self.codec.decode, prompt_tokens=len(self.request.prompt))
 
-    def _changes(self, departures: Sequence[Departure]) -> tuple[Change, ...]:
-        """Departures from the edit source (always the first source), as character ranges of its text."""
-        source = self.sources[0] if departures else None
+    def _changes(self, divergences: Sequence[Divergence]) -> tuple[Change, ...]:
+        """DivergenceTracker from the edit source (always the first source), as character ranges of its text."""
+        source = self.sources[0] if divergences else None
         if source is None or source.offsets is None:
             return ()
         offsets = source.offsets()
         ends = offsets[-1][1] if offsets else 0
         starts = [*(max(0, start) for start, _ in offsets), ends]
-        return tuple(Change(starts[each.start], starts[each.end], each.margin) for each in departures)
+        return tuple(Change(starts[each.start], starts[each.end], each.margin) for each in divergences)
 
     def _text(self, finish: Finish) -> str:
         ended_by_token = finish.reason == "stop" and isinstance(finish.detail, int)

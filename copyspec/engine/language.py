@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 if TYPE_CHECKING:
     from copyspec.text.codec import Codec
@@ -22,7 +22,7 @@ KEPT = 2
 """N-grams kept for further engines: of a model and of one that drafts for it."""
 
 _kept: OrderedDict[tuple[object, ...], NGrams] = OrderedDict()
-_lock = at_rest(threading.Lock())
+_lock = fork_safe(threading.Lock())
 
 
 def forget() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.verification.margins import check_picked
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class LogprobRecorder:
         self._start, self._count, self._warpers, self._decode = start, count, warpers, decode
         self._rows: dict[int, torch.Tensor] = {}  # position -> [V], until the token is known
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         position = input_ids.shape[1] - self._start

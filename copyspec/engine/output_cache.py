@@ -13,7 +13,7 @@ from pathlib import Path
 from copyspec.checks import check_type
 from copyspec.engine.spans import Reference
 from copyspec.filesystem import link_target, locked, open_regular, replacing
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.json_strings import JSONStrings
 
 MAX_ENTRIES = 1024
@@ -53,7 +53,7 @@ class OutputCache:
         self._entries: OrderedDict[str, tuple[str, frozenset[str]]] = OrderedDict()  # output -> (prompt, its words)
         self._holders: Counter[str] = Counter()  # word -> number of entries whose prompts contain it
         self._characters = 0
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def __len__(self) -> int:
         return len(self._entries)

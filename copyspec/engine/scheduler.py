@@ -22,7 +22,7 @@ from weakref import WeakSet
 from copyspec.checks import shown
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.engine.call import Lane, Ticket, TimeLimit, next_look
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
@@ -31,7 +31,7 @@ IDLE_SECONDS = 1.0
 """How long an idle worker sleeps before it exits. Starting another costs a tenth of a millisecond."""
 
 CLOSE_SECONDS = 0.2
-"""How long a caller waits for its batch to be closed. A batch is closed in less, unless a pass runs on the model."""
+"""How long a caller waits for its batch to be closed, which takes less unless a forward pass is running."""
 
 ARRIVAL_SECONDS = 0.01
 """How long a new batch waits for callers that are still preparing their requests, so that they share its passes."""
@@ -65,7 +65,7 @@ class CallScheduler:
         self.max_waiting = max_waiting
         self._lanes: dict[object, Lane] = {}
         # A plain lock, entered directly: an interrupt inside a Condition's own __enter__ would leave it held.
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self._arriving: set[object] = set()  # callers that prepare requests; changed without the lock
         self._is_delayed = False  # since the last wake-up, a batch has waited for them
         self._closing = False
@@ -158,7 +158,7 @@ class CallScheduler:
         limit = None if timeout is None else TimeLimit(timeout, ticket.preparing)
         if ticket.lane.driver == get_ident():
             raise RuntimeError(
-                "a drafter, processor or criterion waits for its own call, which goes on only when that returns"
+                "deadlock: a drafter, logits processor or stopping criterion waits for the call that it runs in"
             )
         try:
             while (outputs := self._next(ticket, limit)) is not None:

@@ -21,7 +21,7 @@ ELSEWHERE = {
     "no_repeat_ngram_size": "generation_config={'no_repeat_ngram_size': ...}",
     "bad_words_ids": "generation_config={'bad_words_ids': ...}",
     "suppress_tokens": "generation_config={'suppress_tokens': ...}",
-    "return_dict_in_generate": "not needed: a Result has it all",
+    "return_dict_in_generate": "not needed: generate returns a Result with all fields",
     "output_scores": "logprobs",
     "input_ids": "the first argument, a prompt",
     "attention_mask": "part of the prompt: {'input_ids': ..., 'attention_mask': ...}",

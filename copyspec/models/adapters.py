@@ -16,14 +16,15 @@ from copyspec.models.aliases import ADAPTER_WEIGHTS
 from copyspec.models.errors import FileError, first_line
 from copyspec.models.files import (
     ADAPTER,
+    BESIDE_TOKENIZER,
     CONFIG,
     GENERATION,
     MAX_JSON,
-    MAX_TEMPLATE,
     MAX_TOKENIZER,
     TEMPLATE,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    VOCABULARIES,
     WEIGHTS,
     check_folder,
     check_size,
@@ -48,7 +49,13 @@ _OTHER_KINDS = (
 _CHANGED_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initialisations of peft (`init_lora_weights`) that subtract their first factors from the base's weights."""
 
-_COPIED = {GENERATION: MAX_JSON, TOKENIZER: MAX_TOKENIZER, TOKENIZER_CONFIG: MAX_JSON, TEMPLATE: MAX_TEMPLATE}
+_COPIED = {
+    GENERATION: MAX_JSON,
+    TOKENIZER: MAX_TOKENIZER,
+    TOKENIZER_CONFIG: MAX_JSON,
+    **BESIDE_TOKENIZER,
+    **VOCABULARIES,
+}
 """Files of the base that go with the merged weights, and their largest size."""
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from copyspec.filesystem import flush_folder, locked, open_regular, replacing
-from copyspec.models.errors import expanded
+from copyspec.filesystem import flush_folder, locked, open_regular, replacing, umask
+from copyspec.models.errors import FileError, expanded
 from copyspec.models.files import is_file_name
 
 logger = logging.getLogger(__name__)
@@ -71,13 +71,22 @@ def check_writable() -> None:
 def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        if error.errno not in _UNWRITABLE:
+    except Exception as error:
+        found = _system_error(error)
+        if found is None or found.errno not in _UNWRITABLE:
             raise
         raise OSError(
-            f"the model cache cannot be written ({error.strerror}: {error.filename or folder}); make room, or set "
+            f"the model cache cannot be written ({found.strerror}: {found.filename or folder}); make room, or set "
             f"{CACHE_VARIABLE} to a folder on another disk"
         ) from error
+
+
+def _system_error(error: Exception) -> OSError | None:
+    """The error of the operating system, None for another one. Safetensors and tokenizers raise their own types for a
+    full disk."""
+    if "No space left" in str(error) and not isinstance(error, (OSError, FileError)):
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return error if isinstance(error, OSError) else None
 
 
 def _make(folder: Path, make: Callable[[Path], None]) -> None:
@@ -94,12 +103,22 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
         scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".new", dir=folder.parent))
         try:
             make(scratch)
+            _share(scratch)
             _write_manifest(scratch)
             shutil.rmtree(folder, ignore_errors=True)
             scratch.rename(folder)
             flush_folder(folder.parent)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _share(folder: Path) -> None:
+    """Give a folder and its files the permissions of new ones: temporary folders and those of safetensors are for one
+    user, and a cache may be of several."""
+    mask = umask()
+    with contextlib.suppress(OSError):  # a file system without permissions
+        for path in (folder, *folder.iterdir()):
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
 
 def made() -> list[tuple[Path, int]]:

@@ -37,6 +37,20 @@ TEMPLATE = "chat_template.jinja"
 BESIDE_TOKENIZER = {"special_tokens_map.json": MAX_JSON, "added_tokens.json": MAX_JSON, TEMPLATE: MAX_TEMPLATE}
 """Files that transformers reads with a tokenizer, and their largest size."""
 
+VOCABULARIES = dict.fromkeys(
+    (
+        "tokenizer.model",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "tekken.json",
+        "vocab.json",
+        "merges.txt",
+        "vocab.txt",
+    ),
+    MAX_TOKENIZER,
+)
+"""Files with the vocabulary of a tokenizer, beside or instead of tokenizer.json, and their largest size."""
+
 MAX_KEYS, MAX_TOKEN = 2_000, 1_000  # settings of a tokenizer and characters of a token; both have quadratic cost
 
 _REPEATS = re.compile(r"(^|_)(layers?|blocks?|stages|depths?|experts|heads)$")

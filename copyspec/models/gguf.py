@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import importlib.util
 import logging
@@ -83,13 +82,8 @@ def _convert(file: Path, folder: Path) -> None:
             model, tokenizer = _read(isolated, _dtype(file_type))
     except Exception as error:  # a damaged file can raise any type of error
         raise FileError(f"{os.fspath(file)!r} cannot be read: {_reason(error)}") from error
-    try:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    except Exception as error:
-        if "No space left" in str(error):  # safetensors raises its own error type for a full disk
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(folder)) from error
-        raise
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def _reason(error: Exception) -> str:

@@ -265,10 +265,21 @@ def _device(wanted: object) -> str:
     device = _parse_device(wanted)
     found = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     found += ["mps"] if torch.backends.mps.is_available() else []
-    there = device.type not in ("cuda", "mps") or any(_same_device(device, torch.device(name)) for name in found)
+    known = device.type in ("cpu", "cuda", "mps")
+    there = any(_same_device(device, torch.device(name)) for name in found) if known else _holds_numbers(device)
     if not there:
         raise LoadError(f"device={wanted!r} is not there; this machine and this build of torch have {', '.join(found)}")
     return str(device)
+
+
+def _holds_numbers(device: torch.device) -> bool:
+    """Whether numbers can be stored on a device of another kind and read again. "meta" keeps none."""
+    import torch
+
+    try:
+        return torch.ones(1, device=device).tolist() == [1.0]
+    except Exception:  # backends that are missing raise errors of several types
+        return False
 
 
 def _parse_device(wanted: object) -> torch.device:

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from copyspec.building import building
 from copyspec.checks import brief
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.models.aliases import ALIASES, Alias, install_hint
 from copyspec.models.bounds import LOADING, bounded, check_complete
 from copyspec.models.errors import MAX_NAME, CodeError, FileError, LoadError, first_line, is_path, load_errors, why_not
@@ -57,7 +58,7 @@ ATTENTION = ("eager", "sdpa", "flex_attention")
 PROBE = "He goes home."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots, for `cached_property`
 class Pretrained:
     """A model by hub id, folder, GGUF file or alias. Its methods raise LoadError for anything wrong with the files."""
 
@@ -77,9 +78,10 @@ class Pretrained:
                     f"{MAX_NAME:,}; give a hub id or a folder"
                 )
 
-    @property
+    @cached_property
     def place(self) -> str:
-        """The folder or hub repository to load. The first call converts the model if necessary."""
+        """The folder or hub repository to load, found once: this may hash the weights. The first access converts the
+        model if necessary."""
         revised = {"revision": self.revision} if self.revision is not None else {}
         return resolve(self.name, self.adapter, {**self.hub, **revised})
 
@@ -140,8 +142,16 @@ class Pretrained:
             )
             if not isinstance(tokenizer, PreTrainedTokenizerBase):
                 raise FileError(f"{TOKENIZER_CONFIG} makes a {type(tokenizer).__name__}, which is not a tokenizer")
-            if not tokenizer(PROBE)["input_ids"]:  # an unusable tokenizer fails here instead of in the middle of a call
-                raise FileError(f"it makes no tokens of {PROBE!r}")
+            # An unusable tokenizer fails here instead of in the middle of a call. Without any file, transformers makes
+            # some classes with a vocabulary of special tokens.
+            probed = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+            is_text = bool(str(tokenizer.decode(probed, skip_special_tokens=True)).strip())
+            # Vocabularies of DNA or music lack English words, too.
+            if not (is_text or len(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)) > 1):
+                raise FileError(
+                    f"it makes no tokens of {PROBE!r} but unknown ones; save the tokenizer's files, {TOKENIZER} for "
+                    "example, in the model's folder"
+                )
             if self.name in ALIASES:
                 add_frame(tokenizer)
         return tokenizer
@@ -342,7 +352,7 @@ class _Questions:
     `trust_remote_code`."""
 
     def __init__(self) -> None:
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self._depth, self._seconds = 0, 0
 
     @contextmanager

@@ -24,6 +24,7 @@ from copyspec.models.files import (
     MAX_JSON,
     MAX_TEMPLATE,
     TEMPLATE,
+    VOCABULARIES,
     WEIGHTS,
     check_folder,
     check_size,
@@ -165,7 +166,7 @@ def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", "*.model"], **hub))
+        return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", *VOCABULARIES], **hub))
     except Exception as error:  # errors of network, names and licences share no narrower type
         raise FileError(f"the base of the adapter, {name!r}, cannot be downloaded: {first_line(error)}") from error
 

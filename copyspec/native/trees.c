@@ -521,7 +521,7 @@ read_real(PyObject *items, Py_ssize_t index, double *number)
 }
 
 typedef struct {
-    double worth; /* believed probability of the path to the node */
+    double worth; /* calibrated_scores probability of the path to the node */
     Py_ssize_t node;
 } Ranked;
 
@@ -536,10 +536,10 @@ compare_ranked(const void *left, const void *right)
     return one->node < other->node ? -1 : 1;
 }
 
-/* Rank the nodes of a tree by their believed probabilities: `believed` of loop.py, then a stable sort. `believed`
+/* Rank the nodes of a tree by their calibrated_scores probabilities: `calibrated_scores` of loop.py, then a stable sort. `calibrated_scores`
    and `ranked` have room for all nodes. */
 static int
-rank(PyObject *parents, PyObject *scores, double scale, double *believed, Ranked *ranked)
+rank(PyObject *parents, PyObject *scores, double scale, double *calibrated_scores, Ranked *ranked)
 {
     for (Py_ssize_t node = 0; node < PyTuple_GET_SIZE(scores); node++) {
         Number parent;
@@ -551,13 +551,13 @@ rank(PyObject *parents, PyObject *scores, double scale, double *believed, Ranked
             return fail("parents");
         }
         if (parent != ROOT) {
-            above = believed[parent];
+            above = calibrated_scores[parent];
             if (read_real(scores, (Py_ssize_t)parent, &said) < 0) {
                 return -1;
             }
         }
-        believed[node] = said > 0.0 && score > 0.0 ? above * scale * (score < said ? score / said : 1.0) : 0.0;
-        ranked[node] = (Ranked){believed[node], node};
+        calibrated_scores[node] = said > 0.0 && score > 0.0 ? above * scale * (score < said ? score / said : 1.0) : 0.0;
+        ranked[node] = (Ranked){calibrated_scores[node], node};
     }
     qsort(ranked, (size_t)PyTuple_GET_SIZE(scores), sizeof(Ranked), compare_ranked);
     return 0;
@@ -574,15 +574,15 @@ rank_draft(PyObject *draft, double *gains, Py_ssize_t room)
         return NULL;
     }
     Py_ssize_t size = PyTuple_GET_SIZE(taken[0]);
-    double *believed = PyMem_Malloc((size_t)(size + 1) * sizeof(double));
+    double *calibrated_scores = PyMem_Malloc((size_t)(size + 1) * sizeof(double));
     Ranked *ranked = PyMem_Malloc((size_t)(size + 1) * sizeof(Ranked));
-    if (believed == NULL || ranked == NULL) {
+    if (calibrated_scores == NULL || ranked == NULL) {
         PyErr_NoMemory();
     }
     else if (PyTuple_GET_SIZE(taken[1]) != size || most < 0 || most > size || most > room) {
         fail("parents, scores and sizes");
     }
-    else if (rank(taken[0], taken[1], scale, believed, ranked) == 0 && (order = PyList_New(most)) != NULL) {
+    else if (rank(taken[0], taken[1], scale, calibrated_scores, ranked) == 0 && (order = PyList_New(most)) != NULL) {
         for (Py_ssize_t place = 0; place < most; place++) {
             PyObject *node = PyLong_FromSsize_t(ranked[place].node);
             if (node == NULL) {
@@ -593,7 +593,7 @@ rank_draft(PyObject *draft, double *gains, Py_ssize_t room)
             gains[place + 1] += ranked[place].worth;
         }
     }
-    PyMem_Free(believed);
+    PyMem_Free(calibrated_scores);
     PyMem_Free(ranked);
     release(taken, 2);
     return order;

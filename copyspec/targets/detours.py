@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
-_GUARD = at_rest(threading.RLock())  # guards the detours in place
+_GUARD = fork_safe(threading.RLock())  # guards the detours in place
 _ABSENT = object()
 
 

@@ -80,7 +80,10 @@ def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
     if lost:
         return f"{name}'s forward was replaced by one without position_ids, so drafts would get wrong positions"
     if any(type(part).__module__.startswith(_DYNAMIC) for part in model.modules()):
-        return f"{name} is quantised by the largest activation of a pass, so its logits depend on what passes hold"
+        return (
+            f"{name} quantises activations dynamically: the scales depend on all tokens of a pass, so draft nodes "
+            "would change each other's logits"
+        )
     unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
     return f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts" if unknown else None
 

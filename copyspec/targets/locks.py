@@ -6,20 +6,20 @@ import threading
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # Reentrant, because the garbage collector may close an abandoned stream during another one's step.
 _LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
-_GUARD = at_rest(threading.RLock())
+_GUARD = fork_safe(threading.RLock())
 
 
 def lock_of(model: PreTrainedModel) -> threading.RLock:
     """Return the model's lock."""
     with _GUARD:
-        return _LOCKS.setdefault(model, at_rest(threading.RLock()))
+        return _LOCKS.setdefault(model, fork_safe(threading.RLock()))
 
 
 def share_lock(model: PreTrainedModel, other: PreTrainedModel) -> None:

@@ -7,12 +7,14 @@ to read, and is multiplied as the same float32 numbers. The model keeps its own 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import ref
 
 import numpy as np
 import torch
 
+from copyspec.control_groups import control_groups
 from copyspec.targets.hooks.weights import state_of
 
 if TYPE_CHECKING:
@@ -31,14 +33,29 @@ SHARE = 4
 _OUTPUTS, _INPUTS = 32, 32  # outputs and inputs must be multiples of these
 
 
-def memory_for_packing() -> int:
-    """Bytes that the copies of a model's weights may take."""
+def memory_for_packing(root: Path = Path("/")) -> int:
+    """Bytes that the copies of a model's weights may take, of what the machine and its container have available."""
     try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), "0")
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
-    return int(found) * 1024 // SHARE
+    found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), "0")
+    limits = (limit for group in control_groups("memory", root) for limit in _available(group))
+    return max(0, min([int(found) * 1024, *limits])) // SHARE
+
+
+def _available(group: Path) -> list[int]:
+    """Bytes that a control group (version 1 or 2) may still take; [] without a limit."""
+    names = ("max", "current") if (group / "memory.max").exists() else ("limit_in_bytes", "usage_in_bytes")
+    try:
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in names)
+        lines = (group / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):  # no such group, or "max" (no limit)
+        return []
+    # Cached files count as used, of models too, and make way, as in MemAvailable.
+    counts = {name: int(count) for name, _, count in (line.partition(" ") for line in lines) if count.isdigit()}
+    cached = sum(counts.get(f"total_{name}", counts.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return [limit - max(0, used - cached)]
 
 
 class PackedWeights:

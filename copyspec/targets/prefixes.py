@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 if TYPE_CHECKING:
     from copyspec.targets.hooks.model_state import ModelState
@@ -66,7 +66,7 @@ class PrefixCache:
         self._roots: list[tuple[ModelState, int]] = []
         self._numbers = 0
         self._bytes = 0
-        self._lock = at_rest(threading.RLock())
+        self._lock = fork_safe(threading.RLock())
 
     @property
     def num_bytes(self) -> int:

@@ -159,7 +159,7 @@ def _apply(
             continue_final_message=goes_on,
         )
     if not isinstance(text, str) or not text:
-        raise TemplateError("it makes no text of them")
+        raise TemplateError("it renders an empty prompt")
     return text
 
 

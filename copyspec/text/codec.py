@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import brief, is_panic
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import ChatError, Message, continues, map_texts, render, unused_mark
 
@@ -50,10 +50,10 @@ class Codec:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self._for_long: PreTrainedTokenizerBase | None = None
         """A copy for long texts, with a lock of its own, so that other callers do not wait for them."""
-        self._long_lock = at_rest(threading.Lock())
+        self._long_lock = fork_safe(threading.Lock())
         added = tokenizer.added_tokens_decoder
         special = {str(token) for token in tokenizer.all_special_tokens}
         special |= {token.content for token in added.values() if token.special}

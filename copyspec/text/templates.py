@@ -20,7 +20,7 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 # Limits of one rendering beyond the given text, in characters, list items and loop iterations: a template may go over
 # each message again for every other one. SECONDS is processor time.
@@ -31,7 +31,7 @@ DIGITS = 4_000  # bits of an integer; chats need no larger ones
 _PADDING = ("batch", "center", "format", "indent", "pprint", "slice", "tojson", "truncate", "wordwrap", "xmlattr")
 _WIDE = re.compile(r"\d{5}|\*|\{[^}]*\{")  # format with a width of five digits or a computed width
 
-_LOCK = at_rest(threading.RLock())  # protects transformers' compile function, which is replaced
+_LOCK = fork_safe(threading.RLock())  # protects transformers' compile function, which is replaced
 
 
 class _Meter:

@@ -38,8 +38,8 @@ class VerificationOptions:
         if chosen.preserves is None and not self.lossy:
             exact = ", ".join(repr(kind.name) for kind in _EXACT)
             raise ValueError(
-                f"rule {self.rule!r} changes what the model would write: say lossy=True to accept that, "
-                f"or choose one that does not ({exact})"
+                f"rule {self.rule!r} does not preserve the model's output: pass lossy=True to accept that, "
+                f"or use one that does ({exact})"
             )
         chosen.check(sampling)
         return chosen

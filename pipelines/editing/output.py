@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from copyspec.filesystem import link_target, name_full
+from copyspec.filesystem import flush_folder, link_target, name_full, umask
 
 from .journal import fingerprint, fingerprint_of
 from .standing import (
@@ -67,7 +67,7 @@ class AtomicFile:
             check_replaceable(self.path)
         self.made_from: str | None = None
         """Fingerprint of the file the new one was made from; if set, `path` must still have it."""
-        self._standing = standing or Standing.of(self.path)
+        self.standing = standing or Standing.of(self.path)
         handle, name = _new_beside(self.path)
         self.temporary = Path(name)
         self.file: BinaryIO = os.fdopen(handle, "wb")
@@ -90,18 +90,18 @@ class AtomicFile:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        standing = self._standing
+        standing = self.standing
         if standing.is_file:
             standing = self._checked()
             keep_attributes(self.path, self.temporary)
             if self._backup is not None:
                 self.kept = _kept(self.path, self._backup)
         else:
-            os.chmod(self.temporary, 0o666 & ~_umask())
+            os.chmod(self.temporary, 0o666 & ~umask())
         if Standing.of(self.path) != standing:
             raise self._changed()
         self._switch(standing)
-        sync_folder(self.path.parent)
+        flush_folder(self.path.parent)
 
     def discard(self) -> None:
         """Leave `path` as it was; after `commit` this does nothing."""
@@ -114,7 +114,7 @@ class AtomicFile:
         """The file's state from before its content was compared. Raises ChangedFileError unless the file is the one
         that was read; saved again without changes, it still is."""
         now = Standing.of(self.path)
-        if not now.is_file or (self.made_from is None and now != self._standing):
+        if not now.is_file or (self.made_from is None and now != self.standing):
             raise self._changed()
         if self.made_from is not None and fingerprint(self.path) != self.made_from:
             raise self._changed()
@@ -169,18 +169,6 @@ def remove_leftovers(path: Path, own: AtomicFile | None = None) -> None:
                 name.unlink()
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power failure, if the system can."""
-    if os.name == "nt":
-        return
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _kept(source: Path, suffix: str) -> Path:
     """Make a backup of the file and return its path. The backup is complete whenever it exists."""
     # Named after the source, so that `remove_leftovers` finds it after a killed run.
@@ -212,9 +200,3 @@ def _prefix(path: Path) -> str:
 
 def _escaped(name: str) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -14,6 +14,8 @@ FORBIDDEN = "*_`#^~+[]{}<>|\\"
 
 _VERBATIM = re.compile(r"(-{4,}|\.{4,}|\+{4,}|/{4,}|`{3,}|[|,:!]={3,})[^`]*$")
 _CONTAINER = re.compile(r"(?:={4,}|\*{4,}|_{4,}|--|'{3,}|<{3,}|\+|~{4,})[ \t]*$")
+_WRAPPER = re.compile(r"(?:={4,}|\*{4,}|_{4,}|--)$")
+"""Delimits a listing below its attributes. Without them it delimits a container, whose content is prose."""
 _TITLE = re.compile(r"(?:={1,6}|#{1,6})[ \t]+(?=\S)")
 _UNDERLINE = re.compile(r"(=+|-+|~+|\^+|\++)[ \t]*$")
 """The line below a section title in old AsciiDoc: as long as the title, give or take one character."""
@@ -47,6 +49,7 @@ class _Reader:
         self.heading: tuple[int, int] | None = None  # a line that is a title if the next line underlines it
         self.closes: str | None = None  # the last line of an open block without prose
         self.until_blank = False  # inside a listing without delimiters, or in the lines below the document title
+        self.is_listing = False  # below the attributes of a listing, before its first line
         self.number = 0  # of lines so far that are not blank
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
@@ -60,6 +63,9 @@ class _Reader:
             yield from self.flush()
             return
         if self.until_blank and not _VERBATIM.match(stripped):
+            if self.is_listing and _WRAPPER.match(stripped):
+                self.closes, self.until_blank = stripped, False
+            self.is_listing &= stripped[0] in ".["  # a caption, or more attributes
             return
         self.until_blank = False
         end = start + len(stripped)
@@ -73,7 +79,7 @@ class _Reader:
             self.closes = found[1]
         elif _CONTAINER.match(stripped) or (_ATTRIBUTES.match(stripped) and stripped[0] == "["):
             yield from self.flush()
-            self.until_blank = _LISTING.match(stripped) is not None
+            self.is_listing = self.until_blank = _LISTING.match(stripped) is not None
         elif stripped.startswith("//"):
             return
         elif (title := _TITLE.match(stripped)) is not None:

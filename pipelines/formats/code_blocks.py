@@ -1,4 +1,5 @@
-"""Code blocks in doc comments and docstrings: Markdown's fences, tags of Javadoc, JSDoc, Doxygen and XML comments.
+"""Code blocks in comments and docstrings: Markdown's fences and indentation, tags of Javadoc, JSDoc, Doxygen and XML
+comments.
 
 Every scan goes over a line once, or looks at a neighbouring line of a bounded length.
 """
@@ -19,6 +20,9 @@ _DOXYGEN = re.compile(r"\s*[@\\](code|verbatim)(?:\{|\s*$)")
 _BRACES = re.compile(r"\{@(?:code|literal|snippet)\b|[{}]")
 _EXAMPLE = re.compile(r"\s*@example\b")
 _TAG = re.compile(r"\s*@[a-z]\w*(?![\w.(])")  # decorators in the code of an example look like @Input() or @app.get
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,9}[.)])[ \t]+(?=\S)")
+_INDENT = 4
+"""Columns by which code is indented (CommonMark 0.31, 4.4). A tab of Go's comments fills more."""
 
 _Closes = Callable[[str], bool]
 
@@ -44,6 +48,33 @@ def outside_code(lines: Sequence[str]) -> list[tuple[int, int]]:
         at, closes = found or (0 if in_example else len(line), None)
         spans.append((0, at))
     return spans
+
+
+def indented(lines: Sequence[str]) -> list[bool]:
+    """Whether each line belongs to an indented block, which begins after a blank line. The least indented line is the
+    measure, or the text of the list item before.
+
+    `lines`: of one comment, without line ends and comment leaders, but with the white space after them."""
+    columns = [_column(line) for line in lines]
+    inside = min((column for column, line in zip(columns, lines, strict=True) if line.strip()), default=0)
+    found: list[bool] = []
+    is_code = after_blank = False
+    for line, column in zip(lines, columns, strict=True):
+        if not line.strip():
+            after_blank = bool(found)
+            found.append(False)
+            continue
+        is_code = column >= inside + _INDENT and (is_code or after_blank)
+        if not is_code:
+            item = _LIST_ITEM.match(line)
+            inside = len(item[0].expandtabs()) if item else min(inside, column)
+        after_blank = False
+        found.append(is_code)
+    return found
+
+
+def _column(line: str) -> int:
+    return len(line[: len(line) - len(line.lstrip(" \t"))].expandtabs())
 
 
 class _Blocks:

@@ -11,16 +11,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .reading import joined
+from .reading import body_start, joined
 from .whole import Prose, names
 
 FORBIDDEN = "<>&{}"
 
 _INLINE = names(
     "a abbr acronym b bdi bdo big cite data del dfn em font i img ins label mark q s small span strike strong sub "
-    "sup time tt u wbr"
+    "sup time u wbr"
 )
-_CODE = names("code kbd samp var math svg")
+_CODE = names("code kbd samp tt var math svg")
 """Elements inside a sentence; they and their content are not changed."""
 _SKIPPED = names(
     "script style pre textarea template xmp iframe object noscript noembed noframes plaintext select datalist listing"
@@ -39,6 +39,8 @@ _CLOSINGS = {"<!--": "-->", "<![CDATA[": "]]>", "<!": ">", "<?": ">", "<%": "%>"
 _NAME = re.compile(r"[^\s/>]+")
 _STEP = re.compile(r">|=\s*([\"'])")
 _ENTITY = re.compile(r"&(?:[a-zA-Z][a-zA-Z0-9]{0,40}|#\w{1,10});")
+_FORMULA = re.compile(r"\\\([^\n]{1,200}?\\\)|\\\[[^\\]{1,400}(?:\\[^\]][^\\]{0,400}){0,40}\\\]|\$\$[^$]{1,1000}\$\$")
+"""Of MathJax and KaTeX."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +64,15 @@ class _Block:
 
     def prose(self, text: str, end: int) -> Iterator[Prose]:
         if self.start < end:
-            entities = (found.span() for found in _ENTITY.finditer(text, self.start, end))
-            yield Prose(self.start, end, self.markup, joined(self.fixed, entities), is_label=self.is_label)
+            found = [each.span() for kind in (_ENTITY, _FORMULA) for each in kind.finditer(text, self.start, end)]
+            yield Prose(self.start, end, self.markup, joined(self.fixed, found), is_label=self.is_label)
 
 
 def paragraphs(text: str) -> Iterator[Prose]:
     """Yield the text between tags that end a paragraph."""
-    block = _Block(0)
+    block = _Block(body_start(text))
     skipped: _Tag | None = None  # the open element whose content is skipped
-    depth, at = 0, 0
+    depth, at = 0, block.start
     while True:
         found = (_SPECIAL if skipped is None else _RAW.get(skipped.name, _SPECIAL)).search(text, at)
         if found is None:

@@ -39,6 +39,12 @@ _VERBATIM = names(
     "luacode luacode* asy asydef"
 )
 """Environments without prose in which commands mean nothing: they end at the first `\\end` of their name."""
+_DEFINITION = re.compile(
+    r"\\(?:lstnewenvironment|(?:re)?newtcblisting|(?:New|Renew|Provide|Declare)TCBListing"
+    r"|(?:Define|Recustom)VerbatimEnvironment|(?P<minted>newminted))"
+    r"[ \t]{0,8}(?:\[(?P<option>[^\[\]\r\n]{0,400})\])?[ \t]{0,8}\{(?P<name>[^{}\r\n]{1,80})\}"
+)
+"""Defines an environment of that kind. `minted` adds `code` to the language, unless an option holds the name."""
 _WITHOUT_PROSE = names(
     "math displaymath equation equation* align align* alignat alignat* aligned alignedat gather gather* gathered "
     "lgathered rgathered multline multline* multlined flalign flalign* xalignat xalignat* xxalignat split eqnarray "
@@ -62,9 +68,13 @@ _TOKEN = re.compile(
     r"|(?:\r\n|\n|\r(?!\n))[ \t]*(?:\r\n|\n|\r)",  # a CR LF is one line end, not a CR and an LF
     re.DOTALL,
 )
-_ENVIRONMENT = re.compile(r"\\(?:(?P<kind>begin|end)[ \t]*\{(?P<name>[^{}\r\n]{0,80})\}|.)|%[^\r\n]*", re.DOTALL)
+_URL = r"\\(?:url|href|path|nolinkurl)(?:\[[^\[\]\r\n]{0,200}\])?(?P<address>\{[^{}\r\n]{0,2000}\})"
+"""In an address, `%` begins no comment."""
+_ENVIRONMENT = re.compile(
+    _URL + r"|\\(?:(?P<kind>begin|end)[ \t]*\{(?P<name>[^{}\r\n]{0,80})\}|.)|%[^\r\n]*", re.DOTALL
+)
 _DELIMITED = re.compile(r"[ \t]*([^\sa-zA-Z*])[^\r\n]{0,4000}?\1")
-_BRACE = re.compile(r"\\.|(?<!\\)%[^\r\n]*|[{}]", re.DOTALL)
+_BRACE = re.compile(_URL + r"|\\.|(?<!\\)%[^\r\n]*|[{}]", re.DOTALL)
 _LINE_REST = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)?[ \t]*")
 _SPACE = re.compile(r"[ \t]*(?:\r\n|\n|\r)?[ \t]*")
 _OPTION = re.compile(r"\[[^\[\]]{0,1000}\]")
@@ -83,6 +93,7 @@ class _Reader:
         self.text = text
         self.at = 0  # position at which reading continues after a command
         self.closing = _braces(text)
+        self.verbatim = _VERBATIM | _defined(text)
         self.start = 0  # start of the open paragraph
         self.is_label = False
         self.markup: list[tuple[int, int]] = []
@@ -222,7 +233,7 @@ class _Reader:
 
     def _after_environment(self, name: str, at: int) -> int:
         """The position after an environment's options, or at its end if it holds no prose."""
-        if name in _VERBATIM:
+        if name in self.verbatim:
             end = self.text.find(f"\\end{{{name}}}", at)
             return len(self.text) if end < 0 else end
         return self._end_of(name, at) if name in _WITHOUT_PROSE else self._past_arguments(at)
@@ -243,8 +254,17 @@ def _braces(text: str) -> dict[int, int]:
     found: dict[int, int] = {}
     opened: list[int] = []
     for mark in _BRACE.finditer(text):
-        if mark[0] == "{":
+        if mark["address"] is not None:
+            found[mark.start("address")] = mark.end() - 1
+        elif mark[0] == "{":
             opened.append(mark.start())
         elif mark[0] == "}" and opened:
             found[opened.pop()] = mark.start()
     return found
+
+
+def _defined(text: str) -> frozenset[str]:
+    """The names of environments that the document defines as listings, and their starred forms."""
+    found = ((each["minted"], each["option"], each["name"]) for each in _DEFINITION.finditer(text))
+    defined = [(option or f"{name}code") if minted else name for minted, option, name in found]
+    return frozenset(f"{name}{star}" for name in defined for star in ("", "*"))

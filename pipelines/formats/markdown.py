@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 
 from ..documents import Edit, Part, Refusal, Segment
 from .markdown_inline import ACTIVE, cells, markup
-from .reading import changed, check_encoding, encode, gathered, joined, read_lines, segment_of
+from .reading import FRONT_MATTER_KEY, changed, check_encoding, encode, gathered, joined, read_lines, segment_of
 from .text import PARAGRAPH_LIMIT
 
 _QUOTES = re.compile(r"(?: {0,3}>[ \t]?)*")
@@ -34,7 +34,6 @@ _STATEMENT = re.compile(  # of MDX
     r"|export (?:default|const|function) |export (?:async|class|enum|interface|let|type|var) .*[={(]|export ?[{*]"
 )
 _COMPONENT = re.compile(r"<[A-Z][\w.]*(?=\s|$)")  # of MDX
-_KEY = re.compile(r"[\"']?[\w .-]+[\"']?[ \t]*[:=]|#|\{|- ")
 
 _HTML_NAMES = (
     "address article aside base blockquote body caption center col colgroup dd details dialog dir div dl dt fieldset "
@@ -245,7 +244,7 @@ class _Reader:
             return True
         if self.front is None:
             return False
-        if self.number == 2 and not _KEY.match(body):
+        if self.number == 2 and not FRONT_MATTER_KEY.match(body):
             self.front = None  # a thematic break, not the beginning of front matter
             return False
         if body.rstrip() == self.front or (self.front == "---" and body.rstrip() == "..."):

@@ -34,6 +34,9 @@ _LOSSLESS = ("utf-8", "ascii", "iso8859-1")
 """Encodings known to restore every byte; others are checked while reading."""
 _OTHER_MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _MARK = "\ufeff"
+_FRONT_MATTER = {"---": ("---", "..."), "+++": ("+++",)}  # YAML and TOML: first line, last lines
+FRONT_MATTER_KEY = re.compile(r"[\"']?[\w .-]{1,200}[\"']?[ \t]{0,200}[:=]|#|\{|- ")
+"""Begins the second line of front matter. Otherwise the first line is a transition."""
 _LAYOUT = dict.fromkeys(map(ord, "\t\r\n"))
 
 
@@ -138,6 +141,21 @@ def lines_of(text: str) -> Iterator[str]:
         at = found.end()
     if at < len(text):
         yield text[at:]
+
+
+def body_start(text: str) -> int:
+    """The position after a byte order mark and front matter, which are no part of the markup after them."""
+    start = at = 1 if text.startswith(_MARK) else 0
+    closings: tuple[str, ...] | None = None
+    for number, line in enumerate(lines_of(text[start:] if start else text)):
+        at += len(line)
+        if closings is not None and number > 1 and line.rstrip() in closings:
+            return at
+        if number == 0:
+            closings = _FRONT_MATTER.get(line.rstrip())
+        if closings is None or (number == 1 and not FRONT_MATTER_KEY.match(line)):
+            break
+    return start
 
 
 def gathered(parts: Iterable[Part]) -> Iterator[Part]:

@@ -21,8 +21,11 @@ _NOTES = (
 _EXPLICIT = re.compile(r"\.\.(?:[ \t]+|$)")
 _NOTE = re.compile(rf"\.\.[ \t]+(?:{_NOTES.replace(' ', '|')})::(?:[ \t]+|$)", re.I)
 _VERSION = re.compile(r"\.\.[ \t]+(?:version\w+|deprecated[\w-]*)::[ \t]*[\w.]*[ \t]*", re.I)
+_CLASSES = re.compile(r"\.\.[ \t]+container::.*", re.I)
 _FOOTNOTE = re.compile(r"\.\.[ \t]+\[[#*\w.-]{1,80}\][ \t]+")
 _FIELD = re.compile(r":(?![: ])(?:[^:\\\n]|\\.|:(?!\s|$)){1,200}:(?:[ \t]+|$)")
+_TYPE = re.compile(r":(?:type|vartype|kwtype|rtype)\b", re.I)
+"""A field of Sphinx that holds a type."""
 _ITEM = re.compile(r"(?:[-*+•‣⁃]|\(?(?:\d{1,9}|[a-zA-Z]|#|[ivxlcdmIVXLCDM]{1,12})[.)])(?:[ \t]+|$)")
 _LINE_BLOCK = re.compile(r"\|(?:[ \t]+|$)")
 _OPTION = re.compile(r"(?:--?\w|/[A-Z]\b)")
@@ -37,6 +40,21 @@ _FIXED = re.compile(
     re.DOTALL,
 )
 _MARKUP = re.compile(r"\*{1,2}(?=\S)|(?<=\S)\*{1,2}")
+_DOCTEST = ">>>"
+_SECTION = re.compile(
+    r"(?:Args|Arguments|Parameters|Params|Attributes|Keyword Arg(?:ument)?s|Other Parameters|Raises|Warns"
+    r"|(?P<value>Returns|Yields|Receives))(?P<colon>:?)",
+    re.I,
+)
+"""The title of a docstring's section: with a colon in Google's style, underlined in NumPy's."""
+_UNDERLINED = re.compile(r"(?:\r\n|\n|\r)[ \t]*-{3,}[ \t]*(?![^\r\n])")
+_BRACKETS = r"(?:\[(?:[^\[\]\n]|\[(?:[^\[\]\n]|\[[^\[\]\n]{0,200}\]){0,200}\]){0,200}\])?"
+_ENTRY = re.compile(
+    # names and a type, or only a type: `name (int, optional): `, `*args, **kwargs: `, `dict[str, int] or None: `
+    rf"[\\*`]{{0,4}}[\w.]{{1,200}}`{{0,2}}{_BRACKETS}"
+    rf"(?:(?:,|[ \t]+or|[ \t]+of|[ \t]*\|)[ \t]*[\\*`]{{0,4}}[\w.]{{1,200}}`{{0,2}}{_BRACKETS}){{0,8}}"
+    r"(?:[ \t]*\((?:[^()\n]|\([^()\n]{0,200}\)){0,400}\))?[ \t]?:(?:[ \t]+|$)"
+)
 
 _ROOM = 8
 """Columns by which an underline must be longer than its title, so that a corrected title does not outgrow it, of which
@@ -50,6 +68,11 @@ _NESTING = 100
 def blocks(text: str) -> Iterator[Prose]:
     """Yield the prose of every block."""
     return by_lines(text, _Reader(text))
+
+
+def docstring(text: str) -> Iterator[Prose]:
+    """Yield the prose of every block of a Python docstring."""
+    return by_lines(text, _DocstringReader(text))
 
 
 class _Reader:
@@ -108,6 +131,10 @@ class _Reader:
             self.is_label = True  # underlines the line above as a title
             yield from self.flush()
             return
+        if self.lines and rest.startswith(_DOCTEST):
+            yield from self.flush()  # docutils wants a blank line before it, but few docstrings have one
+            self.until_blank = True
+            return
         if self.lines and self.indent in (None, indent) and (self.indent is not None or indent > self.block):
             self.indent = indent
             self.lines.append((start, end))
@@ -135,16 +162,20 @@ class _Reader:
         if _TABLE.match(rest):
             self.in_table = _SIMPLE_TABLE.match(rest) is not None
             self.after_border, self.until_blank = False, not self.in_table
-        elif rest.startswith((">>>", "__ ")):
+        elif rest.startswith((_DOCTEST, "__ ")):
             self.until_blank = True
         elif _EXPLICIT.match(rest):
             note = _NOTE.match(rest)
-            opening = (_VERSION.match(rest) if note else None) or note or _FOOTNOTE.match(rest)
+            opening = (
+                ((_VERSION.match(rest) or _CLASSES.match(rest)) if note else None) or note or _FOOTNOTE.match(rest)
+            )
             self.in_options = note is not None
             if opening is None:
                 self.skips = indent
             elif opening.end() < len(rest):
                 self._begin(start + opening.end(), end, None)
+        elif _TYPE.match(rest) and _FIELD.match(rest):
+            self.skips = indent
         elif found := _FIELD.match(rest):
             self.is_label = True
             if found.end() < len(rest):
@@ -162,11 +193,58 @@ class _Reader:
                 break
             self.is_label |= mark.re is _LINE_BLOCK
             start, indent, rest = start + mark.end(), indent + mark.end(), rest[mark.end() :]
-        if rest:
+        if _EXPLICIT.match(rest) or rest.startswith(_DOCTEST):
+            self.block = indent
+            self._open(start, end, rest, indent)
+        elif rest:
             self._begin(start, end, indent)
 
     def _begin(self, start: int, end: int, indent: int | None) -> None:
         self.lines, self.indent = [(start, end)], indent
+
+
+class _DocstringReader(_Reader):
+    """Knows sections of Google's and NumPy's style too. Names and types at the beginning of entries are no prose."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.outside: int | None = None  # a line indented by at most this ends the open section
+        self.entries: int | None = None  # indentation of its entries; None: known from the next line
+        self.is_value = False  # its entry is mostly one, often without a name
+        self.is_underlined = False  # in NumPy's style
+
+    def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:
+        is_underlined = _UNDERLINED.match(self.text, end) is not None
+        if is_underlined or (self.outside is not None and indent <= self.outside):
+            self.outside = None
+        title = _SECTION.fullmatch(rest)
+        if title is not None and is_underlined != bool(title["colon"]):
+            yield from self._between(indent)
+            self.is_value, self.is_underlined = title["value"] is not None, is_underlined
+            self.outside, self.entries = (indent - 1, indent) if is_underlined else (indent, None)
+            return
+        if self.outside is not None:
+            self.entries = indent if self.entries is None else self.entries
+            if indent == self.entries and not (_EXPLICIT.match(rest) or rest.startswith(_DOCTEST)):
+                if self.is_underlined:
+                    yield from self._between(indent)
+                    self.skips = indent if rest.endswith("::") else None
+                    return
+                goes_on = bool(self.lines) and self.indent == indent and self.is_value
+                if not goes_on and (head := _ENTRY.match(rest)) is not None:
+                    yield from self._between(indent)
+                    self.is_label = True
+                    if head.end() < len(rest):
+                        self._begin(start + head.end(), end, None)
+                    return
+                if self.lines and self.indent is None and not _ITEM.match(rest):
+                    self.indent = indent  # an entry goes on without indentation
+        yield from super()._line(start, end, rest, indent)
+
+    def _between(self, indent: int) -> Iterator[Prose]:
+        """End the open paragraph at a line without prose."""
+        yield from self.flush()
+        self.block, self.skips, self.in_options = indent, None, False
 
 
 def _columns(space: str) -> int:

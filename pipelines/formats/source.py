@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 
 from ..documents import FormatError
 from . import here_documents, restructured
-from .code_blocks import outside_code
+from .code_blocks import indented, outside_code
 from .reading import lines_of
 from .whole import Prose
 
@@ -30,7 +30,7 @@ _RUN = re.compile(r"\s+")
 _RUN_KEPT = 64
 """Characters kept at each end of a long run of white space."""
 
-_LEADER = re.compile(r"[ \t]*(?:/\*+!?|\*+(?!/)|//+!?|#+[:!]?|--|\"\"\"|\"|;+)?[ \t]?")
+_LEADER = re.compile(r"[ \t]*(?P<mark>/\*+!?|\*+(?!/)|//+!?|#+[:!]?|--|\"\"\"|\"|;+)?[ \t]?")
 _DIRECTIVE = re.compile(
     r"\s*(?:!|noqa|type:|mypy:|pylint:|ruff:|flake8|fmt:|isort:|pragma|pyright|nosec|cspell|codespell|eslint|jshint|"
     r"global\s|globals\s|prettier|tslint|@ts-|istanbul|c8\s|v8\s|NOLINT|clang-|IWYU|go:|\+build|nolint|region\b|endregion|"
@@ -50,7 +50,9 @@ _TAG = re.compile(
 )
 _INLINE_CODE = re.compile(r"`[^`\n]{1,400}`")
 _NAME = re.compile(
-    rf"{_INLINE_CODE.pattern}|\{{@[^{{}}\n]{{0,400}}\}}?|<[^<>\n]{{0,200}}>|(?<![\w.])[\w.]{{1,200}}\(\)|\\."
+    rf"{_INLINE_CODE.pattern}|\{{@[^{{}}\n]{{0,400}}\}}?"
+    r"|<(?P<code>code|c|tt|kbd|samp)(?:\s[^<>\n]{0,200})?>[^\n]{1,400}?</(?P=code)>"
+    r"|<[^<>\n]{0,200}>|(?<![\w.])[\w.]{1,200}\(\)|\\."
     # targets of Markdown's links, and nested comments
     r"|\]\([^()\n]{0,400}\)|\]\[[^\[\]\n]{0,200}\]|/\*+|\*+/"
 )
@@ -113,6 +115,8 @@ def _comment_tokens(text: str, language: str) -> Iterator[tuple[int, str]]:
     from pygments.token import Comment, String
 
     left_out = {Comment.Preproc, Comment.PreprocFile, Comment.Hashbang}
+    if language in ("c", "cpp"):
+        left_out.add(Comment)  # lines that `#if 0` disables
     deadline = time.process_time() + _SECONDS + _SECONDS_A_CHAR * len(text)
     at = 0
     for start, kind, value in get_lexer_by_name(language).get_tokens_unprocessed(text):
@@ -199,23 +203,37 @@ def _paragraphs(text: str, lines: list[tuple[int, int]], language: str) -> Itera
 
 def _said(text: str, lines: list[tuple[int, int]], language: str) -> list[tuple[int, int]]:
     """The lines of a comment without their leaders, its end and code blocks."""
-    inner = []
+    inner, spaced = [], []
     for start, end in lines:
         body = text[start:end]
         if language == "ruby" and _RUBY_COMMENT.match(body):
             inner.append((end, end))
+            spaced.append(end)
             continue
         if (unclosed := body.rstrip(" \t")).endswith("*/"):
             end = start + len(unclosed[:-1].rstrip("*").rstrip(" \t"))
         leader = _LEADER.match(text, start, end)
         inner.append((leader.end() if leader else start, end))
+        spaced.append(leader.end("mark") if leader and leader["mark"] else start)
+    if text.startswith("/*", lines[0][0]) and not _is_starred(text, lines[1:]):
+        # What looks like leaders belongs to the text. Indentation can only be compared in lines that begin in column 0.
+        spaced = [inner[0][1], *(end if text.startswith("/", start) else start for start, end in lines[1:])]
     spans = outside_code([text[start:end] for start, end in inner])
+    is_code = indented(
+        [text[at:end] if first < last else "" for at, (_, end), (first, last) in zip(spaced, inner, spans, strict=True)]
+    )
     found = []
-    for (start, end), (first, last) in zip(inner, spans, strict=True):
+    for (start, end), (first, last), is_indented in zip(inner, spans, is_code, strict=True):
+        last = first if is_indented else last
         found.append((start + first, start + last))
         if start + last < end:
             found.append((end, end))  # a code block ends the paragraph before it
     return found
+
+
+def _is_starred(text: str, lines: list[tuple[int, int]]) -> bool:
+    """Whether all lines of a comment, except blank ones, begin with a star or are comments of their own."""
+    return all(text[start:end].lstrip()[:1] in ("", "*", "/") for start, end in lines)
 
 
 def _paragraph(text: str, lines: list[tuple[int, int]]) -> Iterator[Prose]:
@@ -236,7 +254,7 @@ def _without_break(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _docstrings(text: str) -> list[Prose]:
-    """The prose of docstrings, read as reStructuredText; none if Python cannot parse the file."""
+    """The prose of docstrings; none if Python cannot parse the file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about invalid escapes
@@ -268,7 +286,7 @@ def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Pro
     first, last = start + opening.end(), end - len(opening[1])
     if first >= last:
         return
-    for prose in restructured.blocks(_code_masked(text[first:last])):
+    for prose in restructured.docstring(_code_masked(text[first:last])):
         markup, fixed = ([(a + first, b + first) for a, b in spans] for spans in (prose.markup, prose.fixed))
         yield Prose(prose.start + first, prose.end + first, markup, fixed, is_label=True)
 

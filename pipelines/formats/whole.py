@@ -8,12 +8,21 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
 from ..documents import Edit, FormatError, Part, Refusal
-from .reading import as_label, changed, check_encoding, encode, gathered, joined, lines_of, read_lines, segment_of
+from .reading import (
+    as_label,
+    body_start,
+    changed,
+    check_encoding,
+    encode,
+    gathered,
+    joined,
+    lines_of,
+    read_lines,
+    segment_of,
+)
 
 SIZE_LIMIT = 32 << 20
 """Maximum characters of a file; hand-written ones are far smaller."""
-
-_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +56,8 @@ class LineReader(Protocol):
 
 def by_lines(text: str, reader: LineReader) -> Iterator[Prose]:
     """Yield the prose that `reader` finds line by line. A byte order mark belongs to no line: it would hide the markup
-    after it."""
-    at = 1 if text.startswith(_MARK) else 0
+    after it. Nor does front matter."""
+    at = body_start(text)
     for line in lines_of(text[at:]):
         yield from reader.feed(at, line.rstrip("\r\n"))
         at += len(line)

@@ -20,7 +20,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tracers.context import register_configure_hook
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 _Piece = TypeVar("_Piece")
 
@@ -56,7 +56,7 @@ class ReferenceCapture(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self._runs: OrderedDict[UUID, _Run] = OrderedDict()
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def __len__(self) -> int:
         """Number of runs recorded at present."""
@@ -136,7 +136,7 @@ class ReferenceCapture(BaseCallbackHandler):
 
 _CAPTURE = ReferenceCapture()
 _HOOK: ContextVar[ReferenceCapture | None] = ContextVar("copyspec_capture", default=_CAPTURE)
-_INSTALLING = at_rest(threading.Lock())
+_INSTALLING = fork_safe(threading.Lock())
 _installed = False
 
 

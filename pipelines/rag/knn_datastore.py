@@ -84,7 +84,7 @@ def _states(engine: Engine, ids: list[int]) -> NDArray[np.float32]:
 
     from copyspec.targets.hooks.inference import inference_mode
 
-    with engine.turn, inference_mode(True), captured_states(engine) as states:
+    with engine.forward_lock, inference_mode(True), captured_states(engine) as states:
         engine.model(input_ids=torch.tensor([ids], device=engine.model.device), use_cache=False)
     found: NDArray[np.float32] = states[-1][0].float().cpu().numpy()
     return found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.retrievers import Scheduler, Search, SpeculationStats, Worker
 
 from ..models import engine_of
@@ -229,7 +229,7 @@ class _Text:
         from copyspec.targets.hooks.inference import inference_mode
 
         engine = self._engine
-        with engine.turn, inference_mode(True), captured_states(engine) as states:
+        with engine.forward_lock, inference_mode(True), captured_states(engine) as states:
             ids = torch.tensor([list(tokens)], device=engine.model.device)
             logits = engine.model(input_ids=ids, past_key_values=self._cache, use_cache=True).logits
         probabilities = logits[0, -1].double().softmax(-1).cpu().numpy()
@@ -246,7 +246,7 @@ class _Entries:
         self._ids = np.full(CAPACITY, -1, np.int64)
         self._held: set[int] = set()
         self._next = 0
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def add(self, found: NDArray[np.int64]) -> None:
         """Add the found entries, and the CONSECUTIVE ones after each."""

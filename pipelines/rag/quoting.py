@@ -101,7 +101,9 @@ def answer(
         result, best = answered.result, answered.documents[0].hit
         shown = {each.hit.id: each.hit.text for each in answered.documents}
     if not is_found or _is_beside(question, result, shown):
-        logger.warning("nothing found: no word of the question %r stands near what was quoted", question)
+        logger.warning(
+            "no answer: no content word of the question %r occurs in or next to the quoted sentences", question
+        )
         return Quote("", best.id, None, None, result, is_found=False)
     text = result.text.strip()
     start = best.text.find(text) if text else -1

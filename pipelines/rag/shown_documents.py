@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.retrievers import Hit
 from copyspec.text.codec import encodable
 
@@ -60,7 +60,7 @@ class _Remembered(Generic[Made]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._made: OrderedDict[object, Made] = OrderedDict()
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def get(self, key: object, make: Callable[[], Made]) -> Made:
         with self._lock:

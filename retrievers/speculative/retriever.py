@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.checks import check_retriever
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 from ..base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_query, check_texts
 from ..saving import Saving, Written
@@ -100,7 +100,7 @@ class SpeculativeRetriever:
         self._shortlist = shortlist_of(base)
         self._open: list[Answer] = []
         self._stats = SpeculationStats()
-        self._lock = at_rest(threading.Lock())  # guards cache, open answers and stats
+        self._lock = fork_safe(threading.Lock())  # guards cache, open answers and stats
         self._worker = Worker()
 
     @property

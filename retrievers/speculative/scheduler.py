@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 MOST = 64
 """Longest round considered: at gamma 0.98 and a search as long as 41 steps, 53 steps are best."""
@@ -132,7 +132,7 @@ class Scheduler:
         }
         self._waits = 0  # plans without speculation since it was found to be slower
         self._searches = _Line()
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
 
     def observe_step(self, seconds: float, *, reads: bool = False) -> None:
         """Record the time of a speculation step. `reads`: it began with the prefill of a found or guessed text."""

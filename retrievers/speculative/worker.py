@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Generic, TypeVar
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 Found = TypeVar("Found", covariant=True)
 
@@ -99,7 +99,7 @@ class Worker:
     def __init__(self) -> None:
         self._queue: _Queue = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self._closed = False
         _WORKERS.add(self)
 

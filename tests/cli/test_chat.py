@@ -92,3 +92,16 @@ def test_the_oldest_messages_leave_a_full_context(engine: Engine, capsys: pytest
     with pytest.raises(ValueError, match="shorten it"):
         conversation.answer("the cat " * 200)
     assert conversation.messages == before and conversation.waiting == ["notes.txt:\nthe cat"]
+
+
+def test_files_of_one_name_do_not_replace_each_other(engine: Engine, tmp_path: Path) -> None:
+    conversation = talk(engine)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "notes.txt").write_text(folder)
+        conversation.add(tmp_path / folder / "notes.txt")
+    (tmp_path / "a" / "notes.txt").write_text("new")
+    conversation.add(tmp_path / "a" / "notes.txt")
+    other = str(tmp_path / "b" / "notes.txt")
+    assert conversation.files == {"notes.txt": "new", other: "b"}
+    assert conversation.waiting == ["notes.txt:\na", f"{other}:\nb", "notes.txt:\nnew"]

@@ -208,3 +208,22 @@ def test_no_packed_document_goes_to_a_terminal(
     monkeypatch.setattr("copyspec.cli.correcting.sys.stdout.isatty", lambda: True)
     code, out, err = run_binary(capfdbinary, "gec", "a.docx")
     assert code == 2 and out == b"" and "-o FILE, -i or --diff" in err
+
+
+def test_names_of_files_are_no_patterns_of_git(folder: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, cwd=folder)
+
+    git("init", "-q")
+    (folder / "a.txt").write_text(WRONG)
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (folder / "[a].txt").write_text(WRONG)
+    (folder / "a.txt").write_text(WRONG + WRONG)
+    assert changed_lines(["[a].txt"], "HEAD")["[a].txt"][0].start == 1
+    blob = subprocess.run(["git", "rev-parse", "HEAD:a.txt"], check=True, capture_output=True, cwd=folder)
+    name = blob.stdout.decode().strip()
+    (folder / ".git" / "objects" / name[:2] / name[2:]).unlink()
+    with pytest.raises(UsageError, match=r"git diff fails for a\.txt"):
+        changed_lines(["a.txt"], "HEAD")

@@ -6,12 +6,16 @@ import ast
 import contextlib
 import io
 import logging
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from copyspec.cli import main
+from copyspec.cli.common import UsageError, read_line
 from copyspec.cli.printing import LogFormatter, console, echo, echo_bytes
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\rd\x08\u202ee\u2066\r\n\tf\n"
@@ -119,3 +123,43 @@ def test_streams_that_are_closed(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["nonsense"]) == 2
     sys.stderr.close()
+
+
+def _models(stdout: IO[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with a buffered stdout, whose last flush is the interpreter's."""
+    command = [sys.executable, "-m", "copyspec", *options, "models"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
+
+
+@pytest.mark.parametrize("options", [[], ["-v"]])
+def test_a_full_disk_is_one_error(options: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = _models(full, *options)
+    assert done.returncode == 1 and done.stderr.count("No space left on device") == 1
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_reader_that_has_gone_is_a_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:
+        done = _models(pipe)
+    assert done.returncode == 1 and "Exception ignored" not in done.stderr
+
+
+def test_a_console_escapes_what_its_stream_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    console().print("é \u2588")
+    narrow.flush()
+    assert narrow.buffer.getvalue() == b"\xe9 \\u2588\n"
+
+
+def test_lines_of_a_pipe_are_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.TextIOWrapper(io.BytesIO("né\r\n\nlast".encode() + b"\n a\xff\n"), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdin", piped)
+    assert [read_line() for _ in range(3)] == ["né", "", "last"]
+    with pytest.raises(UsageError, match=r"stdin: not UTF-8 \(byte 2\); convert it first"):
+        read_line()
+    assert read_line() is None

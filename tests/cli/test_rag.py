@@ -81,6 +81,12 @@ def test_an_index_is_named_by_its_folder_too(corpora: Path, capsys: pytest.Captu
         (["--index", "town", "--stride", "-1"], "--stride must be at least 0, got -1"),
         (["--index", "town", "-k", "0"], "--passages must be at least 1, got 0"),
         (["--index", "town", "--stream", "--json"], "--stream and --json both write to stdout"),
+        (
+            ["--index", "town", "--stride", "4", "-k", "8"],
+            "--stride 4 takes one passage at a time: leave out",
+        ),
+        (["--index", "town", "--stride", "4", "--stream"], "--stride 4 shows the answer when it is whole"),
+        (["--index", "town", "--instruction", "{question}"], "--instruction is the prompt of a model: give --model"),
         ([], "--index"),
     ],
 )

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from benchmarks.speed.prompts import Case
 from benchmarks.speed.simulation import DEVICES, AlwaysWrong, Device, Outcome, simulate
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.controller import LOOKS, SHARE, DraftController, _record
-from copyspec.decoding.loop import PROBE_NODES, _fit, believed, fit
+from copyspec.decoding.controller import LOSS_PER_TOKEN, MAX_IDLE_SHARE, DraftController, _record
+from copyspec.decoding.loop import PROBE_NODES, _fit, calibrated_scores, fit
 from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
@@ -89,7 +89,7 @@ def test_wrong_drafts_become_few_and_small() -> None:
     assert stats.num_accepted_tokens == 0 and stats.num_calls == 400
     assert stats.num_draft_tokens < 120 and stats.num_drafts < 40
     assert stats.decisions["paused"] > 340 and 3 <= stats.decisions["probed"] < 30
-    assert stats.trust < 0.5 and -4.0 < stats.saved_passes < 0.0
+    assert stats.calibration < 0.5 and -4.0 < stats.saved_passes < 0.0
     assert sum(stats.decisions.values()) == 399, "the last token is the target's own"
 
 
@@ -116,7 +116,7 @@ def test_a_drafter_that_becomes_right_is_believed_again() -> None:
         assert stats.num_calls < 150 + 32 + 2 + 40, (
             "at most the longest pause, and back at full length within a few calls"
         )
-        assert stats.trust > 0.8 and stats.saved_passes > 150
+        assert stats.calibration > 0.8 and stats.saved_passes > 150
 
 
 def test_uncopyable_text_is_as_fast_as_plain_decoding() -> None:
@@ -137,7 +137,7 @@ def test_uncopyable_text_is_as_fast_as_plain_decoding() -> None:
     st.floats(0.0, 4.0),
 )
 def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, float]], start: float) -> None:
-    """The loss never exceeds `start` plus SHARE per call, plus one look and one draft within the allowance."""
+    """The loss never exceeds `start` plus LOSS_PER_TOKEN per call, plus one look and one draft within the allowance."""
     controller = DraftController(start)
     for count, (drafted, accepted, cost, look) in enumerate(calls, start=1):
         if not controller.wants_draft:
@@ -147,7 +147,7 @@ def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, f
         tree = DraftTree(range(drafted), range(-1, drafted - 1), scores, [None] * drafted)
         paid = min(cost, max(0.0, controller.allowance))
         controller.observe(tree, tree, range(min(accepted, drafted)), paid if drafted else 0.0, look)
-        assert controller.earned >= -(start + SHARE * count) - look - 1e-9
+        assert controller.saved_passes >= -(start + LOSS_PER_TOKEN * count) - look - 1e-9
 
 
 def test_the_widest_tree_is_paid_by_all_rows() -> None:
@@ -172,16 +172,18 @@ def test_a_tree_is_cut_to_its_likeliest_nodes_and_what_is_left_allows() -> None:
 
 def test_claims_are_weighed_by_the_record() -> None:
     controller, tree = DraftController(), DraftTree([5, 6], [-1, 0], [0.9, 0.81], [None, None])
-    assert believed(tree.parents, tree.scores, controller.trust) == pytest.approx([0.9, 0.81])
+    assert calibrated_scores(tree.parents, tree.scores, controller.calibration) == pytest.approx([0.9, 0.81])
     for _ in range(20):
         controller.observe(tree, tree, [], 0.1, 0.0)
-    assert controller.trust < 0.2
-    assert controller.is_probe, "a probe is made as if believed: `fit` leaves `trust` out of it"
+    assert controller.calibration < 0.2
+    assert controller.is_probe, "a probe is made as if calibrated_scores: `fit` leaves `trust` out of it"
     (probe,), _ = fit([controller], [DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)], Budget(8, [1.0] * 9))
     assert len(probe) <= PROBE_NODES
     controller.observe(tree, tree, [0, 1], 0.0, 0.0)
-    worth = believed(tree.parents, tree.scores, controller.trust)
-    assert worth[0] == pytest.approx(0.9 * controller.trust) and worth[1] == pytest.approx(0.81 * controller.trust**2)
+    worth = calibrated_scores(tree.parents, tree.scores, controller.calibration)
+    assert worth[0] == pytest.approx(0.9 * controller.calibration) and worth[1] == pytest.approx(
+        0.81 * controller.calibration**2
+    )
 
 
 def test_looks_are_rationed_by_what_they_cost() -> None:
@@ -195,28 +197,28 @@ def test_looks_are_rationed_by_what_they_cost() -> None:
                 controller.advance()
         return count
 
-    assert looks(0.5 * LOOKS) == 300
-    assert looks(4 * LOOKS) == 75
+    assert looks(0.5 * MAX_IDLE_SHARE) == 300
+    assert looks(4 * MAX_IDLE_SHARE) == 75
 
 
 def test_decisions_are_in_the_stats() -> None:
     (row,) = run([case(200)], DEVICES["cpu-float32"], partial(wrong, 1)).stats
     fields = row.to_dict()
-    assert set(fields["decisions"]) <= {"drafted", "probed", "nothing", "unprofitable", "paused"}  # type: ignore[call-overload]
+    assert set(fields["decisions"]) <= {"drafted", "probed", "no_draft", "unprofitable", "paused"}  # type: ignore[call-overload]
     costs = fields["pass_costs"]
     assert isinstance(costs, dict) and costs[0] == 1.0
     assert costs[1] == pytest.approx(1.1, rel=0.1), "as the device has it"
     assert fields["pass_seconds"] == pytest.approx(0.17, rel=0.1)
-    assert fields["trust"] < 0.5 and fields["saved_passes"] < 0 and fields["mean_allowed_nodes"] > 0  # type: ignore[operator]
+    assert fields["calibration"] < 0.5 and fields["saved_passes"] < 0 and fields["mean_allowed_nodes"] > 0  # type: ignore[operator]
 
 
 def test_stats_of_two_rows_add_up_to_what_was_last_measured() -> None:
     costs = {0: 1.0, 4: 2.0}
-    first = Stats(decisions={"drafted": 2}, pass_costs=costs, pass_seconds=1.0, trust=0.5, saved_passes=2.0)
+    first = Stats(decisions={"drafted": 2}, pass_costs=costs, pass_seconds=1.0, calibration=0.5, saved_passes=2.0)
     second = Stats(decisions={"drafted": 1, "paused": 3}, pass_costs={0: 1.0}, pass_seconds=3.0, saved_passes=-1.0)
     both = first + second
     assert (both.decisions, both.saved_passes) == ({"drafted": 3, "paused": 3}, 1.0)
-    assert (both.pass_costs, both.pass_seconds, both.trust) == ({0: 1.0}, 3.0, 1.0)
+    assert (both.pass_costs, both.pass_seconds, both.calibration) == ({0: 1.0}, 3.0, 1.0)
     assert (first + Stats()).pass_costs == first.pass_costs
 
 

@@ -131,7 +131,7 @@ def test_what_cannot_be_meant(engine: Engine, options: dict[str, object], error:
 
 
 def test_the_model_itself_and_models_in_training_are_refused(engine: Engine) -> None:
-    with pytest.raises(ValueError, match=r"is the model itself.*'layers:2'"):
+    with pytest.raises(ValueError, match=r"is the target itself.*'layers:2'"):
         engine.generate(PROMPT, draft_model=engine)
     with pytest.raises(ValueError, match=r"training mode"):
         engine.generate(PROMPT, draft_model=tiny_model().train())

@@ -295,7 +295,7 @@ def test_configure_and_load_check_their_arguments() -> None:
 def test_compare_says_when_there_is_nothing_to_compare() -> None:
     with pytest.raises(ValueError, match="compare needs drafts on one side"):
         copyspec.compare("a", model=engine(), drafter="none")
-    with pytest.raises(ValueError, match="n=2 is not offered"):
+    with pytest.raises(ValueError, match="n=2 is not supported"):
         copyspec.compare("a", model=engine(), n=2, temperature=1.0)
     with pytest.raises(ValueError, match=r"needs whole outputs, and max_time=2\.0 may cut"):
         copyspec.compare("a", model=engine(), max_time=2.0)

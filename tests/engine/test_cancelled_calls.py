@@ -87,7 +87,7 @@ def test_a_call_cannot_wait_for_itself(engine: Engine) -> None:
 
     call = engine.submit(PROMPTS[0], max_new_tokens=8, logits_processor=waits)
     error = ends(call.results)
-    assert isinstance(error, RuntimeError) and "waits for its own call" in str(error)
+    assert isinstance(error, RuntimeError) and "waits for the call that it runs in" in str(error)
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])

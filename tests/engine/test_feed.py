@@ -58,7 +58,7 @@ def test_a_prompt_too_long_can_be_skipped(engine: Engine) -> None:
 
 
 def test_wrong_calls_say_what_to_write(engine: Engine) -> None:
-    with pytest.raises(ValueError, match="n=2 is not offered for a stream"):
+    with pytest.raises(ValueError, match="n=2 is not supported for a stream"):
         engine.generate_each([], n=2, temperature=1.0)
     with pytest.raises(ValueError, match=r"Input\(prompt, edit_source="):
         engine.generate_each([], edit_source="text")

@@ -95,11 +95,11 @@ for work in (runs_parallel_loops, asks_the_queue, reads_on, waits_for_a_search, 
              searches):
     child(work)
 
-forks.PATIENCE = forks._ATTEMPT = 0.2
+forks.FORK_TIMEOUT = forks._ATTEMPT = 0.2
 taken = threading.Event()
 
 def hold():
-    with engine.turn:
+    with engine.forward_lock:
         taken.set()
         blocker.wait()
 
@@ -139,6 +139,6 @@ def test_forks_wait_for_every_lock_of_the_package() -> None:
         for name, path in FILES.items()
         for line in path.read_text().splitlines()
         if re.search(r"threading\.(R?Lock|Condition|(Bounded)?Semaphore|Barrier)\(\)", line)
-        and not re.search(r"at_rest\(|no fork waits for", line)
+        and not re.search(r"fork_safe\(|no fork waits for", line)
     ]
     assert bare == []

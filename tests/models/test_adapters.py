@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -346,4 +347,41 @@ def test_bases_that_are_quantised_are_refused(placed: Path, tmp_path: Path) -> N
         resolve(str(placed))
     (tmp_path / "base" / "config.json").write_text(json.dumps({**config, "quantization_config": {"bits": 8}}))
     with pytest.raises(FileError, match="has a quantization_config"):
+        resolve(str(placed))
+
+
+def test_all_files_of_the_tokenizer_go_with_the_weights(placed: Path, tmp_path: Path) -> None:
+    names = ("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "special_tokens_map.json")
+    before = resolve(str(placed))
+    for name in names:
+        (tmp_path / "base" / name).write_text("{}")
+    after = Path(resolve(str(placed)))
+    assert after != Path(before)
+    for name in names:
+        assert (after / name).read_text() == "{}"
+    _sparse(tmp_path / "base" / "vocab.json")
+    with pytest.raises(FileError, match=r"vocab\.json has more than 128 MB"):
+        resolve(str(placed))
+
+
+def test_a_model_is_resolved_once(placed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(*arguments: Any) -> str:
+        asked.append(arguments)
+        return resolve(*arguments)
+
+    monkeypatch.setattr("copyspec.models.pretrained.resolve", counted)
+    found = Pretrained(str(placed))
+    found.model(AutoModelForCausalLM, found.config())
+    found.tokenizer()
+    assert len(asked) == 1
+
+
+def test_a_full_disk_while_merging_says_what_to_do(placed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **options: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(copyspec.LoadError, match=r"No space left on device.+make room, or set COPYSPEC_CACHE"):
         resolve(str(placed))

@@ -195,12 +195,16 @@ def test_fetched_is_here_until_it_is_removed(
     assert resolve.fetch(alias) == folder
     old = folder.with_name("tiny-" + "0" * 16)
     shutil.copytree(folder, old)
+    mine = folder.with_name("tiny-mine-" + "0" * 16)  # from an adapter of the user
+    shutil.copytree(folder, mine)
     assert main(["models"]) == 0
     shown = capsys.readouterr().out
+    assert f"{mine.name}\n" in shown
     assert f"\n{'':<35}{folder}\n" in shown and f"{folder.name}\n" in shown
     assert f"{old.name}  (of another version of copyspec)" in shown
     assert main(["models", "remove", old.name]) == 0 and folder.exists() and not old.exists()
     assert main(["models", "remove", "tiny"]) == 0 and not folder.exists() and not resolve.is_here(alias)
+    assert mine.exists()
     assert main(["models", "remove", "tiny"]) == 2 and "'tiny' is not in the cache" in capsys.readouterr().err
 
 

@@ -91,3 +91,20 @@ def test_a_home_folder_that_is_not_known_is_named(variable: str, monkeypatch: py
     monkeypatch.setenv(variable, "~nobody-here/x")
     with pytest.raises(OSError, match=rf"{variable} is '~nobody-here/x', and that home folder is not known"):
         made_once("x", _write)
+
+
+@pytest.mark.parametrize(("mask", "folders", "files"), [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600)])
+def test_others_may_read_a_cached_model_as_the_umask_says(mask: int, folders: int, files: int) -> None:
+    def make(folder: Path) -> None:
+        _write(folder)
+        (folder / "a").chmod(0o600)  # as safetensors does
+
+    old = os.umask(mask)
+    try:
+        folder = made_once("x", make)
+    finally:
+        os.umask(old)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
+    assert modes == {"x": folders, "a": files, MANIFEST: files}
+    noted = json.loads((folder / MANIFEST).read_text())["files"]["a"]
+    assert noted[-1] == (folder / "a").stat().st_ctime_ns, "it need not be hashed again"

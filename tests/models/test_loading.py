@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import T5Config, T5ForConditionalGeneration
 
 import copyspec
 from copyspec.api import _STATE
@@ -99,7 +100,7 @@ def test_the_model_in_the_package_has_a_name(
     assert bundled is copyspec.load(folders[2]) and bundled.name == str(folders[2])
     assert copyspec.generate("the", model="default", max_new_tokens=2).text
     assert loads == [str(folders[2])]
-    with pytest.raises(ValueError, match="draft_model is the model itself"):
+    with pytest.raises(ValueError, match="draft_model is the target itself"):
         bundled.generate("the", draft_model=bundled)
     assert copyspec.generate("the", draft_model="default", max_new_tokens=2).text
     copyspec.unload("default")
@@ -183,6 +184,9 @@ def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeyp
 def test_devices_that_are_not_there_are_named(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(copyspec.LoadError, match=r"device='cuda:99' is not there; .+ have cpu"):
         copyspec.load(folders[0], device="cuda:99")
+    for wrong in ("meta", "vulkan"):  # a device without numbers, and one of another build of torch
+        with pytest.raises(copyspec.LoadError, match=rf"device='{wrong}' is not there; .+ have cpu"):
+            copyspec.load(folders[0], device=wrong)
     with pytest.raises(ValueError, match=r"device must be 'cpu', .+; got 'cudda'"):
         copyspec.load(folders[0], device="cudda")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -492,3 +496,11 @@ def test_a_path_from_the_home_folder_is_a_folder(
     assert loaded is copyspec.load(folders[0], tokenizer=folders[0])
     with pytest.raises(copyspec.LoadError, match="model is '~nobody-here', and that home folder is not known"):
         copyspec.load("~nobody-here")
+
+
+def test_a_folder_without_the_tokenizers_files_is_refused(tmp_path: Path) -> None:
+    """transformers makes a T5 tokenizer without any file, whose vocabulary has special tokens and a space."""
+    config = T5Config(vocab_size=200, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(copyspec.LoadError, match=r"makes no tokens of .+ but unknown ones; save the tokenizer's files"):
+        copyspec.load(tmp_path, device="cpu")

@@ -264,6 +264,18 @@ def test_a_byte_order_mark_hides_no_markup(form: str, text: str, wanted: list[st
         assert out.decode() == marked.replace("It", "That")
 
 
+@pytest.mark.parametrize("form", ["html", "rst", "adoc"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_front_matter_is_no_prose(form: str, end: str) -> None:
+    body = {"html": "<p>It go.</p>\n", "rst": "It go.\n", "adoc": "= It go.\nAuthor Go\n"}[form]
+    for text in ("---\ntitle: He go\ntags:\n- go <a\n\n---\n", "+++\ntitle = 'He go'\n+++\n", "---\na: go\n...\n"):
+        assert segments(form, f"{text}{body}".replace("\n", end)) == ["It go."]
+        assert segments(form, f"\ufeff{text}{body}".replace("\n", end)) == ["It go."]
+    # A transition, and front matter that nothing closes.
+    for text in ("---\n\nHe go.\n\n---\n\n", "---\nb: c\n\nHe go.\n\n"):
+        assert "He go." in " ".join(segments(form, f"{text}{body}".replace("\n", end)))
+
+
 @pytest.mark.parametrize(
     ("code", "after"),
     [
@@ -306,6 +318,44 @@ def test_environments_without_prose_are_left_out_to_their_end(content: str) -> N
     assert segments("latex", f"He has {content} and it go.") == ["He has", "and it go."]
 
 
+@pytest.mark.parametrize(
+    ("definition", "name"),
+    [
+        (r"\lstnewenvironment{python}[1][]{\lstset{a=#1}}{}", "python"),
+        (r"\newtcblisting[auto counter]{go}{listing only}", "go"),
+        (r"\DeclareTCBListing{go}{O{}}{listing only}", "go"),
+        (r"\DefineVerbatimEnvironment{Go}{Verbatim}{gobble=0}", "Go"),
+        (r"\newminted{ruby}{linenos}", "rubycode"),
+        (r"\newminted{ruby}{linenos}", "rubycode*"),
+        (r"\newminted[go]{ruby}{linenos}", "go"),
+    ],
+)
+def test_environments_that_the_document_defines_as_listings_are_left_out(definition: str, name: str) -> None:
+    body = rf"He has \begin{{{name}}} \begin{{go}} % he go \end{{{name}}} and it go."
+    for text in (body, rf"\begin{{document}} {body} \end{{document}}"):
+        assert segments("latex", f"{definition}\n\n{text}")[-2:] == ["He has", "and it go."]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [r"\url{go.org/a%20b}", r"\href{go.org/a%20b}{he \} go}", r"\href[a=b]{go.org/%7E}{go}", r"\path{a%go}"],
+)
+def test_a_percent_sign_in_an_address_begins_no_comment(address: str) -> None:
+    text = f"It go to {address} and it go. % he go }}\n\n\\section{{It go}} It go."
+    out = corrected("latex", text.encode(), lambda text: text.replace("t go", "t goes")).decode()
+    assert out == text.replace("It go", "It goes").replace("it go", "it goes")
+    assert segments("latex", rf"\begin{{tabular}}{{l}} {address} \end{{tabular}} It go.") == ["It go."]
+
+
+@pytest.mark.parametrize("attributes", ["[source,ruby]", "[listing]\n.Caption go", "[source]\n[go]"])
+@pytest.mark.parametrize("mark", ["--", "====", "****"])
+def test_listings_in_open_blocks_of_asciidoc_are_left_out(attributes: str, mark: str) -> None:
+    text = f"{attributes}\n{mark}\nputs x\n\nhe go home\n{mark}\nIt go.\n\n[NOTE]\n{mark}\nHe go.\n{mark}\n"
+    assert segments("adoc", text) == ["It go.", "He go."]
+    # A listing without delimiters ends at the blank line, and may hold lines like them.
+    assert segments("adoc", f"{attributes}\nputs x\n{mark}\nhe go\n\nIt go.\n") == ["It go."]
+
+
 def test_a_title_may_not_outgrow_its_underline() -> None:
     """Docutils warns of an underline that is shorter than its title, and of an overline too."""
     for title in ("He go\n=====\n", "=====\nHe go\n=====\n", "He go home now\n----\n", "He go ::\n========\n"):
@@ -322,6 +372,25 @@ def test_a_title_may_not_outgrow_its_underline() -> None:
 def test_a_literal_block_may_follow_colons_on_their_own_line() -> None:
     for text in ("He go:\n::\n\n   it go\n\nIt go.\n", "He go:\n\n::\n\n   it go\n\nIt go.\n"):
         assert segments("rst", text) == ["He go:", "It go."]
+
+
+def test_items_of_restructured_text_may_hold_directives() -> None:
+    text = "* .. code-block:: sh\n\n     it go\n\n* It go.\n\n1. - .. note:: He go\n        home.\n\n     She go.\n"
+    assert segments("rst", text) == ["It go.", "He go home.", "She go."]
+
+
+def test_the_output_of_a_doctest_is_kept() -> None:
+    for text in (
+        "For example:\n>>> go()\n'They is here'\n\nIt go.\n",
+        "For example:\n\n* >>> go()\n  he go\n\nIt go.\n",
+    ):
+        assert segments("rst", text) == ["For example:", "It go."]
+        assert segments("python", f'"""{text}"""') == ["For example:", "It go."]
+
+
+def test_names_of_classes_and_types_in_restructured_text_are_no_prose() -> None:
+    text = ".. container:: go box\n\n   It go.\n\n:type go: he go\n:rtype: he\n  go\n:param go: He go.\n"
+    assert segments("rst", text) == ["It go.", "He go."]
 
 
 @pytest.mark.parametrize("is_list", [True, False])
@@ -420,7 +489,9 @@ SIZE = 30_000
         ),
         *(("latex", unit) for unit in ("{", "\\x{", "$", "\\(", "%\n", "\\begin{equation}", "\\section{", "\\verb|")),
         *(("latex", unit) for unit in ("\\verb|\r", "\\lstinline!", "\\lstinline[", "\\begin{tabular}", "\\mint{c}")),
+        *(("latex", unit) for unit in ("\\url{%", "\\url[%", "\\newminted[", "\\newminted{a}{}\\begin{acode}\n")),
         *(("latex", unit) for unit in ("\\begin{tabular}\\end{tabular}", "\\begin{tabular}%", "\\begin{verbatim}")),
+        *((form, "---\na: b\n\r") for form in ("html", "rst", "adoc")),
         *(("rst", unit) for unit in ("- ", ".. ", "`", "``", "a_", "|a", "x\n", "a::\n b\n\n", ":", "=\n", "a\n==\n")),
         *(("adoc", unit) for unit in ("= ", "`", "[", "<<", "a:b[", "x::", ".x\n", "//\n", "a:", "= a\n")),
         *(("srt", unit) for unit in ("1\n", "00:00:01,000 --> 00:00:02,000\n", "<i>", "{\\", "- <i>\n")),
@@ -455,3 +526,11 @@ def test_comments_are_found_behind_white_space_without_end(language: str, run: s
 def test_random_hostile_files(form: str) -> None:
     found = fuzz(5, 7, formats=[form])
     assert not found.wrong, found.examples
+
+
+def test_code_and_formulas_of_html_stay() -> None:
+    text = "<p>Run <tt>git comit</tt> where \\(y = a x\\) is, \\[a x\\] or $$a x$$ go.</p>"
+    (segment,) = [each for part in format_of("a.html").read(io.BytesIO(text.encode())) for each in part.segments]
+    (part,) = [each for each in format_of("a.html").read(io.BytesIO(text.encode())) if each.segments]
+    kept = [part.text[start:end] for start, end in segment.protected]
+    assert kept == ["<tt>git comit</tt>", "\\(y = a x\\)", "\\[a x\\]", "$$a x$$"]

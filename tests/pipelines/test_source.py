@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import time
 
 import pytest
@@ -213,6 +214,128 @@ def test_code_and_data_in_comments_are_left_out(language: str, end: str) -> None
     assert segments(language, text.replace("\n", end)) == wanted
 
 
+GOOGLE = """Args:
+    value (int): The id of it.
+    name (dict[str, int], optional): The name of it
+        goes on: here.
+    *args: The others.
+    key:
+        The key of it.
+
+        >>> it go
+
+    A note on it.
+
+Returns:
+    list of str: The count of it.
+Raises:
+    ValueError: If it go.
+Yields:
+    The names of
+    it: two.
+
+Receives:
+    int: The size of
+    it.
+
+Name: the text go on.
+"""
+NUMPY = """Parameters
+----------
+arr : str
+    The name of it.
+x, y
+    Both of it.
+
+Returns
+-------
+int
+    The count of it.
+
+.. code::
+
+    it go
+
+Notes
+-----
+It go::
+
+    it go
+
+Raises
+------
+ValueError
+    If it go.
+"""
+FIELDS = """:param value: The id of it.
+:type value: the int
+    of it
+:rtype: the list
+:returns: The count of it.
+"""
+SECTIONS = {
+    "google": (
+        GOOGLE,
+        [
+            *("The id of it.", "The name of it goes on: here.", "The others.", "The key of it.", "A note on it."),
+            *("The count of it.", "If it go.", "The names of it: two.", "The size of it.", "Name: the text go on."),
+        ],
+    ),
+    "numpy": (NUMPY, ["The name of it.", "Both of it.", "The count of it.", "It go::", "If it go."]),
+    "fields": (FIELDS, ["The id of it.", "The count of it."]),
+}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("style", SECTIONS)
+def test_names_and_types_in_docstrings_are_no_prose(style: str, end: str) -> None:
+    text, wanted = SECTIONS[style]
+    for space in ("", "    "):
+        body = "".join(f"{space}{line}\n" if line else "\n" for line in text.split("\n"))
+        docstring = f'"""It go.\n\n{body}{space}"""\n'
+        whole = f"def f():\n{space}{docstring}" if space else docstring
+        assert segments("python", whole.replace("\n", end)) == ["It go.", *wanted]
+
+
+INDENTED = {
+    "go": "// It go.\n//\n//\tgo install it\n//\n//\tand again\n// He go.\n//\n//   - one item\n//\n//     goes on\n",
+    "rust": "/// It go.\n///\n///     run the thing\n/// He go.\n///\n/// 1. one item\n///\n///     goes on\n",
+    "swift": "/**\n    It go.\n\n        run the thing\n\n    He go.\n\n    - one item\n\n        goes on\n*/\n",
+    "cpp": "/** It go.\n *\n *     run the thing\n *\n * He go.\n *\n * * one item\n *\n *     goes on\n */\n",
+    "c": "/* It go.\n   He go.\n\n       run the thing\n\n   - one item\n\n     goes on */\n",
+}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("language", INDENTED)
+def test_indented_code_in_comments_is_left_out(language: str, end: str) -> None:
+    found = " ".join(segments(language, INDENTED[language].replace("\n", end)))
+    assert re.sub(r"[-*] |1\. ", "", found) == "It go. He go. one item goes on"
+
+
+def test_a_comment_may_be_indented_as_a_whole() -> None:
+    assert segments("c", "/*\n        It go.\n\n        He go.\n*/\n") == ["It go.", "He go."]
+    assert segments("c", "/* It go\n         home.\n\n         He go.\n*/\n") == ["It go home.", "He go."]
+    # Stars may be marks of items, and other comments may follow.
+    text = "/* It go:\n\n       * home\n       * here\n\n       He go.\n       */\n       // She go.\n"
+    assert segments("c", text) == ["It go:", "home here", "He go.", "She go."]
+
+
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_disabled_lines_are_no_comment(language: str) -> None:
+    text = "#if 0\nHe go.\n// He go.\n/* He go. */\n#endif\n// It go.\n/* She go. */\n"
+    assert segments(language, text) == ["It go. She go."]
+
+
+@pytest.mark.parametrize("name", ["code", "c", "tt", "kbd", "samp"])
+def test_code_elements_in_comments_are_kept(name: str) -> None:
+    text = f'/// It go to <{name}>he go</{name}> and <{name} class="a">she go</{name}> now.\n'
+    for part in format_of("-", "csharp").read(io.BytesIO(text.encode())):
+        for segment in part.segments:
+            kept = [part.text[slice(*span)] for span in segment.protected]
+            assert kept == [f"<{name}>he go</{name}>", f'<{name} class="a">she go</{name}>']
+
+
 @pytest.mark.parametrize(
     ("language", "unit"),
     [
@@ -231,7 +354,12 @@ def test_code_and_data_in_comments_are_left_out(language: str, end: str) -> None
         ("java", "/*a*/"),
         ("java", "// a\r"),
         ("go", "// Output:\n"),
+        ("go", "//\n//\t- a\n"),
+        ("csharp", "// <code>"),
+        ("csharp", "// <code a\n"),
         ("python", '"""\n~~~\n'),
+        ("python", '"""\nArgs:\n  a (int): b\n"""\n'),
+        ("python", '"""Args:\n a[[[]],a[],a (b'),
         ("ruby", "=begin\n"),
     ],
 )

@@ -278,6 +278,6 @@ def test_a_model_whose_scales_depend_on_the_pass_is_decoded_plainly_on_request()
     layer.down_proj.__class__ = type(
         "Linear", (nn.Linear,), {"__module__": "torch.ao.nn.quantized.dynamic.modules.linear"}
     )
-    with pytest.raises(UnsupportedModelError, match=r"largest activation of a pass.*plain"):
+    with pytest.raises(UnsupportedModelError, match=r"quantises activations dynamically.*plain"):
         wrap(model)
     assert not wrap(model, on_unsupported="plain").supports_drafts

@@ -160,7 +160,7 @@ def test_strict_settings_decode_as_plain(seed: int) -> None:
 @pytest.mark.parametrize("name", LOSSY)
 def test_lossy_rules_run_on_request_only(name: str) -> None:
     assert sorted(LOSSY) == ["bild", "lenience", "top-k-gap", "typical"]
-    with pytest.raises(ValueError, match=rf"rule '{name}' changes what the model would write: say lossy=True"):
+    with pytest.raises(ValueError, match=rf"rule '{name}' does not preserve the model's output: pass lossy=True"):
         VerificationOptions(rule=name).make(SamplingOptions())
     assert VerificationOptions(rule=name, lossy=True).make(SamplingOptions()).preserves is None
 

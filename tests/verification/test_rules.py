@@ -223,7 +223,7 @@ def test_draws_that_do_not_fit_are_named() -> None:
     nodes = TableNodes(tables(1), DraftTree(), Branching([]))
     impossible = Sampled([0], torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0]))
     tree = tree_of({}, {(): impossible})
-    with pytest.raises(ValueError, match=r"token 0 was drawn from .* probability 0\.0: hand over the one"):
+    with pytest.raises(ValueError, match=r"token 0 was drawn from .* probability 0\.0: Sampled.probabilities must be"):
         rule("multi-step").begin(tree, nodes)(ROOT)
     narrow = tree_of({}, {(): Sampled([0], torch.tensor([1.0]))})
     with pytest.raises(ValueError, match=r"drew from \[1\] tokens where the target has \[5\]"):

@@ -17,7 +17,7 @@ from copyspec.engine.call_options import check_options
 from copyspec.engine.engine import Engine
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.tree import DraftTree
-from copyspec.verification.classic.sampled import KeyedChance, draw
+from copyspec.verification.classic.sampled import KeyedRandom, draw
 from copyspec.verification.registry import RULES, rule
 from tests.helpers.enumeration import tree_of
 from tests.helpers.fakes import FakeTarget
@@ -42,7 +42,7 @@ class SamplingDrafter:
 
     def _draw(self, path: list[int], count: int) -> object:
         q = (self.target.logits([*self.ids, *path]) / self.blur).softmax(-1)
-        return draw(q, count, KeyedChance(self.sampling, len(self.ids) + len(path), drafting=True))
+        return draw(q, count, KeyedRandom(self.sampling, len(self.ids) + len(path), drafting=True))
 
     def accept(self, tokens: Sequence[int]) -> None:
         self.ids.extend(tokens)
@@ -147,7 +147,7 @@ def test_drafts_are_steady_where_the_output_depends_on_them() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"rule": "typical"}, ValueError, r"rule 'typical' changes .*: say lossy=True .*'coupled'"),
+        ({"rule": "typical"}, ValueError, r"rule 'typical' does not preserve .*: pass lossy=True .*'coupled'"),
         ({"rule": "spec"}, ValueError, "unknown rule 'spec'; rules are 'coupled'"),
         ({"rule": 3}, TypeError, "rule must be the name of a rule, 'coupled' for example; got int: 3"),
         ({"rule_settings": 3}, TypeError, "rule_settings must be a mapping"),

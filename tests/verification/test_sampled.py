@@ -15,7 +15,7 @@ from transformers import LogitsProcessor
 from copyspec.options import SamplingOptions
 from copyspec.tree import ROOT, DraftTree, Sampled
 from copyspec.verification.classic.rules import Rule
-from copyspec.verification.classic.sampled import KeyedChance, RulePicks, draw
+from copyspec.verification.classic.sampled import KeyedRandom, RulePicks, draw
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.registry import RULES, VerificationOptions, rule
 from copyspec.verification.walk import walk
@@ -73,9 +73,9 @@ def drafted(sampling: SamplingOptions, at: int, root: int, replacement: bool = T
     """Two draws and a copied child at the root, and a draw after each: with the drafter's random numbers, not the
     rule's."""
     q = (DRAFTER / 1.3).softmax(-1)
-    top = draw(q[root], 2, KeyedChance(sampling, at, drafting=True), replacement=replacement)
+    top = draw(q[root], 2, KeyedRandom(sampling, at, drafting=True), replacement=replacement)
     children = dict.fromkeys([1, *top.tokens])
-    below = {(token,): draw(q[token], 1, KeyedChance(sampling, at + 1, drafting=True)) for token in children}
+    below = {(token,): draw(q[token], 1, KeyedRandom(sampling, at + 1, drafting=True)) for token in children}
     return tree_of({(): [1]}, {(): top, **below})
 
 
@@ -120,24 +120,24 @@ def test_numbers_are_keyed_by_position_and_never_shared() -> None:
     sampling = SamplingOptions(temperature=1.0, seed=7)
     uniform = torch.full((50,), 1 / 50)
 
-    def numbers(chance: KeyedChance) -> list[int]:
+    def numbers(chance: KeyedRandom) -> list[int]:
         return [chance.token(uniform) for _ in range(20)]
 
-    first = numbers(KeyedChance(sampling, 9))
-    assert numbers(KeyedChance(sampling, 9)) == first
-    others = [KeyedChance(sampling, 10), KeyedChance(sampling, 9, drafting=True)]
-    others += [KeyedChance(replace(sampling, seed=8), 9), KeyedChance(replace(sampling, sample=1), 9)]
+    first = numbers(KeyedRandom(sampling, 9))
+    assert numbers(KeyedRandom(sampling, 9)) == first
+    others = [KeyedRandom(sampling, 10), KeyedRandom(sampling, 9, drafting=True)]
+    others += [KeyedRandom(replace(sampling, seed=8), 9), KeyedRandom(replace(sampling, sample=1), 9)]
     for other in others:
         assert sum(a == b for a, b in zip(numbers(other), first, strict=True)) < 5
     # A draw by the drafter is independent of whether it is accepted.
-    taken = [KeyedChance(sampling, at).accepts(0.5) for at in range(2000)]
-    drawn = [KeyedChance(sampling, at, drafting=True).accepts(0.5) for at in range(2000)]
+    taken = [KeyedRandom(sampling, at).accepts(0.5) for at in range(2000)]
+    drawn = [KeyedRandom(sampling, at, drafting=True).accepts(0.5) for at in range(2000)]
     assert abs(sum(taken) - 1000) < 120 and abs(sum(drawn) - 1000) < 120
     assert abs(sum(a == b for a, b in zip(taken, drawn, strict=True)) - 1000) < 120
     # Turns at one position have separate random numbers.
-    turns = [[chance.accepts(0.5) for _ in range(2)] for chance in (KeyedChance(sampling, at) for at in range(2000))]
+    turns = [[chance.accepts(0.5) for _ in range(2)] for chance in (KeyedRandom(sampling, at) for at in range(2000))]
     assert abs(sum(first == second for first, second in turns) - 1000) < 120
-    assert not any(KeyedChance(sampling, at).accepts(0.0) for at in range(50))
+    assert not any(KeyedRandom(sampling, at).accepts(0.0) for at in range(50))
 
 
 class Recent(LogitsProcessor):
@@ -231,7 +231,7 @@ def test_single_tokens_follow_p_and_a_small_bias_would_show() -> None:
     logits = P.log()[None]
 
     def run(sampling: SamplingOptions, q: torch.Tensor) -> list[int]:
-        drawn = draw(sharpened, 1, KeyedChance(sampling, len(PROMPT), drafting=True))
+        drawn = draw(sharpened, 1, KeyedRandom(sampling, len(PROMPT), drafting=True))
         tree = tree_of({}, {(): Sampled(drawn.tokens, q)})
         picker = Picker(sampling, (), PROMPT, 4, CPU)
         picks = RulePicks(rule("rejection"), picker, logits.expand(1 + len(tree), -1), tree)

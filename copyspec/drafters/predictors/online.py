@@ -23,7 +23,7 @@ from copyspec.drafters.predictors.base import walked
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import RecurrentHead
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,7 +59,7 @@ class LearningHeads(DraftHeads):
         self._windows: deque[Window] = deque(maxlen=BUFFER)
         self._fresh = 0  # windows since the last step
         self._worker: threading.Thread | None = None
-        self._lock = at_rest(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self.steps = self.resets = 0
 
     def add(self, window: Window) -> None:

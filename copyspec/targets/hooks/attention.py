@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from transformers import AttentionInterface
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.hooks.inference import in_inference_mode
 
@@ -125,7 +125,7 @@ def _check_own(name: str | None) -> None:
 
 _swaps: dict[int, tuple[PreTrainedConfig, str, set[object]]] = {}
 """By id: a configuration whose implementation is swapped, its original one, and the contexts that use it."""
-_SWAPPING = at_rest(threading.RLock())
+_SWAPPING = fork_safe(threading.RLock())
 
 
 def takes_masks(parts: Sequence[PreTrainedConfig]) -> bool:

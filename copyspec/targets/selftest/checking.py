@@ -14,7 +14,7 @@ from contextlib import closing
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.targets.locks import lock_of
 from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 MakeTarget = Callable[["PreTrainedModel"], "Target"]
 
-PATIENCE = 30.0
+TRIAL_TIMEOUT = 30.0
 """Seconds for the long trial if it must run on the model itself because no sibling could be built."""
 
 REACH = 48
 """Approximate length of the longest row of the long trial, in tokens."""
 
 _findings: dict[tuple[object, ...], str | None] = {}
-_lock = at_rest(threading.Lock())
+_lock = fork_safe(threading.Lock())
 
 
 def is_known(model: PreTrainedModel) -> bool:
@@ -164,11 +164,11 @@ def _long_on_the_model(model: PreTrainedModel, reason: Exception) -> Callable[[T
                 f"its window of {far[0]} tokens is beyond a self-test, and no small model could be built "
                 f"from its configuration: {reason}"
             )
-        _long(target, model, monotonic() + PATIENCE)
+        _long(target, model, monotonic() + TRIAL_TIMEOUT)
 
     return trial
 
 
 def _in_time(until: float) -> None:
     if monotonic() > until:
-        raise TimeoutError(f"the self-test on the model itself took more than {PATIENCE:.0f} seconds")
+        raise TimeoutError(f"the self-test on the model itself took more than {TRIAL_TIMEOUT:.0f} seconds")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.running import ProgramRunner
@@ -81,7 +81,7 @@ class ArenaPool:
 
     def __init__(self) -> None:
         self._free: list[Arena] = []  # most recently used last
-        self._lock = at_rest(threading.RLock())
+        self._lock = fork_safe(threading.RLock())
 
     def take(self, size: ArenaSize, make: Callable[[ArenaSize], Arena]) -> Arena:
         """Take the smallest free arena with space for `size`, or create one in place of those that it could replace."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.static_options import CapturedGraph, Runner, StaticOptions
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.packing import MOVE_FIELDS
@@ -37,7 +37,7 @@ Size = tuple[int, int, int]
 """Rows, columns per row, and slots attended to."""
 
 
-_CAPTURING = at_rest(threading.Lock())  # torch captures one graph of a process at a time
+_CAPTURING = fork_safe(threading.Lock())  # torch captures one graph of a process at a time
 
 
 class CudaGraph:

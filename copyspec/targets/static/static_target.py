@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import torch
 
-from copyspec.forks import at_rest
+from copyspec.forks import fork_safe
 from copyspec.static_options import StaticOptions
 from copyspec.targets.causal import TreeSession, training_error
 from copyspec.targets.facts import read_facts
@@ -64,7 +64,7 @@ class StaticTarget:
         self._fuses: bool | None = None  # the same for fused layers
         self._fused: Sequence[FusedLayer] = ()
         self._sessions: WeakSet[Session] = WeakSet()
-        self._lock = at_rest(threading.RLock())
+        self._lock = fork_safe(threading.RLock())
 
     @property
     def model(self) -> PreTrainedModel:

@@ -63,8 +63,8 @@ def acceptance(r: torch.Tensor, q: torch.Tensor | None, token: int, *, lenience:
     drawn_with = float(q[token])
     if not drawn_with > 0.0:
         raise ValueError(
-            f"token {token} was drawn from a distribution that gives it probability {drawn_with!r}: hand over the "
-            "one that it was drawn from, after temperature and truncation"
+            f"token {token} was drawn from a distribution that gives it probability {drawn_with!r}: "
+            "Sampled.probabilities must be the distribution that it was drawn from, after temperature and truncation"
         )
     return min(1.0, float(r[token]) / (lenience * drawn_with))
 

@@ -20,7 +20,7 @@ _VERIFYING, _DRAFTING = 0x243F6A8800000000, 0x85A308D300000000
 _SAMPLE_BITS = 32  # the draw's number at a position is stored above the bits of the sample's number
 
 
-class KeyedChance:
+class KeyedRandom:
     """Random numbers of one output position, the same each time the position is decided."""
 
     def __init__(self, sampling: SamplingOptions, position: int, *, drafting: bool = False) -> None:
@@ -45,7 +45,7 @@ def draw(q: torch.Tensor, count: int, chance: Randomness, *, replacement: bool =
     """Draw `count` draft tokens for `DraftTree.sampled` from Q [V], given after temperature and truncation.
 
     Without replacement, fewer are returned if Q has fewer tokens. `chance`: that of the drafted position,
-    `KeyedChance(sampling, position, drafting=True)`.
+    `KeyedRandom(sampling, position, drafting=True)`.
     """
     q = q.float() / q.float().sum()
     if not replacement:
@@ -95,7 +95,7 @@ class RulePicks:
         return self.scores(node).softmax(-1)
 
     def chance(self, node: int) -> Randomness:
-        return KeyedChance(self._picker.sampling, self._position(node))
+        return KeyedRandom(self._picker.sampling, self._position(node))
 
     def scores(self, node: int) -> torch.Tensor:
         if node not in self._scores:

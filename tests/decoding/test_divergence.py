@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import copyspec
-from copyspec.decoding.departures import MOST, Departure, Departures
+from copyspec.decoding.divergence import MOST, Divergence, DivergenceTracker
 from tests.helpers.texts import byte_level, llama
 
 EOS = 9
 
 
-def followed(source: list[int], output: list[int], scores: torch.Tensor) -> tuple[Departure, ...]:
-    watch, at_once = Departures(source, frozenset({EOS})), Departures(source, frozenset({EOS}))
+def followed(source: list[int], output: list[int], scores: torch.Tensor) -> tuple[Divergence, ...]:
+    watch, at_once = DivergenceTracker(source, frozenset({EOS})), DivergenceTracker(source, frozenset({EOS}))
     for token in output:
         watch.follow([token], lambda _: scores)
     at_once.follow(output, lambda _: scores)
@@ -36,7 +36,7 @@ def followed(source: list[int], output: list[int], scores: torch.Tensor) -> tupl
         ([8, 2, 3, 4, 7, EOS], [(0, 1, 7.0), (4, 5, 2.0)]),
     ],
 )
-def test_departures(output: list[int], expected: list[tuple[int, int, float]]) -> None:
+def test_divergences(output: list[int], expected: list[tuple[int, int, float]]) -> None:
     scores = torch.arange(10.0)
     scores[EOS] = 9.0
     assert [(each.start, each.end, each.margin) for each in followed([1, 2, 3, 4, 5], output, scores)] == expected

@@ -17,7 +17,7 @@ MOST = 1e3
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class Divergence:
     """A stretch of the edit source that the output does not follow."""
 
     start: int  # index into the source; the source's length: after its end
@@ -27,7 +27,7 @@ class Departure:
 
 
 @dataclass(eq=False, slots=True)
-class Departures:
+class DivergenceTracker:
     """Follows one greedy output along its edit source. Each token costs one comparison while they agree."""
 
     _source: list[int]
@@ -37,7 +37,7 @@ class Departures:
     _left: int = 0
     _margin: float = 0.0
     _behind: frozenset[int] = frozenset()  # tokens of the source from that point on
-    _found: list[Departure] = field(default_factory=list)
+    _found: list[Divergence] = field(default_factory=list)
 
     def follow(self, tokens: Sequence[int], scores: Callable[[int], torch.Tensor]) -> None:
         """Add output tokens; `scores(index)` returns those that the token at `index` was picked from, [V]."""
@@ -63,11 +63,11 @@ class Departures:
                 # The output is back where its last token is the source's, at the best-aligned place.
                 place = self._left + self._lost.best()
                 if place > self._left and source[place - 1] == token:
-                    self._found.append(Departure(self._left, place - 1, self._margin))
+                    self._found.append(Divergence(self._left, place - 1, self._margin))
                     self._place, self._lost = place, None
 
-    def found(self) -> tuple[Departure, ...]:
-        """Return all departures, once the output has ended."""
+    def found(self) -> tuple[Divergence, ...]:
+        """Return all divergences, once the output has ended."""
         if self._lost is None:
             return tuple(self._found)
-        return (*self._found, Departure(self._left, len(self._source), self._margin))
+        return (*self._found, Divergence(self._left, len(self._source), self._margin))
