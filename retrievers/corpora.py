@@ -66,6 +66,11 @@ class Corpora:
             )
         return self.folder / name
 
+    @staticmethod
+    def is_index(folder: Path) -> bool:
+        """Whether a folder holds an index, of any version."""
+        return (folder / files.MANIFEST).exists()
+
     def names(self) -> list[str]:
         """Return the names of all corpora, sorted."""
         if not self.folder.is_dir():

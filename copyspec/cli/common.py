@@ -163,7 +163,7 @@ def read_line() -> str | None:
     if binary is not None:
         sys.stdout.flush()  # the writer may wait for the answer to its last line; `input` does the same
         line = _decoded(binary.readline(), "a line of stdin")
-        return line.removesuffix("\n").removesuffix("\r") if line else None
+        return line.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r") if line else None
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  # lines can be edited, and come again

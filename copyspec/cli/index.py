@@ -158,10 +158,11 @@ def corpus_folder(option: str, given: str, folder: Path) -> Path:
     """The folder of a corpus, given as a folder or as a name in `folder`."""
     from copyspec.retrievers import Corpora
 
-    if Path(given).is_dir():
-        return Path(given)
     corpora = Corpora(folder.expanduser())
-    if given in corpora.names():
+    is_name = given in corpora.names()  # the folder of the texts often has the name of their corpus
+    if Path(given).is_dir() and (Corpora.is_index(Path(given)) or not is_name):
+        return Path(given)
+    if is_name:
         return corpora.path(given)
     held = ", ".join(map(repr, corpora.names())) or "none"
     raise UsageError(

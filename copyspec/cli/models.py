@@ -44,10 +44,13 @@ def list_models(context: typer.Context) -> None:
             is_old = folder.name not in current and any(_is_of(name, folder) for name in ALIASES)
             echo(f"{bytes_ / 1e6:>15.0f} MB  {_name(folder)}{'  (of another version of copyspec)' if is_old else ''}")
     try:
-        chosen = choose_default()
+        chosen, corrector = (
+            DEFAULT if each == str(BUNDLED) else each for each in (choose_default(), choose_default(corrects=True))
+        )
     except LoadError:
-        chosen = "none"
-    echo(f"\nWithout --model: {DEFAULT if chosen == str(BUNDLED) else chosen}. {_OTHERS}")
+        chosen = corrector = "none"
+    beside = f" (gec: {corrector})" if corrector != chosen else ""
+    echo(f"\nWithout --model: {chosen}{beside}. {_OTHERS}")
 
 
 @models.command()

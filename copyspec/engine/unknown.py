@@ -9,7 +9,7 @@ from copyspec.checks import brief
 
 # Option names of other libraries, and their equivalents here.
 ELSEWHERE = {
-    "do_sample": "temperature (0, the default, is greedy)",
+    "do_sample": "temperature (0 is greedy)",
     "num_beams": "not supported: outputs are greedy or sampled, there is no beam search",
     "max_length": "max_new_tokens, which counts without the prompt",
     "pad_token_id": "not needed: prompts of a list may have any length, and no padding token is needed",

@@ -126,7 +126,7 @@ def about_default(model: str, *, corrects: bool = False) -> str:
                 f"; it leaves most mistakes standing, and `copyspec models fetch {preferred.name}` "
                 f"({preferred.download_bytes / 1e6:.0f} MB, once) gets a corrector that finds several times as many"
             )
-    ways = f"model=..., copyspec.configure(model=...) or {MODEL_VARIABLE}"
+    ways = f"model=... (--model), copyspec.configure(model=...) or {MODEL_VARIABLE}"
     return f"no model given: using {which}; others by {ways} (see `copyspec models`)"
 
 

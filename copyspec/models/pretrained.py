@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +57,7 @@ ATTENTION = ("eager", "sdpa", "flex_attention")
 PROBE = "He goes home."
 
 
-@dataclass(frozen=True)  # no slots, for `cached_property`
+@dataclass(frozen=True, slots=True)
 class Pretrained:
     """A model by hub id, folder, GGUF file or alias. Its methods raise LoadError for anything wrong with the files."""
 
@@ -69,6 +68,7 @@ class Pretrained:
     """Folder of a LoRA adapter that is merged into the model."""
     hub: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options of the hub client: `token`, `cache_dir`, `local_files_only`."""
+    _place: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for what, name in (("model", self.name), ("adapter", self.adapter or "")):
@@ -78,10 +78,17 @@ class Pretrained:
                     f"{MAX_NAME:,}; give a hub id or a folder"
                 )
 
-    @cached_property
+    @property
     def place(self) -> str:
         """The folder or hub repository to load, found once: this may hash the weights. The first access converts the
         model if necessary."""
+        # `functools.cached_property` would hold one lock for all models before Python 3.12.
+        if self._place is None:
+            object.__setattr__(self, "_place", self._resolved())
+        assert self._place is not None
+        return self._place
+
+    def _resolved(self) -> str:
         revised = {"revision": self.revision} if self.revision is not None else {}
         return resolve(self.name, self.adapter, {**self.hub, **revised})
 

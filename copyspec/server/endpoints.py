@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -29,6 +30,7 @@ from copyspec.server.metrics import CONTENT_TYPE, Metrics
 from copyspec.server.replies import DONE, Json, Replies, as_json, server_sent
 from copyspec.server.schemas import ChatBody, CompletionBody, SharedBody
 from copyspec.server.settings import ServerSettings
+from copyspec.text.chat import ChatError
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +119,7 @@ class Server:
 
     def _public(self, error: Exception) -> str:
         """The message of an error, with the served name instead of the model's folder, and of the server's options."""
-        message = str(error)
+        message = str(error).replace("prompt[", "messages[") if isinstance(error, ChatError) else str(error)
         for name in {self.engine.name, str(getattr(self.engine.tokenizer, "name_or_path", ""))} - {""}:
             message = message.replace(repr(name), repr(self.names[0]))
         return message.replace(", or raise engine.scheduler.max_waiting", " (--max-waiting)")
@@ -237,11 +239,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
     found: Sequence[dict[str, object]] = error.errors()
     where = found[0].get("loc", ())
     names = [str(each) for each in where if each != "body"] if isinstance(where, tuple) else []
-    kind = request.headers.get("content-type", "")
-    if not names and "json" not in kind.lower():
-        return _error(
-            415, f"the body is {kind or 'of no type'!r}: send it with Content-Type: application/json", BAD_REQUEST
-        )
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not names and kind != "application/json" and not re.fullmatch(r"application/.+\+json", kind):
+        given = f"the body's type is {kind!r}" if kind else "the body has no Content-Type"
+        return _error(415, f"{given}; send it with Content-Type: application/json", BAD_REQUEST)
     field = names[0] if names and found[0].get("type") != "json_invalid" else "the body"
     more = f" ({found[0]['ctx']['error']})" if found[0].get("type") == "json_invalid" else ""  # type: ignore[index]
     return _error(400, f"{field}: {found[0].get('msg')}{more}", BAD_REQUEST)

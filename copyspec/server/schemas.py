@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -46,7 +47,7 @@ NOT_OFFERED: dict[str, tuple[object, ...]] = {
 }
 """Fields that would change the output but are not supported, with the values that have no effect and are accepted."""
 
-RENAMED = {"max_completion_tokens": "max_tokens", "max_new_tokens": "max_tokens"}
+RENAMED = dict.fromkeys(("max_completion_tokens", "max_new_tokens", "max_length"), "max_tokens")
 """Fields of other endpoints and of Python callers, and what they are called here."""
 
 
@@ -125,7 +126,7 @@ class SharedBody(BaseModel):
                     raise ValueError(f"{name} is not supported here: leave it out, or serve the model with vLLM")
             elif name in RENAMED:
                 raise ValueError(f"unknown option {name!r}; here it is {RENAMED[name]}")
-            elif name in ELSEWHERE and not ELSEWHERE[name].startswith(("not ", *type(self).model_fields)):
+            elif name in ELSEWHERE and re.split(r"\W", ELSEWHERE[name])[0] not in ("not", *type(self).model_fields):
                 raise ValueError(f"{name} is not supported here: leave it out")
         reject_unknown(extra, type(self).model_fields)
 

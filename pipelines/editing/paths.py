@@ -24,9 +24,10 @@ _OWN = re.compile(rf"({re.escape(SUFFIX)}|{re.escape(RESULT)}(-\d+)?)\Z")
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "build", "dist", "site-packages"})
 """Folders whose content is not written by hand. Names that begin with a dot are skipped too."""
 
+_KIND = r"(?:dev|tests?|docs?|lint|build|ci|prod|base|min|optional|extras?|gpu|cpu|lock|all|local|common|py3\d*)"
 _DATA = re.compile(
-    r"(?:cmakelists|meson_options|robots|ads|top_level|entry_points|dependency_links|constraints(?:[-_.][\w.-]*)?"
-    r"|(?:[\w.-]*[-_.])?requirements(?:[-_.][\w.-]*)?)\.txt",
+    r"(?:cmakelists|meson_options|robots|ads|top_level|entry_points|dependency_links"
+    rf"|(?:{_KIND}[-_.])?(?:requirements|constraints)(?:[-_.]{_KIND})?)\.txt",
     re.IGNORECASE,
 )
 """Names of text files that programs read."""
@@ -98,10 +99,10 @@ def expand(
     """Return the files that `paths` name, each once, in order. Missing files stay in the list.
 
     A folder gives its files with one of `suffixes` (lower case, with the dot), subfolders included; links in it are not
-    followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a name, or for the end of
-    a path. Copyspec's journals and results are left out even if they are named, since shells name them for `*.*`; so
-    are backups, with the suffix `backup`, of files that are named too. `skipped` collects these and the files in
-    folders that are not taken.
+    followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a name, for folders,
+    or for the end of a path. Copyspec's journals and results are left out even if they are named, since shells name
+    them for `*.*`; so are backups, with the suffix `backup`, of files that are named too. `skipped` collects these and
+    the files in folders that are not taken.
     """
     skipped = Skipped() if skipped is None else skipped
     found: list[str] = []
@@ -182,8 +183,9 @@ def _folder_reason(name: str, path: str, exclude: Sequence[str]) -> str | None:
 
 
 def is_excluded(path: str, exclude: Sequence[str]) -> bool:
-    """Whether one of the patterns of `exclude` fits the path, the end of it, or a folder on its way."""
+    """Whether one of the patterns of `exclude` fits the path, the end of it, or one or more folders on its way."""
     parts = PurePath(path).parts
     # A folder's pattern fits its files too: they may be named without it, by a shell, a hook or an editor.
     runs = ["/".join(parts[start:end]) for start in range(len(parts)) for end in range(start + 1, len(parts) + 1)]
-    return any(fnmatchcase(run, pattern.rstrip("/")) for pattern in exclude for run in runs)
+    runs = [run.replace("//", "/", 1) if run.startswith("//") else run for run in runs]
+    return any(fnmatchcase(run, PurePath(pattern).as_posix()) for pattern in exclude for run in runs)

@@ -7,7 +7,7 @@ Every scan goes over a line once, or looks at a neighbouring line of a bounded l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 _ANY = re.compile(r"`{3}|~{3}|<(?:pre|code)\b|\{@|[@\\](?:example|code|verbatim)\b", re.I)
@@ -20,7 +20,12 @@ _DOXYGEN = re.compile(r"\s*[@\\](code|verbatim)(?:\{|\s*$)")
 _BRACES = re.compile(r"\{@(?:code|literal|snippet)\b|[{}]")
 _EXAMPLE = re.compile(r"\s*@example\b")
 _TAG = re.compile(r"\s*@[a-z]\w*(?![\w.(])")  # decorators in the code of an example look like @Input() or @app.get
-_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,9}[.)])[ \t]+(?=\S)")
+_LIST_ITEM = re.compile(
+    r"[ \t]*(?:[-*+•]|\d{1,9}[.)]"
+    r"|[@\\](?:t?param|arg|throws|exception|property)\b(?:\[[^\[\]]{0,40}\])?"
+    r"(?:[ \t]+\{[^{}]{0,200}\})?[ \t]+\S{1,200})[ \t]+(?=\S)"
+)
+"""An item of a list, or a tag that a description follows."""
 _INDENT = 4
 """Columns by which code is indented (CommonMark 0.31, 4.4). A tab of Go's comments fills more."""
 
@@ -70,7 +75,21 @@ def indented(lines: Sequence[str]) -> list[bool]:
             inside = len(item[0].expandtabs()) if item else min(inside, column)
         after_blank = False
         found.append(is_code)
+    for first, last in _runs(found):
+        if lines[first].lstrip()[0].isupper() and lines[last].rstrip().endswith((".", "!", "?")):
+            found[first : last + 1] = [False] * (last + 1 - first)  # an indented paragraph
     return found
+
+
+def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """The first and the last place of every run of true `flags`."""
+    first = None
+    for place, flag in enumerate([*flags, False]):
+        if flag and first is None:
+            first = place
+        elif not flag and first is not None:
+            yield first, place - 1
+            first = None
 
 
 def _column(line: str) -> int:

@@ -27,7 +27,9 @@ _DEFINITION = re.compile(r"\[(?!\^)[^\]]+\]:|\*\[[^\]]+\]:")
 _FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:[ \t]*")
 _ROW_OF_DASHES = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
 _GRID = re.compile(r"\+[-=:]+(?:\+[-=:]+)*\+[ \t]*$")  # the first line of a table of pandoc
-_ADMONITION = re.compile(r"(?:!!!|\?\?\?\+?|===[!+]?)[ \t]+[\w\"]")  # of Python-Markdown; its content is indented
+_ADMONITION = re.compile(  # of Python-Markdown and its tabs; the content is indented
+    r"(?:(?:!!!|\?\?\?\+?)[ \t]?[\w-]+(?:[ \t]+[\w-]+){0,2}(?:[ \t]+\"[^\"]*\")?|===[!+]?[ \t]+\"[^\"]*\")[ \t]*$"
+)
 _DIRECTIVE = re.compile(r":{3,}|\{%.*%\}[ \t]*$")
 _STATEMENT = re.compile(  # of MDX
     r"import .* from ['\"]|import ['\"][^'\"]*['\"];?[ \t]*$|import (?:type )?(?:[\w$]+, ?)?\{"
@@ -316,7 +318,7 @@ class _Reader:
             self.in_table = False
             yield from self.flush()
             yield Part(line)
-        elif _ADMONITION.match(rest):
+        elif _ADMONITION.match(rest) and (not self.lines or len(rest.split()) == 2):
             self.in_table = False
             yield from self.flush()
             self.indents.append(indent + 4)

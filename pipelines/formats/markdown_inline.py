@@ -24,7 +24,7 @@ _MARKUP = re.compile(
     r"|\\[!-/:-@\[-`{-~]|\\(?=\r?\n|\r)"  # escapes, hard line breaks
     rf"|</?[A-Za-z]{_ATTRIBUTES}>"
     r"|</?[A-Za-z][^<>]{0,2000}>|<[A-Za-z][\w+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>]+>"
-    r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]+?(?:\n[^$\n]+?)?(?<![\s\\])\$(?!\d)"
+    r"|\$\$[^$]+\$\$|\$(?![\s$])(?:[^$\n]+?|(?=[^$]*[\\^_=])[^$\n]+?\n[^$\n]+?)(?<![\s\\])\$(?!\d)"
     r"|\[\[[^\[\]\n]+\]\]"  # wiki links
     r"|\[[^\[\]]+\]\[\]|\[\^[^\[\]\s]+\]|\[[^\[\]]+\](?![(\[])"  # reference labels, footnotes
     r"|\]\((?:[^()\\\s]|\\.|\((?:[^()\\]|\\.)*\))*"  # target and title of a link
@@ -39,6 +39,8 @@ _MARKUP = re.compile(
 
 _ENDS = {"<!--": ("-->", 4000), "{%": ("%}", 400), "{{": ("}}", 400)}
 _FORMULA_ENDS = {"(": ("\\)", 1000), "[": ("\\]", 4000)}
+_TEX = re.compile(r"[\\^_={}]")
+_WORD = re.compile(r"[^\W\d_]{3}")
 _ELEMENT_CHARS = 4000
 """The end of each opening, and the maximum number of characters in between."""
 
@@ -86,7 +88,12 @@ class _Ends:
         at = self.known.get(closing, self.start)
         if 0 <= at < match.end():
             at = self.known[closing] = self.text.find(closing, match.end(), self.end)
-        return at + len(closing) if 0 <= at <= match.end() + most else None
+        if not 0 <= at <= match.end() + most:
+            return None
+        inside = self.text, match.end(), at
+        if match["formula"] and _WORD.search(*inside) and not _TEX.search(*inside):
+            return None  # escaped brackets around text
+        return at + len(closing)
 
     def _tick(self, at: int, size: int) -> int | None:
         if self.runs is None:

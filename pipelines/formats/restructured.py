@@ -70,6 +70,12 @@ def blocks(text: str) -> Iterator[Prose]:
     return by_lines(text, _Reader(text))
 
 
+_NAMES = re.compile(
+    r"[\\*`]{0,4}[\w.]{1,200}`{0,2}(?:,[ \t]*[\\*`]{0,4}[\w.]{1,200}`{0,2}){0,8}(?:[ \t]{1,8}:(?:[ \t]|$)|[ \t]*$)"
+)
+_NEXT_LINE = re.compile(r"[ \t]*(?:\r\n|\n|\r)([ \t]*)(?=[^\s])")
+
+
 def docstring(text: str) -> Iterator[Prose]:
     """Yield the prose of every block of a Python docstring."""
     return by_lines(text, _DocstringReader(text))
@@ -226,20 +232,26 @@ class _DocstringReader(_Reader):
         if self.outside is not None:
             self.entries = indent if self.entries is None else self.entries
             if indent == self.entries and not (_EXPLICIT.match(rest) or rest.startswith(_DOCTEST)):
+                goes_on = bool(self.lines) and self.indent == indent
                 if self.is_underlined:
-                    yield from self._between(indent)
-                    self.skips = indent if rest.endswith("::") else None
-                    return
-                goes_on = bool(self.lines) and self.indent == indent and self.is_value
-                if not goes_on and (head := _ENTRY.match(rest)) is not None:
+                    if not goes_on and self._is_entry(rest, end, indent):
+                        yield from self._between(indent)
+                        self.skips = indent if rest.endswith("::") else None
+                        return
+                elif not (goes_on and self.is_value) and (head := _ENTRY.match(rest)) is not None:
                     yield from self._between(indent)
                     self.is_label = True
                     if head.end() < len(rest):
                         self._begin(start + head.end(), end, None)
                     return
-                if self.lines and self.indent is None and not _ITEM.match(rest):
+                elif self.lines and self.indent is None and not _ITEM.match(rest):
                     self.indent = indent  # an entry goes on without indentation
         yield from super()._line(start, end, rest, indent)
+
+    def _is_entry(self, rest: str, end: int, indent: int) -> bool:
+        """Whether a line of a section in NumPy's style holds names or a type, and no description."""
+        below = _NEXT_LINE.match(self.text, end)
+        return _NAMES.match(rest) is not None or (below is not None and _columns(below[1]) > indent)
 
     def _between(self, indent: int) -> Iterator[Prose]:
         """End the open paragraph at a line without prose."""

@@ -35,7 +35,7 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         rf"`[^`\n]+`|{_TAGS}"
         r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|(?<![\w.])[\w.]+\(\)|\b\w+::\w+"  # names in programs
         rf"|(?<!\w)--[a-z][\w-]+|(?<!\S)-[A-Za-z](?=\s|\Z)|(?<![\w-])[\w-]+\.(?:{_FILES})\b"
-        r"|(?<!\w)~?/[\w./-]+|(?<![\w./-])[\w.-]+(?:/[\w.~-]*[\w~-]){2,}/?"
+        r"|(?<!\w)~?/[\w./-]+|(?<![\w./-])(?=[\w./~-]*(?:[\d_~]|\.\w|\./))[\w.-]+(?:/[\w.~-]*[\w~-]){2,}/?"
         r"|\b[A-Za-z]:\\\S+|\\[A-Za-z]+\*?|\\[^\w\s]|\$[^$\n]{1,80}\$"  # paths, TeX
         r"|(?<!\w)\w{0,60}[\^=|\\]+\w*"  # signs of formulas and programs, with what sticks to them
         r"|\b\w{40,}"  # keys and other data: no word is as long

@@ -69,9 +69,14 @@ def test_quoted_parts_are_shown_on_a_page(corpora: Path, capsys: pytest.CaptureF
 
 
 @needs_default_model
-def test_an_index_is_named_by_its_folder_too(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_index_is_named_by_its_folder_too(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["rag", QUESTION, "--index", str(corpora / "town"), "--max-new-tokens", "5"]) == 0
     assert capsys.readouterr().out.strip()
+    (tmp_path / "town").mkdir()  # of the texts, for example
+    monkeypatch.chdir(tmp_path)
+    assert main(["rag", QUESTION, "--index", "town", "--dir", str(corpora), "--max-new-tokens", "5"]) == 0
 
 
 @pytest.mark.parametrize(

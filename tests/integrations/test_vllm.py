@@ -448,8 +448,19 @@ def test_the_middleware_moves_texts_into_xargs() -> None:
 
 def test_the_middleware_reads_no_body_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("copyspec.integrations.vllm.middleware.MAX_BODY_BYTES", 100)
-    status, error = post(Server(), {"references": ["b" * 100]})
-    assert status == 413 and "more than 100 bytes" in error["error"]["message"]
+    server, body = Server(), {"references": ["b" * 100]}
+    status, _ = post(server, body)
+    assert status == 200 and json.dumps(body).encode().startswith(server.bodies[-1]), "a long one passes unread"
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:  # in chunks, without a length
+        return {"type": "http.request", "body": b"x" * 60, "more_body": True}
+
+    asyncio.run(Prediction(server)({"type": "http", "method": "POST", "path": "/v1/completions"}, receive, send))
+    assert sent[0]["status"] == 413 and b"more than 100 bytes" in sent[1]["body"]
 
 
 def test_the_middleware_encodes_with_the_servers_tokenizer() -> None:

@@ -150,7 +150,7 @@ def test_spellings_hyphens_and_ordinals_are_corrected(source: str, output: str) 
         ("Use --no-chek it are good.", "Use --no-check it is good.", "code"),
         ("Open /usr/lcal/x it are good.", "Open /usr/local/x it is good.", "code"),
         ("Say {nmae} it are good.", "Say {name} it is good.", "code"),
-        ("Open src/recieve/handler it are good.", "Open src/receive/handler it is good.", "code"),
+        ("Open src/recieve/handler.x it are good.", "Open src/receive/handler.x it is good.", "code"),
         ("See github.com/acme/recieve it are good.", "See github.com/acme/receive it is good.", "links"),
         (f"The key {'xaF' * 14} are good.", f"The key {'xaF' * 13}a is good.", "code"),
         ("We runs on Linux every day.", "We run on Linguistics every day.", "names"),
@@ -181,6 +181,7 @@ def test_guarded_edits_are_left_out_and_told(source: str, output: str, reason: s
         ("It is nice.Then we goes", "It is nice. Then we go"),
         ("I seen `x = 3` and `y`.", "I saw `x = 3` and `y`."),
         ("WE HAS A CAT", "WE HAVE A CAT"),
+        ("Use and/or/teh one, yes/no/mabye.", "Use and/or/the one, yes/no/maybe."),
     ],
 )
 def test_ordinary_corrections_pass(source: str, output: str) -> None:

@@ -379,6 +379,8 @@ def test_long_blocks_take_linear_time(first: str, unit: str) -> None:
         ("The line \\(y = a x\\) is teh one, \\(so.", "The line \\(y = a x\\) is teh one, \\(so.", "\\(y = a x\\)"),
         ("So $y = a x\nb$ holds.", "So $y = a x\nb$ holds.", "$y = a x\nb$"),
         ("It costs $5 and\n$6.", "It costs $5 and\n$6.", ""),
+        ("It costs $5 and\nthey pay 10 US$ now.", "It costs $5 and\nthey pay 10 US$ now.", ""),
+        ("Teh \\[teh note\\] is it.", "Teh \\[teh note\\] is it.", "\\["),
     ],
 )
 def test_code_elements_and_formulas_stay(text: str, prose: str, kept: str) -> None:

@@ -370,3 +370,16 @@ def test_hostile_comments_take_linear_time(language: str, unit: str) -> None:
     with contextlib.suppress(FormatError):  # pygments is slow on some of them, and such files are refused
         assert b"".join(file_format.write(part, ()) for part in file_format.read(io.BytesIO(data))) == data
     assert time.process_time() - started < 3
+
+
+def test_prose_in_numpy_sections_and_aligned_descriptions_is_found() -> None:
+    code = '"""Title.\n\nAttributes\n----------\nx : int\n    A number.\n\nThese is a paragraph\nof it.\n"""\n'
+    java = "/**\n * Do it.\n * @param x   the text\n *\n *            more of it\n */\nclass A {}\n"
+    assert _prose("a.py", code) == ["Title.", "A number.", "These is a paragraph\nof it."]
+    assert _prose("a.java", java) == ["Do it.", "@param x   the text", "more of it"]
+    assert _prose("a.py", "# Notes\n#\n#     The notes are here.\n") == ["Notes", "The notes are here."]
+
+
+def _prose(name: str, text: str) -> list[str]:
+    parts = format_of(name).read(io.BytesIO(text.encode()))
+    return [part.text[each.start : each.end] for part in parts for each in part.segments]

@@ -158,6 +158,8 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"top_p": 0}, "top_p must be"),
     ({"n": 2}, "needs a temperature"),
     ({"n": 65, "temperature": 1}, "64 outputs (prompts times n), not 65 (--max-outputs)"),
+    ({"messages": [{"role": "user"}]}, "messages[0] has no content"),
+    ({"eos_token_id": 2}, "eos_token_id is not supported here"),
     ({"max_completion_tokens": 9}, "max_tokens=8 and max_completion_tokens=9 differ"),
     ({"max_new_tokens": 9}, "here it is max_tokens"),
     ({"include_stop_str_in_output": True}, "include_stop_str_in_output is not supported here: leave it out"),

@@ -27,14 +27,16 @@ PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 FIELDS = ("prediction", "edit_source", "references")
 
 MAX_BODY_BYTES = 32 << 20
-"""vLLM runs middleware before it checks the API key, so anybody who reaches the port may send a body."""
+"""Longer bodies pass unread. vLLM runs middleware before it checks the API key, so anybody who reaches the port may
+send one."""
 
 
 class Prediction:
     """ASGI middleware: `vllm serve MODEL --middleware copyspec.integrations.vllm.Prediction`.
 
     It moves the three fields into `vllm_xargs`, as token ids if the server's tokenizer is found, so that nothing is
-    encoded while a batch waits. Invalid values get status 400. Other requests pass unchanged.
+    encoded while a batch waits. Invalid values get status 400. Other requests pass
+    unchanged.
     """
 
     def __init__(self, app: App) -> None:
@@ -43,6 +45,10 @@ class Prediction:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("type") != "http" or scope.get("method") != "POST" or not str(scope["path"]).endswith(PATHS):
+            await self._app(scope, receive, send)
+            return
+        length = next((value for name, value in scope.get("headers", ()) if name.lower() == b"content-length"), b"")
+        if length.isdigit() and int(length) > MAX_BODY_BYTES:  # of images, for example
             await self._app(scope, receive, send)
             return
         try:
