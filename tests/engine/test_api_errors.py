@@ -39,7 +39,7 @@ CHAT = [{"role": "user", "content": "a"}]
     [
         ({"temprature": 1}, "unknown option 'temprature'; did you mean 'temperature'?"),
         ({"reference": "a"}, "unknown option 'reference'; did you mean 'references'?"),
-        ({"do_sample": True}, "unknown option 'do_sample'; here it is temperature (0, the default, is greedy)"),
+        ({"do_sample": True}, "unknown option 'do_sample'; here it is temperature (0 is greedy)"),
         ({"max_length": 9}, "unknown option 'max_length'; here it is max_new_tokens, which counts without the prompt"),
         (
             {"pad_token_id": 0},
