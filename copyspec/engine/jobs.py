@@ -129,7 +129,7 @@ class Job:
         return partial(recorder.trace, self.codec.decode, prompt_tokens=len(self.request.prompt))
 
     def _changes(self, divergences: Sequence[Divergence]) -> tuple[Change, ...]:
-        """DivergenceTracker from the edit source (always the first source), as character ranges of its text."""
+        """Divergences from the edit source (always the first source), as character ranges of its text."""
         source = self.sources[0] if divergences else None
         if source is None or source.offsets is None:
             return ()

@@ -35,8 +35,8 @@ class Prediction:
     """ASGI middleware: `vllm serve MODEL --middleware copyspec.integrations.vllm.Prediction`.
 
     It moves the three fields into `vllm_xargs`, as token ids if the server's tokenizer is found, so that nothing is
-    encoded while a batch waits. Invalid values get status 400. Other requests pass
-    unchanged.
+    encoded while a batch waits. Invalid values get status 400. Other requests pass unchanged,
+    as do those of over MAX_BODY_BYTES.
     """
 
     def __init__(self, app: App) -> None:
