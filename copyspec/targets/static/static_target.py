@@ -76,7 +76,9 @@ class StaticTarget:
 
     @property
     def supports_trees(self) -> bool:
-        return self.inner.supports_trees
+        # An accepted node of a branch attends to its path in other slots than the same tokens in plain decoding, and a
+        # sum over other places rounds differently. Behind the root, a chain has the slots of plain decoding.
+        return self.inner.supports_trees and not self.options.exact
 
     @property
     def supports_drafts(self) -> bool:
