@@ -11,20 +11,22 @@ from .faiss_index import FaissIndex, FaissOptions
 from .files import IndexFileError
 from .headings import Heading
 from .hybrid import HybridRetriever
-from .passages import Document, Passage, load_passages, read_documents, split_passages
+from .passages import Document, Passage, is_gone, load_passages, read_documents, split_passages
 from .reranking import CrossEncoderScorer, RerankingRetriever
 from .shortlist import Shortlist, shortlist_of
 from .speculative.retriever import Answer, SpeculationStats, SpeculativeRetriever
 from .speculative.scheduler import Costs, Plan, Scheduler
 from .speculative.worker import Search, Worker
-from .terms import PLAIN, STOP_WORDS, Stems, languages, words
+from .terms import MARKS, PLAIN, STOP_WORDS, WORD, Stems, languages, words
 from .tokens.continuations import Continuation, Match
 from .tokens.datastore import Datastore
 from .vectors import ExactIndex, VectorIndex
 
 __all__ = [
+    "MARKS",
     "PLAIN",
     "STOP_WORDS",
+    "WORD",
     "Answer",
     "BM25Retriever",
     "Continuation",
@@ -57,6 +59,7 @@ __all__ = [
     "Stems",
     "VectorIndex",
     "Worker",
+    "is_gone",
     "languages",
     "load_corpus",
     "load_passages",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -58,14 +59,14 @@ class BM25Retriever:
         """Raises ValueError if no text holds a word, for an unknown `idf`, and if `contexts` has another length."""
         if idf not in ("okapi", "lucene"):
             raise ValueError(f"idf must be 'okapi' or 'lucene', got {idf!r}")
-        self._texts = check_texts(texts)
+        held = check_texts(texts)
         self.idf: Idf = idf
         self._set_split(split)
-        self._statistics = _Statistics()
-        self._statistics.extend([split(text) for text in in_context(self._texts, contexts)])
-        if not self._statistics.words:
-            raise ValueError(f"none of the {len(self._texts)} texts holds a word to search for")
-        self._postings = _Postings(self._statistics, idf)
+        statistics = _Statistics()
+        statistics.extend([split(text) for text in in_context(held, contexts)])
+        if not statistics.words:
+            raise ValueError(f"none of the {len(held)} texts holds a word to search for")
+        self._held = _Held(held, statistics, _Postings(statistics, idf))
 
     def _set_split(self, split: Split) -> None:
         self._split, self._split_query = split, query_splitter(split)
@@ -73,25 +74,29 @@ class BM25Retriever:
     @property
     def texts(self) -> Sequence[str]:
         """The texts; a hit's id is an index into them."""
-        return self._texts
+        return self._held.texts
 
     def __len__(self) -> int:
-        return len(self._texts)
+        return len(self._held.texts)
 
     def scores(self, query: str) -> NDArray[np.float64]:
         """Return the score of every text for `query`. [len(self)]"""
-        scores = np.zeros(len(self._texts))
+        return self._scores(self._held, query)
+
+    def _scores(self, held: _Held, query: str) -> NDArray[np.float64]:
+        scores = np.zeros(len(held.texts))
         for word in self._split_query(check_query(query)):
-            ids, weights = self._postings.of(word)
+            ids, weights = held.postings.of(word)
             scores[ids] += weights
         return scores
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """Return the scores of the texts `ids`, the same as in a search. [len(ids)]"""
-        wanted = check_ids(ids, len(self._texts))
+        held = self._held
+        wanted = check_ids(ids, len(held.texts))
         scores = np.zeros(len(wanted))
         for word in self._split_query(check_query(query)):
-            scores += self._postings.weights(word, wanted)
+            scores += held.postings.weights(word, wanted)
         return scores
 
     @property
@@ -101,16 +106,17 @@ class BM25Retriever:
 
     def holders(self, term: str) -> int:
         """Return the number of texts that hold `term`."""
-        return len(self._postings.of(term)[0])
+        return len(self._held.postings.of(term)[0])
 
     def shortlist(self) -> Shortlist:
         """Make an empty shortlist, which ranks the texts put into it by this retriever's scores."""
-        return WordShortlist(self._split_query, lambda: self._postings)
+        return WordShortlist(self._split_query, lambda: self._held.postings)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
-        wanted, scores = check_k(k), self.scores(query)
-        return [Hit(int(i), float(scores[i]), self._texts[i]) for i in best(scores, wanted)]
+        wanted, held = check_k(k), self._held
+        scores = self._scores(held, query)
+        return [Hit(int(i), float(scores[i]), held.texts[i]) for i in best(scores, wanted)]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """`search` for each query."""
@@ -119,12 +125,10 @@ class BM25Retriever:
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
         """Add texts with their contexts. All scores change, because they depend on the statistics of all texts."""
-        more = check_texts(texts)
-        statistics = self._statistics.copy()
+        more, held = check_texts(texts), self._held
+        statistics = held.statistics.copy()
         statistics.extend([self._split(text) for text in in_context(more, contexts)])
-        self._postings = _Postings(statistics, self.idf)
-        self._statistics = statistics
-        self._texts = [*self._texts, *more]
+        self._held = _Held([*held.texts, *more], statistics, _Postings(statistics, self.idf))
 
     def save(self, folder: Folder) -> None:
         """Write texts and statistics into `folder`, which is created if missing. Raises BlockingIOError while another
@@ -139,11 +143,12 @@ class BM25Retriever:
 
     def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
         """Write the files. Returns the fingerprint and the facts for the manifest."""
-        index.strings("texts", self._texts)
-        index.strings("words", list(self._statistics.words))
-        for name, numbers in self._statistics.arrays().items():
+        held = self._held
+        index.strings("texts", held.texts)
+        index.strings("words", list(held.statistics.words))
+        for name, numbers in held.statistics.arrays().items():
             index.array(name, numbers)
-        facts: dict[str, object] = {"texts": len(self), "idf": self.idf}
+        facts: dict[str, object] = {"texts": len(held.texts), "idf": self.idf}
         if (name_ := splitter_name(self._split)) not in (None, PLAIN):
             facts["split"] = name_
         return _fingerprint(self._split), facts
@@ -171,10 +176,10 @@ class BM25Retriever:
             raise index.wrong("words", f"idf is {idf!r:.40}")
         retriever = cls.__new__(cls)
         retriever._set_split(split)
-        retriever._texts = index.strings("texts")
-        retriever._statistics = _Statistics.read(index, len(retriever._texts))
         retriever.idf = cast(Idf, idf)
-        retriever._postings = _Postings(retriever._statistics, retriever.idf)
+        texts = index.strings("texts")
+        statistics = _Statistics.read(index, len(texts))
+        retriever._held = _Held(texts, statistics, _Postings(statistics, retriever.idf))
         return retriever
 
 
@@ -185,6 +190,15 @@ def fact_types(manifest: files.Manifest) -> dict[str, tuple[type, ...]]:
 
 def _fingerprint(split: Split) -> str:
     return files.fingerprint(KIND, *split_fingerprint(split))
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The texts and what is known of them, in one object, so that a search beside `add` sees all of it or nothing."""
+
+    texts: list[str]
+    statistics: _Statistics
+    postings: _Postings
 
 
 class _Statistics:

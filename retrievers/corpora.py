@@ -45,7 +45,7 @@ class Corpus:
     size: int  # number of passages, or of tokens of a datastore
     bytes: int  # on disk
     skipped: int = 0  # passages or documents that the last addition left out as duplicates
-    replaced: int = 0  # old passages of changed files that the last addition removed
+    replaced: int = 0  # old passages of changed or deleted files that the last addition removed
 
 
 class Corpora:
@@ -129,7 +129,8 @@ class Corpora:
 
         `language`: of the Snowball stemmer, or "words" for no stemming; an existing corpus keeps its own. New corpora
         use Lucene's idf (bm25.Idf), which also works for few passages. `stamps`: of the files that the passages were
-        read from; older passages of these files are removed. Raises ValueError for an unknown language."""
+        read from, "" for a file that is gone; older passages of all these files are removed. Raises ValueError for an
+        unknown language."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             return _by_words(texts, contexts, language)
@@ -249,7 +250,8 @@ class Corpora:
                     retriever = _rebuilt(retriever, wanted, [*kept, *again])
                 elif new:
                     retriever.add(texts, contexts)
-                passages.write_passages(index, wanted, {**earlier, **stamps})
+                held_files = {file: stamp for file, stamp in {**earlier, **stamps}.items() if stamp}
+                passages.write_passages(index, wanted, held_files)
                 retriever.write(index)
             corpus = self._corpus(addition.name)
             removed = len({*before}.difference(wanted))

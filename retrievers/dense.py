@@ -140,8 +140,13 @@ class DenseRetriever:
         if more:
             vectors = checked(self._encode(in_context(more, contexts)), self._index.dimension)
             self._check_count(vectors, more)
-            self._index.add(vectors)
-            self._texts = [*self._texts, *more]
+            before = self._texts
+            self._texts = [*before, *more]  # first, since a search in another thread may find the new vectors at once
+            try:
+                self._index.add(vectors)
+            except BaseException:
+                self._texts = before
+                raise
 
     def rebuilt(self, texts: Sequence[str], contexts: Sequence[str], kept: Sequence[int | None]) -> DenseRetriever:
         """Make a retriever of other texts with an index of the same kind.

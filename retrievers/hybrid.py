@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,36 +84,47 @@ class HybridRetriever:
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Return the results of `search` for each query, with one batched search per retriever."""
-        wanted, texts = check_k(k), self.texts
-        found = []
-        for scored in self._fused(check_texts(queries, "queries"), max(wanted, self._depth)):
-            ids = np.array(sorted(scored), np.int64)
-            order = best(np.array([scored[int(each)] for each in ids]), wanted)
-            found.append([Hit(int(i), scored[int(i)], texts[int(i)]) for i in ids[order]])
+        wanted, found = check_k(k), []
+        for fused in self._fused(check_texts(queries, "queries")):
+            hits = [fused[each] for each in sorted(fused)]
+            found.append([hits[i] for i in best(np.array([hit.score for hit in hits]), wanted)])
         return found
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """Return the scores of the texts `ids`, zero for texts that no retriever ranks. [len(ids)]"""
         wanted = check_ids(ids, len(self))
-        (scored,) = self._fused([check_query(query)], self._depth)
-        return np.array([scored.get(int(each), 0.0) for each in wanted])
+        (fused,) = self._fused([check_query(query)])
+        return np.array([fused[each].score if each in fused else 0.0 for each in wanted.tolist()])
 
-    def _fused(self, queries: list[str], depth: int) -> list[dict[int, float]]:
-        scores: list[dict[int, float]] = [{} for _ in queries]
+    def _fused(self, queries: list[str]) -> list[dict[int, Hit]]:
+        """The hits of each query by id, with their fused scores."""
+        found: list[dict[int, Hit]] = [{} for _ in queries]
         for retriever, weight in zip(self._retrievers, self._weights, strict=True):
-            for scored, hits in zip(scores, retriever.search_batch(queries, depth), strict=True):
-                for place, hit in enumerate(hits[: self._depth], start=1):
-                    scored[hit.id] = scored.get(hit.id, 0.0) + weight / (RANK_CONSTANT + place)
-        return scores
+            for fused, hits in zip(found, retriever.search_batch(queries, self._depth), strict=True):
+                for place, hit in enumerate(hits, start=1):
+                    before = fused[hit.id].score if hit.id in fused else 0.0
+                    fused[hit.id] = replace(hit, score=before + weight / (RANK_CONSTANT + place))
+        return found
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
-        """Add texts; their ids continue from the last one. `contexts`: only for retrievers of this package."""
+        """Add texts; their ids continue from the last one. `contexts`: only for retrievers of this package. Raises
+        RuntimeError if the retrievers hold different numbers of texts."""
         more = check_texts(texts)
-        for each in self._retrievers:
+        self._check_lengths()
+        # Vectors first: of all retrievers an encoder is the likeliest to fail, and then none of them has the texts.
+        for each in sorted(self._retrievers, key=lambda each: not isinstance(each, DenseRetriever)):
             if contexts is None:
                 each.add(more)
             else:
                 each.add(more, contexts)  # type: ignore[call-arg]  # the protocol has no contexts
+
+    def _check_lengths(self) -> None:
+        lengths = [len(each) for each in self._retrievers]
+        if len({*lengths}) > 1:
+            raise RuntimeError(
+                f"the retrievers hold {' and '.join(map(str, lengths))} texts: an addition reached only some of them; "
+                "make them again from the same texts"
+            )
 
     def save(self, folder: Folder) -> None:
         """Write both indexes into `folder`, which is created if missing. Raises TypeError unless the retrievers are a
@@ -128,6 +140,7 @@ class HybridRetriever:
             raise TypeError(
                 f"a hybrid on disk is a BM25Retriever and a DenseRetriever, got {kinds}; save each by itself"
             )
+        self._check_lengths()
         made_with, facts = first.write_files(index)
         facts = {**facts, **second.write_files(index)}
         if self._depth != DEPTH or set(self._weights) != {1.0}:

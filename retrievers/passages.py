@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from copyspec.filesystem import read_input
+from copyspec.text.codec import encodable
 
 from . import files
 from .base import Folder
@@ -30,7 +31,7 @@ MAX_CHARS = 1000
 
 SHARED = "shared "
 """Before the stamp of a file of which some passage is not stored, because another file has the same one: the file has
-to be read again when any other has changed."""
+to be read again when any other has changed or is gone."""
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".rst")
 """Suffixes of the files that are read from folders."""
@@ -98,7 +99,7 @@ def read_documents(
     for path in [Path(given) for given in paths]:
         if path.is_dir():
             found = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix.lower() in endings)
-            if not found:
+            if not found and not any(Path(file).is_relative_to(path) for file in known or ()):
                 raise ValueError(f"folder {str(path)!r} holds no file with one of the endings {', '.join(endings)}")
         elif path.exists():
             found = [path]
@@ -127,8 +128,19 @@ def read_documents(
 def _unchanged(known: Mapping[str, str]) -> dict[str, str]:
     """The stamps of the files that need not be read if they still have them."""
     stamps = {file: stamp.removeprefix(SHARED) for file, stamp in known.items()}
-    has_changed = any(os.path.exists(file) and stamp_of(Path(file)) != stamp for file, stamp in stamps.items())
+    has_changed = any(not os.path.exists(file) or stamp_of(Path(file)) != stamp for file, stamp in stamps.items())
     return {file: stamp for file, stamp in stamps.items() if not (has_changed and known[file].startswith(SHARED))}
+
+
+def is_gone(file: str) -> bool:
+    """Whether a file is no longer there. One that cannot be reached, because of its folder's mode say, may be."""
+    try:
+        os.lstat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def stamp_of(file: Path) -> str:
@@ -289,7 +301,7 @@ def _field(file: Path, number: int, line: str, field: str) -> str:
     if not isinstance(row, dict) or not isinstance(row.get(field), str):
         held = f"; it has {', '.join(map(repr, row))}"[:MAX_SHOWN] if isinstance(row, dict) else ""
         raise ValueError(f"{where}: no text under {field!r}{held}; name the field that holds it")
-    return str(row[field])
+    return encodable(str(row[field]), where)
 
 
 def _pieces(text: str, start: int, end: int, max_chars: int, level: int) -> Iterator[tuple[int, int]]:

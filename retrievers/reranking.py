@@ -91,7 +91,8 @@ class CrossEncoderScorer:
 class RerankingRetriever:
     """Reorders the best `depth` texts of `base` by `score`: a `CrossEncoderScorer`, or any function of pairs.
 
-    Hits have its scores. Each pair is scored in a call of its own, so that its score does not depend on the batch.
+    Hits have its scores. Each pair is scored in a call of its own, so that its score does not depend on the batch. A
+    search finds at most `depth` texts, whatever `k` is: the best one must not depend on how many others are wanted.
     """
 
     def __init__(self, base: Retriever, score: Score, *, depth: int = DEPTH) -> None:
@@ -110,7 +111,8 @@ class RerankingRetriever:
         return len(self.base)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
+        """Return at most `k` hits, and at most `depth`, best first; ties in the order of the texts. Raises ValueError
+        for k < 1."""
         return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
@@ -118,7 +120,7 @@ class RerankingRetriever:
         wanted = check_k(k)
         found = []
         asked = check_texts(queries, "queries")
-        for query, hits in zip(asked, self.base.search_batch(asked, max(wanted, self._depth)), strict=True):
+        for query, hits in zip(asked, self.base.search_batch(asked, self._depth), strict=True):
             hits = sorted(hits, key=lambda hit: hit.id)
             scores = self._scores(query, [hit.text for hit in hits])
             found.append([Hit(hits[i].id, float(scores[i]), hits[i].text) for i in best(scores, wanted)])

@@ -103,7 +103,7 @@ class Saving:
             file.write(written(Manifest(kind, made_with, facts or {}, self.files)))
         self._new.clear()
         kept = {entry.name for entry in self.files.values()}
-        for name in {entry.name for entry in before.files.values()} - kept if before else ():
+        for name in _names(before) - kept:
             self._remove(name)
         self._remove_leftovers(kept)
 
@@ -113,14 +113,15 @@ class Saving:
         before = self.before()
         (self.folder / MANIFEST).unlink()  # first, so that an interrupted removal leaves no broken index
         flush_folder(self.folder)
-        for entry in before.files.values() if before else ():
-            self._remove(entry.name)
+        for name in _names(before):
+            self._remove(name)
         self._remove_leftovers(set())
         return sorted({found.name for found in os.scandir(self.folder)} - {LOCK})
 
     def abandon(self) -> None:
-        """Remove the new files if they were not committed."""
-        for name in self._new:
+        """Remove the new files unless they were committed: an interrupted commit may have replaced the manifest."""
+        held = self.before() if self._new else None
+        for name in set(self._new) - _names(held):
             self._remove(name)
         self._new.clear()
 
@@ -180,6 +181,11 @@ def remove(folder: Folder) -> list[str]:
     with contextlib.suppress(OSError):  # not empty
         path.rmdir()
     return left
+
+
+def _names(manifest: Manifest | None) -> set[str]:
+    """The names of the files of an index."""
+    return {entry.name for entry in manifest.files.values()} if manifest else set()
 
 
 def _folder(folder: Folder) -> Path:

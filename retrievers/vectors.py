@@ -143,8 +143,8 @@ class ExactIndex:
             grown[: self._count] = self._matrix[: self._count]
             self._matrix = grown
         self._matrix[self._count : count] = more
-        self._count = count
         self._longest = max(self._longest, longest_of(more))
+        self._count = count  # last, since another thread may search
 
     def search(self, queries: ArrayLike, k: int) -> list[Found]:
         """The `k` best of each query. `queries`: [s, dimension]

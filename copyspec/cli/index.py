@@ -26,7 +26,7 @@ DEFAULT_FOLDER = Path("~/.copyspec/corpora")
 KINDS, SEARCHES = ("bm25", "dense", "hybrid", "tokens"), ("exact", "flat", "hnsw", "ivf")
 
 _BATCH = 256  # texts encoded per step of the progress bar
-_MOST_LISTED = 10  # names in a message
+_MAX_LISTED = 10  # names in a message
 
 _T = TypeVar("_T")
 
@@ -72,7 +72,8 @@ def add(
     """Build a corpus from files and folders, or add to it.
 
     Files that have not changed since they were added are not read again; of those that have, the new passages take the
-    place of the old ones. Passages that are there already are skipped. Files that cannot be read are skipped and named.
+    place of the old ones. Passages of files that are gone from a given folder are removed. Passages that are there
+    already are skipped. Files that cannot be read are skipped and named.
     """
     if kind not in KINDS:
         raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -145,8 +146,8 @@ def remove(
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return ", ".join(map(repr, names[:_MOST_LISTED])) + more
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(map(repr, names[:_MAX_LISTED])) + more
 
 
 def default_folder() -> Path:
@@ -171,7 +172,7 @@ def corpus_folder(option: str, given: str, folder: Path) -> Path:
 
 
 class _FileReader:
-    """Reads files, keeping track of new, changed and unreadable ones."""
+    """Reads files, keeping track of new, changed, deleted and unreadable ones."""
 
     def __init__(self, how: str, known: dict[str, str]) -> None:
         """`how`: settings besides the file that passages depend on. `known`: stamps of the files in the corpus."""
@@ -183,7 +184,7 @@ class _FileReader:
     def documents(self, paths: Sequence[Path], field: str) -> Iterator[Document]:
         """The texts of all files that need to be read."""
         from copyspec.pipelines import DOCUMENT_READERS
-        from copyspec.retrievers import read_documents
+        from copyspec.retrievers import is_gone, read_documents
 
         ending, seen = f":{self._how}", set[str]()
         # A file that was read in another way counts as changed.
@@ -204,6 +205,9 @@ class _FileReader:
         self._unchanged = len(seen)
         if self._left_out and not self.stamps and not seen:
             raise UsageError(f"none of the {self._left_out} files can be read")
+        folders = tuple(os.path.join(os.path.abspath(path), "") for path in paths if path.is_dir())
+        gone = (file for file in self._known if file.startswith(folders) and is_gone(file))
+        self.stamps.update(dict.fromkeys(gone, ""))
 
     def passages(self, documents: Iterable[Document], max_chars: int) -> list[Passage]:
         """The passages of all documents."""
@@ -221,16 +225,16 @@ class _FileReader:
         return {"unchanged": self._unchanged, "left_out": self._left_out}
 
     def report(self, corpus: Corpus) -> None:
-        """Report unchanged and replaced files on stderr."""
+        """Report unchanged files and replaced passages on stderr."""
         if self._unchanged:
             echo(f"{self._unchanged:,} files have not changed and were not read again", err=True)
         if corpus.replaced:
-            echo(f"passages of changed files that are gone: {corpus.replaced:,}", err=True)
+            echo(f"passages of changed or deleted files that are gone: {corpus.replaced:,}", err=True)
 
     def _leave_out(self, file: Path, error: Exception) -> None:
         self._left_out += 1
         message = str(error)
-        echo(f"left out {message}" if str(file) in message else f"left out {str(file)!r}: {message}", err=True)
+        echo(f"skipped: {message}" if str(file) in message else f"skipped: {str(file)!r}: {message}", err=True)
 
 
 @dataclass(frozen=True, slots=True)

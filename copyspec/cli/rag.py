@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _SEARCH, _OUTPUT = "Search", "Output"
 _PASSAGES = 8
+_RERANKED = 20  # passages that --reranker orders, or as many as --passages asks for
 
 
 def rag(
@@ -118,7 +119,8 @@ def rag(
         engine = load_corrector(model, **loading(device, dtype, adapter))
         engine.threads = threads
     if reranker is not None:
-        retriever = RerankingRetriever(retriever, CrossEncoderScorer(reranker, device=device))
+        score = CrossEncoderScorer(reranker, device=device)
+        retriever = RerankingRetriever(retriever, score, depth=max(_RERANKED, passages or 0))
     answerer = _Answerer(
         retriever, held, engine, instruction, max_new_tokens, stride, passages or _PASSAGES, stream, json_output, html
     )

@@ -13,8 +13,8 @@ except ImportError as error:
     ) from error
 
 from .chat import ChatCopySpec
-from .citing import Citation, CitedAnswer, with_citations
+from .citing import CitedAnswer, DocumentCitation, with_citations
 from .llm import CopySpecLLM
 from .wiring import with_references
 
-__all__ = ["ChatCopySpec", "Citation", "CitedAnswer", "CopySpecLLM", "with_citations", "with_references"]
+__all__ = ["ChatCopySpec", "CitedAnswer", "CopySpecLLM", "DocumentCitation", "with_citations", "with_references"]

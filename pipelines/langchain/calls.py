@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from copyspec.engine.call import Call
     from copyspec.engine.logprobs import TokenLogprob
 
-_COUNTERS = ("num_calls", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_output_tokens")
+_COUNTERS = ("num_passes", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_output_tokens")
 
 
 @dataclass(slots=True)

@@ -24,8 +24,8 @@ from .calls import Answers, usage
 from .capture import captured, captured_around
 from .documents import artifacts, explicit, gather
 from .fields import EngineFields
+from .messages import OPEN, encoded_prompt
 from .messages import Tool as ToolSchema
-from .messages import encoded_prompt
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -126,10 +126,10 @@ class ChatCall:
         if chunk.result is not None:
             return self._held
         # Once text is shown, only tags begin a call.
-        may_call = tool_calls.OPEN in self._held if self._has_shown else tool_calls.may_begin_call(self._held)
+        may_call = OPEN in self._held if self._has_shown else tool_calls.may_begin_call(self._held)
         if self._forced.is_call or may_call:
             return ""
-        keep = held_back(self._held, (tool_calls.OPEN,))
+        keep = held_back(self._held, (OPEN,))
         text = self._held[: len(self._held) - keep].rstrip()  # before a call, white space is left out
         self._held, self._has_shown = self._held[len(text) :], self._has_shown or bool(text)
         return text

@@ -21,7 +21,7 @@ _Piece = TypeVar("_Piece")
 
 
 @dataclass(frozen=True, slots=True)
-class Citation:
+class DocumentCitation:
     """A part of an answer that was copied from a document."""
 
     text: str
@@ -37,7 +37,7 @@ class CitedAnswer:
     """An answer with its citations, in its order."""
 
     text: str
-    citations: tuple[Citation, ...]
+    citations: tuple[DocumentCitation, ...]
 
     @property
     def documents(self) -> tuple[object, ...]:
@@ -157,7 +157,7 @@ class _Pieces:
     def __init__(self, answered: Sequence[Answered], min_characters: int) -> None:
         self._answered, self._min_characters = answered, min_characters
         self._text = ""
-        self._given: list[Citation] = []
+        self._given: list[DocumentCitation] = []
         self._other: object = None  # sum of the pieces that are not text
 
     def push(self, output: object) -> Iterator[CitedAnswer]:
@@ -178,7 +178,7 @@ class _Pieces:
         self._text += piece
         return CitedAnswer(piece, self._new(is_whole=True))
 
-    def _new(self, *, is_whole: bool) -> tuple[Citation, ...]:
+    def _new(self, *, is_whole: bool) -> tuple[DocumentCitation, ...]:
         found = _cited(self._text, self._answered, self._min_characters, is_whole=is_whole)
         new = tuple(each for each in found if each not in self._given)
         self._given += new
@@ -206,7 +206,7 @@ def _shown(output: object) -> str:
 
 def _cited(
     text: str, answered: Sequence[Answered], min_characters: int, *, is_whole: bool = True
-) -> tuple[Citation, ...]:
+) -> tuple[DocumentCitation, ...]:
     """The citations of a text, in order. Unless the text `is_whole`, only those that end in it."""
     if not answered:
         return ()
@@ -216,7 +216,7 @@ def _cited(
     if before < 0:
         return ()
     after = before + len(text)
-    citations: list[Citation] = []
+    citations: list[DocumentCitation] = []
     for part in copied_parts(last.text, last.spans, last.references, min_characters=min_characters):
         start, end = max(part.start, before), min(part.end, after)
         if part.reference is None or (not is_whole and part.end > after) or end - start < min_characters:
@@ -225,6 +225,6 @@ def _cited(
         if part.document_start is not None:
             place = part.document_start + start - part.start, part.document_start + end - part.start
         citations.append(
-            Citation(text[start - before : end - before], start - before, end - before, part.reference, *place)
+            DocumentCitation(text[start - before : end - before], start - before, end - before, part.reference, *place)
         )
     return tuple(citations)

@@ -12,6 +12,7 @@ from langchain_core.messages import (
     ChatMessage,
     FunctionMessage,
     HumanMessage,
+    InvalidToolCall,
     SystemMessage,
     ToolMessage,
 )
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 _SILENT_BLOCKS = frozenset(
     ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "thinking", "redacted_thinking", "reasoning")
 )
-"""Blocks that are not text of the message: calls are in `tool_calls`, and earlier reasoning is not shown to a model."""
+"""Blocks that are not text of the message: calls are in `tool_calls` or `invalid_tool_calls`, and earlier reasoning is
+not shown to a model."""
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+"""Tags around a call in the format of Hermes and Qwen, which most templates follow."""
 
 Tool = Mapping[str, object]
 """A tool in OpenAI's format, as chat templates expect it."""
@@ -123,7 +128,9 @@ def _block_text(block: object, message: BaseMessage) -> str:
 
 
 def _to_message(message: BaseMessage) -> Message:
-    chat: dict[str, object] = {"role": _role(message), "content": text_of(message)}
+    invalid = message.invalid_tool_calls if isinstance(message, AIMessage) else []
+    content = "\n".join(filter(None, (text_of(message), *map(_invalid_call, invalid))))
+    chat: dict[str, object] = {"role": _role(message), "content": content}
     if isinstance(message, AIMessage) and message.tool_calls:
         chat["tool_calls"] = [
             {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
@@ -134,6 +141,16 @@ def _to_message(message: BaseMessage) -> Message:
     if message.name:
         chat["name"] = message.name
     return chat
+
+
+def _invalid_call(call: InvalidToolCall) -> str:
+    """A call that could not be read, in the format of calls, so that the model sees what an error message is about. Its
+    arguments are as they were written."""
+    written = call["args"] or ""
+    if call["name"]:  # other chat models store name and arguments apart
+        arguments = f', "arguments": {written}' if written else ""
+        written = f'{{"name": {json.dumps(call["name"], ensure_ascii=False)}{arguments}}}'
+    return f"{OPEN}\n{written}\n{CLOSE}"
 
 
 def _role(message: BaseMessage) -> str:

@@ -13,10 +13,7 @@ from langchain_core.messages.tool import invalid_tool_call, tool_call
 
 from copyspec.engine.constraints import JSON_STYLE, closed
 
-from .messages import Tool
-
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-"""Tags around a call in the format of Hermes and Qwen, which most templates follow."""
+from .messages import CLOSE, OPEN, Tool
 
 _CALL = re.compile(re.escape(OPEN) + r"\s*(.*?)\s*(?:" + re.escape(CLOSE) + r"|\Z)", re.DOTALL)
 _BARE_BEGINNINGS = ("{", "[")
@@ -160,7 +157,7 @@ def _read(body: str) -> list[ToolCall]:
     """Parse the calls in the JSON value at the beginning of `body`; empty if it is anything else."""
     try:
         value, _ = json.JSONDecoder().raw_decode(body)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # thousands of digits, or of nested brackets
         return []
     calls = [_call(each) for each in (value if isinstance(value, list) else [value])]
     return [call for call in calls if call is not None] if None not in calls else []
@@ -173,7 +170,7 @@ def _call(value: object) -> ToolCall | None:
     if isinstance(arguments, str):  # some models write the arguments as JSON inside a string
         try:
             arguments = json.loads(arguments)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return None
     if not isinstance(arguments, dict):
         return None

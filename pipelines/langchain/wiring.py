@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
+from langchain_core.runnables import (
+    Runnable,
+    RunnableLambda,
+    RunnableParallel,
+    RunnableSequence,
+    RunnableWithFallbacks,
+)
 from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.passthrough import RunnableAssign
 
 from copyspec.engine.inputs import parse_references
 
@@ -40,16 +47,33 @@ def with_references(chain: Runnable[object, object], *, key: str) -> Runnable[ob
 
 
 def _has_model(chain: object) -> bool:
+    return isinstance(chain, EngineFields) or _is_remote(chain) or any(map(_has_model, _parts(chain)))
+
+
+def _parts(chain: object) -> Iterable[object]:
+    """The runnables inside of one; `_bind` binds them all."""
     if isinstance(chain, RunnableSequence):
-        return any(map(_has_model, chain.steps))
-    if isinstance(chain, RunnableBindingBase):
-        return _has_model(chain.bound)
-    return isinstance(chain, EngineFields) or _is_remote(chain)
+        return chain.steps
+    if isinstance(chain, RunnableParallel):
+        return chain.steps__.values()
+    if isinstance(chain, RunnableAssign):
+        return (chain.mapper,)
+    if isinstance(chain, RunnableWithFallbacks):
+        return chain.runnable, *chain.fallbacks
+    return (chain.bound,) if isinstance(chain, RunnableBindingBase) else ()
 
 
 def _bind(chain: Runnable[object, object], references: Private) -> Runnable[object, object]:
     if isinstance(chain, RunnableSequence):
         return RunnableSequence(*(_bind(step, references) for step in chain.steps), name=chain.name)
+    if isinstance(chain, RunnableParallel):
+        steps = {key: _bind(step, references) for key, step in chain.steps__.items()}
+        return chain.model_copy(update={"steps__": steps})
+    if isinstance(chain, RunnableAssign):
+        return chain.model_copy(update={"mapper": _bind(chain.mapper, references)})  # type: ignore[return-value]
+    if isinstance(chain, RunnableWithFallbacks):
+        fallbacks = [_bind(each, references) for each in chain.fallbacks]
+        return chain.model_copy(update={"runnable": _bind(chain.runnable, references), "fallbacks": fallbacks})
     if isinstance(chain, RunnableBindingBase):
         copied: dict[str, object] = {"bound": _bind(chain.bound, references)}
         if _is_remote(chain.bound) and "extra_body" in chain.kwargs:  # bound outside, so it takes precedence

@@ -34,7 +34,7 @@ ANSWER_INSTRUCTION = (
 )
 """For models that follow instructions; models trained to quote get `quoting.INSTRUCTION`."""
 
-LEAST_COVERAGE = 0.34  # least share of the question's words, by weight, in or near a sentence that answers it
+MIN_COVERAGE = 0.34  # least share of the question's words, by weight, in or near a sentence that answers it
 SURE_SCORE, SURE_MARGIN = 0.7, 0.1  # least score of a sure sentence, and least lead over the next one
 CERTAIN_SCORE, CERTAIN_MARGIN = 1.05, 0.02  # the same for sentences with all words and bonuses, which need less lead
 AGREE_MARGIN = 0.25  # a model's quote is sure if its score is at most this much below the best sentence's
@@ -118,7 +118,7 @@ class DocumentAnswers:
             raise ValueError(f"the question {question!r} is empty; write a question")
         hits = [hit for hit in self._retriever.search(question, self._k) if hit.score > 0 or not self._by_words()]
         found = self._find(question, hits)
-        if not found or found[0].coverage < LEAST_COVERAGE:
+        if not found or found[0].coverage < MIN_COVERAGE:
             yield AnswerChunk("", (), _nothing(hits))
         elif self._engine is None:
             yield from _whole(_by_words(hits, found))
@@ -170,13 +170,14 @@ class DocumentAnswers:
             temperature=0.0,
         )
         written, shown_to, given, result = "", 0, 0, None
+        done: list[Citation] = []
         with closing(chunks):  # type: ignore[type-var]
             for chunk in chunks:
                 written += chunk.text
                 result = chunk.result or result
                 if NOTHING.startswith(_plain(written)):
                     continue  # may become a refusal, which is no answer
-                border, done = settled(written, texts)
+                border, done = settled(written, texts, done)
                 if border > shown_to:
                     yield AnswerChunk(written[shown_to:border], tuple(done[given:]))
                     shown_to, given = border, len(done)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from copyspec.retrievers import MARKS, WORD
 
 MIN_WORDS = 3
 """Least number of words of a citation: shorter matches may be chance, unless they are the whole text."""
 
-_WORD = re.compile(r"\w+")
 _SPACE = re.compile(r"\s")
+_INSIDE = re.compile(rf"\w[\w{MARKS}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,39 +33,45 @@ def citations(text: str, documents: Mapping[int, str], *, min_words: int = MIN_W
     Of equally long runs the first place in the first document is taken. A run has at least `min_words` words, or all
     words of the text.
     """
-    words = list(_WORD.finditer(text))
-    wanted = min(min_words, len(words))
-    found: list[Citation] = []
-    at = 0
+    words = list(WORD.finditer(text))
+    return tuple(_runs(text, words, 0, min(min_words, len(words)), documents))
+
+
+def settled(written: str, documents: Mapping[int, str], earlier: Sequence[Citation] = ()) -> tuple[int, list[Citation]]:
+    """Return the length of the settled part of a text being written, and the citations in it.
+
+    Later text cannot change these citations or add others there. The last word and the end of a run before it are not
+    settled, because both may continue. `earlier`: the citations that were returned for a beginning of the text.
+    """
+    end = max((found.start() for found in _SPACE.finditer(written)), default=0)
+    words = list(WORD.finditer(written[:end]))
+    if len(words) <= MIN_WORDS:
+        return 0, []
+    border = words[-1].start()
+    at = bisect_left([word.start() for word in words], earlier[-1].end if earlier else 0)
+    runs = _runs(written[:end], words, at, MIN_WORDS, documents)
+    return border, [*earlier, *(run for run in runs if run.end <= border)]
+
+
+def _runs(
+    text: str, words: Sequence[re.Match[str]], at: int, wanted: int, documents: Mapping[int, str]
+) -> Iterator[Citation]:
+    """The longest runs of at least `wanted` words from word `at` on."""
+    text = text.rstrip()  # a run that reaches the end is the longest, and none ends in white space
     while wanted and at + wanted <= len(words):
         run = _longest(text, words, at, wanted, documents)
         if run is None:
             at += 1
             continue
-        found.append(run)
+        yield run
         while at < len(words) and words[at].start() < run.end:
             at += 1
-    return tuple(found)
-
-
-def settled(written: str, documents: Mapping[int, str]) -> tuple[int, list[Citation]]:
-    """Return the length of the settled part of a text being written, and the citations in it.
-
-    Later text cannot change these citations or add others there. The last word and the end of a run before it are not
-    settled, because both may continue.
-    """
-    end = max((found.start() for found in _SPACE.finditer(written)), default=0)
-    words = list(_WORD.finditer(written[:end]))
-    if len(words) <= MIN_WORDS:
-        return 0, []
-    border = words[-1].start()
-    return border, [each for each in citations(written[:end], documents) if each.end <= border]
 
 
 def _longest(
-    text: str, words: list[re.Match[str]], at: int, wanted: int, documents: Mapping[int, str]
+    text: str, words: Sequence[re.Match[str]], at: int, wanted: int, documents: Mapping[int, str]
 ) -> Citation | None:
-    """The longest run from word `at` on."""
+    """The longest run that begins with word `at`."""
     start = words[at].start()
     best: Citation | None = None
     for name, document in documents.items():
@@ -70,6 +79,8 @@ def _longest(
             end = _end(text, words, at + wanted - 1, document, place - start)
             if best is None or end > best.end:
                 best = Citation(start, end, name, place, place + end - start)
+            if end == len(text):  # the other places of a text that repeats itself cannot be better
+                return best
     return best
 
 
@@ -82,10 +93,11 @@ def _places(seed: str, document: str) -> Iterator[int]:
         place = document.find(seed, place + 1)
 
 
-def _end(text: str, words: list[re.Match[str]], last: int, document: str, shift: int) -> int:
+def _end(text: str, words: Sequence[re.Match[str]], last: int, document: str, shift: int) -> int:
     """The end of the run that contains word `last`, for a document whose offsets are larger by `shift`."""
     end = words[last].end()
-    for word in words[last + 1 :]:
+    for number in range(last + 1, len(words)):
+        word = words[number]
         here, there = text[end : word.end()], document[end + shift : word.end() + shift]
         if here != there or not _is_border(document, word.end() + shift):
             break
@@ -101,5 +113,8 @@ def _closes(character: str) -> bool:
 
 
 def _is_border(document: str, place: int) -> bool:
-    """Whether `place` is not inside a word."""
-    return not (_WORD.match(document[place - 1 : place]) and _WORD.match(document[place : place + 1]))
+    """Whether `place` is not inside a word, to which the marks of its letters belong."""
+    before = place - 1
+    while before > 0 and document[before] in MARKS:
+        before -= 1
+    return not (place > 0 and _INSIDE.match(document[before] + document[place : place + 1]))

@@ -40,7 +40,6 @@ _TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
 _RULE = re.compile(r"[ \t]*[|:=\-~^+*\"'`.#\s]+$")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
-_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)

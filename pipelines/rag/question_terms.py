@@ -9,16 +9,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from copyspec.retrievers import STOP_WORDS, Stems
+from copyspec.retrievers import STOP_WORDS, WORD, Stems
 
 from ..guards.function_words import forms_of
 
-_WORD = re.compile(r"\w+")
 TYPE_BONUS = 0.12  # for an answer of the expected kind: a number for "how many", an identifier for "which option"
 FIRST_BONUS = 0.06  # for a sentence that begins with a term of the question, which is then its subject
 TOPIC_BONUS = 0.1  # for a sentence with all terms in its first FIRST_CHARS characters
 FIRST_CHARS = 40
-COMMONEST, LEAST_WEIGHT = 50, 0.7
+COMMONEST, MIN_WEIGHT = 50, 0.7
 """The 50 most common English words get this weight factor, because rarity in few documents is unreliable. From there
 the factor rises to 1 with the logarithm of the rank in `frequent_words.txt`."""
 _CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\w+=|\w+\(")
@@ -86,7 +85,7 @@ def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, f
     """Return the terms of a question, each with all of its forms. The parts of an identifier are only terms if no text
     holds the whole identifier."""
     found: dict[str, frozenset[str]] = {}
-    for word in _WORD.findall(_ASKED_BY.sub(" ", question)) or _WORD.findall(question):
+    for word in WORD.findall(_ASKED_BY.sub(" ", question)) or WORD.findall(question):
         if word.lower() in STOP_WORDS:
             continue
         first, *parts = split(word)
@@ -97,14 +96,18 @@ def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, f
     return found or {term: frozenset((term,)) for term in split.query(question)}
 
 
-@cache
 def commonness(split: Stems) -> _Factors:
     """Return the weight factor of each term."""
-    return _Factors(split)
+    return _factors(split.name)
+
+
+@cache
+def _factors(language: str) -> _Factors:
+    return _Factors(Stems(language))
 
 
 class _Factors:
-    """Weight factors by how common a word is in English, from LEAST_WEIGHT to 1."""
+    """Weight factors by how common a word is in English, from MIN_WEIGHT to 1."""
 
     def __init__(self, split: Stems) -> None:
         found: dict[str, float] = {}
@@ -112,7 +115,7 @@ class _Factors:
             listed = Path(__file__).with_name("frequent_words.txt").read_text(encoding="utf-8").split()
             for place, word in enumerate(listed, 1):
                 part = max(0.0, math.log(place / COMMONEST)) / math.log(len(listed) / COMMONEST)
-                found.setdefault(split(word)[0], LEAST_WEIGHT + (1 - LEAST_WEIGHT) * part)
+                found.setdefault(split(word)[0], MIN_WEIGHT + (1 - MIN_WEIGHT) * part)
         self._found = found
 
     def __getitem__(self, term: str) -> float:
@@ -128,7 +131,7 @@ def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: S
         bonus += TYPE_BONUS
     if _ASKS_VERSION.search(question) and _VERSION.search(sentence):
         bonus += TYPE_BONUS
-    if first := _WORD.search(sentence):
+    if first := WORD.search(sentence):
         bonus += FIRST_BONUS if any(term in asked for term in split(first[0])) else 0.0
     if set(asked) <= set(split(sentence[:FIRST_CHARS])):
         bonus += TOPIC_BONUS

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 INSTRUCTION = "Quote the sentence that answers: {question}\n{passage}"
 """The instruction that the bundled model was trained on."""
 
-MOST_LOOKED_AT = 50
+MAX_LOOKED_AT = 50
 """Hits that are searched for a word of the question. With non-negative scores, the first hit has one if any has."""
 
 
@@ -157,7 +157,7 @@ def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hi
     """
     retriever = _by_words(passages) if isinstance(passages, Sequence) else passages
     by_words = isinstance(retriever, BM25Retriever)
-    hits = retriever.search(question, k=min(MOST_LOOKED_AT, max(1, len(retriever))) if by_words else 1)
+    hits = retriever.search(question, k=min(MAX_LOOKED_AT, max(1, len(retriever))) if by_words else 1)
     if not hits:
         raise ValueError(f"the retriever found nothing for the question {question!r}: it holds no texts")
     if not by_words:

@@ -20,9 +20,9 @@ Submit = Callable[[Sequence[Query]], Verification[Answer]]
 """Starts a search for the answers to the queries."""
 
 
-GUESS_EVERY, MOST_APART = 2, 32
+GUESS_EVERY, MAX_APART = 2, 32
 """In rounds that wait for their answer, one in GUESS_EVERY also guesses, to notice when guesses become right. A guess
-costs time, so the interval doubles up to MOST_APART while guesses change nothing."""
+costs time, so the interval doubles up to MAX_APART while guesses change nothing."""
 
 
 def _never() -> bool:
@@ -175,7 +175,7 @@ class Rounds(Generic[Query, Answer]):
         if self._waits % GUESS_EVERY == 0:  # planning takes time too
             self._plan = self._scheduler.plan()
         if tries:
-            self._waits, self._apart = 0, GUESS_EVERY if self._plan.speculates else min(2 * self._apart, MOST_APART)
+            self._waits, self._apart = 0, GUESS_EVERY if self._plan.speculates else min(2 * self._apart, MAX_APART)
             self._settled = perf_counter()
 
     def _pace(self, steps: int, *, speculates: bool) -> None:

@@ -36,11 +36,15 @@ class Documents:
         return self._shown.get((hit.id, hit.text), lambda: self._cut(encodable(hit.text, f"document {hit.id}")))
 
     def copied(self, hit: Hit) -> list[int]:
-        """Return the first `most_tokens` tokens of the hit's text, tokenised as in an output."""
+        """Return the first `most_tokens` tokens of the hit's text, tokenised as in an output; none of a text that no
+        tokenizer reads, since it is not shown and the output must not depend on it."""
         lead = self.lead
 
         def made() -> list[int]:
-            text = encodable(hit.text, f"document {hit.id}")
+            try:
+                text = encodable(hit.text, f"document {hit.id}")
+            except ValueError:
+                return []
             return self._codec.encode_copy(text, lead).ids[: self._most_tokens]
 
         return self._copied.get((hit.id, hit.text, lead), made)

@@ -87,8 +87,9 @@ class SpeculativeRetriever:
     """
 
     def __init__(self, base: Retriever, *, prefetch: int = PREFETCH, capacity: int = CAPACITY) -> None:
-        """`prefetch`: hits of each search that enter the cache. `capacity`: size of the cache; the least recently found
-        texts are evicted first. Raises TypeError if `base` is no retriever, ValueError for numbers below one."""
+        """`prefetch`: hits of each search that enter the cache; with HNSW, the number may change what is found first.
+        `capacity`: size of the cache; the least recently found texts are evicted first. Raises TypeError if
+        `base` is no retriever, ValueError for numbers below one."""
         check_retriever("base", base)
         check_k(prefetch, "prefetch")
         check_k(capacity, "capacity")

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("langchain_core")
 
 import torch
-from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, InvalidToolCall, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
@@ -370,6 +370,14 @@ def test_messages_become_chats() -> None:
     assert [each["role"] for each in without_tool_roles(chat)] == ["user", "assistant", "user", "critic"]
     answered = [chat[0], {**chat[1], "content": ""}, chat[2]]
     assert without_tool_roles(answered) == [{"role": "user", "content": 'Hi\n{"a": 1}', "name": "ann"}]
+    invalid = [
+        InvalidToolCall(name=None, args="{not json", id="8", error=None),
+        InvalidToolCall(name="search", args='{"q": ', id="9", error=None),
+    ]
+    said = "<tool_call>\n{not json\n</tool_call>", '<tool_call>\n{"name": "search", "arguments": {"q": }\n</tool_call>'
+    for text in ("", "Let me see."):
+        (shown_call,) = to_chat([AIMessage(text, invalid_tool_calls=invalid)])
+        assert shown_call == {"role": "assistant", "content": "\n".join(filter(None, (text, *said)))}
     twice = merged([chat[1], chat[1], chat[2], chat[2]])
     assert [each["role"] for each in twice] == ["assistant", "tool", "tool"] and len(twice[0]["tool_calls"]) == 2  # type: ignore[arg-type]
 

@@ -4,6 +4,8 @@ elsewhere."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +17,15 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import (
+    ConfigurableField,
+    Runnable,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+)
 from langchain_core.tracers import BaseTracer
+from pydantic import BaseModel
 
 import copyspec
 from copyspec import Engine, OutputCache
@@ -104,7 +113,7 @@ def test_documents_in_the_prompt_are_copied_from_as_they_stand(engine: Engine) -
     (span,) = counters["spans"]
     assert span["kind"] == "prompt" and (span["start"], span["end"]) == (0, len(quote.strip()))
     assert counters["num_accepted_tokens_per_source"]["prompt"] > 0.8 * counters["num_output_tokens"]
-    assert counters["num_calls"] < 0.1 * counters["num_output_tokens"]
+    assert counters["num_passes"] < 0.1 * counters["num_output_tokens"]
 
 
 def test_earlier_answers_stay_in_their_namespace(
@@ -136,6 +145,37 @@ def test_with_references_binds_by_key_and_streams(llm: ChatCopySpec, seen: Seen)
         with_references(llm, key="docs").invoke("text")
     with pytest.raises(KeyError, match="finds no 'docs' in the input; it has question"):
         with_references(inner, key="docs").invoke({"question": "x"})
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda llm: RunnableParallel(raw=PROMPT | llm),
+        lambda llm: RunnablePassthrough.assign(answer=PROMPT | llm),
+        lambda llm: PROMPT | llm.with_fallbacks([llm]),
+        lambda llm: PROMPT | RunnableLambda(fails).with_fallbacks([llm]),
+        pytest.param(
+            lambda llm: PROMPT | llm.with_structured_output(Answer, method="json_schema", include_raw=True),
+            marks=pytest.mark.skipif(find_spec("llguidance") is None, reason="needs llguidance"),
+        ),
+    ],
+)
+def test_with_references_finds_the_models_inside(
+    made: Callable[[ChatCopySpec], Runnable[object, object]], llm: ChatCopySpec, seen: Seen
+) -> None:
+    chain = with_references(made(llm), key="docs")
+    given = {"context": "c", "question": QUESTIONS[0], "docs": [Document("text", id="x")]}
+    chain.invoke(given)
+    assert len(list(chain.stream(given))) > 0
+    assert [references for _, references in seen] == [["x"], ["x"]]
+
+
+def fails(given: object) -> str:
+    raise ValueError("so that the next one is asked")
+
+
+class Answer(BaseModel):
+    text: str
 
 
 class Tracer(BaseTracer):

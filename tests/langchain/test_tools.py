@@ -176,7 +176,7 @@ def test_forced_calls_hold_to_the_schemas_of_the_tools(llm: ChatCopySpec, choice
         for other in (plain.invoke(prompt), streamed):
             assert isinstance(other, AIMessage)
             assert [(each["name"], each["args"]) for each in other.tool_calls] == [(call["name"], call["args"])]
-        stats = [each.response_metadata["copyspec"]["num_calls"] for each in (answer, plain.invoke(prompt))]
+        stats = [each.response_metadata["copyspec"]["num_passes"] for each in (answer, plain.invoke(prompt))]
         assert stats[0] < stats[1] / 2, "names and marks are drafted"
 
 
@@ -286,6 +286,9 @@ def test_what_counts_as_a_call() -> None:
     assert parse('{"answer": 1}', tools).text == '{"answer": 1}'
     broken = parse("<tool_call>{not json</tool_call>", tools)
     assert broken.calls == () and broken.invalid[0]["args"] == "{not json"
+    for value in ("[" * 100_000, "9" * 5000, '{"name": "f", "arguments": "' + "[" * 100_000 + '"}'):
+        assert parse(f"<tool_call>{value}</tool_call>", tools).invalid[0]["args"] == value
+        assert parse(value, tools).text == value
     assert may_begin_call("") and may_begin_call(" <tool") and may_begin_call('{"a"') and not may_begin_call("The")
     two_tools = [*tools, {"function": {"name": "g"}}]
     assert forced("any", two_tools, OPEN, constrain=False) == Forced(f'{OPEN}\n{{"name": "', None, True)

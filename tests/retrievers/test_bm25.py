@@ -71,6 +71,24 @@ def test_a_search_sorts_all_scores_and_ignores_the_batch(
         assert hits == retriever.search(text, k)
 
 
+def test_a_search_beside_an_addition_sees_all_of_it_or_nothing() -> None:
+    """The splitter adds while a search is between its query and its hits."""
+    adds = False
+
+    def split(text: str) -> list[str]:
+        nonlocal adds
+        if adds:
+            adds = False
+            retriever.add(["otter otter otter"] * 5)
+        return words(text)
+
+    retriever = BM25Retriever(TEXTS, split=split)
+    before = retriever.search("water otter", 2)
+    adds = True
+    assert retriever.search("water otter", 2) == before
+    assert len(retriever) == 9 and retriever.search("otter", 1)[0].id == 4
+
+
 def synthetic(count: int) -> list[list[str]]:
     """Make texts of 5 to 30 words; the n-th word has a frequency proportional to 1/n, as in natural language."""
     rng = random.Random(0)

@@ -6,13 +6,14 @@ import importlib.util
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from copyspec.retrievers import (
     DenseRetriever,
@@ -20,6 +21,7 @@ from copyspec.retrievers import (
     FaissIndex,
     FaissOptions,
     FaissRetriever,
+    Hit,
     HuggingFaceEmbedder,
     IndexFileError,
     Retriever,
@@ -93,6 +95,38 @@ def test_faiss_against_exact_search(kind: str, metric: module.Metric) -> None:
     for point, one in zip(points, found, strict=True):
         assert pairs(one) == pairs(index.search(point[None], 12)[0]), "no matter which batch"
     assert index.vectors([5, 3, 850]).tolist() == matrix[[5, 3, 850]].tolist()
+
+
+class Slow(ExactIndex):
+    """An index that calls `after` when it has got vectors, before `add` returns."""
+
+    after: Callable[[], object] = staticmethod(lambda: None)
+
+    def add(self, vectors: ArrayLike) -> None:
+        super().add(vectors)
+        self.after()
+
+
+def test_a_search_beside_an_addition_finds_texts_for_all_vectors() -> None:
+    retriever = DenseRetriever(TEXTS, encode, index=Slow)
+    found: list[Hit] = []
+    assert isinstance(retriever.index, Slow)
+    retriever.index.after = lambda: found.extend(retriever.search("an otter", 1))
+    retriever.add(["an otter"])
+    assert [hit.text for hit in found] == ["an otter"]
+
+
+def test_an_index_that_refuses_vectors_leaves_the_texts_as_they_were() -> None:
+    retriever = DenseRetriever(TEXTS, encode, index=Slow)
+    assert isinstance(retriever.index, Slow)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(ExactIndex, "add", lambda *_: throw(MemoryError()))
+        retriever.add(["an otter"])
+    assert list(retriever.texts) == TEXTS
+
+
+def throw(error: BaseException) -> None:
+    raise error
 
 
 @needs_faiss

@@ -39,6 +39,7 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @posix
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # of a fork, from 3.12 on
 @pytest.mark.parametrize("flipped", [False, True], ids=["forged", "flipped"])
 def test_a_sample_of_forged_and_damaged_indexes(flipped: bool) -> None:
     pytest.importorskip("faiss")

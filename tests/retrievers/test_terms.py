@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
+import snowballstemmer
 from numpy.typing import NDArray
 
 from copyspec.models.errors import LoadError
@@ -22,6 +25,7 @@ from copyspec.retrievers import (
     HybridRetriever,
     IndexFileError,
     RerankingRetriever,
+    SpeculativeRetriever,
     Stems,
     load_corpus,
     split_passages,
@@ -65,6 +69,38 @@ def test_stems_and_names_in_code_are_found(query: str, found: int) -> None:
     shortlist = retriever.shortlist()
     shortlist.put([0, 1, 2], [0, 1, 2])
     assert shortlist.best(query) == (found, retriever.search(query, k=1)[0].score)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "spoken"),
+    [
+        ("hindi", "हिन्दी में किताबें।", ["हिन्दी", "में", "किताबें"]),
+        ("nepali", "नेपालीमा लेखिएको।", ["नेपालीमा", "लेखिएको"]),
+        ("tamil", "தமிழில் நூல்கள்.", ["தமிழில்", "நூல்கள்"]),
+        ("french", "Les cafe\u0301s, e\u0302tre", ["les", "cafés", "être"]),
+    ],
+)
+def test_words_keep_their_marks(language: str, text: str, spoken: list[str]) -> None:
+    assert words(text) == spoken
+    one_each = [snowballstemmer.stemmer(language).stemWord(word) for word in spoken]
+    assert Stems(language)(text) == Stems(language).query(text) == one_each
+    retriever = BM25Retriever(["A heron waits.", text], idf="lucene")
+    for form in ("NFC", "NFD"):
+        assert [hit.score > 0 for hit in retriever.search(unicodedata.normalize(form, spoken[-1]), 2)] == [True, False]
+
+
+def test_a_mark_without_a_letter_is_no_word() -> None:
+    assert words("\u26a0\ufe0f Stop") == ["stop"]
+    assert words("1\ufe0f\u20e3 Install") == ["1", "install"], "the signs of an emoji are no marks"
+
+
+def test_an_index_whose_words_were_cut_at_marks_is_refused(tmp_path: Path) -> None:
+    def cut(text: str) -> list[str]:
+        return re.findall(r"\w+", text.lower())
+
+    BM25Retriever(TEXTS, split=cut).save(tmp_path)
+    with pytest.raises(IndexFileError, match="made with another word splitter"):
+        BM25Retriever.load(tmp_path)
 
 
 def test_stop_words_are_left_out_of_queries_unless_there_is_nothing_else(tmp_path: Path) -> None:
@@ -155,6 +191,39 @@ def test_rankings_are_fused_by_reciprocal_ranks(tmp_path: Path) -> None:
         HybridRetriever([by_vectors, by_words]).save(tmp_path)
 
 
+class Refusing:
+    """An encoder that refuses further texts while `refuses` is set."""
+
+    refuses = False
+
+    def __call__(self, texts: list[str]) -> NDArray[np.float32]:
+        if self.refuses:
+            raise OSError("the server is away")
+        return encode(texts)
+
+
+def test_a_hybrid_is_as_it_was_after_an_addition_that_its_encoder_refused(tmp_path: Path) -> None:
+    refusing = Refusing()
+    hybrid = HybridRetriever([BM25Retriever(TEXTS), DenseRetriever(TEXTS, refusing)])
+    refusing.refuses = True
+    with pytest.raises(OSError, match="the server is away"):
+        hybrid.add(["a kettle"])
+    refusing.refuses = False
+    assert list(hybrid.texts) == TEXTS
+    hybrid.add(["an otter"])
+    hybrid.save(tmp_path)
+    assert list(HybridRetriever.load(tmp_path, encode).texts) == [*TEXTS, "an otter"]
+
+
+def test_a_hybrid_whose_retrievers_hold_other_numbers_of_texts_is_neither_added_to_nor_saved(tmp_path: Path) -> None:
+    by_words = BM25Retriever(TEXTS)
+    hybrid = HybridRetriever([by_words, DenseRetriever(TEXTS, encode)])
+    by_words.add(["a kettle"])
+    for use in (lambda: hybrid.add(["an otter"]), lambda: hybrid.save(tmp_path)):
+        with pytest.raises(RuntimeError, match="the retrievers hold 4 and 3 texts: an addition"):
+            use()
+
+
 @pytest.mark.parametrize(
     ("weights", "error", "message"),
     [
@@ -215,13 +284,22 @@ def test_the_command_builds_a_hybrid_and_names_what_it_needs(
 def test_a_reranker_orders_the_best_again(tmp_path: Path) -> None:
     base = BM25Retriever(TEXTS, split=Stems(), idf="lucene")
     longest = RerankingRetriever(base, lambda pairs: [len(text) for _, text in pairs], depth=2)
-    assert [hit.id for hit in longest.search("sort", 3)] == [0, 2, 1]
+    assert [hit.id for hit in longest.search("sort", 3)] == [0, 1], "at most `depth` hits"
     assert [hit.id for hit in longest.search("sort", 1)] == [0]
     assert longest.score("sort", [1, 2]).tolist() == [len(TEXTS[1]), len(TEXTS[2])]
     with pytest.raises(ValueError, match=r"score made \[nan\] of one pair"):
         RerankingRetriever(base, lambda pairs: [float("nan")] * len(pairs)).search("sort")
     with pytest.raises(TypeError, match=r"write CrossEncoderScorer\('x'\)"):
         RerankingRetriever(base, "x")  # type: ignore[arg-type]
+
+
+def test_what_a_reranker_finds_does_not_depend_on_how_much_is_asked_for() -> None:
+    texts = [f"heron {'far ' * number}" for number in range(30)]
+    reranker = RerankingRetriever(BM25Retriever(texts), lambda pairs: [len(text) for _, text in pairs], depth=10)
+    best = reranker.search("heron", 1)
+    assert reranker.search("heron", 20)[:1] == best
+    with SpeculativeRetriever(reranker) as guessing:
+        assert guessing.search("heron", 1) == best
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 3])

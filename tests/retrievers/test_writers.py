@@ -16,6 +16,8 @@ from copyspec.retrievers import BM25Retriever, Corpora, Datastore, IndexFileErro
 from copyspec.retrievers.saving import LOCK, saving
 from tests.helpers.commands import run
 
+# From Python 3.12 on. The children start no threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
 
@@ -110,6 +112,22 @@ def test_what_a_killed_writer_left_goes_and_other_files_stay(tmp_path: Path) -> 
     BM25Retriever(["another word"]).save(tmp_path)
     assert not left.exists() and not (tmp_path / f".{left.name}.part").exists() and not texts.exists()
     assert all(other.read_text() == "the user's" for other in others)
+
+
+def test_a_save_that_is_interrupted_after_its_manifest_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BM25Retriever(["one word"]).save(tmp_path)
+    manifest = (tmp_path / "manifest.json").read_bytes()
+
+    def interrupted(folder: Path) -> None:
+        if (folder / "manifest.json").read_bytes() != manifest:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("copyspec.filesystem.flush_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        BM25Retriever(["another word"]).save(tmp_path)
+    assert list(BM25Retriever.load(tmp_path).texts) == ["another word"]
 
 
 def test_two_objects_append_to_one_datastore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
