@@ -1,8 +1,8 @@
 """The `copyspec` command: its subcommands, its exit codes and its errors.
 
 Exit codes: 0 done; 1 the run failed, outputs that should be equal differ, --check or --diff found changes, a question
-has no answer, or `doctor` found a failure; 2 wrong usage, including a model that cannot be loaded; 3 some files failed;
-130 interrupted.
+has no answer, or `doctor` found a failure; 2 wrong usage, including a model that cannot be loaded; 3 some files failed,
+or stdout could not be written; 130 interrupted.
 Only results go to stdout; errors are one line on stderr unless -v is given.
 """
 
@@ -34,13 +34,13 @@ from copyspec.cli.generate import generate
 from copyspec.cli.index import index
 from copyspec.cli.lsp import lsp
 from copyspec.cli.models import models
-from copyspec.cli.printing import LogFormatter, echo
+from copyspec.cli.printing import LogFormatter, StdoutError, echo, flush_stdout
 from copyspec.cli.rag import rag
 from copyspec.cli.serve import serve
 from copyspec.cli.trace import trace
 from copyspec.views.escaping import visible
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, USAGE, UNWRITTEN, INTERRUPTED = 1, 2, 3, 130
 
 app = typer.Typer(
     rich_markup_mode="markdown",  # join the lines of a paragraph, whatever the width
@@ -111,7 +111,7 @@ def _command() -> Callable[..., object]:
 def _run(arguments: list[str]) -> int:
     try:
         code = _command()(args=arguments, prog_name="copyspec", standalone_mode=False)
-        sys.stdout.flush()  # a full disk fails the run
+        flush_stdout()
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except SystemExit as error:  # typer's, without a message, when the reader of a pipe has gone
@@ -119,6 +119,8 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if hasattr(error, "format_message"):
             return _fail(_usage_message(error), USAGE)
+        if isinstance(error, StdoutError):
+            return _fail(_one_line(error), UNWRITTEN)
         if "-v" in arguments or "--verbose" in arguments:
             raise
         # The library raises ValueError and TypeError for invalid options, and LoadError for models. LoadError is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from copyspec.cli.printing import echo, is_terminal
@@ -37,7 +38,9 @@ class ChangePrompt:
         self._has_quit = False
 
     def part(self, path: str, part: Part) -> Part:
-        return part
+        """The part, without segments if nothing of it will be asked about, so that no model is asked either."""
+        is_left_out = self._has_quit or (path == self._path and self._for_file is False)
+        return replace(part, segments=()) if is_left_out else part
 
     def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
         if path != self._path:

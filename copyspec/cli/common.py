@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from copyspec.cli.printing import echo
+from copyspec.cli.printing import echo, flush_stdout
 from copyspec.filesystem import read_input
 
 STDIN = "-"
@@ -161,7 +161,7 @@ def read_line() -> str | None:
     prompt goes to stderr, since stdout is for answers."""
     binary = None if sys.stdin.isatty() else getattr(sys.stdin, "buffer", None)
     if binary is not None:
-        sys.stdout.flush()  # the writer may wait for the answer to its last line; `input` does the same
+        flush_stdout()  # the writer may wait for the answer to its last line; `input` does the same
         line = _decoded(binary.readline(), "a line of stdin")
         return line.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r") if line else None
     if sys.stdin.isatty():

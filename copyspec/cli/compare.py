@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +19,7 @@ from copyspec.cli.common import (
 )
 from copyspec.cli.figures import comparison_dict
 from copyspec.cli.model_options import MODEL, Adapter, Device, Model
-from copyspec.cli.printing import console, echo
+from copyspec.cli.printing import console, echo, flush_stdout
 from copyspec.cli.showing import write_page
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def _compared(
         if races and screen.is_terminal:
             replay(shown, screen)
         echo(found.copied.text.strip())
-        sys.stdout.flush()
+        flush_stdout()
         screen.print()
         for line in lines(shown, screen.width):
             screen.print(line)

@@ -277,7 +277,8 @@ def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
     elif report_options.check and report.is_changed:
         if report_options.quiet:
             echo_bytes(os.fsencode(report.path) + b"\n")  # like linters: only the names of files that fail the check
-        _tell(f"would change {report.path}: {report.summary.edits} edits", report_options)
+        count = report.summary.edits
+        _tell(f"would change {report.path}: {count} edit{'s' * (count != 1)}", report_options)
 
 
 def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportOptions) -> bool:

@@ -15,7 +15,7 @@ from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout, 
 from copyspec.cli.correcting import CHANGED, FAILED, reason
 from copyspec.cli.correction_options import GUARDS, OUTPUT
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
-from copyspec.cli.printing import echo, echo_bytes
+from copyspec.cli.printing import echo, echo_bytes, flush_stdout
 from copyspec.filesystem import read_input
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class _NewVersions:
         lines = [edited.text] if self.whole else edited.diff(self.name(path))
         for line in lines:
             echo_bytes(line.encode("utf-8", "surrogateescape"))
-        sys.stdout.flush()
+        flush_stdout()
 
     def _target(self, path: str) -> Path | None:
         return Path(path) if self.in_place else self.target
@@ -213,7 +213,7 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
         changed += edited.changed
         stats = edited.result.stats if edited.result is not None else None
         counters = (
-            f"{stats.num_output_tokens} tokens in {stats.num_calls} passes of the model" if stats else "nothing to do"
+            f"{stats.num_output_tokens} tokens in {stats.num_passes} passes of the model" if stats else "nothing to do"
         )
         shown.tell(f"{path}: {'changed' if edited.changed else 'unchanged'}, {counters}")
     return changed, failed

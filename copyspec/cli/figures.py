@@ -45,7 +45,7 @@ def print_notes(result: Result, *, with_stats: bool) -> None:
 def _print_stats(stats: Stats) -> None:
     lines = [
         f"tokens               {stats.num_output_tokens}, {stats.tokens_per_second:.0f} a second",
-        f"passes of the model  {stats.num_calls}, {stats.mean_acceptance_length:.2f} tokens each",
+        f"passes of the model  {stats.num_passes}, {stats.mean_acceptance_length:.2f} tokens each",
         f"draft tokens         {stats.num_draft_tokens}, {stats.acceptance_rate:.0%} accepted",
     ]
     for source, count in stats.num_draft_tokens_per_source.items():

@@ -304,6 +304,8 @@ def gec(
         preset=preset,
     )
     run = RunOptions(guards, splitter(segmenter))
+    if patch:
+        run = replace(run, pack=0)  # texts read ahead for sorting would be decoded even after `q`
     report = ReportOptions(
         quiet=quiet,
         check=check,

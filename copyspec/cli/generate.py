@@ -240,7 +240,7 @@ def _watched(text: str, references: list[str], options: CallKeywords) -> Result:
     from copyspec.api import generate
 
     chunks = generate(text, references, stream=True, **options)
-    return watch(chunks, _engine(options).codec.decode, partial(_shown, options=options))
+    return watch(chunks, _engine(options).codec, partial(_shown, options=options))
 
 
 def _streamed(text: str, references: list[str], options: CallKeywords) -> Result:

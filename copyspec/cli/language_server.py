@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -85,12 +85,12 @@ class Checker:
         except FormatError as error:
             logger.info("%s", error)
             return []
-        marks, found, offset = Marks(), list[Edit](), 0
+        marks, edits, offset = Marks(), list[Edit](), 0
         memory = _Interrupted(self._memory, is_wanted)
 
-        def works() -> Iterator[Work[None]]:
+        def works() -> Iterator[Work[str]]:
             for part in form.read(io.BytesIO(text.encode("utf-8", "replace"))):
-                yield Work(None, marks.part(path, part), memory)
+                yield Work(path, marks.part(path, part), memory)  # one owner: the paragraphs are one document
 
         try:
             for done in self._runner.run(works()):
@@ -99,15 +99,15 @@ class Checker:
                 assert done.part is not None
                 if not done.part.is_verbatim:
                     return []
-                edits = self._kinds.edits(path, done.part, done.edits)
-                found += [Edit(offset + edit.start, offset + edit.end, edit.replacement) for edit in edits]
+                of_part = self._kinds.edits(path, done.part, done.edits)
+                edits += [Edit(offset + edit.start, offset + edit.end, edit.replacement) for edit in of_part]
                 offset += len(done.part.text)
         except _NotWantedError:
             return None
         except FormatError as error:  # for example half-written JSON
             logger.info("%s: %s", path, error)
             return []
-        return found if offset == len(text) else []
+        return edits if offset == len(text) else []
 
     def _relative(self, path: str) -> str:
         """The path as `gec` sees it: names above the folder exclude nothing."""
@@ -127,13 +127,13 @@ class OutcomeCache:
         return len(self._held)
 
     def get(self, text: str) -> Outcome | None:
-        found = self._held.get(text)
-        if found is not None:
+        outcome = self._held.get(text)
+        if outcome is not None:
             self._held.move_to_end(text)
-        return found
+        return outcome
 
     def add(self, text: str, outcome: Outcome) -> None:
-        self._held[text] = outcome
+        self._held[text] = replace(outcome, result=None)  # which may be large, and is not asked for again
         if len(self._held) > self._most:
             self._held.popitem(last=False)
 

@@ -16,25 +16,25 @@ def narrow_inputs(
 ) -> tuple[list[str], Sequence[Selection]]:
     """The remaining files, and the selections that apply to them. `keeps_unchanged`: files that have not changed since
     then are copied to the output. Raises UsageError for invalid options."""
-    found: list[Selection] = []
+    selections: list[Selection] = []
     if kinds is not None:
         from copyspec.pipelines import Kinds
 
-        found.append(Kinds(kinds_of(kinds)))
+        selections.append(Kinds(kinds_of(kinds)))
     if since is not None:
         from copyspec.cli.since import changed_lines
         from copyspec.pipelines import ChangedLines
 
         lines = changed_lines(inputs, since)
         inputs = [path for path in inputs if path in lines or keeps_unchanged]
-        found.append(ChangedLines(lines))
+        selections.append(ChangedLines(lines))
     if asks:
         from copyspec.cli.asking import ChangePrompt
 
         if STDIN in inputs:
             raise UsageError("--patch reads answers from standard input; give files")
-        found.append(ChangePrompt())
-    return inputs, found
+        selections.append(ChangePrompt())
+    return inputs, selections
 
 
 def kinds_of(given: str) -> set[str]:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from copyspec.cli.common import STDIN
-from copyspec.cli.printing import console, echo, echo_bytes
+from copyspec.cli.printing import console, echo, echo_bytes, flush_stdout
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from copyspec.pipelines import Done, EditRows, FileJob, FileReport, Format
+    from copyspec.pipelines import Done, Edit, EditRows, FileJob, FileReport, Format
 
 _NAME_CHARS = 30  # of a file name next to the bar, which needs the rest of 80 columns
 _SPOOLED_BYTES = 16 << 20  # of a spool, in memory
@@ -32,7 +32,7 @@ class TextPrinter:
         echo_bytes(form.write(done.part, done.edits))
 
     def end(self, report: FileReport) -> None:
-        sys.stdout.flush()
+        flush_stdout()
 
 
 class DiffPrinter:
@@ -43,12 +43,13 @@ class DiffPrinter:
         self._spool: _Spool | None = None
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
-        from copyspec.pipelines import DocxFormat, OpenDocumentFormat, apply
+        from copyspec.pipelines import DocxFormat, OpenDocumentFormat
 
         assert done.part is not None
         self._spool = self._spool or _Spool(self._files)
         if isinstance(form, (DocxFormat, OpenDocumentFormat)):  # a diff of packed bytes would be unreadable
-            self._spool.add([done.part.text, apply(done.part.text, done.edits)])
+            for pair in _pairs(done.part.text, done.edits):
+                self._spool.add(pair)
         else:
             self._spool.add([_text(form.write(done.part, edits)) for edits in ((), done.edits)])
 
@@ -68,7 +69,7 @@ class DiffPrinter:
             else:
                 for line in lines:
                     echo_bytes(line.encode("utf-8", "surrogateescape"))
-        sys.stdout.flush()
+        flush_stdout()
         self._spool.clear()
 
 
@@ -162,7 +163,7 @@ class EditLister:
 
     def end(self, report: FileReport) -> None:
         self._rows = None
-        sys.stdout.flush()
+        flush_stdout()
 
 
 class PageWriter:
@@ -199,9 +200,7 @@ class PageWriter:
                     row = {"part": number, "start": start, "end": end, "orig": text[start:end]}
                     decisions.add([{**row, "corr": corrected, "accept": True}])
         if decisions is not None:
-            from copyspec.pipelines import fingerprint
-
-            decisions.add([os.path.basename(path), fingerprint(Path(path))])
+            decisions.add([os.path.basename(path), report.digest])
 
     def _decided(self) -> Iterator[str]:
         """The JSON of a decisions file that accepts every change, in pieces."""
@@ -310,6 +309,16 @@ def _writer(path: Path, files: ExitStack) -> Callable[[bytes], object]:
     from copyspec.pipelines import AtomicFile
 
     return files.enter_context(AtomicFile(path)).write
+
+
+def _pairs(text: str, edits: Sequence[Edit]) -> Iterator[list[str]]:
+    """The stretches of a text before and after `edits`, in order."""
+    at = 0
+    for edit in edits:
+        yield [text[at : edit.start]] * 2
+        yield [text[edit.start : edit.end], edit.replacement]
+        at = edit.end
+    yield [text[at:]] * 2
 
 
 def _named(path: str) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from copyspec.cli.common import STDIN
-from copyspec.cli.printing import console, echo, echo_bytes
+from copyspec.cli.printing import console, echo, echo_bytes, flush_stdout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from copyspec.engine.results import Chunk, Result
+    from copyspec.text.codec import Codec
     from copyspec.views.provenance import Provenance
 
 
@@ -23,7 +23,7 @@ def write_page(path: Path, pieces: Iterable[str]) -> None:
     if str(path) == STDIN:
         for piece in pieces:
             echo_bytes(piece.encode("utf-8", "replace"))
-        sys.stdout.flush()
+        flush_stdout()
         return
     from copyspec.pipelines import AtomicFile
 
@@ -56,17 +56,17 @@ def print_legend(found: Provenance, order: Sequence[str] = ()) -> None:
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 
-def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown: Callable[[str], str]) -> Result:
+def watch(chunks: Iterator[Chunk], codec: Codec, shown: Callable[[str], str]) -> Result:
     """Show the text while it grows, copied tokens in the colour of their source, and return the result.
 
-    `decode`: token ids to text; `shown`: formats the beginning of the text.
+    `codec`: of the model; `shown`: formats the beginning of the text.
     """
     from rich.live import Live
 
     from copyspec.views.terminal import GrowingText
 
     screen = console()
-    growing, pieces = GrowingText(screen), _Pieces(decode, shown)
+    growing, pieces = GrowingText(screen), _Pieces(codec, shown)
     started, tokens, passes, copied = perf_counter(), 0, 0, 0
     result: Result | None = None
     found: Provenance | None = None
@@ -95,10 +95,10 @@ def watch(chunks: Iterator[Chunk], decode: Callable[[Sequence[int]], str], shown
 class _Pieces:
     """Splits the text of each chunk where its source changes."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], shown: Callable[[str], str]) -> None:
+    def __init__(self, codec: Codec, shown: Callable[[str], str]) -> None:
         from copyspec.text.stops import Detokenizer
 
-        self._detokenizer = Detokenizer(decode)
+        self._detokenizer = Detokenizer(codec.decode, takes_back=codec.takes_back)
         self._shown = shown
         self._waiting: list[tuple[str, str | None]] = []  # text held back so far, because it may begin a stop string
         self._is_first = True

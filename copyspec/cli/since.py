@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from copyspec.cli.common import STDIN, UsageError
+from copyspec.filesystem import open_input
 
 _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 _EVERYTHING = range(1, 1 << 62)
+_DIFF = ("--no-color", "--no-ext-diff", "--no-textconv", "--text", "--unified=0", "--inter-hunk-context=0")
 
 
 def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]:
@@ -21,7 +23,7 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
         raise UsageError(f"--since {revision}: - is standard input, which has no revisions")
     if revision.startswith("-") or not revision.strip():
         raise UsageError(f"--since {revision!r} is not a revision; name a commit, a branch or a tag")
-    found: dict[str, list[range]] = {}
+    changed: dict[str, list[range]] = {}
     commits: dict[str, str] = {}
     filters: dict[str, dict[str, str]] = {}
     for path in paths:
@@ -29,41 +31,40 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
         folder = str(file.parent)
         if folder not in commits:
             filters[folder] = _without_filters(folder)
-            commit = _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-            if commit is None:
-                inside = _git(folder, "rev-parse", "--show-toplevel") is not None
-                what = "no revision there" if inside else "in no git repository"
-                raise UsageError(
-                    f"--since {revision!r}: {path} is {what}"
-                    if not inside
-                    else f"--since {revision!r}: {what} ({path})"
-                )
-            commits[folder] = commit.decode().strip()
+            commits[folder] = _commit(path, folder, revision)
         if not _git(folder, "ls-files", "--", file.name):
-            found[path] = [_EVERYTHING]
+            changed[path] = [_EVERYTHING]
             continue
-        diff = _git(
-            folder,
-            "diff",
-            "--no-color",
-            "--no-ext-diff",
-            "--no-textconv",
-            "--text",
-            "--unified=0",
-            commits[folder],
-            "--",
-            file.name,
-            settings=filters[folder],
-        )
+        diff = _git(folder, "diff", *_DIFF, commits[folder], "--", file.name, settings=filters[folder])
         if diff is None:
             raise UsageError(f"--since {revision!r}: git diff fails for {path}; run it there, or leave out --since")
-        ranges = [
-            range(int(start), int(start) + int(b"1" if count is None else count))
-            for start, count in ((hunk[1], hunk[2]) for hunk in _HUNK.finditer(diff))
-        ]
-        if ranges := [each for each in ranges if each]:
-            found[path] = ranges
-    return found
+        hunks = ((int(hunk[1]), int(hunk[2] or 1)) for hunk in _HUNK.finditer(diff))
+        if ranges := [range(start, start + count) for start, count in hunks if count]:
+            changed[path] = _with_carriage_returns(file, ranges)
+    return changed
+
+
+def _commit(path: str, folder: str, revision: str) -> str:
+    """The commit that `revision` names in the repository of `path`."""
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    if commit is not None:
+        return commit.decode().strip()
+    if _git(folder, "rev-parse", "--show-toplevel") is None:
+        raise UsageError(f"--since {revision!r}: {path} is in no git repository")
+    raise UsageError(f"--since {revision!r}: no revision there ({path})")
+
+
+def _with_carriage_returns(file: Path, ranges: Sequence[range]) -> list[range]:
+    """The lines in `ranges`, counted by git, as `ChangedLines` counts them: a lone carriage return ends a line, too."""
+    bounds = {bound for each in ranges for bound in (each.start, each.stop)}
+    number, lone = 1, 0
+    moved = {number: number}
+    with open_input(file) as stream:
+        for number, line in enumerate(stream, start=2):
+            lone += line.count(b"\r") - line.endswith(b"\r\n")
+            if number in bounds:
+                moved[number] = number + lone
+    return [range(moved.get(each.start, number + lone), moved.get(each.stop, number + lone)) for each in ranges]
 
 
 def _without_filters(folder: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from .runner import Done, RunOptions, Work
 from .writable import writable
 
 VERSION = 1
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 _FIELDS = {"part": int, "start": int, "end": int, "orig": str, "corr": str, "accept": bool}
 
 
@@ -39,9 +39,9 @@ def read_decisions(path: Path) -> list[DecidedFile]:
     """Read a file of decisions. Raises ValueError with the reason if it is invalid."""
     try:
         with open_input(path) as file:
-            held = file.read(MOST_BYTES + 1)
-        if len(held) > MOST_BYTES:
-            raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+            held = file.read(MAX_BYTES + 1)
+        if len(held) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
         data = json.loads(held)
         if not isinstance(data, dict) or data.get("copyspec-decisions") != VERSION:
             raise ValueError("it does not say so")

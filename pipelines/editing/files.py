@@ -63,6 +63,8 @@ class FileReport:
     error: Exception | None = None  # why it could not be corrected; the file is then unchanged
     was_done: bool = False  # finished by an earlier run
     backup: str | None = None  # path of the old file; None if it was not replaced or no backup was requested
+    digest: str | None = None
+    """`fingerprint` of the bytes that were read; None if they were not read to the end."""
 
     @property
     def is_changed(self) -> bool:
@@ -217,6 +219,7 @@ class FileJob:
         summary = self.report.summary
         if self.report.error is None and not self.report.was_done:
             summary.files_changed = int(summary.edits > 0)
+            self.report.digest = self._read.hexdigest()
             try:
                 self._put_in_place()
             except OSError as error:

@@ -28,10 +28,10 @@ _SYNC_SECONDS = 1.0
 """Maximum time until a record is synced to the disk, where it survives a power failure. It is written to the operating
 system at once, where it survives a killed process."""
 
-_MOST_BYTES, _MOST_HEADER = 1 << 26, 1 << 20
+_MAX_BYTES, _MAX_HEADER = 1 << 26, 1 << 20
 """Maximum bytes of a line, and of the first line. A segment, even one that a model reads whole, has a thousandth."""
 
-_MOST_VALUE = 1000
+_MAX_VALUE = 1000
 """Maximum characters of a value in the first line. Longer ones, such as a list of words, are stored as a hash."""
 
 _KEY_BYTES = 16
@@ -85,7 +85,7 @@ class Journal:
         at = int(np.searchsorted(self._heads, head))
         while at < len(self._heads) and self._heads[at] == head:
             self._file.seek(int(self._places[at]))
-            found = _outcome(self._file.readline(_MOST_BYTES), key.hex())
+            found = _outcome(self._file.readline(_MAX_BYTES), key.hex())
             if found is not None:
                 return found
             at += 1
@@ -158,7 +158,7 @@ class Journal:
         if resume:
             self._load(header)
             return True
-        if self._file.readline(_MOST_BYTES).endswith(b"\n"):
+        if self._file.readline(_MAX_BYTES).endswith(b"\n"):
             raise JournalError(
                 f"{os.fspath(self.path)!r} was left by an interrupted run: resume=True continues it, "
                 "resume=False starts over"
@@ -170,7 +170,7 @@ class Journal:
         heads, places = array("Q"), array("Q")
         place = self._file.tell()
         done = None
-        while line := self._file.readline(_MOST_BYTES):
+        while line := self._file.readline(_MAX_BYTES):
             try:
                 record = _fields(line)
                 head = int(str(record["key"])[: 2 * _HEAD_BYTES], 16) if "key" in record else None
@@ -196,7 +196,7 @@ class Journal:
     def _header(self) -> dict[str, object] | None:
         """The first line; None if the file is empty or holds only the beginning of that line."""
         self._file.seek(0)
-        first = self._file.readline(_MOST_HEADER)
+        first = self._file.readline(_MAX_HEADER)
         if not first.endswith(b"\n"):
             if not (self._first_line.startswith(first) or _is_cut(first)):
                 raise self._no_journal()
@@ -240,14 +240,14 @@ def _shortened(identity: Mapping[str, object]) -> dict[str, object]:
     """The identity with long values replaced by their beginning and hash."""
     made = dict(identity)
     for name, value in identity.items():
-        if len(text := value if isinstance(value, str) else json.dumps(value)) > _MOST_VALUE:
+        if len(text := value if isinstance(value, str) else json.dumps(value)) > _MAX_VALUE:
             made[name] = f"{text[:80]}... ({len(text)} characters, hash {_key(text).hex()})"
     return made
 
 
 def _is_cut(first: bytes) -> bool:
     """Whether this is the cut-off first line of a journal, of a run with any options."""
-    if len(first) >= _MOST_HEADER or not first.startswith(b'{"copyspec-journal":%d,"' % _VERSION):
+    if len(first) >= _MAX_HEADER or not first.startswith(b'{"copyspec-journal":%d,"' % _VERSION):
         return False
     try:
         json.JSONDecoder().raw_decode(first.decode("ascii"))

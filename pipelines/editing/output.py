@@ -173,9 +173,12 @@ def _kept(source: Path, suffix: str) -> Path:
     """Make a backup of the file and return its path. The backup is complete whenever it exists."""
     # Named after the source, so that `remove_leftovers` finds it after a killed run.
     handle, name = _new_beside(source)
-    os.close(handle)
     try:
-        shutil.copy2(source, name)
+        with os.fdopen(handle, "wb") as file, open(source, "rb") as old:
+            shutil.copyfileobj(old, file)
+            file.flush()
+            shutil.copystat(source, name)
+            os.fsync(file.fileno())  # the original may be replaced right after this
         return kept_as_backup(Path(name), source, suffix)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

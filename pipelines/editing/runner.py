@@ -31,7 +31,7 @@ MEMO_TEXTS = 1024
 MEMO_CHARS = 1000
 """Repeated texts (headings, cells, lines of a log) are corrected once: limits on the texts remembered."""
 
-MOST_GROWTH, MOST_ROOM = 4, 8000
+MAX_GROWTH, MAX_ROOM = 4, 8000
 """Maximum characters of an output: per character of the text, plus a constant for what chat models add around it. No
 correction grows that much, and aligning a longer one would take too long."""
 
@@ -267,7 +267,7 @@ class _Run(Generic[Owner]):
             checked = Checked((), outcome.refusal)
         elif outcome.text.strip() == task.text.strip():  # usual: nothing to align or guard
             checked = Checked(())
-        elif len(outcome.text) > MOST_GROWTH * len(task.text) + MOST_ROOM:
+        elif len(outcome.text) > MAX_GROWTH * len(task.text) + MAX_ROOM:
             found = f"{len(outcome.text)} characters for a text of {len(task.text)}"
             checked = Checked((), Refusal("ratio", found))
         else:

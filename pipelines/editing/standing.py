@@ -18,6 +18,7 @@ RESULT = ".copyspec-result"
 
 _AT_HERE, _EXCHANGE = -100, 2  # arguments of renameat2(2)
 _NAME_BYTES = 255  # maximum length of a file name, on every system in use
+_COPY_LISTS, _COPY_ATTRIBUTES = 1 << 0, 1 << 2  # COPYFILE_ACL and COPYFILE_XATTR of macOS's copyfile(3)
 _SYSTEM_ATTRIBUTES = ("security.",)
 """Extended attributes that the system's policy sets on every new file; the others belong to the user."""
 
@@ -68,7 +69,7 @@ def keep_attributes(old: Path, new: Path) -> None:
     """Give `new` the owner, permissions and extended attributes (which include access control lists) of `old`.
 
     Raises OSError for an attribute that cannot be kept. The owner is kept as far as the system permits: only root can
-    give files away.
+    give files away. On Windows nothing is kept: Python has no functions for it.
     """
     found = os.stat(old)
     if hasattr(os, "chown"):
@@ -81,6 +82,8 @@ def keep_attributes(old: Path, new: Path) -> None:
         if not name.startswith(_SYSTEM_ATTRIBUTES):
             with contextlib.suppress(OSError):  # of the file system, not of the user
                 os.removexattr(new, name)
+    if sys.platform == "darwin":  # Python has no functions for them there
+        _copy_attributes(old, new)
     os.chmod(new, stat.S_IMODE(found.st_mode))
     for name in names:
         try:
@@ -99,6 +102,16 @@ def _attributes(path: Path) -> list[str]:
         return os.listxattr(path) if hasattr(os, "listxattr") else []
     except OSError:
         return []
+
+
+def _copy_attributes(old: Path, new: Path) -> None:
+    """Copy the extended attributes and the access control list of a file, on macOS."""
+    copy = ctypes.CDLL(None, use_errno=True).copyfile
+    if copy(os.fsencode(old), os.fsencode(new), None, _COPY_LISTS | _COPY_ATTRIBUTES) < 0:
+        raise OSError(
+            f"the extended attributes and access control list of {os.fspath(old)!r} cannot be kept "
+            f"({os.strerror(ctypes.get_errno())}): remove them, or write elsewhere"
+        )
 
 
 def exchanged(left: Path, right: Path) -> bool:

@@ -37,7 +37,7 @@ class Summary:
     def add_result(self, result: Result) -> None:
         stats = result.stats
         self.tokens += stats.num_output_tokens
-        self.row_calls += stats.num_calls
+        self.row_calls += stats.num_passes
         self.model_seconds += stats.seconds
         self.saved_seconds += stats.saved_passes * stats.pass_seconds
         self.drafted += stats.num_draft_tokens
@@ -101,7 +101,7 @@ class Summary:
         rows = [
             f"files                {self.files}, {self.files_changed} changed"
             + (f", {self.files_failed} failed" if self.files_failed else ""),
-            f"segments             {self.segments}, {self.changed} changed, {self.edits} edits",
+            f"segments             {self.segments}, {self.changed} changed, {self.edits} edit{'s' * (self.edits != 1)}",
         ]
         if self.resumed:
             rows.append(f"known before         {self.resumed} segments")
@@ -119,10 +119,9 @@ class Summary:
 
     def line(self) -> str:
         """The summary in one line."""
-        files = f"{self.files} file{'s' if self.files != 1 else ''}"
-        rows = [
-            f"{files}: {self.files_changed} changed, {self.edits} edits in {self.changed} of {self.segments} segments"
-        ]
+        files = f"{self.files} file{'s' * (self.files != 1)}"
+        edits = f"{self.edits} edit{'s' * (self.edits != 1)}"
+        rows = [f"{files}: {self.files_changed} changed, {edits} in {self.changed} of {self.segments} segments"]
         if self.files_failed:
             rows.append(f"{self.files_failed} failed")
         if self.skipped:

@@ -48,7 +48,7 @@ _NOTHING = re.compile(
     re.IGNORECASE,
 )
 _ROUNDS = 6  # nested wrappers: chat, fence, label, quotes, a note at the end
-_MOST_CELLS = 2_000_000_000
+_MAX_CELLS = 2_000_000_000
 """Above this many pairs of words (two texts of 45,000), no wrapper is searched: that would take most of the time."""
 _EXACT = Tolerance(quotes=False)
 
@@ -65,7 +65,7 @@ def unwrapped(output: str, source: str) -> str:
         return text
     shared = Shared(words(source, _EXACT))
     answer = _Answer(text, shared)
-    if answer.cells > _MOST_CELLS:
+    if answer.cells > _MAX_CELLS:
         return text
     span = 0, len(text)
     distance = answer.distance(span)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
+from copyspec.sequences import common_prefix
 from copyspec.views.escaping import visible
 
 from ..documents import Edit, Part
@@ -81,11 +82,17 @@ class _Hunk:
         if before == after:
             yield from self._same(before)
             return
-        for tag, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        # The matcher takes more than quadratic time, so it gets only what lies between the common ends.
+        first = common_prefix(before, after)
+        last = common_prefix(before[first:][::-1], after[first:][::-1])
+        removed, added = before[first : len(before) - last], after[first : len(after) - last]
+        yield from self._same(before[:first])
+        for tag, i, i_end, j, j_end in SequenceMatcher(None, removed, added, autojunk=False).get_opcodes():
             if tag == "equal":
-                yield from self._same(before[i:i_end])
+                yield from self._same(removed[i:i_end])
             else:
-                self._changed(before[i:i_end], after[j:j_end])
+                self._changed(removed[i:i_end], added[j:j_end])
+        yield from self._same(before[len(before) - last :])
 
     def close(self) -> Iterator[str]:
         if not self.lines:
@@ -129,15 +136,27 @@ def _range(start: int, count: int) -> str:
 
 
 def _by_lines(pairs: Iterable[Pair]) -> Iterator[tuple[list[str], list[str]]]:
-    """The pairs as lists of lines; a pair that does not end with a line feed is joined with the next one."""
+    """The pairs as lists of lines. A list ends after a line that did not change, and where a changed pair ends with a
+    line feed. Other changed lines that follow each other stay together, so that a diff removes all before it adds any.
+    """
     befores: list[str] = []
     afters: list[str] = []
+    is_same = True  # the last line, as far as it was read
     for before, after in pairs:
+        first, last = (before.find("\n") + 1, before.rfind("\n") + 1) if before == after else (0, 0)
+        if first and (is_same or first < last):
+            head, middle, tail = before[:first], _lines(before[first:last]), before[last:]
+            yield _lines("".join([*befores, head])), _lines("".join([*afters, head]))
+            yield middle, middle
+            befores, afters, is_same = [tail], [tail], True
+            continue
         befores.append(before)
         afters.append(after)
-        if before.endswith("\n") and after.endswith("\n"):
+        if before != after and before.endswith("\n") and after.endswith("\n"):
             yield _lines("".join(befores)), _lines("".join(afters))
-            befores, afters = [], []
+            befores, afters, is_same = [], [], True
+        else:
+            is_same = bool(first) or (is_same and before == after)
     yield _lines("".join(befores)), _lines("".join(afters))
 
 

@@ -14,7 +14,8 @@ from ..documents import FormatError
 
 MAX_BYTES = 16 << 20  # largest page: on malicious ones the parser's time is more than linear
 MAX_TITLE = 200  # characters of a heading or bookmark that are kept
-_HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "nav", "head"})
+_HIDDEN = frozenset({"title", "script", "style", "template", "noscript", "svg", "nav"})
+"""Elements that are not shown. All need an end tag; `head` does not, and has no text beside that of these."""
 _BLOCKS = frozenset(
     """address article aside blockquote body dd details div dl dt fieldset figcaption figure footer form header hr li
     main ol p pre section summary table tbody thead tr ul""".split()  # noqa: SIM905

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from .languages import ANY, is_in
 from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
-MOST_OWN = 1 << 16
+MAX_OWN = 1 << 16
 """Maximum number of stored words that are not in the word list: 10 MB at most. Only data files have more."""
 
 OFTEN = 3
@@ -38,7 +38,7 @@ class Facts:
         """Add the next part and return its number. `prose`: its text without code and markup, in which words are
         counted for `is_often`."""
         number = self._parts
-        if len(self._first) < MOST_OWN:
+        if len(self._first) < MAX_OWN:
             words = english()
             for word in set(spelt(text)):
                 if word not in words:

@@ -33,6 +33,7 @@ NEGATIONS = frozenset(
         "nowhere",
         "neither",
         "nobody",
+        "noone",
         "none",
         "nor",
         "without",

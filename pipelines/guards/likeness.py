@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms
 
@@ -52,16 +53,20 @@ def is_spelling(wrong: str, right: str) -> bool:
         return False
     size = max(len(a), len(b))
     most = 1 if size <= 4 else 2 if size <= 7 else 3
-    away = distance(a, b)
-    if a[0] != b[0]:
-        away += len(a) > 2 and set(a[:2]) != set(b[:2])
-    return away <= most or (size > 4 and _sound(a) == _sound(b))
+    return _away(a, b) <= most or (size > 4 and _sound(a) == _sound(b))
 
 
 def is_near(word: str, other: str) -> bool:
     """Whether two words differ by at most one letter."""
     a, b = plain(word)[:_COMPARED], plain(other)[:_COMPARED]
     return distance(a, b) <= 1 and min(len(a), len(b)) > 1
+
+
+def is_nearer(wrong: str, right: str, others: Iterable[str], *, or_as_near: bool = False) -> bool:
+    """Whether `wrong` is rather a misspelling of `right` than of any of `others`, or as likely with `or_as_near`."""
+    a, b = plain(wrong)[:_COMPARED], plain(right)[:_COMPARED]
+    away = _away(a, b) - or_as_near
+    return all(_away(a, plain(other)[:_COMPARED]) > away for other in others)
 
 
 def distance(a: str, b: str) -> int:
@@ -78,6 +83,12 @@ def distance(a: str, b: str) -> int:
             row.append(cost)
         before = above
     return row[-1]
+
+
+def _away(wrong: str, right: str) -> int:
+    """The distance of a misspelling, for which another first letter counts twice."""
+    is_other = wrong[:1] != right[:1] and len(wrong) > 2 and set(wrong[:2]) != set(right[:2])
+    return distance(wrong, right) + is_other
 
 
 def _bases(word: str) -> set[str]:

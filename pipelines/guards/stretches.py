@@ -47,6 +47,7 @@ _CAPITALS = re.compile(r"\b[A-Z]{2}[A-Z0-9]*s?\b")
 _NAME = re.compile(r"(?<=[a-z,;] )[A-Z]\w+")
 _MIXED = re.compile(r"\b[^\W\d_]*[a-z][A-Z]\w*")
 _CAPITALISED = re.compile(r"\b[A-Z]\w+")
+_WORD = re.compile(r"\w+")
 
 _STICKING = 40
 """Characters on each side of an edit that belong to its words at most, which avoids quadratic time in long text without
@@ -83,11 +84,16 @@ class Stretches:
         for reason, pattern in self.patterns.items():
             if self._is_inside(edit, self.places[reason]) or self._changes(edit, reason, pattern):
                 return Refusal(reason.partition("[")[0], f"{was!r} would become {edit.replacement!r}")
+        return self._renaming(edit)
+
+    def _renaming(self, edit: Edit) -> Refusal | None:
+        """The refusal of an edit that changes more than the case of a name, or what stands beside it ("Brown's")."""
+        words = {word.casefold() for word in _WORD.findall(edit.replacement)}
         for start, end in self.names[bisect_left(self.names, (edit.start - self._longest_name,)) :]:
             if start >= edit.end:
                 break
             name = self.text[start:end]
-            if edit.start < end and name.casefold() not in edit.replacement.casefold():
+            if edit.start < end and name.casefold() not in words:
                 return Refusal("names", f"{name!r} would become {edit.replacement!r}")
         return None
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..documents import Refusal
 from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind, are_synonyms
-from .likeness import are_akin, is_near, is_spelling
+from .likeness import are_akin, is_near, is_nearer, is_spelling, plain
 from .vocabulary import spelt
 
 Knows = Callable[[str], bool]
@@ -27,18 +27,25 @@ _TWICE = frozenset(
     "had that it so very is no well there long many much far more ha he him her you do what who".split()  # noqa: SIM905
 )
 _UNMARKED = frozenset(
-    "dont doesnt didnt isnt arent wasnt werent wont wouldnt couldnt shouldnt hasnt havent hadnt cant".split()  # noqa: SIM905
+    """
+    aint arent cant couldnt didnt doesnt dont hadnt hasnt havent isnt mightnt mustnt neednt oughtnt shant shouldnt wasnt
+    werent wont wouldnt
+    """.split()  # noqa: SIM905
 )
 """Negations without apostrophe."""
 _CASES = frozenset("i me he him she her we us they them who whom".split())  # noqa: SIM905
-_ORDINALS = {"first": "one", "second": "two", "third": "three"}
-_NUMBERS = frozenset(
-    """
+_CARDINALS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
-    eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion first
-    second third half dozen
-    """.split()  # noqa: SIM905
+    eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion half dozen
+""".split()  # noqa: SIM905
+_NUMBERS = (
+    {word: word for word in _CARDINALS}
+    | {f"{word}th": word for word in _CARDINALS}  # "fiveth", too, which learners write
+    | {f"{word[:-1]}ieth": word for word in _CARDINALS if word.endswith("ty")}
+    | {"first": "one", "second": "two", "third": "three", "fifth": "five", "eighth": "eight", "ninth": "nine"}
+    | {"twelfth": "twelve"}
 )
+"""Numbers in words, and what they count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,16 @@ class Wording:
 
     def denies(self, knows: Knows) -> bool:
         """Whether a negation is added or removed. Exchanging words that sound alike does not count ("I don't no"), nor
-        does correcting the spelling of one."""
+        does correcting the spelling of one; "dident" may be "didn't", and hence does not become "did"."""
         if len(self.gone) == len(self.new) == 1:
             gone, new = self.gone[0], self.new[0]
-            if are_forms(gone.casefold(), new.casefold()) or (not knows(gone) and is_spelling(gone, new)):
+            if are_forms(gone.casefold(), new.casefold()):
                 return False
+            if not knows(gone) and not is_negation(gone):
+                if is_negation(new):
+                    return not is_spelling(gone, new)
+                has_n = plain(gone).count("n") > plain(new).count("n")  # of "not": "didn" may be "didn't"
+                return not is_nearer(gone, new, _negated(new), or_as_near=not has_n)
         was, becomes = (any(map(is_negation, spelt(side))) for side in (self.was, self.becomes))
         return was != becomes
 
@@ -150,9 +162,12 @@ class Wording:
 
 
 def _may_become(gone: str, new: str, knows: Knows) -> bool:
-    numbers = [_ORDINALS.get(word, word) for word in (gone.casefold(), new.casefold()) if word in _NUMBERS]
-    if len(numbers) == 2:  # "sixteen" and "sixty" look akin
-        return numbers[0] == numbers[1]
+    had, has = (_NUMBERS.get(word.casefold()) for word in (gone, new))
+    if had and has:  # "sixteen" and "sixty" look akin
+        return had == has
+    if has and not knows(gone) and not is_near(gone, new):  # "fourty" is "forty" rather than "four"
+        others = [word for word, number in _NUMBERS.items() if number != has]
+        return is_spelling(gone, new) and is_nearer(gone, new, others)
     if are_akin(gone, new):
         return True
     if is_grammar(gone) and is_grammar(new):
@@ -167,7 +182,12 @@ def is_grammar(word: str) -> bool:
 
 def is_negation(word: str) -> bool:
     small = word.casefold().replace("’", "'")
-    return small in NEGATIONS or small.endswith("n't") or small in _UNMARKED
+    return small in NEGATIONS or small.endswith("n't") or small.replace("'", "") in _UNMARKED
+
+
+def _negated(word: str) -> list[str]:
+    """The negations that begin with a word ("did": "didnt")."""
+    return [negation for negation in NEGATIONS | _UNMARKED if negation.startswith(plain(word))]
 
 
 def _is_number(word: str) -> bool:

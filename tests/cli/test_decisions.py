@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from copyspec.cli.reports import PageWriter
-from copyspec.pipelines import Done, Edit, FileReport, Part, Segment, Summary, format_of
+from copyspec.pipelines import Done, Edit, FileReport, FunctionCorrector, Part, Segment, Summary, format_of
 from copyspec.pipelines.editing.decisions import _checked as checked
+from copyspec.pipelines.editing.journal import fingerprint_of
 from tests.helpers.commands import run_binary
 
 TEXT = "# A note\r\n\r\nThe childrens <b>came</b> to see the boat.\r\n\r\nThe childrens `childrens` went home.\r\n"
@@ -146,3 +147,30 @@ def test_many_decisions_on_one_part_take_no_longer_each() -> None:
     for wrong in (Edit(107, 107, "x"), Edit(199_999, 200_001, "x")):
         with pytest.raises(ValueError, match=r"protected|does not occur"):
             checked(part, [(wrong, part.text[wrong.start : wrong.end])])
+
+
+@pytest.mark.parametrize("happens", ["saved", "deleted"])
+def test_a_file_that_changes_during_the_run(
+    happens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """The decisions are about what was read."""
+    monkeypatch.chdir(tmp_path)
+    text, other = "We came to teh house in the evening.\n", "We left teh house in the morning.\n"
+    Path("a.txt").write_text(text)
+    Path("b.txt").write_text(other)
+
+    def correct(text: str) -> str:
+        if "evening" in text and happens == "saved":
+            Path("a.txt").write_text(f"It is late. {text}\n")
+        elif "evening" in text:
+            Path("a.txt").unlink()
+        return text.replace("teh", "the")
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(correct))
+    data = saved(capfdbinary, "a.txt", "b.txt")
+    assert [each["digest"] for each in data["files"]] == [fingerprint_of(each.encode()) for each in (text, other)]
+    if happens == "saved":
+        now = Path("a.txt").read_bytes()
+        code, _, err = apply(capfdbinary, data, "a.txt", "b.txt", "-i")
+        assert code == 3 and "a.txt: the file has changed since" in err and Path("a.txt").read_bytes() == now
+        assert Path("b.txt").read_text() == other.replace("teh", "the")

@@ -16,14 +16,25 @@ import pytest
 lsp = pytest.importorskip("lsprotocol.types")
 pytest.importorskip("pygls")
 
-from copyspec.cli.language_server import Checker, OpenTexts, PositionConverter, serve  # noqa: E402
+from copyspec import Result, Stats  # noqa: E402
+from copyspec.cli.language_server import (  # noqa: E402
+    Checker,
+    OpenTexts,
+    OutcomeCache,
+    PositionConverter,
+    serve,
+)
 from copyspec.pipelines import (  # noqa: E402
     Edit,
+    FileOptions,
     FormatOptions,
     FunctionCorrector,
     GuardOptions,
+    Outcome,
     Runner,
     RunOptions,
+    apply,
+    correct_files,
 )
 
 TEXT = "# A note 😀\n\nIt is late. 😀 The childrens came to see the boat.\n\n```\nThe childrens\n```\n"
@@ -118,6 +129,28 @@ def test_settings_of_the_project_decide_as_for_gec() -> None:
     checker = Checker(Runner(lines, options), format="txt", options=FormatOptions(by_line=True))
     assert checker.check("a.unknown", "", text, lambda: True) == []
     assert sorted(asked) == sorted(text.splitlines())
+
+
+def test_an_editor_underlines_what_gec_changes(tmp_path: Path) -> None:
+    """The paragraphs of a text are one document, in which a word that stood before is known."""
+    made_up = "We measured the zorblax in the garden and wrote it down."
+    text = f"{made_up}\n\nThe zorblaks was found in the house again.\n"
+    corrector = FunctionCorrector(lambda text: text.replace("zorblaks", "zorblax").replace("garden", "gardex"))
+    file = tmp_path / "a.txt"
+    file.write_text(text)
+    (report,) = correct_files(Runner(corrector), [file], FileOptions(in_place=True))
+    assert report.error is None
+    edits = Checker(Runner(corrector)).check("a.txt", "", text, lambda: True)
+    assert edits is not None and file.read_text() == apply(text, edits)
+    assert [edit.replacement for edit in edits] == ["zorblax"]
+
+
+def test_outcomes_are_remembered_without_their_results() -> None:
+    cache = OutcomeCache(2)
+    result = Result("It goes.", (1, 2), "stop", None, prompt_tokens=3, stats=Stats())
+    for text in "abc":
+        cache.add(text, Outcome("It goes.", result=result))
+    assert cache.get("a") is None and cache.get("c") == Outcome("It goes.") and len(cache) == 2
 
 
 BIG = "\n\n".join(f"We came to teh house number {number} in the evening." for number in range(300))

@@ -41,6 +41,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def git(*arguments: str) -> None:
+    """Run git in the current folder."""
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run(["git", *identity, *arguments], check=True, capture_output=True)
+
+
 def corrected(path: Path, *selections: Selection) -> str:
     """Return the file with every "teh" corrected that the run may change."""
     runner = Runner(FunctionCorrector(lambda text: text.replace("teh", "the")), LOOSE)
@@ -117,10 +123,6 @@ def test_kinds_of_change() -> None:
 
 
 def test_lines_that_changed_since_a_revision(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    def git(*arguments: str) -> None:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, cwd=folder)
-
     git("init", "-q")
     (folder / "a b.txt").write_text(WRONG)
     (folder / "same.txt").write_text(WRONG)
@@ -187,6 +189,28 @@ def test_changes_are_asked_for(
     assert (b"leave it out, and all" in out) == ("?" in answers)
 
 
+@pytest.mark.parametrize(("answers", "asked"), [("q\n", [1, 0]), ("d\nq\n", [1, 1]), ("y\nd\nn\nd\n", [2, 2])])
+def test_no_model_is_asked_for_what_is_left_out(
+    folder: Path,
+    answers: str,
+    asked: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    texts: list[str] = []
+    corrector = FunctionCorrector(lambda text: texts.append(text) or text.replace("teh", "the"))  # type: ignore[func-returns-value]
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+    names = ["a.txt", "b.txt"]
+    for name in names:
+        lines = [f"We came to teh house {number} of {name}.\n" for number in range(100)]
+        (folder / name).write_text("\n".join(lines))
+    monkeypatch.setattr("sys.stdin", io.StringIO(answers))
+    code, _, err = run_binary(capfdbinary, "gec", *names, "-p")
+    assert code == 0, err
+    assert [sum(name in text for text in texts) for name in names] == asked
+    assert sum((folder / name).read_text().count("the") for name in names) == answers.count("y")
+
+
 def test_questions_need_stdout_and_files(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     for options in (["-", "-p"], ["a.txt", "-p", "--diff"], ["a.txt", "-p", "--edits", "-"]):
         code, out, err = run_binary(capfdbinary, "gec", *options)
@@ -211,10 +235,6 @@ def test_no_packed_document_goes_to_a_terminal(
 
 
 def test_names_of_files_are_no_patterns_of_git(folder: Path) -> None:
-    def git(*arguments: str) -> None:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, cwd=folder)
-
     git("init", "-q")
     (folder / "a.txt").write_text(WRONG)
     git("add", ".")
@@ -227,3 +247,32 @@ def test_names_of_files_are_no_patterns_of_git(folder: Path) -> None:
     (folder / ".git" / "objects" / name[:2] / name[2:]).unlink()
     with pytest.raises(UsageError, match=r"git diff fails for a\.txt"):
         changed_lines(["a.txt"], "HEAD")
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lone_carriage_returns_end_lines_that_git_does_not_count(folder: Path, end: str) -> None:
+    lines = [f"This is teh line of number {number}, as you see.{end}" for number in range(1, 6)]
+    lines[1] = lines[1].replace("as", "as\ras")
+    path = folder / "a.txt"
+    path.write_bytes("".join(lines).encode())
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    lines[3] = lines[3].replace("see", "can see")
+    path.write_bytes("".join(lines).encode())
+    changed = changed_lines([str(path)], "HEAD")
+    assert changed == {str(path): [range(1, 8) if end == "\r" else range(5, 6)]}
+    wanted = [line if end == "\r\n" and n != 3 else line.replace("teh", "the") for n, line in enumerate(lines)]
+    assert corrected(path, ChangedLines(changed)) == "".join(wanted)
+
+
+def test_settings_of_the_user_do_not_widen_what_changed(folder: Path) -> None:
+    lines = [f"This is line number {number}.\n" for number in range(1, 21)]
+    (folder / "a.txt").write_text("".join(lines))
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    git("config", "diff.interHunkContext", "9")
+    lines[4] = lines[8] = "This is new.\n"
+    (folder / "a.txt").write_text("".join(lines))
+    assert changed_lines(["a.txt"], "HEAD") == {"a.txt": [range(5, 6), range(9, 10)]}

@@ -16,7 +16,7 @@ import pytest
 
 from copyspec.cli import main
 from copyspec.cli.common import UsageError, read_line
-from copyspec.cli.printing import LogFormatter, console, echo, echo_bytes
+from copyspec.cli.printing import LogFormatter, StdoutError, console, echo, echo_bytes
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\rd\x08\u202ee\u2066\r\n\tf\n"
 SHOWN = "a␛]0;title␇␛[2Jb\ufffd31mc␍d␈\ufffde\ufffd\n\tf\n"
@@ -116,7 +116,7 @@ def test_streams_that_are_closed(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert main(["gec", "-q", "-"]) == 0
     sys.stdin.close()
     monkeypatch.setattr(sys, "stdout", None)
-    assert main(["models"]) == 1
+    assert main(["models"]) == 3
     assert "Bad file descriptor" in capsys.readouterr().err
     with contextlib.suppress(OSError):
         sys.stdout.close()
@@ -136,8 +136,21 @@ def _models(stdout: IO[str], *options: str) -> subprocess.CompletedProcess[str]:
 def test_a_full_disk_is_one_error(options: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = _models(full, *options)
-    assert done.returncode == 1 and done.stderr.count("No space left on device") == 1
+    assert done.returncode == 3 and done.stderr.count("stdout cannot be written: No space left on device") == 1
     assert "Exception ignored" not in done.stderr
+
+
+def test_a_full_disk_is_an_error_of_stdout_in_rich_output_too() -> None:
+    with open("/dev/full", "w") as full, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        with pytest.raises(StdoutError, match="stdout cannot be written: No space left on device"):
+            console().print("text")
+        with pytest.raises(OSError, match="No space left"):
+            full.flush()
+        patch.undo()
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, full.fileno())
+        os.close(null)
 
 
 def test_a_reader_that_has_gone_is_a_failure() -> None:

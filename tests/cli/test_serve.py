@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -36,16 +37,62 @@ def test_without_the_extra_it_says_what_to_install(
     [
         (["--timeout", "0"], "timeout must be a number above 0"),
         (["--batch-size", "0"], "--batch-size must be"),
+        (["--api-key", ""], "--api-key is empty"),
         (["--api-key", " "], "--api-key is empty"),
+        (["--api-key", " key"], "--api-key begins or ends with a space"),
         (["--max-body", "inf"], "--max-body inf: a number from 0 to 1048576"),
         (["--prefix-cache", "nan"], "--prefix-cache nan: a number from 0"),
         (["--stop-seconds", "nan"], "--stop-seconds nan: a number from 0"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
     ],
 )
-def test_wrong_options_are_named(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_wrong_options_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    def unknown(*_: object, **__: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     code, out, err = run(capsys, "serve", *arguments)
     assert code in (1, 2) and out == "" and words in err
+
+
+@needs_server
+@pytest.mark.parametrize(
+    ("arguments", "variable", "key"),
+    [
+        ([], "of the variable", "of the variable"),
+        ([], "", None),
+        (["--api-key", "given"], "of the variable", "given"),
+    ],
+)
+def test_the_key_comes_from_the_option_or_the_variable(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    variable: str,
+    key: str | None,
+) -> None:
+    found: list[object] = []
+
+    def settings(**given: object) -> None:
+        found.append(given["api_key"])
+        raise ValueError("enough")
+
+    monkeypatch.setattr(sys.modules["copyspec.cli.serve"], "_settings", settings)
+    monkeypatch.setenv("COPYSPEC_API_KEY", variable)
+    run(capsys, "serve", *arguments)
+    assert found == [key]
+
+
+@needs_server
+def test_a_variable_that_is_no_key_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COPYSPEC_API_KEY", "key ")
+    monkeypatch.setattr(sys.modules["copyspec.cli.serve"], "_engine", lambda *_: pytest.fail("it was served"))
+    code, out, err = run(capsys, "serve", "--port", "0")
+    assert code == 2 and out == "" and "api-key begins or ends with a space" in err
 
 
 @needs_server

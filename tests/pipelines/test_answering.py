@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import copyspec
 from copyspec.pipelines import DocumentAnswers
-from copyspec.pipelines.rag.citing import citations, settled
+from copyspec.pipelines.rag.citing import Citation, citations, settled
 from copyspec.pipelines.rag.finding import units
+from copyspec.pipelines.rag.question_terms import commonness
 from copyspec.retrievers import BM25Retriever, DenseRetriever, Document, HybridRetriever, Stems, split_passages
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
@@ -161,9 +162,10 @@ def test_what_a_model_writes_is_looked_up(said: str, is_found: bool, is_sure: bo
 @given(*[st.lists(st.sampled_from(["a", "ab", "c", "-", " ", ".", "\n", " a b c ", " ab "]), max_size=20)] * 2)
 def test_what_is_settled_stays_as_it_is(text: list[str], document: list[str]) -> None:
     written, texts = "".join(text), {0: "".join(document)}
-    final, ends = citations(written, texts), [0]
+    final, ends, found = citations(written, texts), [0], list[Citation]()
     for count in range(len(written)):
-        border, found = settled(written[:count], texts)
+        border, found = settled(written[:count], texts, found)
+        assert (border, found) == settled(written[:count], texts)
         assert found == list(final[: len(found)]) and border >= ends[-1]
         assert all(each.end > border for each in final[len(found) :])
         ends.append(border)
@@ -199,6 +201,10 @@ def test_what_questions_ask_for(question: str, held: str, sure: bool | None) -> 
     found = DocumentAnswers([RECIPES, "Walls need no mortar.", "Swifts sleep while they fly."])(question)
     assert held in found.text and len(found.text) < 160
     assert sure is None or found.is_sure == sure
+
+
+def test_the_factors_of_common_words_are_kept_once_for_each_language() -> None:
+    assert commonness(Stems()) is commonness(Stems()) is not commonness(Stems("german"))
 
 
 def test_a_stream_shows_no_text_of_a_refusal() -> None:

@@ -101,6 +101,22 @@ def test_html_is_read_by_paragraphs(tmp_path: Path) -> None:
     assert read(tmp_path / "b.html").text == "Café"
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<head><title>T</title><meta charset=utf-8><style>p {}</style><body><p>Herons wait.",
+        "<title>T</title><link rel=x><p>Herons wait.",
+        "<html><head><title>T</title><noscript><p>No</p></noscript><template><p>No</p></template>Herons wait.",
+        "<html><head><script>no()</script></head><p>Herons wait.</html>",
+        "<head></head><head><title>T</title></head><body>Herons wait.",
+        "<html><head><title/></head><body>Herons wait.</body></html>",
+    ],
+)
+def test_heads_may_lack_their_tags(page: str, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(page, encoding="utf-8")
+    assert read(tmp_path / "a.html").text == "Herons wait."
+
+
 def test_word_powerpoint_and_epub(tmp_path: Path) -> None:
     written = word(("Heading1", "Herons"), ("Normal", "They wait."), ("Heading2", "Food"), ("", "They eat fish."))
     found = read(packed(tmp_path / "a.docx", **{"word/document.xml": written}))
@@ -180,7 +196,7 @@ def test_what_cannot_be_read_is_left_out_and_named(
     (tmp_path / "good.md").write_text("Herons wait.")
     status, out, err = run(capsys, "index", "add", "c", str(tmp_path), "--dir", str(tmp_path / "corpora"))
     assert status == 0 and "1 documents" in out
-    assert err.startswith("left out ") and said in err and err.count("\n") == 1
+    assert err.startswith("skipped: ") and said in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("piece", ["<a ", "<!-- -- ", "<![", "<a x='", "<td> ", "<td>x"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,7 @@ from benchmarks.hostile.files_marked_up import MARKED_UP
 from copyspec.cli import main
 from copyspec.filesystem import read_input
 from copyspec.pipelines import AtomicFile, FileOptions, FileReport, FormatOptions, FunctionCorrector, GECPipeline
+from copyspec.pipelines.editing import standing
 from copyspec.pipelines.editing.journal import SUFFIX, Journal
 from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
 from copyspec.pipelines.editing.standing import RESULT, ChangedFileError, Standing, beside, exchanged
@@ -173,6 +176,40 @@ def test_attributes_that_cannot_be_kept_are_a_reason_to_refuse(file: Path, monke
     monkeypatch.setattr(os, "setxattr", refuse, raising=False)
     assert "user.note" in str(correct(file).error) and file.read_bytes() == OLD
     assert names(file.parent) == ["a.txt", f"a.txt{SUFFIX}"], "what the model wrote is not lost"
+
+
+@pytest.mark.parametrize("code", [0, errno.EPERM])
+def test_attributes_are_kept_on_macos(file: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[bytes, bytes, object, int]] = []
+
+    class Library:
+        def copyfile(self, old: bytes, new: bytes, state: object, flags: int) -> int:
+            calls.append((Path(os.fsdecode(old)).read_bytes(), Path(os.fsdecode(new)).read_bytes(), state, flags))
+            ctypes.set_errno(code)
+            return -1 if code else 0
+
+    monkeypatch.setattr(standing, "sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: Library())
+    monkeypatch.delattr(os, "listxattr", raising=False)
+    report = correct(file)
+    assert calls == [(OLD, NEW, None, 0b101)]
+    if code:
+        assert f"of {os.fspath(file)!r} cannot be kept ({os.strerror(code)}): remove them" in str(report.error)
+    assert file.read_bytes() == (OLD if code else NEW)
+
+
+def test_a_backup_is_on_the_disk_before_the_file_is_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: dict[int, bytes] = {}  # by inode: what the file held at that moment
+    sync = os.fsync
+
+    def recorded(handle: int) -> None:
+        sync(handle)
+        synced[os.fstat(handle).st_ino] = file.read_bytes()
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    assert correct(file, backup=".bak").error is None
+    assert synced[file.with_name("a.txt.bak").stat().st_ino] == OLD
+    assert file.read_bytes() == NEW and file.with_name("a.txt.bak").read_bytes() == OLD
 
 
 def test_long_names_have_room_for_what_stands_beside(tmp_path: Path) -> None:

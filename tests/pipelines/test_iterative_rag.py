@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from time import process_time
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from copyspec import Engine
-from copyspec.pipelines.rag.citing import MIN_WORDS, citations
+from copyspec.pipelines.rag.citing import MIN_WORDS, citations, settled
 from copyspec.pipelines.rag.iterative import IterativeRAG, RAGAnswer, Speculation
 from copyspec.retrievers import BM25Retriever, DenseRetriever, Hit, Retriever, SpeculativeRetriever
 from copyspec.retrievers.base import best
@@ -152,6 +153,13 @@ def test_outputs_are_equal_for_every_retriever(engine: Engine, retriever: Retrie
         check_equal(plain, ask(engine, retriever, speculation, {}, **options))
 
 
+def test_the_seed_that_is_drawn_gives_the_answer_again(engine: Engine) -> None:
+    retriever, options = HashRetriever(make_texts(5, 2)), {"max_new_tokens": 24, "temperature": 1.0}
+    drawn = ask(engine, retriever, Speculation(stride=3), {}, **options)
+    again = ask(engine, retriever, None, {}, seed=drawn.result.seed, **options)
+    assert drawn.result.token_ids == again.result.token_ids
+
+
 def test_the_plain_form_is_a_loop_over_generate(engine: Engine) -> None:
     retriever = HashRetriever(make_texts(5, 2))
     tokens: list[int] = []
@@ -197,7 +205,7 @@ def test_guesses_are_verified_in_batches_and_counted(engine: Engine) -> None:
 
 def test_a_document_is_read_once_while_it_stays(engine: Engine) -> None:
     answer = ask(engine, HashRetriever(["only one"]), None, {}, drafter="none", max_new_tokens=40, ignore_eos=True)
-    assert answer.result.stats.num_calls == 40
+    assert answer.result.stats.num_passes == 40
 
 
 def test_cheap_searches_are_not_speculated_on(engine: Engine) -> None:
@@ -281,9 +289,20 @@ def test_a_document_is_cut_at_its_tokens(engine: Engine) -> None:
     assert documents.copied(Hit(0, 0.0, "a lamp")) == engine.codec.encode(" a l").ids
     documents.lead = "\n"
     assert documents.copied(Hit(0, 0.0, "a lamp")) == engine.codec.encode("a la").ids
-    for made in (documents.shown, documents.copied):
-        with pytest.raises(ValueError, match="document 2 holds a lone surrogate"):
-            made(Hit(2, 0.0, "\ud800"))
+    with pytest.raises(ValueError, match="document 2 holds a lone surrogate"):
+        documents.shown(Hit(2, 0.0, "\ud800"))
+
+
+def test_a_document_that_no_tokenizer_reads_and_that_is_not_shown_changes_nothing(engine: Engine) -> None:
+    texts = [*make_texts(3, 0), "lamp \ud83d"]
+
+    class Base(HashRetriever):
+        def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
+            return np.where(np.array(ids) == 3, -1.0, super().score(query, ids))
+
+    layout = {"stride": 2, "query_tokens": 8, "document_tokens": 20}
+    plain = ask(engine, Base(texts), None, layout, max_new_tokens=12)
+    check_equal(plain, ask(engine, Base(texts), Speculation(prefetch=4, sources=4), layout, max_new_tokens=12))
 
 
 @pytest.mark.parametrize(
@@ -353,3 +372,33 @@ def test_citations_end_at_words_and_keep_their_full_stop() -> None:
     assert citations("lamps of the shipyard", {4: document}) == ()
     assert [each.document for each in citations("Nobody saw", {4: document})] == [4]
     assert citations("", {4: document}) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "document"),
+    [
+        ("the old cafe", "in the old cafe\u0301 there"),
+        ("cafe of old", "a cafe\u0301 of old times"),
+        ("हिन्द में सब", "हिन्दी में सब"),
+        ("हम सब हिन्द", "हम सब हिन्दी"),
+        ("द\u0940 में सब", "हिन्द\u0940 में सब"),
+    ],
+)
+def test_a_citation_cuts_no_letter_from_its_marks(text: str, document: str) -> None:
+    assert citations(text, {0: document}) == ()
+    assert [each.document_start for each in citations(document, {0: document})] == [0]
+
+
+def test_a_citation_may_begin_after_a_sign_with_a_mark() -> None:
+    assert [each.document_start for each in citations("Stop the engine", {0: "\u26a0\ufe0fStop the engine"})] == [2]
+
+
+def test_an_answer_that_repeats_itself_is_cited_in_time_that_grows_with_its_length() -> None:
+    document = {0: "so it goes " * 300}
+    begun = process_time()
+    text, done, given = "", [], 0
+    for _ in range(300):
+        text += "so it goes "
+        given, done = settled(text, document, done)
+    assert citations(text, document)[0].end == len(text.rstrip()) and given > 0
+    assert process_time() - begun < 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -366,9 +366,9 @@ def test_long_lines_take_linear_time(unit: str) -> None:
 )
 def test_long_blocks_take_linear_time(first: str, unit: str) -> None:
     text = first + unit * (60_000 // len(unit)) + "x"
-    began = perf_counter()
+    began = process_time()
     assert "".join(part.text for part in parts(text)) == text
-    assert perf_counter() - began < 2
+    assert process_time() - began < 2
 
 
 @pytest.mark.parametrize(
@@ -393,9 +393,9 @@ def test_code_elements_and_formulas_stay(text: str, prose: str, kept: str) -> No
 
 @pytest.mark.parametrize("unit", ["<code>", "\\(", "\\[", "$a\n", "<code x='"])
 def test_unclosed_code_and_formulas_take_little_time(unit: str) -> None:
-    begin = perf_counter()
+    begin = process_time()
     list(format_of("a.md").read(io.BytesIO(("a " + unit * 20_000).encode())))
-    assert perf_counter() - begin < 5
+    assert process_time() - begin < 5
 
 
 def test_admonitions_are_no_sentences_and_their_content_is_text() -> None:

@@ -3,7 +3,6 @@ corrected, and nothing else of the file changes."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import time
@@ -505,8 +504,7 @@ def test_hostile_repetition_takes_linear_time(form: str, unit: str) -> None:
     data = (start.get(form, "a ") + unit * (SIZE // len(unit))).encode()
     started = time.process_time()
     file_format = format_of("-", form)
-    with contextlib.suppress(FormatError):
-        assert b"".join(file_format.write(part, ()) for part in file_format.read(io.BytesIO(data))) == data
+    assert b"".join(file_format.write(part, ()) for part in file_format.read(io.BytesIO(data))) == data
     assert time.process_time() - started < 2.5
 
 

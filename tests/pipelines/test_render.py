@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from html.parser import HTMLParser
 from pathlib import Path
+from time import process_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copyspec.cli.reports import DiffPrinter
+from copyspec.pipelines import DocxFormat, Done, FileReport, Format, Summary, format_of
 from copyspec.pipelines.documents import Edit, Part
 from copyspec.pipelines.edits.diff import apply
 from copyspec.pipelines.edits.redline import Redline, html
@@ -18,7 +25,9 @@ from copyspec.pipelines.edits.render import EditRows, inline_diff, unified_diff
 from copyspec.views.escaping import visible
 
 pair_lists = st.lists(
-    st.tuples(st.sampled_from(["a\n", "b\n", "c\nd\n", "\n", "e"]), st.sampled_from(["", "x\n", "y", None])),
+    st.tuples(
+        st.sampled_from(["a\n", "b\n", "c\nd\n", "\n", "e", "f\ng\nh", "\ni"]), st.sampled_from(["", "x\n", "y", None])
+    ),
     max_size=30,
 ).map(lambda pairs: [(before, before if after is None else after) for before, after in pairs])
 
@@ -63,6 +72,58 @@ def test_patch_applies_it(tmp_path: Path) -> None:
     diff = "".join(unified_diff(zip(before, after, strict=True), "f"))
     subprocess.run(["patch", "-p1"], input=diff.encode(), cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "f").read_text() == "".join(after)
+
+
+def test_a_diff_needs_no_more_than_the_lines_around_a_change() -> None:
+    """The parts of most formats do not begin and end with lines."""
+    taken = []
+
+    def parts() -> Iterator[tuple[str, str]]:
+        for number in range(1000):
+            taken.append(number)
+            text = f"text {number}"
+            yield text, f"{text}!" if number % 50 == 5 else text
+            yield ("</p>\n<p>",) * 2
+
+    lines = unified_diff(parts(), "f")
+    assert next(line for line in lines if line.startswith("+<p>")) == "+<p>text 5!</p>\n"
+    assert len(taken) < 20
+    assert sum(line.startswith("+<p>") for line in lines) == 19
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.po", "a.html"])
+def test_long_texts_are_compared_in_linear_time(name: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """4,000 paragraphs between blank lines, of which 80 change."""
+    frames = {"a.po": 'msgid "x"\nmsgstr "{}"', "a.html": "<p>{}</p>"}
+    frame = frames.get(name, "{}")
+    before = "\n\n".join(frame.format(f"We saw teh boat {number % 97} again.") for number in range(4000)) + "\n"
+    made = [match.start() for match in re.finditer("teh", before)][7::50]
+    after = apply(before, [Edit(at, at + 3, "the") for at in made])
+    form: Format = DocxFormat()
+    parts: Iterable[Part] = [Part(before)]
+    if name != "a.docx":
+        form = format_of(name)
+        parts = list(form.read(io.BytesIO(before.encode())))
+    begun, start = process_time(), 0
+    with ExitStack() as files:
+        printer = DiffPrinter(".", files)
+        for part in parts:
+            edits = [Edit(at - start, at - start + 3, "the") for at in made if start <= at < start + len(part.text)]
+            printer.part(name, form, Done(None, part, edits=edits))  # type: ignore[arg-type]
+            start += len(part.text)
+        printer.end(FileReport(name, Summary(files_changed=1)))
+    assert process_time() - begun < 3
+    diff = capfdbinary.readouterr().out.decode().splitlines(keepends=True)
+    assert sum(line.startswith("+") for line in diff) == 1 + len(made) == 81
+    assert _patched(before, diff) == after
+
+
+def test_a_change_in_a_long_text_is_found_at_once() -> None:
+    before = "line\n\n" * 20_000
+    begun = process_time()
+    diff = list(unified_diff([(before, f"{before[:6000]}new\n{before[6000:]}")], "f"))
+    assert process_time() - begun < 2 and diff[2] == "@@ -1998,6 +1998,7 @@\n"
+    assert [line for line in diff[3:] if line[0] != " "] == ["+new\n"]
 
 
 def test_unified_diff_reads_as_usual() -> None:
