@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from copyspec.engine.results import Result
 
 
+HELD_BATCHES = 16
+"""Batches of finished results that may wait for an earlier input. With as many, no inputs are taken until that ends,
+and rows stand idle. Reached only if an output takes about sixteen times as long as the others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """One prompt of a stream of inputs, with its own options."""
@@ -59,7 +64,7 @@ def generate_each(
     if options.edit_source is not None:
         raise ValueError("edit_source belongs to each input of a stream: Input(prompt, edit_source=...)")
     feed = _Feed(engine, inputs, options, skip_too_long)
-    return _in_order(feed.run()) if ordered else feed.run()
+    return feed.in_order() if ordered else feed.run()
 
 
 class _Feed:
@@ -74,6 +79,7 @@ class _Feed:
         self._skip_too_long = skip_too_long
         self._running: dict[int, tuple[int, Job]] = {}  # row of decoding -> (index of the input, its job)
         self._skipped: list[int] = []
+        self._held: dict[int, Result | None] = {}  # finished before an earlier input
 
     def run(self) -> Iterator[tuple[int, Result | None]]:
         steps = self._engine.queued(self._requests(), self._options)
@@ -86,6 +92,15 @@ class _Feed:
                     del self._running[output.row]
                     yield index, job.result
         yield from self._take_skipped()
+
+    def in_order(self) -> Iterator[tuple[int, Result | None]]:
+        """The results in the order of the inputs, each held back until all earlier ones have come."""
+        wanted = 0
+        for index, result in self.run():
+            self._held[index] = result
+            while wanted in self._held:
+                yield wanted, self._held.pop(wanted)
+                wanted += 1
 
     def _requests(self) -> Iterator[Request | None]:
         row = 0
@@ -105,6 +120,8 @@ class _Feed:
             self._running[row] = index, job
             row += 1
             yield job.request
+            while len(self._held) >= HELD_BATCHES * self._options.batch_size:
+                yield None  # the input that they wait for is still running
 
     def _job(self, each: Input) -> Job:
         check_type(isinstance(each, Input), "it", each, "a copyspec.Input")
@@ -118,14 +135,3 @@ class _Feed:
     def _take_skipped(self) -> Iterator[tuple[int, Result | None]]:
         while self._skipped:
             yield self._skipped.pop(0), None
-
-
-def _in_order(finished: Iterator[tuple[int, Result | None]]) -> Iterator[tuple[int, Result | None]]:
-    """Yield results in the order of the inputs, holding each back until all earlier ones have come."""
-    waiting: dict[int, Result | None] = {}
-    wanted = 0
-    for index, result in finished:
-        waiting[index] = result
-        while wanted in waiting:
-            yield wanted, waiting.pop(wanted)
-            wanted += 1

@@ -20,14 +20,14 @@ RIDGE = 0.01
 """Weight of the prior relative to the measurements. It matters if all steps have the same number of tokens, as a full
 batch without drafts has: once old measurements have faded, drafts that did not pay are tried again."""
 
-LEAST_SLOPE = 1e-3
+MIN_SLOPE = 1e-3
 """Minimum cost of a token relative to a step, because the fit may come out as zero or negative."""
 
-LEAST_SCORE = 0.02
+MIN_SCORE = 0.02
 """Minimum probability of a token that is drafted."""
 
 
-LEAST_EXPONENT, MOST_EXPONENT = 0.2, 3.0
+MIN_EXPONENT, MAX_EXPONENT = 0.2, 3.0
 SLOWNESS = 100  # draft tokens over which the exponent adapts
 
 
@@ -45,7 +45,7 @@ class Calibration:
         """Update with a step's drafts: the number of their tokens, the sum of the calibrated probabilities, and the
         number of accepted tokens."""
         moved = self.exponent * exp((expected - accepted) / (drafted + SLOWNESS))
-        self.exponent = min(max(moved, LEAST_EXPONENT), MOST_EXPONENT)
+        self.exponent = min(max(moved, MIN_EXPONENT), MAX_EXPONENT)
 
     def apply(self, scores: Sequence[float]) -> list[float]:
         """The calibrated probabilities."""
@@ -102,12 +102,12 @@ class StepCosts:
             produced += score
             seconds += token
             least = score
-        return cut(chains, max(least, LEAST_SCORE))
+        return cut(chains, max(least, MIN_SCORE))
 
     def seconds(self, rows: int) -> tuple[float, float]:
         """Seconds of a step without drafts, and of one draft token."""
         empty = self._start + self._token * rows
-        return empty, max(self._token, LEAST_SLOPE * empty)
+        return empty, max(self._token, MIN_SLOPE * empty)
 
 
 def cut(chains: Sequence[Chain], least: float) -> list[list[int]]:

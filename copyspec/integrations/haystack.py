@@ -60,11 +60,8 @@ class CorpusRetriever:
     def run(self, query: str, top_k: int | None = None) -> dict[str, Any]:
         """Return the best documents."""
         hits = self._retriever.search(query, self._top_k if top_k is None else top_k)
-        return {
-            "documents": [
-                Document(id=str(hit.id), content=hit.text, score=hit.score, meta=self._meta(hit.id)) for hit in hits
-            ]
-        }
+        # Without an id, Haystack makes one of the content, so that documents of several corpora can be joined.
+        return {"documents": [Document(content=hit.text, score=hit.score, meta=self._meta(hit.id)) for hit in hits]}
 
     def _meta(self, number: int) -> dict[str, Any]:
         if self._passages is None:

@@ -217,7 +217,14 @@ class _Evaluation:
 
 
 def check_batch(llm: Any) -> None:
-    """Raise ValueError if llama-cpp-python would fail once prompt and output exceed `n_batch`."""
+    """Raise ValueError if llama-cpp-python would fail once prompt and output exceed `n_batch`, or write wrong text from
+    the first rejected draft on."""
+    # llama-cpp-python rolls drafts back with kv_cache_seq_rm, and ignores that it fails for recurrent states.
+    if getattr(llm, "_is_recurrent", False) or getattr(llm, "_is_hybrid", False):
+        raise ValueError(
+            "this model has a recurrent state, which llama-cpp-python cannot roll back behind a rejected draft: load "
+            "it without draft_model"
+        )
     scores = getattr(llm, "scores", None)
     rows = len(scores) if scores is not None else llm.n_batch
     if rows < llm.n_ctx():

@@ -8,6 +8,7 @@ engine = RetrieverQueryEngine.from_args(IndexRetriever(*load_corpus(folder)), ll
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 try:
@@ -34,6 +35,13 @@ from pydantic import PrivateAttr
 from copyspec import Engine
 from copyspec.pipelines.models import chat_option, engine_of
 from copyspec.retrievers import Passage, Retriever
+from copyspec.targets.limits import trained_length
+
+UNKNOWN_WINDOW = 4096
+"""Tokens of prompt and output for which LlamaIndex plans if a model names no length, and has no limit."""
+
+_LIMITS = {"max_tokens", "max_new_tokens"}
+"""Both name the same limit: one given in a call replaces that of the constructor, whichever name either uses."""
 
 
 class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
@@ -44,7 +52,7 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
     `options` are those of `generate`, and each call may override them; unknown options raise.
     """
 
-    context_window: int = 4096
+    context_window: int = UNKNOWN_WINDOW
     max_tokens: int = 512
 
     _engine: Engine = PrivateAttr()
@@ -52,8 +60,8 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
     def __init__(self, model: Any = None, *, max_tokens: int = 512, **options: Any) -> None:
         engine = engine_of(model)
-        window = getattr(engine.model.config, "max_position_embeddings", None)
-        super().__init__(max_tokens=max_tokens, context_window=window if isinstance(window, int) else 4096)
+        window = engine.max_length or trained_length(engine.model.config) or UNKNOWN_WINDOW
+        super().__init__(max_tokens=max_tokens, context_window=window)
         self._engine, self._options = engine, options
 
     @classmethod
@@ -111,7 +119,12 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
     def _given(self, options: dict[str, Any]) -> dict[str, Any]:
         # LlamaIndex passes formatted=True for every prompt of a query engine: its variables are filled in, but nothing
         # has applied the model's chat template.
-        return {"max_new_tokens": self.max_tokens, "chat": chat_option(self._engine), **self._options, **options}
+        given: dict[str, Any] = {"max_new_tokens": self.max_tokens, "chat": chat_option(self._engine)}
+        for nearer in (self._options, options):
+            if not _LIMITS.isdisjoint(nearer):
+                given = {name: value for name, value in given.items() if name not in _LIMITS}
+            given |= nearer
+        return given
 
 
 def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
@@ -153,16 +166,21 @@ class IndexRetriever(BaseRetriever):  # type: ignore[misc]
 
     def _node(self, number: int, text: str) -> TextNode:
         if self._passages is None:
-            return TextNode(text=text, id_=str(number))
+            return TextNode(text=text, id_=_id(text))
         passage = self._passages[number]
         metadata = {"file_path": passage.document, "heading": passage.heading, "page": passage.page}
         return TextNode(
             text=text,
-            id_=str(number),
+            id_=_id(passage.document, passage.start, text),
             metadata={key: value for key, value in metadata.items() if value},
             start_char_idx=passage.start,
             end_char_idx=passage.start + len(text),
         )
+
+
+def _id(*content: object) -> str:
+    """An id that differs between the nodes of several corpora, which LlamaIndex joins by it."""
+    return sha256(repr(content).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 __all__ = ["CopySpecLlamaLLM", "IndexRetriever"]

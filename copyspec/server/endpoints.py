@@ -101,7 +101,7 @@ class Server:
         except PromptTooLongError as error:
             return _error(400, str(error), BAD_REQUEST, code="context_length_exceeded")
         except (TypeError, ValueError) as error:
-            return _error(400, self._public(error), BAD_REQUEST)
+            return _error(400, self._public(error), BAD_REQUEST, param=getattr(error, "field", None))
         except RuntimeError as error:  # the engine is shutting down
             return _error(503, str(error), "service_unavailable_error", retry=True)
         wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
@@ -206,9 +206,8 @@ class Server:
 
     def _no_such_model(self, name: str) -> Response:
         served = ", ".join(map(repr, self.names))
-        return _error(
-            404, f"no model {brief(name)} here; this server has {served}", BAD_REQUEST, code="model_not_found"
-        )
+        message = f"no model {brief(name)} here; this server has {served}"
+        return _error(404, message, BAD_REQUEST, code="model_not_found", param="model")
 
 
 async def _left(request: Request) -> None:
@@ -225,9 +224,12 @@ def _failure(error: Exception) -> tuple[int, str, str]:
     return 500, f"{type(error).__name__}: {error}", "server_error"
 
 
-def _error(status: int, message: str, kind: str, *, code: str | None = None, retry: bool = False) -> Response:
+def _error(
+    status: int, message: str, kind: str, *, code: str | None = None, param: str | None = None, retry: bool = False
+) -> Response:
+    """An error in OpenAI's format. `param`: the field of the request that it is about, if it is one."""
     headers = {"retry-after": RETRY_SECONDS} if retry else None
-    return _json(error_body(message, kind, code=code), status, headers)
+    return _json(error_body(message, kind, code=code, param=param), status, headers)
 
 
 def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -243,9 +245,9 @@ async def _invalid(request: Request, error: Exception) -> Response:
     if not names and kind != "application/json" and not re.fullmatch(r"application/.+\+json", kind):
         given = f"the body's type is {kind!r}" if kind else "the body has no Content-Type"
         return _error(415, f"{given}; send it with Content-Type: application/json", BAD_REQUEST)
-    field = names[0] if names and found[0].get("type") != "json_invalid" else "the body"
+    field = names[0] if names and found[0].get("type") != "json_invalid" else None
     more = f" ({found[0]['ctx']['error']})" if found[0].get("type") == "json_invalid" else ""  # type: ignore[index]
-    return _error(400, f"{field}: {found[0].get('msg')}{more}", BAD_REQUEST)
+    return _error(400, f"{field or 'the body'}: {found[0].get('msg')}{more}", BAD_REQUEST, param=field)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

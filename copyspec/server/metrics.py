@@ -63,7 +63,7 @@ class Metrics:
             self._tokens["prompt_tokens"].inc(result.prompt_tokens)
             for sample in result.samples or (result,):
                 self._tokens["output_tokens"].inc(len(sample.token_ids))
-                self._tokens["passes"].inc(sample.stats.num_calls)
+                self._tokens["passes"].inc(sample.stats.num_passes)
                 self._tokens["draft_tokens"].inc(sample.stats.num_draft_tokens)
                 self._tokens["accepted_tokens"].inc(sample.stats.num_accepted_tokens)
 

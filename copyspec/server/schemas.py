@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from copyspec.checks import brief, shown
-from copyspec.engine.unknown import ELSEWHERE, reject_unknown
+from copyspec.engine.unknown import ELSEWHERE, MAX_NAME, reject_unknown
+from copyspec.server.limits import check_references, count_characters
 
 IGNORED = frozenset(
     (
@@ -52,10 +53,15 @@ RENAMED = dict.fromkeys(("max_completion_tokens", "max_new_tokens", "max_length"
 
 
 MAX_DIGITS = 20  # of a token id
-TOKEN_CHARACTERS = 4  # characters of English text per token, about
 MAX_STOPS = 256  # each is searched for at every token, which all requests wait for; OpenAI takes four
-MAX_REFERENCES = 4096
-"""Each text has a share of the time that is spent before the first token: 300,000 of one word took seconds."""
+
+
+class FieldError(ValueError):
+    """A field that this server does not know or support; `field` is its name."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class StreamOptions(BaseModel):
@@ -98,37 +104,33 @@ class SharedBody(BaseModel):
         return self.max_tokens
 
     def characters(self) -> int:
-        """Number of characters in all texts of the request: prompts, messages, references and the like. Numbers
-        in lists are token ids."""
-        count, left = 0, list(self.__dict__.values())
-        while left:
-            value = left.pop()
-            if isinstance(value, str):
-                count += len(value)
-            elif isinstance(value, (list, dict)):
-                left += value.values() if isinstance(value, dict) else value
-                if isinstance(value, list):
-                    count += TOKEN_CHARACTERS * sum(isinstance(each, int) for each in value)
-        return count
+        """Number of characters in all texts of the request: prompts, messages, references and the like."""
+        return count_characters(self.__dict__)
 
     def check_extra(self) -> None:
-        """Raise TypeError or ValueError for unknown or unsupported fields."""
-        extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
-        for name in list(extra):
-            if name in IGNORED:
-                del extra[name]
-            elif name in NOT_OFFERED:
-                value = extra.pop(name)
-                # 0 is a number of log-probabilities in /v1/completions, but equal to False.
-                if not any(
-                    value == each and isinstance(value, bool) == isinstance(each, bool) for each in NOT_OFFERED[name]
-                ):
-                    raise ValueError(f"{name} is not supported here: leave it out, or serve the model with vLLM")
-            elif name in RENAMED:
-                raise ValueError(f"unknown option {name!r}; here it is {RENAMED[name]}")
-            elif name in ELSEWHERE and re.split(r"\W", ELSEWHERE[name])[0] not in ("not", *type(self).model_fields):
-                raise ValueError(f"{name} is not supported here: leave it out")
-        reject_unknown(extra, type(self).model_fields)
+        """Raise FieldError for the first unknown or unsupported field."""
+        for name, value in (self.model_extra or {}).items():
+            if value is None or name in IGNORED:
+                continue
+            try:
+                self._check_extra(name, value)
+            except (TypeError, ValueError) as error:
+                raise FieldError(str(error), name[:MAX_NAME]) from error
+
+    def _check_extra(self, name: str, value: object) -> None:
+        if name in NOT_OFFERED:
+            # 0 is a number of log-probabilities in /v1/completions, but equal to False.
+            if not any(
+                value == each and isinstance(value, bool) == isinstance(each, bool) for each in NOT_OFFERED[name]
+            ):
+                raise ValueError(f"{name} is not supported here: leave it out, or serve the model with vLLM")
+            return
+        fields = type(self).model_fields
+        if name in RENAMED:
+            raise ValueError(f"unknown option {name!r}; here it is {RENAMED[name]}")
+        if name in ELSEWHERE and re.split(r"\W", ELSEWHERE[name])[0] not in ("not", *fields):
+            raise ValueError(f"{name} is not supported here: leave it out")
+        reject_unknown({name: value}, fields)
 
     def options(self) -> dict[str, object]:
         """Options for `Engine.submit`, without limits and references."""
@@ -140,10 +142,7 @@ class SharedBody(BaseModel):
             del given["stop"]
         if not isinstance(self.stop, str) and len(self.stop or ()) > MAX_STOPS:
             raise ValueError(f"stop holds {len(self.stop or ())} strings; at most {MAX_STOPS} are taken here")
-        if (count := _count(self.references)) > MAX_REFERENCES:
-            raise ValueError(
-                f"references holds {count} texts; at most {MAX_REFERENCES} are taken here: join short ones"
-            )
+        check_references(self.references)
         return given
 
 
@@ -194,12 +193,6 @@ def _message(index: int, message: object) -> dict[str, object]:
     if isinstance(content, list):
         kept["content"] = "".join(_part(index, part) for part in content)
     return kept
-
-
-def _count(references: object) -> int:
-    """How many texts `references` holds, as one list or one list per prompt; token ids are one text."""
-    each = references if isinstance(references, list) else [references]
-    return sum(len(one) if isinstance(one, list) and one and not isinstance(one[0], int) else 1 for one in each)
 
 
 def _part(index: int, part: object) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from copyspec.checks import check_number, check_whole
 from copyspec.engine.call_options import CallOptions
+from copyspec.server.limits import MAX_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class ServerSettings:
     batch_size: int = CallOptions().batch_size  # rows of the batch shared by all requests
     max_waiting: int = 256  # prompts waiting for a row; further ones get status 429
     max_body_bytes: int = 4 << 20
-    max_characters: int = 1_000_000  # of all texts of a request; other requests wait while they are prepared
+    max_characters: int = MAX_CHARACTERS  # of all texts of a request; other requests wait while they are prepared
     max_tokens: int | None = None  # per output; None: up to the context length
     max_outputs: int = 64  # per request: its prompts times n; LangChain sends 20 prompts at once
     prefix_cache_bytes: int = 1 << 30  # size of the KV cache kept for later prompts; 0: none
@@ -33,8 +34,18 @@ class ServerSettings:
             check_whole("max_tokens", self.max_tokens, low=1)
         for name in ("timeout", "read_timeout"):
             check_number(name, getattr(self, name), low=0.0, open_low=True)
-        if self.api_key is not None and (not self.api_key.strip() or not self.api_key.isprintable()):
-            raise ValueError("api_key is empty, or holds characters that no HTTP header can carry")
+        if self.api_key is not None:
+            _check_key(self.api_key)
         for name in self.names:
             if not name:
                 raise ValueError("a model name is empty")
+
+
+def _check_key(key: str) -> None:
+    """Raise ValueError for a key that no client can send. The message does not show the key."""
+    if not key.strip():
+        raise ValueError("api_key is empty: give a key, or leave it out for a server that is open to everybody")
+    if not key.isprintable():
+        raise ValueError("api_key holds characters that no HTTP header can carry, such as a line break")
+    if key != key.strip():
+        raise ValueError("api_key begins or ends with a space, which no HTTP header can carry: leave it out")

@@ -10,6 +10,7 @@ import pytest
 import copyspec
 from copyspec.engine.inputs import parse_references
 from copyspec.retrievers import Corpora, Document, load_corpus, split_passages
+from tests.helpers.models import tiny
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 TEXT = "# Birds\n\nHerons wait in shallow water.\n\n# Boats\n\nThe boat leaves at nine."
@@ -76,11 +77,50 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
         llm.chat([ChatMessage(role="user", blocks=[ImageBlock(url="http://a/b.png")])])
     with pytest.raises(TypeError, match="colour"):
         llm.complete("the cat", colour="red")
+    for options in ({"max_tokens": 5}, {"max_new_tokens": 5}):
+        assert (
+            llm.complete("the cat", ignore_eos=True, **options).raw.token_ids
+            == engine.generate("the cat", chat=True, ignore_eos=True, max_new_tokens=5).token_ids
+        )
+    shorter = CopySpecLlamaLLM(engine, max_new_tokens=7, ignore_eos=True)
+    assert len(shorter.complete("the cat").raw.token_ids) == 7
+    assert len(shorter.complete("the cat", max_tokens=5).raw.token_ids) == 5
     (found,) = IndexRetriever(*load_corpus(corpus), k=1).retrieve("When does the boat leave?")
     assert found.node.metadata == {"file_path": "guide.md", "heading": "Boats"}
     assert TEXT[found.node.start_char_idx : found.node.end_char_idx] == found.text
     ((reference,),) = parse_references([found], 1)
     assert (reference.name, reference.text) == ("guide.md", found.text)
+
+
+def test_the_window_that_llama_index_plans_for_is_the_models() -> None:
+    pytest.importorskip("llama_index.core")
+    from copyspec.integrations.llama_index import CopySpecLlamaLLM
+
+    models = {
+        "llama": ({}, 512),
+        "gpt2": ({"n_positions": 48}, 48),
+        "t5": ({"n_positions": 48}, 48),
+        "bloom": ({}, 4096),
+    }
+    for name, (options, window) in models.items():
+        engine = copyspec.Engine(tiny(name, **options), tiny_tokenizer())
+        assert CopySpecLlamaLLM(engine).metadata.context_window == window
+
+
+def test_nodes_of_several_corpora_can_be_joined(tmp_path: Path) -> None:
+    pytest.importorskip("llama_index.core")
+    from copyspec.integrations.llama_index import IndexRetriever
+
+    corpora = Corpora(tmp_path)
+    texts = {"a": ("a.md", "Herons wait."), "b": ("b.md", "Herons wait."), "again": ("a.md", "Herons wait.")}
+    ids = {}
+    for name, (file, text) in texts.items():
+        corpora.add_bm25(name, split_passages(Document(file, text)))
+        retriever, passages = load_corpus(tmp_path / name)
+        ((found,), (bare,)) = (IndexRetriever(retriever, each, k=1).retrieve("herons") for each in (passages, None))
+        ids[name] = found.node.node_id
+        assert bare.node.node_id != found.node.node_id
+    assert ids["a"] != ids["b"] and ids["a"] == ids["again"]
 
 
 def test_haystack(engine: copyspec.Engine, corpus: Path) -> None:

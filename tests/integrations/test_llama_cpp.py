@@ -175,6 +175,17 @@ def test_wrong_arguments_are_named() -> None:
         pass
 
 
+@pytest.mark.parametrize("kind", ["_is_recurrent", "_is_hybrid"])
+def test_models_whose_state_cannot_be_rolled_back_are_refused(kind: str) -> None:
+    llm = FakeLlama(DraftModel())
+    setattr(llm, kind, True)
+    with pytest.raises(ValueError, match=r"a recurrent state, .*: load it without draft_model"), copying(llm):
+        pass
+    setattr(llm, kind, False)
+    with copying(llm):
+        pass
+
+
 def test_it_needs_no_torch() -> None:
     code = "import sys, copyspec.integrations.llama_cpp; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -64,8 +64,9 @@ def test_a_column_is_corrected_as_the_pipeline_does(engine: Engine) -> None:
     assert found["corrected"] == [each.text for each in GECPipeline(engine, max_new_tokens=8)(TEXTS)] + [None]
     assert found["id"] == [0, 1, 2, 3]
     assert found[ERROR][3] == "text is not text: NoneType"
-    with pytest.raises(ValueError, match="no column 'text'; the rows have 'id'"):
-        task({"id": [1]})
+    without = task({"id": [1, 2]})
+    assert without["corrected"] == [None, None] and without["id"] == [1, 2]
+    assert without[ERROR] == ["there is no column 'text'; the rows have 'id'"] * 2
     assert pickle.loads(pickle.dumps(CorrectColumn(model="default"))).identity["model"] == "default"
 
 
@@ -88,6 +89,9 @@ def test_a_column_is_answered(engine: Engine) -> None:
     found = AnswerColumn(model=engine)(batch)
     assert isinstance(found["answer"][0], str) and found[ERROR][0] is None
     assert found["answer"][1] is None and found[ERROR][1]
+    without = AnswerColumn(model=engine)({"question": ["Where?"]})
+    assert without["answer"] == [None]
+    assert without[ERROR] == ["there is no column 'passages'; the rows have 'question'"]
 
 
 def test_a_run_writes_every_row_once_and_goes_on(tmp_path: Path, here: None) -> None:
@@ -112,6 +116,56 @@ def test_a_run_writes_every_row_once_and_goes_on(tmp_path: Path, here: None) -> 
     assert again.resumed == 8 and lines(output / "report.json")[0]["rows"] == 26
     with pytest.raises(ValueError, match="differs in parts, rows_per_part"):
         run(Upper(), source, output, rows_per_part=5)
+
+
+def test_a_part_without_the_column_does_not_end_the_run(tmp_path: Path, here: None, engine: Engine) -> None:
+    rows = [{"id": 1}, {"id": 2}, {"text": "It rains."}, {"id": 3}, {}, {ERROR: "of an earlier run"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = run(
+        CorrectColumn(model=engine, max_new_tokens=8), tmp_path / "in.jsonl", tmp_path / "out", rows_per_part=2
+    )
+    assert report.rows + report.failed == 6 and report.failed >= 5
+    failed = outputs(tmp_path / "out" / "failed")
+    assert failed[0]["error"] == "there is no column 'text'; the rows have 'id'"
+    assert [row["error"] for row in failed if "line" in row] == [
+        "no row: a line of JSON must be an object with columns, got dict: {}"
+    ]
+
+
+def test_a_line_that_is_nested_too_deep_is_set_aside(tmp_path: Path, here: None) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' + "[" * 100_000 + "\n")
+    report = run(Upper(), tmp_path / "in.jsonl", tmp_path / "out")
+    assert (report.rows, report.failed) == (1, 1)
+    assert "no row" in outputs(tmp_path / "out" / "failed")[0]["error"]
+
+
+class Length:
+    """A task with nothing but what the documentation asks for."""
+
+    def __init__(self) -> None:
+        self.identity = {"task": "length"}
+
+    def __call__(self, batch: Any) -> dict[str, list[Any]]:
+        return {**batch, "length": [len(text) for text in batch["text"]]}
+
+
+def test_a_task_needs_neither_load_nor_errors(tmp_path: Path, here: None) -> None:
+    rows: list[dict[str, object]] = [{"text": "ab"}, {"text": "c", ERROR: "of an earlier run"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = run(Length(), tmp_path / "in.jsonl", tmp_path / "out")
+    assert (report.rows, report.failed) == (2, 0)
+    assert outputs(tmp_path / "out") == [{"text": "ab", "length": 2}, {"text": "c", "length": 1}]
+
+
+def test_input_that_was_rewritten_at_the_same_size_is_another_run(tmp_path: Path, here: None) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    with pytest.raises(KeyboardInterrupt):
+        run(Upper(fails_after=1), tmp_path / "a.txt", tmp_path / "out", rows_per_part=1)
+    (tmp_path / "a.txt").write_text("one\nsix\n")
+    with pytest.raises(ValueError, match="which differs in files"):
+        run(Upper(), tmp_path / "a.txt", tmp_path / "out", rows_per_part=1)
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    assert run(Upper(), tmp_path / "a.txt", tmp_path / "out", rows_per_part=1).resumed == 1
 
 
 def test_results_take_the_place_of_a_column_of_their_name(tmp_path: Path, here: None) -> None:

@@ -323,6 +323,49 @@ def test_what_is_not_offered_is_said(options: dict[str, Any], error: type[Except
         model.generate(**given, custom_generate=copyspec.hf)
 
 
+def batch_of_t5(rows: int = 2) -> tuple[Any, dict[str, torch.Tensor]]:
+    return model_of("t5"), padded(prompts(rows), left=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decoder_start_token_id": 9},
+        {"decoder_start_token_id": [0, 9]},
+        {"generation_config": GenerationConfig(decoder_start_token_id=9, pad_token_id=PAD)},
+        # One row begins with the start token: `generate` puts it before none.
+        {"decoder_input_ids": torch.tensor([[0], [9]])},
+        {"decoder_input_ids": torch.tensor([[9], [9]])},
+    ],
+)
+def test_outputs_that_begin_with_another_token_are_refused(options: dict[str, Any]) -> None:
+    model, inputs = batch_of_t5()
+    with pytest.raises(
+        ValueError, match=r"with token 9, .*: set model\.generation_config|of 2 tokens: copyspec begins"
+    ):
+        by_copyspec(model, inputs, **options)
+
+
+def test_the_start_token_of_the_model_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = batch_of_t5()
+    assert torch.equal(*both(model, inputs, decoder_start_token_id=0, decoder_input_ids=torch.tensor([[0], [0]])))
+    monkeypatch.setattr(model.generation_config, "decoder_start_token_id", 9)
+    plain, copied = both(model, inputs)
+    assert torch.equal(plain, copied) and copied[:, 0].tolist() == [9, 9]
+
+
+def test_a_callers_own_encoder_outputs_are_refused() -> None:
+    model, inputs = batch_of_t5()
+    encoded = model.get_encoder()(**inputs)
+    with pytest.raises(ValueError, match="copyspec runs the encoder itself: leave encoder_outputs out"):
+        by_copyspec(model, inputs, encoder_outputs=encoded)
+
+
+@pytest.mark.parametrize("eos", [-1, [EOS, -1], [EOS, VOCAB_SIZE, 10**9]])
+def test_an_end_of_sequence_that_the_model_does_not_have_ends_nothing(eos: object) -> None:
+    assert torch.equal(*both(model_of("llama"), padded(prompts(2)), eos_token_id=eos))
+
+
 def test_a_cache_that_holds_tokens_is_refused() -> None:
     model: Any = model_of("llama")
     inputs = padded(prompts(1))

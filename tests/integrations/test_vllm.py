@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 import random
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -231,6 +233,83 @@ def test_ids_that_the_model_does_not_have_are_not_drafted() -> None:
     runner.add("a", request(1, parameters))
     while runner.requests:
         assert all(0 <= token < 259 for draft in runner.step() for token in draft)
+
+
+class OfMistral:
+    """Stands in for vLLM's tokenizer of Mistral's models, whose attributes are methods."""
+
+    all_special_tokens = ()
+    chat_template = None
+
+    def added_tokens_decoder(self) -> dict[int, str]:
+        return {}
+
+
+@pytest.mark.parametrize("tokenizer", [None, OfMistral(), object()])
+def test_without_a_tokenizer_it_copies_from_token_ids(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with fake_vllm(tokenizer), caplog.at_level(logging.WARNING):
+        config = engine_config()
+        config.model_config.try_get_generation_config = lambda: {}
+        runner = Runner(config)
+        told = runner.add("a", request(1, copying(Parameters(max_tokens=None), edit_source=ids(" " + text(1)))))
+        alone = runner.add("b", request(3, prompt=f"Correct: {text(3)}"))
+        ignored = [runner.add(f"{number}", request(number, with_source(number))) for number in (4, 5)]
+        run(runner)
+    for each in (told, alone, *ignored):
+        assert each.output == each.script
+    assert told.steps <= len(told.script) / 10 and alone.steps <= len(alone.script) / 3
+    assert ignored[0].steps > 2 * told.steps
+    assert [record.message.split(" (")[0] for record in caplog.records] == [
+        "vLLM has no tokenizer here that copyspec can use",
+        "invalid texts to copy from are ignored, here and in later requests: the engine has no tokenizer for texts; "
+        "give token ids",
+    ]
+
+
+TOO_MUCH: list[dict[str, Any]] = [
+    {"edit_source": "a" * 1_000_001},
+    {"prediction": {"type": "content", "content": "a" * 1_000_001}},
+    {"references": ["a" * 600_000] * 2},
+    {"references": [[5] * 125_000] * 3},
+    {"references": ["a"] * 5000},
+]
+
+
+@pytest.mark.parametrize("given", TOO_MUCH, ids=lambda given: next(iter(given)))
+def test_more_than_a_million_characters_are_refused_before_they_are_encoded(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("copyspec.text.codec.Codec.encode_copy", lambda *_: pytest.fail("it was encoded"))
+    server = Server(TOKENIZER)
+    status, answer = post(server, given)
+    assert status == 400 and not server.bodies
+    assert re.search(r"at most (1000000|4096) are taken", answer["error"]["message"])
+    with pytest.raises(ValueError, match=r"at most (1000000|4096) are taken"):
+        copying(Parameters(), **given)
+
+
+def test_too_long_texts_of_a_request_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = [{EDIT_SOURCE: "a" * 4_000_001}, {REFERENCES: [1] * 4_000_001}, {REFERENCES: ["a"] * 5000}]
+    for extra_args in wrong:
+        runner = Runner(engine_config())
+        row = runner.add("a", request(1, Parameters(max_tokens=None, extra_args=extra_args)))
+        with caplog.at_level(logging.WARNING):
+            run(runner)
+        assert row.output == row.script
+    assert len(caplog.records) == 3 and all("at most" in record.message for record in caplog.records)
+    assert read_texts({EDIT_SOURCE: [1] * 1_000_000})[0] == [1] * 1_000_000, "a million characters of one token each"
+
+
+def test_bodies_are_parsed_outside_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[object] = []
+
+    def rewrite(self: Prediction, scope: Any, body: bytes) -> bytes:
+        threads.append(threading.current_thread())
+        return body
+
+    monkeypatch.setattr(Prediction, "_rewrite", rewrite)
+    assert post(Server(), b'{"prediction": "a"}') == (200, b'{"prediction": "a"}')
+    assert threads and threads != [threading.main_thread()]
 
 
 def test_an_error_while_drafting_does_not_reach_the_engine(

@@ -32,13 +32,13 @@ KEY = "secret"
 
 
 @contextlib.contextmanager
-def serving(engine: Engine, **settings: Any) -> Iterator[str]:
+def serving(engine: Engine, *, stop_seconds: float = 2, **settings: Any) -> Iterator[str]:
     """Yield the address of a running server."""
     bound = listen("127.0.0.1", 0, 5.0)
     assert is_local(bound)
     server = Server(engine, ServerSettings(names=("tiny",), api_key=KEY, **settings))
     server.warm_up()
-    running = uvicorn_server(server, stop_seconds=2)
+    running = uvicorn_server(server, stop_seconds=stop_seconds)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]})
     thread.start()
     try:
@@ -194,7 +194,7 @@ def test_a_rest_is_read_within_bounds() -> None:
 
 
 def test_connections_without_a_request_are_closed(engine: Engine) -> None:
-    with serving(engine, read_timeout=0.1) as address:
+    with serving(engine, read_timeout=1.0) as address:
         host, port = address.removeprefix("http://").split(":")
         for sent in (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n"):
             with socket.create_connection((host, int(port)), timeout=5) as connection:
@@ -206,26 +206,45 @@ def test_connections_without_a_request_are_closed(engine: Engine) -> None:
                 _wait(lambda: connection.recv(1000, socket.MSG_PEEK).endswith(b"}"))
                 assert b"200 OK" in connection.recv(1000)
             with pytest.raises(OSError):
-                for byte in sent * 9:
+                for byte in sent * 90:
                     connection.sendall(bytes([byte]))
                     time.sleep(0.005)
 
 
-def test_a_stop_lets_running_requests_end_or_ends_them(engine: Engine) -> None:
-    with serving(engine) as address:
-        connection = _request(address, {"messages": MESSAGES, "max_tokens": 20, "stream": True})
+def _stopped(engine: Engine, tokens: int, stop_seconds: float) -> bytes:
+    """What a client still gets of a stream that runs while the server is told to stop."""
+    with serving(engine, stop_seconds=stop_seconds) as address:
+        connection = _request(address, {"messages": MESSAGES, "max_tokens": tokens, "stream": True})
         assert connection.recv(10)
     answer = b""
     with connection, contextlib.suppress(OSError):
         while piece := connection.recv(65536):
             answer += piece
-    assert b"[DONE]" in answer
     _wait(lambda: engine.scheduler.running == 0)
+    return answer
 
 
-def test_a_taken_port_is_named(address: str) -> None:
+def test_a_stop_lets_running_requests_end(engine: Engine) -> None:
+    assert b"[DONE]" in _stopped(engine, 20, 10)
+
+
+def test_a_stop_ends_requests_that_take_longer(engine: Engine) -> None:
+    slow = engine.model.register_forward_pre_hook(lambda *_: time.sleep(0.1))
+    try:
+        began = time.monotonic()
+        assert b"[DONE]" not in _stopped(engine, 900, 1)
+        assert time.monotonic() - began > 1
+    finally:
+        slow.remove()
+
+
+def test_a_taken_port_is_named(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
     with pytest.raises(OSError, match="take another --port"):
         listen("127.0.0.1", int(address.rpartition(":")[2]), 5.0)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(OSError, match="--host no\\.such\\.host"):
         listen("no.such.host.invalid", 0, 5.0)
 

@@ -201,6 +201,24 @@ async def test_wrong_values_are_named(engine: Engine, wrong: dict[str, object], 
 
 
 @pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"max_tokens": "8"}, "max_tokens"),
+        ({"stop": 3}, "stop"),
+        ({"temprature": 1}, "temprature"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"max_new_tokens": 9}, "max_new_tokens"),
+        ({"x" * 100_000: 1}, "x" * 64),
+        ({"model": "other"}, "model"),
+        ({"max_tokens": 8, "max_completion_tokens": 9}, None),
+    ],
+)
+async def test_an_error_about_one_field_names_it(engine: Engine, wrong: dict[str, object], field: str | None) -> None:
+    answer = await post(engine, CHAT, {**ASKED, **wrong})
+    assert answer.status_code >= 400 and answer.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"",
@@ -353,7 +371,9 @@ async def test_nothing_is_decoded_for_a_client_that_has_gone(engine: Engine) -> 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"api_key": " "}, "api_key"),
+        ({"api_key": " "}, "api_key is empty"),
+        ({"api_key": "key "}, "api_key begins or ends with a space"),
+        ({"api_key": "a\nb"}, "api_key holds characters"),
         ({"batch_size": 0}, "batch_size"),
         ({"timeout": 0}, "timeout"),
         ({"names": ("",)}, "name"),

@@ -19,18 +19,17 @@ ERROR = "copyspec_error"
 
 
 class ColumnTask(Protocol):
-    """The work that a run does on each batch."""
+    """The work that a run does on each batch. An optional `load()` loads the model beforehand, so that its time does
+    not count as a batch's."""
 
     @property
     def identity(self) -> Mapping[str, object]:
         """Everything the results depend on, JSON-compatible: a run can be resumed only with an equal identity."""
         ...
 
-    def load(self) -> object:
-        """Load the model beforehand, so that its time does not count as a batch's."""
+    def __call__(self, batch: Columns) -> dict[str, list[Any]]:
+        """All columns of the batch, and new ones. Rows with a reason in the optional column ERROR count as failed."""
         ...
-
-    def __call__(self, batch: Columns) -> dict[str, list[Any]]: ...
 
 
 class CorrectColumn:
@@ -59,9 +58,11 @@ class CorrectColumn:
         }
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
-        """The columns of `batch` as lists, plus the corrected text and ERROR. Only a missing column raises."""
+        """The columns of `batch` as lists, plus the corrected text and ERROR."""
         columns = _lists(batch)
-        texts = _column(columns, self._column)
+        if (missing := _missing(columns, self._column)) is not None:
+            return _failed(columns, self._to, missing)
+        texts = columns[self._column]
         results: list[Any] = [None] * len(texts)
         errors: list[str | None] = [None] * len(texts)
         readable = [i for i, text in enumerate(texts) if isinstance(text, str)]
@@ -130,14 +131,16 @@ class AnswerColumn:
         return model if isinstance(model, copyspec.Engine) else copyspec.load(model, dtype=self._dtype)
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
-        """The columns of `batch` as lists, plus the answer and ERROR. Only a missing column raises."""
+        """The columns of `batch` as lists, plus the answer and ERROR."""
         from copyspec.pipelines import answer
 
-        engine = self.load()
         columns = _lists(batch)
+        if (missing := _missing(columns, self._question, self._passages)) is not None:
+            return _failed(columns, self._to, missing)
+        engine = self.load()
         results: list[str | None] = []
         errors: list[str | None] = []
-        for question, given in zip(_column(columns, self._question), _column(columns, self._passages), strict=True):
+        for question, given in zip(columns[self._question], columns[self._passages], strict=True):
             passages = [given] if isinstance(given, str) else given
             try:
                 results.append(answer(question, list(passages), model=engine).text)
@@ -170,7 +173,15 @@ def _lists(batch: Columns) -> dict[str, list[Any]]:
     return found
 
 
-def _column(columns: dict[str, list[Any]], name: str) -> list[Any]:
-    if name not in columns:
-        raise ValueError(f"there is no column {name!r}; the rows have {', '.join(map(repr, columns)) or 'none'}")
-    return columns[name]
+def _missing(columns: Mapping[str, list[Any]], *names: str) -> str | None:
+    """The error of all rows of a batch without one of the columns; None if there are all. Rows of a JSONL file differ,
+    so another batch may have them."""
+    for name in names:
+        if name not in columns:
+            return f"there is no column {name!r}; the rows have {', '.join(map(repr, columns)) or 'none'}"
+    return None
+
+
+def _failed(columns: dict[str, list[Any]], to: str, error: str) -> dict[str, list[Any]]:
+    count = max(map(len, columns.values()), default=0)
+    return {**columns, to: [None] * count, ERROR: [error] * count}

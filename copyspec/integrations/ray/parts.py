@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from copyspec.checks import shown
+from copyspec.models.cache import hash_into
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
 
@@ -45,7 +49,7 @@ class RowPart:
         for number, line in enumerate(lines, self.first):
             try:
                 rows.append(_row(self.file, line))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:  # the latter for a thousand opening brackets
                 shown = line.decode("utf-8", "replace")
                 broken.append({"file": self.file, "row": number, "line": shown, "error": f"no row: {error}"})
         return rows, broken
@@ -59,6 +63,14 @@ def find_files(source: str | os.PathLike[str]) -> list[str]:
     if not found:
         raise ValueError(f"{os.fspath(source)!r} has no file that ends with {', '.join(SUFFIXES)}")
     return found
+
+
+def file_digest(file: str) -> str:
+    """A hash of the file's bytes: its size and times do not tell whether it was rewritten."""
+    digest = hashlib.blake2b(digest_size=16)
+    with open(file, "rb") as opened:
+        hash_into(digest, opened)
+    return digest.hexdigest()
 
 
 def split(files: list[str], rows: int) -> Iterator[RowPart]:
@@ -108,6 +120,6 @@ def _row(file: str, line: bytes) -> Row:
     if file.endswith(".txt"):
         return {"text": str(line, "utf-8")}
     row = json.loads(line)
-    if not isinstance(row, dict):
-        raise ValueError(f"a line of JSON must be an object, got {type(row).__name__}")
+    if not isinstance(row, dict) or not row:
+        raise ValueError(f"a line of JSON must be an object with columns, got {shown(row)}")
     return row

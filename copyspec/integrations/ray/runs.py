@@ -14,7 +14,7 @@ from typing import Any
 
 from copyspec.checks import check_count
 from copyspec.integrations.ray.columns import ERROR, ColumnTask
-from copyspec.integrations.ray.parts import Row, RowPart, find_files, split
+from copyspec.integrations.ray.parts import Row, RowPart, file_digest, find_files, split
 from copyspec.integrations.ray.pool import mapped
 
 RUN_FILE, REPORT_FILE = "run.json", "report.json"
@@ -59,9 +59,11 @@ def run(
     """
     check_count("actors", actors)
     check_count("rows_per_part", rows_per_part)
-    parts = list(split(find_files(source), rows_per_part))
+    files = find_files(source)
+    parts = list(split(files, rows_per_part))
     folder = Path(output)
-    _begin(folder, {**task.identity, "rows_per_part": rows_per_part, "parts": [_sized(part) for part in parts]})
+    of_input = {"files": {file: file_digest(file) for file in files}, "rows_per_part": rows_per_part}
+    _begin(folder, {**task.identity, **of_input, "parts": [[part.file, part.first, part.count] for part in parts]})
     todo = [part for part in parts if not (folder / DONE / f"{part.name}.json").exists()]
     if todo:
         items = [part.to_dict() for part in todo]
@@ -78,12 +80,14 @@ class PartWriter:
 
     def __call__(self, given: Mapping[str, Any]) -> dict[str, Any]:
         part = RowPart(**given)
-        self._task.load()
+        load = getattr(self._task, "load", None)
+        if load is not None:  # its time does not count as the part's
+            load()
         begun, cpu_begun = time.perf_counter(), time.process_time()
         rows, failed = part.read()
         done: list[Row] = []
         for row in self._results(rows):
-            error = row.pop(ERROR)
+            error = row.pop(ERROR, None)
             if error is None:
                 done.append(row)
             else:
@@ -99,13 +103,14 @@ class PartWriter:
     def _results(self, rows: list[Row]) -> Iterator[Row]:
         if not rows:
             return
+        rows = [{**row, ERROR: None} if ERROR in row else row for row in rows]  # the errors are of an earlier run
         names = list(dict.fromkeys(name for row in rows for name in row))
         columns = self._task({name: [row.get(name) for row in rows] for name in names})
         for i, row in enumerate(rows):
             found = {name: column[i] for name, column in columns.items()}
             # A row without a column that others have was given None there, and stays without it.
             changed = {name: value for name, value in found.items() if value is not row.get(name)}
-            yield {**row, **changed, ERROR: found[ERROR]}
+            yield {**row, **changed, ERROR: found.get(ERROR)}
 
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
@@ -137,10 +142,6 @@ def _begin(folder: Path, identity: Mapping[str, object]) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{str(folder)!r} is not empty, and no run of this kind wrote it: give another folder")
     write_lines(file, [record])
-
-
-def _sized(part: RowPart) -> list[object]:
-    return [part.file, part.first, part.count, os.path.getsize(part.file)]
 
 
 def _report(folder: Path, parts: list[RowPart], resumed: int) -> RunReport:

@@ -10,6 +10,8 @@ import torch
 from transformers import Cache, EncoderDecoderCache, EosTokenCriteria, MaxLengthCriteria
 
 from copyspec.checks import shown
+from copyspec.targets.facts import vocabulary_size
+from copyspec.targets.seq2seq import first_tokens
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, StoppingCriteriaList
@@ -64,15 +66,12 @@ def read_rows(
     samples = config.num_return_sequences or 1
     if model.config.is_encoder_decoder:
         prompts = _encoder_prompts(inputs, arguments)
-        if ids.shape[1] != 1:
-            raise ValueError(
-                f"decoder_input_ids of {ids.shape[1]} tokens: copyspec begins outputs with the decoder's start token"
-            )
+        _check_start(ids, first_tokens(model))
     else:
         prompts = _prompts(ids[::samples], arguments)
         _check_positions(ids, arguments)
     limit = criteria.max_length
-    eos = frozenset(token for each in criteria if isinstance(each, EosTokenCriteria) for token in _tokens(each))
+    eos = [token for each in criteria if isinstance(each, EosTokenCriteria) for token in _tokens(each)]
     pad = getattr(config, "_pad_token_tensor", config.pad_token_id)
     if pad is None and len(ids) > 1 and any(not isinstance(each, MaxLengthCriteria) for each in criteria):
         raise ValueError("rows may end at different lengths, and there is no padding token; give pad_token_id=")
@@ -80,7 +79,9 @@ def read_rows(
         raise ValueError("no length ends the output; give max_new_tokens=")
     room: float = limit - ids.shape[1]
     room = int(room) if float(room).is_integer() else room  # generate takes max_new_tokens=5.0
-    return Rows(ids, prompts, samples, room, eos, 0 if pad is None else int(pad))  # type: ignore[arg-type]
+    size = vocabulary_size(model)
+    known = frozenset(token for token in eos if 0 <= token < size)  # some configs have -1 for none
+    return Rows(ids, prompts, samples, room, known, 0 if pad is None else int(pad))  # type: ignore[arg-type]
 
 
 def refuse_options(config: GenerationConfig) -> None:
@@ -110,6 +111,13 @@ def refuse_arguments(arguments: Mapping[str, object]) -> None:
                 raise ValueError(f"{name} holds tokens; copyspec begins with an empty cache: leave it out")
             continue
         raise ValueError(f"copyspec does not pass {name} to the model (got {shown(value)}); leave out custom_generate")
+
+
+def refuse_encoded(given: Mapping[str, object]) -> None:
+    """Raise ValueError if the caller of `generate` gave the encoder's outputs. The arguments of a custom loop always
+    hold some, since `generate` computes them where the caller gives none."""
+    if given.get("encoder_outputs") is not None:
+        raise ValueError("copyspec runs the encoder itself: leave encoder_outputs out, and give input_ids=")
 
 
 def _prompts(ids: torch.Tensor, arguments: Mapping[str, object]) -> list[list[int]]:
@@ -152,6 +160,21 @@ def _encoder_prompts(inputs: torch.Tensor | None, arguments: Mapping[str, object
         raise ValueError(f"row {row} of the encoder's input is padded on the left: tokenize with padding_side='right'")
     _check_whole(mask)
     return [tokens[keep].tolist() for tokens, keep in zip(inputs, mask, strict=True)]
+
+
+def _check_start(ids: torch.Tensor, start: Sequence[int]) -> None:
+    """Raise ValueError for rows that begin with other tokens than `start`, with which the model begins all outputs."""
+    if ids.shape[1] != 1:
+        raise ValueError(
+            f"decoder_input_ids of {ids.shape[1]} tokens: copyspec begins outputs with the decoder's start token"
+        )
+    for row, (token,) in enumerate(_lists(ids)):
+        if token != start[0]:
+            raise ValueError(
+                f"row {row} begins with token {token}, and copyspec begins all rows with the model's own start token, "
+                f"{start[0]}: set model.generation_config.decoder_start_token_id = {token}, and leave "
+                "decoder_start_token_id and decoder_input_ids out of the call"
+            )
 
 
 def _check_whole(mask: torch.Tensor) -> None:

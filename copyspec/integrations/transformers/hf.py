@@ -14,7 +14,7 @@ import torch
 from copyspec import api
 from copyspec.checks import check_type
 from copyspec.engine.call_options import check_options
-from copyspec.integrations.transformers.call import Rows, read_rows
+from copyspec.integrations.transformers.call import Rows, read_rows, refuse_encoded
 from copyspec.integrations.transformers.outputs import (
     CopiedDecoderOnlyOutput,
     CopiedEncoderDecoderOutput,
@@ -74,6 +74,7 @@ class CustomGenerate:
     ) -> ModelOutput | torch.LongTensor:
         own = {name: given.pop(name) for name in OWN if name in given}
         lost = _lost_arguments(self)
+        refuse_encoded(lost)
         rows = read_rows(model, input_ids, inputs_tensor, generation_config, stopping_criteria, given)
         check_processors(logits_processor)
         engine = api.load(model, tokenizer=_tokenizer(own, lost), **_loading(own))

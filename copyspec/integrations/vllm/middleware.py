@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from typing import Any
 
-from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, joined, texts
+from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, check_size, joined, texts
+from copyspec.integrations.vllm.tokenizers import find_codec
 from copyspec.server.asgi import (
     App,
     BodyTooLargeError,
@@ -21,8 +21,6 @@ from copyspec.server.asgi import (
 )
 from copyspec.text.codec import Codec
 
-logger = logging.getLogger(__name__)
-
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 FIELDS = ("prediction", "edit_source", "references")
 
@@ -35,8 +33,8 @@ class Prediction:
     """ASGI middleware: `vllm serve MODEL --middleware copyspec.integrations.vllm.Prediction`.
 
     It moves the three fields into `vllm_xargs`, as token ids if the server's tokenizer is found, so that nothing is
-    encoded while a batch waits. Invalid values get status 400. Other requests pass unchanged,
-    as do those of over MAX_BODY_BYTES.
+    encoded while a batch waits. Invalid values get status 400, and so do more than a million characters of texts. Other
+    requests pass unchanged, as do those of over MAX_BODY_BYTES.
     """
 
     def __init__(self, app: App) -> None:
@@ -59,13 +57,13 @@ class Prediction:
         if body is None:
             return
         try:
-            changed = await self._rewrite(scope, body)
+            changed = await asyncio.to_thread(self._rewrite, scope, body)
         except (TypeError, ValueError) as error:
             await refuse(send, 400, error_body(str(error), "BadRequestError", code=400))
             return
         await self._app(_with_length(scope, len(changed)), Replay(changed, receive), send)
 
-    async def _rewrite(self, scope: Scope, body: bytes) -> bytes:
+    def _rewrite(self, scope: Scope, body: bytes) -> bytes:
         """The body in vLLM's format. Raises TypeError or ValueError for invalid values."""
         try:
             request = json.loads(body)
@@ -74,27 +72,25 @@ class Prediction:
         if not isinstance(request, dict) or not any(request.get(field) is not None for field in FIELDS):
             return body
         given = {field: request.pop(field, None) for field in FIELDS}
+        check_size(given, given["references"])  # vLLM checks the API key after this
         found = texts(given["edit_source"], given["references"], given["prediction"])
         xargs = request.get("vllm_xargs") or {}
         if not isinstance(xargs, dict):
             return body
         if codec := self._find_codec(scope):
-            found = await asyncio.to_thread(_encoded, codec, found)
+            found = _encoded(codec, found)
         elif REFERENCES in found and not all(isinstance(each, str) for each in found[REFERENCES]):
             raise ValueError("references of token ids need the server's tokenizer, which was not found; give texts")
         request["vllm_xargs"] = {**xargs, **found}
         return json.dumps(request).encode()
 
     def _find_codec(self, scope: Scope) -> Codec | None:
-        """A codec for the server's tokenizer; None if this version of vLLM keeps it elsewhere."""
+        """A codec for the server's tokenizer; None if it has none, or this version of vLLM keeps it elsewhere."""
         if self._codec is None:
             engine = getattr(getattr(scope.get("app"), "state", None), "engine_client", None)
             tokenizer = getattr(getattr(engine, "renderer", None), "tokenizer", None)
             if tokenizer is not None:
-                try:
-                    self._codec = Codec(tokenizer)
-                except Exception:  # the tokenizer is not from transformers
-                    logger.debug("the server's tokenizer cannot be used here", exc_info=True)
+                self._codec = find_codec(tokenizer)
         return self._codec
 
 

@@ -9,18 +9,21 @@ from typing import Any, Protocol, TypeVar
 from copyspec.checks import check_whole, shown
 from copyspec.engine.inputs import parse_edits, parse_prediction, parse_references
 from copyspec.engine.spans import Reference
+from copyspec.server.limits import MAX_CHARACTERS, check_references, count_characters
 from copyspec.text.codec import encodable
 
 EDIT_SOURCE = "copyspec_edit_source"
 REFERENCES = "copyspec_references"
 """Keys in `SamplingParams.extra_args`, and in `vllm_xargs` of HTTP bodies."""
 
+IDS_PER_CHARACTER = 4  # at most: with byte fallback, one for each byte of a character
+
 SEPARATOR = -1
 """Separates references in one flat list of token ids, because `vllm_xargs` takes no nested lists. No copy crosses
 it."""
 
 MAX_SPECULATIVE_TOKENS = 128  # vLLM's own limit
-MOST_ID = 2**31 - 1  # vLLM's arrays of token ids have 32 bits, and its messages to the engine 64
+MAX_ID = 2**31 - 1  # vLLM's arrays of token ids have 32 bits, and its messages to the engine 64
 
 Text = str | Sequence[int]
 
@@ -48,14 +51,26 @@ def copying(
 
     The texts are those of `copyspec.generate` for one prompt: `edit_source`, the text being edited; `references`, a
     text, a document, token ids, or a list of those; `prediction`, the expected output as a str or in OpenAI's format.
-    Raises TypeError or ValueError for anything else.
+    Raises TypeError or ValueError for anything else, and for more than a million characters.
     """
     extra_args = getattr(params, "extra_args", None)
     if not hasattr(params, "extra_args") or not (extra_args is None or isinstance(extra_args, dict)):
         raise TypeError(f"params must be vllm.SamplingParams; got {shown(params)}")
+    found = texts(edit_source, references, prediction)
+    check_size(found, found.get(REFERENCES))
     copied = copy.copy(params)  # vLLM makes a deep copy when it takes the request
-    copied.extra_args = {**(extra_args or {}), **texts(edit_source, references, prediction)}
+    copied.extra_args = {**(extra_args or {}), **found}
     return copied
+
+
+def check_size(given: Mapping[str, object], references: object) -> None:
+    """Raise ValueError if `given`, of which `references` are a part, is more than the engine would copy from."""
+    check_references(references)
+    if (count := count_characters(given)) > MAX_CHARACTERS:
+        raise ValueError(
+            f"the texts to copy from have {count} characters, and at most {MAX_CHARACTERS} are taken: give those that "
+            "the output is likely to repeat"
+        )
 
 
 def texts(edit_source: object = None, references: object = None, prediction: object = None) -> dict[str, Any]:
@@ -76,8 +91,15 @@ def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[
         raise TypeError(f"{EDIT_SOURCE} must be a str or token ids; got {shown(edit)}")
     if references is None or _is_text(references):
         references = [references] if references else []
-    elif not isinstance(references, (list, tuple)) or not all(map(_is_text, references)):
+    check_references(references)
+    if not isinstance(references, (list, tuple)) or not all(map(_is_text, references)):
         raise TypeError(f"{REFERENCES} must be a str, token ids, or a list of those; got {shown(references)}")
+    # The middleware has limited the characters of texts, of which each may have become several ids.
+    if (size := sum(map(len, (edit or (), *references)))) > IDS_PER_CHARACTER * MAX_CHARACTERS:
+        raise ValueError(
+            f"{EDIT_SOURCE} and {REFERENCES} hold {size} characters and ids; at most "
+            f"{IDS_PER_CHARACTER * MAX_CHARACTERS}"
+        )
     for name, each in ((EDIT_SOURCE, [edit]), (REFERENCES, references)):
         for text in each:
             if isinstance(text, str):
@@ -108,6 +130,6 @@ def _plain(reference: Reference) -> Any:
     if reference.text is not None:
         return reference.text
     ids = list(reference.ids or ())
-    if max(ids, default=0) > MOST_ID:
-        raise ValueError(f"{shown(max(ids))} in edit_source or references is not a token id: the largest is {MOST_ID}")
+    if max(ids, default=0) > MAX_ID:
+        raise ValueError(f"{shown(max(ids))} in edit_source or references is not a token id: the largest is {MAX_ID}")
     return ids

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from copyspec.integrations.costs import LEAST_SCORE, Calibration, Chain, StepCosts, cut
+from copyspec.integrations.costs import MIN_SCORE, Calibration, Chain, StepCosts, cut
 from copyspec.integrations.vllm import runner as runners
 from copyspec.integrations.vllm.rows import RequestRow, RequestRows
 
@@ -91,7 +91,7 @@ class Proposer:
         self._prepare(followed)
         chains = [NOTHING if row is None else self._chain(row) for row in followed]
         self._forget_ended(len(followed))
-        drafts = self._chosen(chains, followed) if self._adaptive else cut(chains, LEAST_SCORE)
+        drafts = self._chosen(chains, followed) if self._adaptive else cut(chains, MIN_SCORE)
         for row, (_, scores), draft in zip(followed, chains, drafts, strict=True):
             if row is not None and not row.repeats:
                 row.drafted, row.expected = len(draft), sum(scores[: len(draft)])
@@ -108,7 +108,7 @@ class Proposer:
             priced[slot] = NOTHING
         drafts = self._costs.fit(priced)
         for slot in repeats:
-            (drafts[slot],) = cut([chains[slot]], LEAST_SCORE)
+            (drafts[slot],) = cut([chains[slot]], MIN_SCORE)
         return drafts
 
     def _followed(
@@ -219,11 +219,17 @@ def _row_maker(model: Any) -> RequestRows:
     from vllm.tokenizers import cached_tokenizer_from_config
 
     from copyspec.engine.language import Language
-    from copyspec.text.codec import Codec
+    from copyspec.integrations.vllm.tokenizers import find_codec
 
     tokenizer = cached_tokenizer_from_config(model)
-    codec, vocab_size = Codec(tokenizer), int(model.get_vocab_size())
+    codec, vocab_size = find_codec(tokenizer), int(model.get_vocab_size())
+    if codec is None:
+        logger.warning(
+            "vLLM has no tokenizer here that copyspec can use (%s): it copies from token ids alone, and texts of "
+            "requests are ignored",
+            type(tokenizer).__name__,
+        )
     eos = (model.try_get_generation_config() or {}).get("eos_token_id")
-    eos = tokenizer.eos_token_id if eos is None else eos
+    eos = getattr(tokenizer, "eos_token_id", None) if eos is None else eos
     ends = [eos] if isinstance(eos, int) else list(eos or [])
-    return RequestRows(codec, vocab_size, ends, Language(codec, vocab_size).ngrams)
+    return RequestRows(codec, vocab_size, ends, None if codec is None else Language(codec, vocab_size).ngrams)

@@ -106,9 +106,10 @@ def size_of(extra_args: object) -> int:
 
 
 class RequestRows:
-    """Creates rows for one model with its tokenizer, end-of-sequence tokens and n-grams."""
+    """Creates rows for one model with its tokenizer, end-of-sequence tokens and n-grams. Without a codec, texts are
+    ignored, and copies come from token ids."""
 
-    def __init__(self, codec: Codec, vocab_size: int, eos: Collection[int], ngrams: NGrams | None) -> None:
+    def __init__(self, codec: Codec | None, vocab_size: int, eos: Collection[int], ngrams: NGrams | None) -> None:
         self._codec, self._vocab_size, self._ngrams = codec, vocab_size, ngrams
         self._eos = [token for token in eos if 0 <= token < vocab_size]
         self._warned = False
@@ -129,12 +130,11 @@ class RequestRows:
     def _prepared(self, prompt: Sequence[int], extra_args: Mapping[str, Any] | None) -> Iterator[CopyDrafter | None]:
         sources: list[Source] = []
         try:
-            lead = self._codec.lead(prompt, starts_text=False)
             edit, references = read_texts(extra_args)
             given: list[tuple[Text | None, SourceKind]] = [(edit, "edit")]
             given += [(each, "reference") for each in references]
             for text, kind in given:
-                ids = self._codec.encode_copy(text, lead).ids if isinstance(text, str) else text
+                ids = self._encoded(text, prompt) if isinstance(text, str) else text
                 yield None
                 if ids:
                     sources.append(Source((yield from self._known(ids, is_given=True)), kind))
@@ -145,11 +145,17 @@ class RequestRows:
                 logger.warning("invalid texts to copy from are ignored, here and in later requests: %s", error)
         sources.append(Source((yield from self._known(prompt)), "prompt"))
         yield None
-        if len(sources) == 1:
+        if len(sources) == 1 and self._codec is not None:
             sources += [block.source for block in prompt_blocks(self._codec, prompt)]
         drafter = drafters.create(sources, self._eos, ngrams=self._ngrams, at_once=False)
         assert isinstance(drafter, CopyDrafter)
         yield drafter
+
+    def _encoded(self, text: str, prompt: Sequence[int]) -> Sequence[int]:
+        """The ids of a text as it would be copied after `prompt`."""
+        if self._codec is None:
+            raise ValueError("the engine has no tokenizer for texts; give token ids")
+        return self._codec.encode_copy(text, self._codec.lead(prompt, starts_text=False)).ids
 
     def _known(self, ids: Sequence[int], *, is_given: bool = False) -> Generator[None, None, Sequence[int]]:
         """`ids` with -1, which no copy crosses, in place of tokens that the model does not have. It pauses after each
