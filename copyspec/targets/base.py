@@ -36,26 +36,26 @@ class Session(Protocol):
         ...
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+        self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         """As `score`, but also return each row's hidden states: the inputs of the output head, under `states.LAST`, and
         of each of `layers`. None in their place where this kind of pass records none."""
         ...
 
-    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        """Logits after the last token of each row's chain and after each node of its tree, in one target pass.
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        """Logits after each row's uncached tokens and after each node of its tree, in one target pass.
 
-        `chains` [B] holds the tokens that are not cached yet, at least one per row: the whole prompt in the first
+        `uncached` [B] holds the tokens that are not cached yet, at least one per row: the whole prompt in the first
         call (prefill and the first tree share a pass), later the last accepted token (the root). Returns
         [B, 1 + M, V] in the model's dtype, with M nodes in the largest tree: column 0 is the root, column 1 + i
-        node i; columns beyond a row's tree are undefined. The tensor is valid until the next `score`. Chains
-        longer than the prefill chunk are cached in several passes.
+        node i; columns beyond a row's tree are undefined. The tensor is valid until the next `score`. More tokens
+        than the prefill chunk are cached in several passes.
         """
         ...
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Commit the chain and the accepted nodes (root to leaf) of each row. Everything else that the last `score`
-        cached is dropped; `lengths[r]` grows by len(chain) + len(path)."""
+        """Commit the uncached tokens and the accepted nodes (root to leaf) of each row. Everything else that the last
+        `score` cached is dropped; `lengths[r]` grows by len(uncached[r]) + len(path)."""
         ...
 
     def trim(self, lengths: Sequence[int]) -> None:
@@ -97,7 +97,7 @@ class Target(Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """Maximum length of a row's chain and output together, in positions; None without a limit."""
+        """Maximum length of a row's first tokens and output together, in positions; None without a limit."""
         ...
 
     @property
@@ -112,5 +112,5 @@ class Target(Protocol):
         ...
 
     def start(self, prompt: Sequence[int]) -> list[int]:
-        """The chain of a row's first `score`: the prompt itself, or the decoder's start tokens."""
+        """The uncached tokens of a row's first `score`: the prompt itself, or the decoder's start tokens."""
         ...

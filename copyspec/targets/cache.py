@@ -7,8 +7,8 @@ values right after them, and `keep` makes the accepted path contiguous. Attentio
 The last slot is scratch: padding of a ragged batch is written there, if at all, and is never visible. Joining rows
 reuse the buffer space of rows that have left.
 
-Each row of a pass is [left padding | chain, ending with the root | tree nodes | right padding]. The root is in the same
-column of every row, so that the logits of root and nodes are the last columns of the batch.
+Each row of a pass is [left padding | uncached tokens, the root last | tree nodes | right padding]. The root is in the
+same column of every row, so that the logits of root and nodes are the last columns of the batch.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ class Columns:
     write: Write  # the same for the cache
     kept: int  # number of last columns whose logits are needed: root and nodes
     prompt: int = 0
-    """Number of columns that read a prompt, the root included; 0 if every chain is a single token."""
+    """Number of columns that read a prompt, the root included; 0 if every row has a single uncached token."""
     mask: torch.Tensor | None = None  # [B, 1, Q, K], `visible` as an additive mask, where `lay_out` was asked for it
 
     @property
@@ -384,39 +384,39 @@ class Columns:
         return masks if len(masks) > 1 else masks[facts.kinds[0]]
 
 
-def check_rows(rows: int, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
-    """Raise ValueError if chains or trees do not match the session's rows."""
-    if len(chains) != rows or len(trees) != rows:
-        raise ValueError(f"the session has {rows} rows, got {len(chains)} chains and {len(trees)} trees")
-    if not all(map(len, chains)):
-        row = [len(chain) for chain in chains].index(0)
-        raise ValueError(f"the chain of row {row} is empty; it holds at least the last accepted token")
+def check_rows(rows: int, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
+    """Raise ValueError if the tokens or trees do not match the session's rows."""
+    if len(uncached) != rows or len(trees) != rows:
+        raise ValueError(f"the session has {rows} rows, got tokens of {len(uncached)} and trees of {len(trees)}")
+    if not all(map(len, uncached)):
+        row = [len(ids) for ids in uncached].index(0)
+        raise ValueError(f"row {row} has no uncached tokens; these are at least the last accepted token")
 
 
 def lay_out(
     starts: Sequence[int],
-    chains: Sequence[Sequence[int]],
+    uncached: Sequence[Sequence[int]],
     trees: Sequence[DraftTree],
     width: int = 0,
     used: int = 0,
     facts: ModelFacts | None = None,
 ) -> Columns:
-    """Lay out the columns of rows whose first `starts[r]` slots are cached. Chains must not be empty. The result has at
-    least `width` columns and `used` slots. With the `facts` of a model that takes one mask, on a CPU, this is made in
-    the same go."""
-    lengths, sizes = list(map(len, chains)), [len(tree.tokens) for tree in trees]
+    """Lay out the columns of rows whose first `starts[r]` slots are cached. Each has at least one uncached token. The
+    result has at least `width` columns and `used` slots. With the `facts` of a model that takes one mask, on a CPU,
+    this is made in the same go."""
+    lengths, sizes = list(map(len, uncached)), [len(tree.tokens) for tree in trees]
     ends = list(map(int.__add__, starts, lengths))
-    chain_width = max(lengths)
-    shape = (len(starts), max(width, chain_width + max(sizes)))
+    uncached_width = max(lengths)
+    shape = (len(starts), max(width, uncached_width + max(sizes)))
     used = max(used, max(map(int.__add__, ends, sizes)))
     packed, slots = np.empty((2, *shape), np.int64), np.empty(shape, np.int64)
     write = Write(starts[0], used, plain=False)
     if len(starts) > 1:
         write = Write(0, used, torch.from_numpy(slots), plain=False, tokens=sum(lengths) + sum(sizes))
-    columns = Columns(packed, slots, np.empty((*shape, used), np.bool_), write, kept=shape[1] - chain_width + 1)
-    columns.prompt = chain_width if chain_width > 1 else 0
+    columns = Columns(packed, slots, np.empty((*shape, used), np.bool_), write, kept=shape[1] - uncached_width + 1)
+    columns.prompt = uncached_width if uncached_width > 1 else 0
     if COMPILED is None:
-        _fill(columns, starts, chains, trees)
+        _fill(columns, starts, uncached, trees)
     else:
         tokens, parents = [tree.tokens for tree in trees], [tree.parents for tree in trees]
         if facts is not None and facts.mask_format is not None:
@@ -425,33 +425,37 @@ def lay_out(
             columns.mask = torch.from_numpy(mask)
             if columns.mask.dtype != facts.zero.dtype:  # NumPy has no bfloat16
                 columns.mask = columns.mask.view(facts.zero.dtype)
-            COMPILED.lay_out(starts, chains, tokens, parents, chain_width, packed, slots, columns.visible, mask, lowest)
+            COMPILED.lay_out(
+                starts, uncached, tokens, parents, uncached_width, packed, slots, columns.visible, mask, lowest
+            )
         else:
-            COMPILED.lay_out(starts, chains, tokens, parents, chain_width, packed, slots, columns.visible)
+            COMPILED.lay_out(starts, uncached, tokens, parents, uncached_width, packed, slots, columns.visible)
     return columns
 
 
-def _fill(columns: Columns, starts: Sequence[int], chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
+def _fill(
+    columns: Columns, starts: Sequence[int], uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+) -> None:
     """The Python version of `lay_out` in `native/trees.c`."""
     tokens, positions = columns.packed
     slots, visible = columns.slots, columns.visible
     columns.packed[:], slots[:], visible[:] = 0, PAD_SLOT, False
     visible[:, :, 0] = True
-    chain_width = tokens.shape[1] - columns.kept + 1
-    for row, (start, chain, tree) in enumerate(zip(starts, chains, trees, strict=True)):
-        first, end, behind = chain_width - len(chain), chain_width + len(tree), start + len(chain)
-        tokens[row, first:chain_width] = chain
-        slots[row, first:end] = np.arange(start, behind + len(tree))
-        positions[row, first:chain_width] = slots[row, first:chain_width]
-        visible[row, first:end, :start] = True
-        visible[row, first:chain_width, start:behind] = np.tri(len(chain), dtype=np.bool_)
+    uncached_width = tokens.shape[1] - columns.kept + 1
+    for row, (start, ids, tree) in enumerate(zip(starts, uncached, trees, strict=True)):
+        first, last, end = uncached_width - len(ids), uncached_width + len(tree), start + len(ids)
+        tokens[row, first:uncached_width] = ids
+        slots[row, first:last] = np.arange(start, end + len(tree))
+        positions[row, first:uncached_width] = slots[row, first:uncached_width]
+        visible[row, first:last, :start] = True
+        visible[row, first:uncached_width, start:end] = np.tri(len(ids), dtype=np.bool_)
         if len(tree):
             on_path, depths = ancestors(tree.parents)
-            tokens[row, chain_width:end] = tree.tokens
-            positions[row, chain_width:end] = depths
-            positions[row, chain_width:end] += behind - 1
-            visible[row, chain_width:end, start:behind] = True
-            visible[row, chain_width:end, behind : behind + len(tree)] = on_path
+            tokens[row, uncached_width:last] = tree.tokens
+            positions[row, uncached_width:last] = depths
+            positions[row, uncached_width:last] += end - 1
+            visible[row, uncached_width:last, start:end] = True
+            visible[row, uncached_width:last, end : end + len(tree)] = on_path
 
 
 def ancestors(parents: Sequence[int]) -> tuple[BoolArray, list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from copyspec.static_options import StaticOptions
@@ -84,8 +85,19 @@ def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
             f"{name} quantises activations dynamically: the scales depend on all tokens of a pass, so draft nodes "
             "would change each other's logits"
         )
+    if any(_reads_outliers(part) for part in model.modules()):
+        return (
+            f"{name} has LLM.int8 layers, which compute in 16 bits what exceeds llm_int8_threshold in any token of a "
+            "pass, so draft nodes would change each other's logits: load it with llm_int8_threshold=0.0 or in 4 bits"
+        )
     unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
     return f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts" if unknown else None
+
+
+def _reads_outliers(part: nn.Module) -> bool:
+    """Whether this is a layer of bitsandbytes that treats the columns with outliers apart."""
+    threshold = getattr(getattr(part, "state", None), "threshold", 0.0)
+    return type(part).__name__ == "Linear8bitLt" and threshold > 0.0
 
 
 def _check(model: PreTrainedModel, on_unsupported: str) -> None:

@@ -62,6 +62,12 @@ class ModelFacts:
         return mask.reshape(len(mask), 1, -1, mask.shape[3])
 
 
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Number of tokens that the model may write."""
+    config = model.config.get_text_config(decoder=True)
+    return int(getattr(config, "decoder_vocab_size", None) or config.vocab_size)
+
+
 def read_facts(model: PreTrainedModel) -> ModelFacts:
     """Read the facts of a causal or encoder-decoder model."""
     config = model.config.get_text_config(decoder=True)
@@ -81,7 +87,7 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         device=device,
         zero=torch.zeros((), dtype=dtype, device=device),
         lowest=lowest.to(device),
-        vocab_size=int(getattr(config, "decoder_vocab_size", None) or config.vocab_size),
+        vocab_size=vocabulary_size(model),
         max_length=None if positions in ("relative", "bloom") else max_length(config),  # distance biases have no limit
         arguments=arguments,
         kinds=kinds,

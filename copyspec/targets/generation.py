@@ -17,11 +17,11 @@ Arguments = dict[str, Any]
 
 
 def prepared(
-    model: PreTrainedModel, prompt: Sequence[int], chain: Sequence[int], *, use_cache: bool
+    model: PreTrainedModel, prompt: Sequence[int], first: Sequence[int], *, use_cache: bool
 ) -> tuple[torch.Tensor, Arguments]:
     """The tokens [1, L] with which `generate` enters its loop, and the arguments of `prepare_inputs_for_generation`.
 
-    `chain` is the decoder's first input: the prompt itself, or the start tokens of encoder-decoder models.
+    `first` is the decoder's first input: the prompt itself, or the start tokens of encoder-decoder models.
     """
     kept: list[tuple[torch.Tensor, Arguments]] = []
 
@@ -40,7 +40,7 @@ def prepared(
     ids = torch.tensor([list(prompt)], device=device)
     inputs: Arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.tensor([list(chain)], device=device)
+        inputs["decoder_input_ids"] = torch.tensor([list(first)], device=device)
     generator: Any = model  # typed Any, since its type does not show GenerationMixin's methods
     generator.generate(**inputs, custom_generate=keep, generation_config=settings(model, use_cache=use_cache))
     tokens, arguments = kept[0]

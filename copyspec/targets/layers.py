@@ -4,9 +4,9 @@ Beside its linear layers, a decoder layer runs some forty operations, which for 
 the linear layers take to read their weights. The compiled module runs a layer of Llama's kind in one call
 (`native/layer.c`): norms, products, rotary positions, attention over the tree cache with the pass's mask, and the gated
 MLP. In float32 its results equal PyTorch's within rounding, as those of two numbers of rows do. In bfloat16 they must
-be PyTorch's bits, which the module has for attention on some processors (`tree_attention.py`): there, each row of a
-batch has the bits that it has alone. Elsewhere it runs what is before and behind PyTorch's attention
-(`native/bfloat16_layer.c`). The first passes of a model run both and compare them.
+be bitwise equal to PyTorch's, as those of the module's attention are on some processors (`tree_attention.py`): there,
+each row of a batch is bitwise equal to the row decoded alone. Elsewhere the module runs the parts before and after
+PyTorch's attention (`native/bfloat16_layer.c`). The first passes of a model run both and compare them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from copyspec.targets.hooks.llama_layers import (
     ReplacedLayer,
     Rotary,
     fused_attention,
-    is_unchanged,
 )
-from copyspec.targets.hooks.weights import parameters_of
+from copyspec.targets.hooks.weights import OWN, parameters_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +45,7 @@ except ImportError:  # the source is native/layer.c
 
 logger = logging.getLogger(__name__)
 
-MOST_TOKENS = {torch.float32: 128, torch.bfloat16: 64}
+MAX_TOKENS = {torch.float32: 128, torch.bfloat16: 64}
 """Tokens of a pass, over all rows, up to which the compiled layer is used; in float32 without padding, and in bfloat16
 where attention is PyTorch's."""
 
@@ -59,7 +58,7 @@ TRIALS = {torch.float32: 1, torch.bfloat16: 3}
 """Comparisons of a layer with the model's own: in bfloat16 another order of a sum changes one of thirty thousand
 outputs."""
 
-TRIED = 48  # tokens of a comparison: a tree behind as many cached ones, and the single token after it
+TRIED = 48  # tokens of a comparison: a tree after as many cached ones, and the single token after it
 
 _HEAD_SIZES = range(16, 1025, 16)
 
@@ -104,15 +103,15 @@ class FastLayer(ReplacedLayer):
     leaves_out_padding = False
     """Whether tokens without a slot are not computed; their outputs are zeros."""
     attends = False
-    """Whether the module computes attention in bfloat16, for each row of a batch with the bits that it has alone."""
+    """Whether the module computes attention in bfloat16, each row of a batch bitwise equal to the row alone."""
 
     def __init__(self, parts: LlamaLayer, weights: Sequence[Callable[[], Weights | None]]) -> None:
         """`weights`: for each linear layer, a function that returns its arrays, or None if they cannot be read."""
         super().__init__(parts)
-        self.names = vars(parts.layer)
-        """The layer's `__dict__`."""
+        self.module, self.names = parts.layer, vars(parts.layer)
+        """The model's own layer, and its `__dict__`."""
         self._weights = weights
-        self._most_tokens = MOST_TOKENS[self.dtype]
+        self._most_tokens = MAX_TOKENS[self.dtype]
         self._heads = self._key_heads = self._head_size = 0
         self._epsilon = self._scaling = 0.0
 
@@ -120,23 +119,16 @@ class FastLayer(ReplacedLayer):
     def fits(parts: LlamaLayer) -> bool:
         """Whether the module can run a layer of these sizes."""
         size = parts.attention.head_dim
-        norms = [norm for norm in parts.norms if norm is not None]
-        dtype = parts.linears[0].weight.dtype
-        return (
-            isinstance(size, int)
-            and size in _HEAD_SIZES
-            and len({norm.variance_epsilon for norm in norms}) == 1
-            and all(norm.weight.dtype == dtype and norm.weight.is_contiguous() for norm in norms)  # type: ignore[operator]
-        )
+        epsilons = {norm.variance_epsilon for norm in parts.norms if norm is not None}
+        return isinstance(size, int) and size in _HEAD_SIZES and len(epsilons) == 1 and parts.has_plain_norms()
 
     def prepare(self) -> bool:
-        """Read the layer's sizes and factors. Returns whether the module can run it: no part has a hook or another
-        forward that would be skipped."""
+        """Read the layer's sizes and factors. Returns whether the module can run the layer, whose parts may have been
+        changed or replaced since the last call."""
         parts, attention = self._parts, self._attention
-        inner = (attention, parts.layer.mlp, *parts.linears, *(norm for norm in parts.norms if norm is not None))
-        if "forward" in self.names or not all(is_unchanged(each) for each in inner):  # type: ignore[arg-type]
+        if "forward" in self.names or not parts.is_unchanged():
             return False
-        if not all("weight" in parameters_of(each) for each in parts.linears):  # pruned, for example
+        if not all([OWN.issubset(parameters_of(each)) for each in parts.linears]) or not parts.has_plain_norms():
             return False
         self._head_size, self._scaling = attention.head_dim, attention.scaling  # type: ignore[assignment]
         self._heads, self._key_heads = (each.out_features // self._head_size for each in parts.linears[:2])
@@ -289,13 +281,13 @@ class Bfloat16Layer(FastLayer):
         self._registers = tree_attention.registers(self._heads, self._key_heads, self._head_size)
         self.attends = self._registers > 0 and fused_attention(self._attention) is not None
         self.leaves_out_padding = self.attends
-        self._most_tokens = sys.maxsize if self.attends else MOST_TOKENS[self.dtype]
+        self._most_tokens = sys.maxsize if self.attends else MAX_TOKENS[self.dtype]
         return True
 
     def _compute(self, given: Pass) -> torch.Tensor | None:
         parts = given.parts
         attend = fused_attention(self._attention)
-        # What reads a prompt has the bits of products of many tokens.
+        # Prompt tokens must equal a many-token product bitwise; this path computes single-token ones.
         if attend is None or self._reading.prompt or any(weight.dtype != np.uint32 for weight, *_ in parts[0]):  # type: ignore[misc, has-type]
             return None
         whole = self._compute_whole(given)
@@ -312,7 +304,7 @@ class Bfloat16Layer(FastLayer):
         count = len(seen.places)
         output = torch.empty_like(hidden) if count == batch * columns else torch.zeros_like(hidden)
         buffers, threads = self._buffers(hidden, cache), torch.get_num_threads()
-        for first in range(0, count, AT_ONCE):  # a token attends to none behind it
+        for first in range(0, count, AT_ONCE):  # a token attends to none after it
             some = [each[first : first + AT_ONCE] for each in seen]
             _linear.bfloat16_layer(
                 output.data_ptr(),
@@ -331,7 +323,7 @@ class Bfloat16Layer(FastLayer):
         """`_compute` around PyTorch's attention."""
         hidden, mask, cache, parts = given
         (batch, columns, _), size = hidden.shape, self._head_size
-        if batch * columns > MOST_TOKENS[self.dtype]:
+        if batch * columns > MAX_TOKENS[self.dtype]:
             return None
         counts = [batch * columns * each * size for each in (self._heads, self._key_heads, self._key_heads)]
         made = hidden.new_empty(sum(counts))
@@ -364,6 +356,6 @@ def _bits(tensor: torch.Tensor) -> NDArray[np.uint16]:
 
 @cache
 def _silu() -> NDArray[np.uint16]:
-    """PyTorch's SiLU of every bfloat16, by its bits. [65536]"""
+    """PyTorch's SiLU of every bfloat16, indexed by its bit pattern. [65536]"""
     numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16)
     return _bits(torch.nn.functional.silu(numbers))

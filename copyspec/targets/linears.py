@@ -3,7 +3,7 @@
 PyTorch's matrix products of a few rows take up to three times as long as reading their weights. Where the compiled
 module (`native/linear.c`) is faster, a model's layers use it during our passes, and the model is restored after the
 pass. In bfloat16, some processors gain with many tokens, too. In float32, sums round differently, as they do between
-any two numbers of rows; in bfloat16 the module is only used where it gives PyTorch's exact bits, tested per weight
+any two numbers of rows; in bfloat16 the module is only used where it is bitwise equal to PyTorch, tested per weight
 shape. Weights are read in place or, where that is faster and memory allows, as a packed copy (`packed_weights.py`).
 """
 
@@ -27,7 +27,7 @@ from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
 from copyspec.targets.hooks.states import decoder_layers, output_head
-from copyspec.targets.hooks.weights import parameters_of
+from copyspec.targets.hooks.weights import OWN, parameters_of
 from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, HeadInput, Reading
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
@@ -62,7 +62,7 @@ number of tokens in bfloat16."""
 PAYS = 1.15
 """PyTorch's time for that product, over the module's, from which the module is used for any number of tokens."""
 
-LEAST_WEIGHTS = 1 << 16
+MIN_WEIGHTS = 1 << 16
 """Minimum number of weights of a layer: smaller ones stay in the processor's cache, so there is no time to save."""
 
 APART, APART_OF_MANY = 512, 1024
@@ -102,7 +102,7 @@ def multiplied(dtype: torch.dtype) -> range:
 
     In bfloat16 that may be any number. It depends on the processor, so one product is timed, once per process: PyTorch
     takes four times as long without bfloat16 instructions, 1.6 times on Intel's with AVX-512 but no AMX, and less with
-    AMX. The results of a single row have the same bits either way. In float32 they do not, so there no timing decides.
+    AMX. The results of a single row are bitwise equal either way. In float32 they are not, so there no timing decides.
     """
     if dtype == torch.bfloat16 and is_compiled(dtype) and _gain_for_many(dtype) >= PAYS:
         return range(ROWS[dtype].start, sys.maxsize)
@@ -139,8 +139,8 @@ class FastLinears:
         self._held: list[_Held] = []
         self._layers: list[FastLayer] = []
         self._usable: list[FastLayer] = []  # those that no hooks were added to
-        self._count = len(decoder_layers(model)) if isinstance(model, PreTrainedModel) else 0  # of all layers
-        self._has_head = False  # whether the module multiplies the output head
+        self._model = model
+        self._head: nn.Linear | None = None  # the output head, if the module multiplies it
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # the model is compiled: other forwards would make torch compile it again
         tried: dict[object, tuple[bool, bool]] = {}
@@ -167,11 +167,11 @@ class FastLinears:
                         min(self.counts.start or sys.maxsize, of_layer.start), max(self.counts.stop, of_layer.stop)
                     )
         self._add_layers(model, by_linear)
-        self._has_head = (head := _head_of(model)) in by_linear
+        self._head = head if (head := _head_of(model)) in by_linear else None
         self.leaves_out_padding = bool(self._layers) and self._layers[0].leaves_out_padding
-        if self.leaves_out_padding and head is not None and head in by_linear:
-            names = vars(head)
-            forward = _padded(_forward(head, self._reading, held=by_linear[head]), self._reading)
+        if self.leaves_out_padding and self._head is not None:
+            names = vars(self._head)
+            forward = _padded(_forward(self._head, self._reading, held=by_linear[self._head]), self._reading)
             self._forwards = [(each, forward if each is names else old) for each, old in self._forwards]
         if self.packed_bytes:
             logger.info("packed copies of weights take %d MB of memory", self.packed_bytes / 1e6)
@@ -207,8 +207,8 @@ class FastLinears:
 
     @property
     def attends(self) -> bool:
-        """Whether the module computes all of a bfloat16 model but its prompts, so that each row of a batch has the bits
-        that it has alone."""
+        """Whether the module computes all of a bfloat16 model but its prompts, so that each row of a batch is bitwise
+        equal to the row decoded alone."""
         return self._attends and not torch.is_autocast_enabled("cpu")
 
     @property
@@ -217,16 +217,19 @@ class FastLinears:
         return sum(held.packed_bytes for held in self._held)
 
     def check(self) -> None:
-        """Drop packed copies of weights that were changed through `.data`, which PyTorch does not count. Some of the
-        numbers are compared: 1 ms for 100 M of them."""
+        """Notice what changed since the last call: modules, and packed weights that were changed through `.data`, which
+        PyTorch does not count. Of the latter some numbers are compared: 1 ms for 100 M of them."""
         for held in self._held:
             packed, numbers = held.packed, held.numbers
             if packed is not None and numbers is not None and not _linear.holds(packed.units, numbers[0]):
                 held.packed = None
         self._usable = [layer for layer in self._layers if layer.prepare()]
+        layers = set(decoder_layers(self._model)) if isinstance(self._model, PreTrainedModel) else set()
         self._attends = (
-            0 < len(self._usable) == self._count
-            and self._has_head
+            bool(layers)
+            and layers <= {layer.module for layer in self._usable}
+            and self._head is not None
+            and self._head is _head_of(self._model)
             and self.counts.stop == sys.maxsize  # a pass of a batch may have any number of tokens
             and all([layer.attends for layer in self._usable])
             and all([held.packed is not None for held in self._held])
@@ -235,19 +238,19 @@ class FastLinears:
     @contextmanager
     def used(self, prompt: int = 0, columns: int = 0, kept: HeadInput | None = None) -> Iterator[None]:
         """Let the layers use the module while the context is active. The caller holds the model's lock; forward passes
-        of other threads in that time use it too, with the same products. Under autocast, PyTorch runs everything: it
-        chooses the types of the products. So it does modules that have got a forward of their own, or a weight that is
-        not a plain parameter any more, by pruning for example.
+        of other threads in that time use it too, with the same products. PyTorch runs everything under autocast, which
+        chooses the dtypes. It also runs modules whose `forward` was replaced or whose weight is no longer a plain
+        parameter (after pruning, for example).
 
-        `prompt`: how many of the pass's `columns` get the bits of a product of many tokens, as a prompt's have in plain
-        decoding; the others get those of a single token's. `kept`: see `Reading`.
+        `prompt`: how many of the pass's `columns` are bitwise equal to a product of many tokens, as a prompt's are in
+        plain decoding; the others are to those of single tokens. `kept`: see `Reading`.
         """
         if torch.is_autocast_enabled("cpu"):
             yield
             return
         self._reading.prompt, self._reading.columns, self._reading.kept = prompt, columns, kept
         parameters = [cast("dict[str, object]", names["_parameters"]) for names, _ in self._forwards]
-        ours = [each for each, held in zip(self._forwards, parameters, strict=True) if "weight" in held]
+        ours = [each for each, held in zip(self._forwards, parameters, strict=True) if OWN.issubset(held)]
         ours += [(layer.names, layer.forward) for layer in self._usable]
         try:
             for names, forward in ours:
@@ -275,9 +278,9 @@ def few_row_product(weight: torch.Tensor) -> Forward:
 
 def _fits(module: nn.Linear) -> bool:
     weight = module.weight
-    if not _is_plain(weight) or parameters_of(module).get("weight") is not weight:  # pruned or quantised, for example
+    if not _is_plain(weight) or not OWN.issubset(parameters_of(module)):  # quantised, or pruned, for example
         return False
-    if weight.device.type != "cpu" or weight.layout != torch.strided or weight.numel() < LEAST_WEIGHTS:
+    if weight.device.type != "cpu" or weight.layout != torch.strided or weight.numel() < MIN_WEIGHTS:
         return False
     if not weight.is_contiguous() or not is_compiled(weight.dtype):
         return False
@@ -437,11 +440,13 @@ class _Held:
 
 
 def _source(module: nn.Linear, held: _Held, dtype: torch.dtype) -> Callable[[], Arrays | None]:
-    """A function that returns the layer's arrays as they are now; None if they are not of this `dtype`."""
+    """A function that returns the layer's arrays as they are now; None if they are no parameters of this `dtype`."""
     parameters = parameters_of(module)
 
     def arrays() -> Arrays | None:
-        weight, bias = parameters.get("weight"), parameters.get("bias")
+        if not OWN.issubset(parameters):
+            return None
+        weight, bias = parameters["weight"], parameters["bias"]
         return held.arrays(weight, bias) if weight is not None and weight.dtype == dtype else None
 
     return arrays

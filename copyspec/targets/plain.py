@@ -69,23 +69,23 @@ class PlainSession:
         return [self._ids.shape[1]]
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+        self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        return self.score(chains, trees), None  # no drafter can use them
+        return self.score(uncached, trees), None  # no drafter can use them
 
     @in_inference_mode
-    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        check_rows(1, chains, trees)
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        check_rows(1, uncached, trees)
         if len(trees[0]):
             raise ValueError(f"{type(self._model).__name__} is decoded plainly: trees must be empty")
-        chain = list(chains[0])
+        ids = list(uncached[0])
         if not self._ids.shape[1]:
-            first = chain[:1] if self._model.config.is_encoder_decoder else chain
-            prompt = self._prompt if self._model.config.is_encoder_decoder else chain
+            first = ids[:1] if self._model.config.is_encoder_decoder else ids
+            prompt = self._prompt if self._model.config.is_encoder_decoder else ids
             self._ids, self._arguments = prepared(self._model, prompt, first, use_cache=True)
             logits = self._pass(is_first=True)
-            chain = chain[len(first) :]
-        for token in chain:
+            ids = ids[len(first) :]
+        for token in ids:
             new = torch.tensor([[token]], device=self._ids.device)
             self._ids = torch.cat([self._ids, new], dim=1)
             logits = self._pass(is_first=False)
@@ -106,7 +106,7 @@ class PlainSession:
         return logits
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Do nothing: the chain is already in the model's state, and there are no drafts."""
+        """Do nothing: the tokens are already in the model's state, and there are no drafts."""
 
     def trim(self, lengths: Sequence[int]) -> None:
         raise NotImplementedError(f"{type(self._model).__name__} cannot go back to an earlier token")

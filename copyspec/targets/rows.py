@@ -41,19 +41,19 @@ class RowSessions:
     def read(self, row: int, start: int, stop: int) -> Layers:
         return cast("PrefixSession", self._sessions[row]).read(0, start, stop)
 
-    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        check_rows(len(self._sessions), chains, trees)
-        parts = zip(self._sessions, chains, trees, strict=True)
-        logits = [session.score([chain], [tree])[0] for session, chain, tree in parts]
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        check_rows(len(self._sessions), uncached, trees)
+        parts = zip(self._sessions, uncached, trees, strict=True)
+        logits = [session.score([ids], [tree])[0] for session, ids, tree in parts]
         return padded(logits)
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+        self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        check_rows(len(self._sessions), chains, trees)
-        parts = zip(self._sessions, chains, trees, strict=True)
+        check_rows(len(self._sessions), uncached, trees)
+        parts = zip(self._sessions, uncached, trees, strict=True)
         logits, states = zip(
-            *[session.score_with_states([chain], [tree], layers) for session, chain, tree in parts], strict=True
+            *[session.score_with_states([ids], [tree], layers) for session, ids, tree in parts], strict=True
         )
         held = [each[0] for each in states if each is not None]
         return padded([each[0] for each in logits]), held if len(held) == len(logits) else None

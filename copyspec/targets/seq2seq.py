@@ -123,11 +123,11 @@ class Seq2SeqSession(TreeSession):
             encoded: BaseModelOutput = encoder(input_ids=tokens, attention_mask=visible, return_dict=True)
         return encoded, visible
 
-    def _needs_pieces(self, chains: Sequence[Sequence[int]], tree_width: int) -> bool:
-        return False  # chains begin with the start token alone, and the cross-attention cache holds all rows
+    def _needs_pieces(self, uncached: Sequence[Sequence[int]], tree_width: int) -> bool:
+        return False  # rows begin with the start token alone, and the cross-attention cache holds all rows
 
-    def _continue(self, chains: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
-        tokens = torch.tensor(chains).to(self._facts.device, non_blocking=True)
+    def _continue(self, uncached: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
+        tokens = torch.tensor(uncached).to(self._facts.device, non_blocking=True)
         return self._forward(tokens, None, kept)
 
     def _score(self, columns: Columns) -> torch.Tensor:

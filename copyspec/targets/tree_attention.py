@@ -1,11 +1,11 @@
 """Attention of draft trees in bfloat16 on a CPU, in one call of the compiled module.
 
-PyTorch has the bits of plain decoding only for single queries (`hooks/attention.py`), each of which costs it a call of
-some ten microseconds per head. The module computes all nodes of the trees of all rows at once
-(`native/avx2_attention.c`), with the bits of PyTorch's products, exponentials and sums, for whose order there is no
-promise: so both are compared, for each shape of heads, before the module's is used. The comparison is not of random
-numbers, of which another order of a sum changes one bfloat16 in a million, but of numbers that are about to be rounded
-the other way.
+PyTorch is bitwise equal to plain decoding only for single queries (`hooks/attention.py`), each of which costs it a call
+of some ten microseconds per head. The module computes all nodes of the trees of all rows at once
+(`native/avx2_attention.c`), bitwise equal to PyTorch's products, exponentials and sums, for whose order there is no
+promise: so both are compared, for each shape of heads, before the module's is used. Random inputs would not do: a
+different summation order changes one bfloat16 result in a million. The inputs are chosen so that results lie next to a
+rounding boundary.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ SPLIT = 512
 """Keys whose exponentials are relative to one largest score."""
 
 EXPONENTIALS, SUMS, TRIED = 16_384, 4, 100_000
-"""Exponentials and sums that are compared, and outputs of a sum of which the closest to ties are taken."""
+"""Numbers of exponentials and of sums compared; candidates drawn per sum, of which those nearest to a rounding tie are
+kept."""
 
-BEHIND, MOST_ROWS = 3, 64
-"""Slots behind the cached ones in the comparison, and its most tokens."""
+AFTER, MAX_ROWS = 3, 64
+"""Slots after the cached ones in the comparison, and its maximum number of tokens."""
 
 _POLYNOMIAL = (-0.079204240219773236, -0.22433836478672356, 0.30354260500649682, 0.00010703434948458272)
 _LOG2_E = 1.44269504
@@ -84,9 +85,9 @@ def _seen_by(mask: SplitMask) -> Seen | None:
 @cache
 @in_inference_mode
 def registers(heads: int, key_heads: int, size: int) -> int:
-    """How many registers take turns in PyTorch's sums of exponentials, with which the module has its bits: two since
-    PyTorch 2.13, one before. 0 if the module has other bits, or does not compute attention for this processor. Takes
-    some 0.1 s."""
+    """Number of accumulators between which PyTorch alternates when it sums exponentials: 2 since PyTorch 2.13, 1
+    before. 0 if the module is bitwise equal with neither, or does not compute attention for this processor. Takes some
+    0.1 s."""
     if _linear is None or not _linear.attends():
         return 0
     shape = heads, key_heads, size
@@ -102,7 +103,7 @@ def _cases(heads: int, key_heads: int, size: int) -> Iterator[tuple[torch.Tensor
     for length in LENGTHS:
         queries, keys = _drawn(drawn, heads, size), _drawn(drawn, key_heads, length, size)
         values = _drawn(drawn, key_heads, length, size) * torch.exp(2 * _drawn(drawn, key_heads, length, size))
-        if length % 2:  # equal factors of values that take back each other leave what their sum has lost
+        if length % 2:  # uniform weights of values that cancel in pairs: the result is the rounding error
             queries, values[:, length // 2 : length // 2 * 2] = 0 * queries, -values[:, : length // 2]
         yield queries.bfloat16(), keys.bfloat16(), values.bfloat16(), size**-0.5
 
@@ -119,7 +120,7 @@ def _is_equal(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, s
         queries[None, :, None], keys[None], values[None], scale=scaling, enable_gqa=heads > key_heads
     )[0, :, 0]
     threads = torch.get_num_threads()
-    rows, start = min(4 * threads, MOST_ROWS), max(0, length - BEHIND)
+    rows, start = min(4 * threads, MAX_ROWS), max(0, length - AFTER)
     seen = Seen(np.arange(rows), np.full(rows, start), np.tile(np.arange(length - 1, start - 1, -1), (rows, 1)))
     held = [torch.cat([each[:, :start], each[:, start:].flip(1)], dim=1) for each in (keys, values)]
     given = queries.expand(rows, -1, -1).contiguous()
@@ -130,13 +131,13 @@ def _is_equal(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, s
 
 
 def _bits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Those of PyTorch's exponential in float32, as a number."""
+    """The bit pattern of PyTorch's float32 exp(scores), as a real number."""
     scaled = scores * _LOG2_E
     return (scaled - np.polyval(_POLYNOMIAL, scaled - np.floor(scaled)) + 127.0) * 2**23
 
 
 def _exponentials_at_ties(size: int) -> Attended:
-    """Keys whose exponentials are about to be rounded to another number of bfloat16: each is an output."""
+    """Inputs whose exponentials lie next to a bfloat16 rounding boundary; each is an output."""
     drawn, queries = np.random.default_rng(0), EXPONENTIALS // size
     scores = np.zeros((queries, 1 + size))  # the first is the largest
     ties = -6.0 * drawn.random((queries, size))
@@ -150,8 +151,8 @@ def _exponentials_at_ties(size: int) -> Attended:
 
 
 def _outputs_at_ties(size: int, length: int) -> Attended:
-    """Values of two keys each, times exponentials, over the sum of all: outputs that are about to be rounded to
-    another number of bfloat16, and are if the sum is."""
+    """Inputs whose outputs lie next to a bfloat16 rounding boundary, so that any change of the softmax denominator
+    flips them. Each output has two nonzero values."""
     drawn = np.random.default_rng(0)
     below = -6.0 * drawn.random((SUMS, length))  # the largest score of the split
     below[:, 0] = below[:, -1] = 0.0
@@ -182,6 +183,6 @@ def _with_scores(scores: NDArray[np.float64], values: NDArray[np.float32]) -> At
 
 
 def _rounded(numbers: NDArray[Any]) -> NDArray[np.float64]:
-    """To bfloat16."""
+    """The numbers rounded to bfloat16."""
     found: NDArray[np.float64] = torch.from_numpy(numbers).bfloat16().double().numpy()
     return found

@@ -14,6 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.cache import Columns, lay_out
+from copyspec.targets.causal import PREFILL_CHUNK
 from copyspec.targets.hooks import attention
 from copyspec.targets.hooks.attention import Group, Split, SplitMask, split_masks
 from copyspec.tree import ROOT, DraftTree
@@ -111,6 +112,20 @@ def test_keys_that_cannot_be_moved_in_place_are_copied() -> None:
         attend(query, key.expand(-1, 4, -1, -1), key.expand(-1, 4, -1, -1), attn_mask=mask),
         attend(query, same, same.clone(), attn_mask=mask),
     )
+
+
+@pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 1), (torch.float32, 3)])
+def test_long_prompts_in_bfloat16_are_read_in_one_pass_as_by_generate(dtype: torch.dtype, count: int) -> None:
+    model = tiny("llama", max_position_embeddings=4096).to(dtype)
+    session, passes = wrap(model).open([[1]]), list[int]()
+    model.register_forward_hook(lambda *_: passes.append(1))
+    prompt = random_ids(PREFILL_CHUNK + 99, seed=1)
+    found = session.score([prompt], [tree_of([ROOT, 0, ROOT])])
+    assert len(passes) == count
+    session.close()
+    with torch.inference_mode():
+        expected = model(torch.tensor([prompt]), use_cache=True, logits_to_keep=1).logits[0, -1]
+    assert torch.equal(found[0, 0], expected) if dtype == torch.bfloat16 else torch.allclose(found[0, 0], expected)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])

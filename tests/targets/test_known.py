@@ -6,6 +6,7 @@ import pytest
 import transformers
 from transformers import AutoConfig, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
+from copyspec.models.loading import BUNDLED
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.selftest.known import KNOWN, digest
 from tests.helpers import models
@@ -30,7 +31,7 @@ def test_common_checkpoints_are_known(config: PreTrainedConfig) -> None:
 
 @PINNED
 def test_the_bundled_model_is_known() -> None:
-    assert digest(AutoConfig.from_pretrained("copyspec/default_model")) in KNOWN
+    assert digest(AutoConfig.from_pretrained(BUNDLED)) in KNOWN
 
 
 @pytest.mark.parametrize(

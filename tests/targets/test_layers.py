@@ -22,6 +22,7 @@ from copyspec.targets.linears import is_compiled
 from copyspec.tree import DraftTree
 from tests.helpers.decoded import decoded as decoded_requests
 from tests.helpers.fakes import ScriptedDrafter
+from tests.helpers.models import Adapted
 
 pytestmark = pytest.mark.skipif(not is_compiled(torch.float32), reason="not compiled for this processor")
 
@@ -63,7 +64,7 @@ def model(family: str = "llama", dtype: torch.dtype = torch.float32, **options: 
 
 @pytest.fixture(autouse=True)
 def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linears, "LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(linears, "MIN_WEIGHTS", 1)
 
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"], autouse=True)
@@ -258,6 +259,65 @@ def test_hooks_of_a_layers_parts_are_called(monkeypatch: pytest.MonkeyPatch) -> 
     second.register_forward_hook(lambda *_: seen.append(1))  # around the layer: the module may run it
     decoded(target, 0, 1)
     assert len(seen) == 14 and len(runs) >= 18
+    seen.clear()
+    first.mlp.act_fn.register_forward_hook(lambda *_: seen.append(1))
+    decoded(target, 0, 1)
+    assert len(seen) == 14  # two hooks
+
+
+SWAPS = {
+    "self_attn": lambda layer: Wrapped(layer.self_attn),
+    "mlp": lambda layer: Adapted(layer.mlp),
+    "input_layernorm": lambda layer: Adapted(layer.input_layernorm),
+    "post_attention_layernorm": lambda layer: Adapted(layer.post_attention_layernorm),
+    "self_attn.q_proj": lambda layer: Adapted(layer.self_attn.q_proj),
+    "self_attn.v_proj": lambda layer: Adapted(layer.self_attn.v_proj),
+    "self_attn.k_norm": lambda layer: Adapted(layer.self_attn.k_norm),
+    "mlp.down_proj": lambda layer: Adapted(layer.mlp.down_proj),
+    "mlp.act_fn": lambda layer: torch.nn.GELU(),
+}
+
+
+class Wrapped(torch.nn.Module):
+    """Attention whose output an adapter changes."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, object]:
+        attended, weights = self.inner(*args, **kwargs)
+        return 0.5 * attended, weights
+
+
+@pytest.mark.parametrize("name", SWAPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_part_that_is_replaced_later_is_run(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model("qwen3", dtype)
+    target = wrap(made)
+    runs = count_runs(monkeypatch)
+    before = decoded(target, 0, 1)
+    layer, was_run = made.model.layers[0], len(runs)
+    assert was_run
+    layer.set_submodule(name, SWAPS[name](layer))
+    ours = decoded(target, 0, 1)
+    assert 0 < len(runs) - was_run <= 7  # the other layer's
+    monkeypatch.setattr(linears, "llama_layers", lambda model: ())
+    check_equal(ours, decoded(wrap(made), 0, 1))
+    assert not torch.allclose(ours[-1], before[-1], rtol=0.05)
+
+
+def test_norms_of_another_dtype_or_layout_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model()
+    target = wrap(made)
+    decoded(target, 0, 1)
+    first, second = [layer.input_layernorm for layer in made.model.layers]
+    first.weight = torch.nn.Parameter(first.weight.bfloat16())
+    second.weight = torch.nn.Parameter(torch.rand(96, 2)[:, 0])  # not contiguous
+    runs = count_runs(monkeypatch)
+    ours = decoded(target, 0, 1)
+    assert not runs
+    check_equal(ours, decoded(wrap(made), 0, 1))
 
 
 def test_changed_factors_and_weights_are_seen() -> None:
@@ -306,7 +366,7 @@ def test_outputs_equal_plain_generation() -> None:
 
 
 def arguments() -> dict[str, object]:
-    """Good arguments of `_linear.layer`, by name: two columns of one row, behind three slots."""
+    """Good arguments of `_linear.layer`, by name: two columns of one row, after three slots."""
     f, rows, hidden, inner, heads, key_heads, size, capacity = np.float32, 2, 32, 64, 4, 2, 16, 64
     x, y = np.ones((rows, hidden), f), np.ones((rows, hidden), f)
     shapes = [(64, hidden), (32, hidden), (32, hidden), (hidden, 64), (inner, hidden), (inner, hidden), (hidden, inner)]
@@ -522,8 +582,16 @@ def eager(made: PreTrainedModel) -> None:
     made.set_attn_implementation("eager")
 
 
+def with_another_layer(made: PreTrainedModel) -> None:
+    made.model.layers[0] = type(made.model.layers[0])(made.config, 0).bfloat16().eval()
+
+
+def with_another_head(made: PreTrainedModel) -> None:
+    made.lm_head = Adapted(made.lm_head)
+
+
 @needs_attention
-@pytest.mark.parametrize("change", [hooked, eager])
+@pytest.mark.parametrize("change", [hooked, eager, with_another_layer, with_another_head])
 def test_rows_of_a_model_that_the_module_does_not_run_share_passes(change: Callable[[PreTrainedModel], None]) -> None:
     made = model(dtype=torch.bfloat16)
     target: Any = wrap(made)
@@ -668,7 +736,7 @@ def test_the_half_trusts_no_argument(changed: dict[str, object] | tuple[str, int
     ],
 )
 def test_the_whole_layer_trusts_no_argument(changed: dict[str, Any], message: str) -> None:
-    """Two rows of two columns, of which the second and the last are tokens, behind three slots of four."""
+    """Two rows of two columns, of which the second and the last are tokens, after three slots of four."""
     half = half_arguments()
     x, y, cache = np.zeros((4, 32), H), np.zeros((4, 32), H), np.zeros((2, 2, 4, 16), H)
     seen = np.array([1, 3]), np.array([3, 3]), np.array([[3], [3]])

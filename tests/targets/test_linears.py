@@ -50,7 +50,7 @@ def product(module: nn.Linear, packed: bool, reading: Reading | None = None, *, 
 @pytest.mark.parametrize(("outputs", "inputs"), [(32, 2048), (192, 576), (608, 544), (96, 1536), (1056, 64)])
 @torch.inference_mode()
 def test_products_are_those_of_torch(dtype: torch.dtype, packed: bool, threads: int, outputs: int, inputs: int) -> None:
-    given = torch.randn(max(ROWS[dtype]), inputs, dtype=dtype)
+    given = torch.randn(max(ROWS[dtype]), inputs, dtype=dtype, generator=torch.Generator().manual_seed(1))
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
@@ -114,7 +114,7 @@ def test_a_timing_decides_only_what_changes_no_bits(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("inputs", [576, 1536])
 @torch.inference_mode()
-def test_a_prompt_has_the_bits_of_torch_and_the_nodes_behind_it_those_of_single_tokens(
+def test_a_prompt_has_the_bits_of_torch_and_the_nodes_after_it_those_of_single_tokens(
     inputs: int, packed: bool
 ) -> None:
     module, given = layer(320, inputs, torch.bfloat16), torch.randn(1, 300, inputs, dtype=torch.bfloat16)
@@ -225,6 +225,20 @@ def test_weights_that_are_no_parameters_are_left_to_torch(early: bool) -> None:
     with torch.inference_mode(), fast.used():
         assert torch.equal(module(given), linear(given, module.weight))
     assert "forward" not in vars(module)
+
+
+@needs_it
+@pytest.mark.parametrize("early", [True, False])
+def test_pruned_biases_are_left_to_torch(early: bool) -> None:
+    module, given = layer(256, 256, torch.float32, bias=True), torch.randn(3, 256)
+    if early:
+        l1_unstructured(module, "bias", amount=0.3)
+    fast = FastLinears(nn.ModuleList([module]))
+    assert len(fast) == (not early)
+    if not early:
+        l1_unstructured(module, "bias", amount=0.3)
+    with torch.inference_mode(), fast.used():
+        assert torch.equal(module(given), linear(given, module.weight, module.bias))
 
 
 @needs_it

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import random
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -52,13 +54,13 @@ def test_recurrent_models_are_decoded_plainly_on_request(name: str, caplog: pyte
     prompts = [models.random_ids(6, seed=0), models.random_ids(3, seed=1)]
     session = target.open(prompts)
     outputs: list[list[int]] = [[], []]
-    chains = [target.start(prompt) for prompt in prompts]
+    uncached = [target.start(prompt) for prompt in prompts]
     for _ in range(6):
-        logits = session.score(chains, [EMPTY, EMPTY])
+        logits = session.score(uncached, [EMPTY, EMPTY])
         session.keep([[], []])
-        chains = [[int(row[0].argmax())] for row in logits]
-        for output, chain in zip(outputs, chains, strict=True):
-            output += chain
+        uncached = [[int(row[0].argmax())] for row in logits]
+        for output, ids in zip(outputs, uncached, strict=True):
+            output += ids
     session.close()
     for prompt, output in zip(prompts, outputs, strict=True):
         ids = torch.tensor([prompt])
@@ -176,9 +178,9 @@ def test_wrong_models_say_what_to_pass() -> None:
 
 def test_wrong_calls_of_a_session() -> None:
     session = wrap(models.tiny("llama")).open([[5], [6]])
-    with pytest.raises(ValueError, match="2 rows, got 1 chains"):
+    with pytest.raises(ValueError, match="2 rows, got tokens of 1"):
         session.score([[5]], [EMPTY])
-    with pytest.raises(ValueError, match="chain of row 1 is empty"):
+    with pytest.raises(ValueError, match="row 1 has no uncached tokens"):
         session.score([[5], []], [EMPTY, EMPTY])
     with pytest.raises(RuntimeError, match="call score"):
         session.keep([[], []])
@@ -270,6 +272,36 @@ def test_scores_that_are_no_numbers_are_named(numbers: int) -> None:
             engine.generate("hello", references=[" world"], max_new_tokens=4, drafter="none", **options)  # type: ignore[call-overload]
     handle.remove()
     assert engine.generate("hello", max_new_tokens=4).token_ids == expected
+
+
+@pytest.mark.parametrize("name", ["bart", "marian", "t5"])
+def test_offloaded_models_have_their_drafts_scored(name: str, tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    tree, found = DraftTree([20, 21, 22], [-1, 0, -1], [0.5] * 3, [None] * 3), []
+    for model in (models.tiny(name), accelerate.disk_offload(models.tiny(name), str(tmp_path))):
+        target = wrap(model)
+        session = target.open([[5, 6, 7]])
+        session.score([target.start([5, 6, 7])], [tree])
+        session.keep([[2]])
+        found.append(session.score([[30]], [tree]))
+    assert torch.equal(*found)
+
+
+class Linear8bitLt(nn.Linear):
+    """A stand-in for the layer of bitsandbytes, which needs a GPU."""
+
+    state = SimpleNamespace(threshold=6.0)
+
+
+def test_outliers_of_int8_layers_are_refused_drafts() -> None:
+    model = copy.deepcopy(llama(len(byte_level())))
+    layer = model.model.layers[0].mlp.down_proj
+    layer.__class__ = Linear8bitLt
+    with pytest.raises(UnsupportedModelError, match=r"llm_int8_threshold=0\.0.*plain"):
+        wrap(model)
+    assert not wrap(model, on_unsupported="plain").supports_drafts
+    layer.state = SimpleNamespace(threshold=0.0)
+    assert wrap(model).supports_drafts
 
 
 def test_a_model_whose_scales_depend_on_the_pass_is_decoded_plainly_on_request() -> None:

@@ -70,8 +70,8 @@ class Rows:
         trees = [random_tree(self.rng, self.rng.choice(sizes)) for _ in self.sequences]
         if not self.target.supports_trees:
             trees = [tree.first_chain() for tree in trees]
-        chains = [sequence[cached:] for sequence, cached in zip(self.sequences, self.cached, strict=True)]
-        logits = self.session.score(chains, trees)
+        uncached = [sequence[cached:] for sequence, cached in zip(self.sequences, self.cached, strict=True)]
+        logits = self.session.score(uncached, trees)
         assert logits.shape == (len(trees), 1 + max(map(len, trees)), self.target.vocab_size)
         worst, paths = 0.0, []
         for row, (sequence, tree) in enumerate(zip(self.sequences, trees, strict=True)):
@@ -87,7 +87,7 @@ class Rows:
             paths.append(path_to(tree, self.rng.randrange(ROOT, len(tree))))
         self.session.keep(paths)
         for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
-            self.cached[row] += len(chains[row]) + len(path)
+            self.cached[row] += len(uncached[row]) + len(path)
             self.sequences[row] += [*(tree.tokens[node] for node in path), self.rng.randrange(3, models.VOCAB_SIZE)]
         assert list(self.session.lengths) == self.cached
         return worst

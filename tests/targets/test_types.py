@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import transformers
 
 from benchmarks.architectures import check as architectures_check
 from benchmarks.architectures import run as architectures
 from benchmarks.architectures.models import model_types
 
-TABLE = Path("benchmarks/results/architectures.json")
+ROOT = Path(__file__).parents[2]
+TABLE = json.loads((ROOT / "benchmarks" / "results" / "architectures.json").read_text())
+OUTCOMES = Counter(each["outcome"] for each in TABLE["types"])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -39,9 +44,27 @@ def test_a_wrong_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.outcome == "wrong" and "token 5 after" in finding.reason
 
 
-def test_the_table_holds_every_type_and_nothing_wrong() -> None:
-    table = json.loads(TABLE.read_text())
-    assert table["counts"]["wrong"] == 0
-    assert sum(table["counts"].values()) == len(table["types"])
-    if table["transformers"] == __import__("transformers").__version__:
-        assert [each["type"] for each in table["types"]] == model_types()
+def test_nothing_in_the_table_is_wrong() -> None:
+    assert {outcome: count for outcome, count in TABLE["counts"].items() if count} == OUTCOMES
+    assert OUTCOMES["wrong"] == 0
+
+
+def test_the_pages_tell_the_counts_of_the_table() -> None:
+    found = re.search(
+        r"transformers' (\d+) model types\W+(\d+) were compared .+ (\d+) are accelerated, (\d+) decode without drafts",
+        " ".join((ROOT / "README.md").read_text(encoding="utf-8").split()),
+    )
+    assert found is not None
+    accelerated = OUTCOMES["trees"] + OUTCOMES["chains"]
+    compared = accelerated + OUTCOMES["plain"]
+    assert [*map(int, found.groups())] == [len(TABLE["types"]), compared, accelerated, OUTCOMES["plain"]]
+    page = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
+    findings = [architectures.Finding(**each) for each in TABLE["types"]]
+    assert architectures.markdown(findings).replace(transformers.__version__, TABLE["transformers"]) == page
+
+
+@pytest.mark.skipif(
+    TABLE["transformers"] != transformers.__version__, reason=f"the table is of transformers {TABLE['transformers']}"
+)
+def test_the_table_holds_every_type() -> None:
+    assert [each["type"] for each in TABLE["types"]] == model_types()

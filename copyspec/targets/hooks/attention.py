@@ -1,11 +1,11 @@
 """Attention under tree masks: implementations that accept them, selected for the duration of a pass; and, in bfloat16
 on a CPU, calls with the shapes, and so the bits, of plain decoding.
 
-Fused attention on a CPU gives a query the same bits only among equal shapes: with several queries of one row its matrix
+Fused attention on a CPU gives bitwise equal results only among equal shapes: with several queries of one row its matrix
 products add in another order, and with other numbers of keys it computes more or fewer exponentials in vectors. One
 element in a thousand then differs, and after thirty layers nearly every logit does, which changes the output wherever
 two scores are as close as bfloat16 leaves them. So each node of a tree becomes a row of its own with one query. Nodes
-on one path that see equally many full vectors of keys share a call; keys behind a node's own are masked. Branches are
+on one path that see equally many full vectors of keys share a call; keys after a node's own are masked. Branches are
 moved next to their path's keys for their call. A prompt is read with a causal call, as plain decoding reads it.
 """
 
@@ -51,8 +51,8 @@ _fused = torch.nn.functional.scaled_dot_product_attention
 def vector() -> int:
     """How many keys fused attention computes together on this processor, the last of its keys in smaller groups.
 
-    It is tried, with values that take back each other: what is left of them is what a sum of another order would lose,
-    of which random numbers show one bit in a million.
+    Determined by experiment. The values cancel in pairs, so the result is exactly the rounding error that a different
+    summation order would change; random values would show it about once in a million elements.
     """
     for size in VECTORS:
         if all(_shares(seen, size, *heads) for heads in ((8, 8, 64), (4, 2, 16)) for seen in LENGTHS):
@@ -61,8 +61,8 @@ def vector() -> int:
 
 
 def _shares(seen: int, size: int, heads: int, key_heads: int, width: int) -> bool:
-    """Whether a query that sees `seen` keys gives the same bits with further, masked keys, as long as these fill up its
-    last vector of `size` keys only. width: numbers per head."""
+    """Whether the result for `seen` keys stays bitwise equal when masked keys are appended up to the next multiple of
+    `size`. width: numbers per head."""
     drawn = torch.Generator().manual_seed(seen)
     query = torch.randn((1, heads, 1, width), generator=drawn)
     keys, half = (torch.randn((1, key_heads, each, width), generator=drawn) for each in (seen + size, seen // 2))
@@ -71,7 +71,7 @@ def _shares(seen: int, size: int, heads: int, key_heads: int, width: int) -> boo
     values[:, :, :seen] = values[:, :, torch.randperm(seen, generator=drawn)]
     mask = torch.full((1, 1, 1, seen + size), -torch.inf)
     mask[..., :seen] = 0.0
-    for factor in (0.0, 1.0):  # equal factors, or others
+    for factor in (0.0, 1.0):  # uniform attention weights, then random ones
         q, k, v = (factor * query).bfloat16(), keys.bfloat16(), values.bfloat16()
         own = _fused(q, k[:, :, :seen], v[:, :, :seen], enable_gqa=True)
         for end in range(seen + 1, seen - seen % size + size):
@@ -199,19 +199,19 @@ class Group(NamedTuple):
     columns: Sequence[int]
     """Of the pass, in the order of their path."""
     slots: Sequence[int]
-    """The slots of the last one's path from the root on, its own included: the keys behind the cached ones."""
+    """Slots from the root to the group's last node, inclusive. Their keys follow the cached ones."""
 
 
 class Split(NamedTuple):
     """How a row of a pass attends."""
 
-    prompt: int  # columns that read a prompt and see all before them; 0: none, the chain is a single token
-    cached: int  # slots in front of the pass
+    prompt: int  # columns that read a prompt and see all before them; 0: none, the row has a single uncached token
+    cached: int  # slots before the pass
     groups: Sequence[Group]
 
     @property
     def width(self) -> int:
-        """Columns that are not padding, all in front of it."""
+        """Columns that are not padding, which follows them."""
         return self.prompt + sum([len(group.columns) for group in self.groups])
 
 
@@ -223,12 +223,12 @@ class Seen(NamedTuple):
     starts: npt.NDArray[np.int64]
     """The number of slots before the pass, to all of which a token attends. [T]"""
     paths: npt.NDArray[np.int64]
-    """The slots of a token's path behind those, in order, its own last, and -1 behind it. [T, n]"""
+    """Slots of the token's path in this pass, root first, itself last, padded with -1. [T, n]"""
 
 
 Part = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]
-"""A group's columns, None if they follow each other; the order of the keys behind the cached ones, None if it is
-theirs; and its mask, [n, 1 or H, 1, K]."""
+"""(columns, None if contiguous; permutation of this pass's keys, None if already in place; mask), of a group. The mask
+is [n, 1 or H, 1, K]."""
 
 
 class SplitMask(torch.Tensor):

@@ -2,7 +2,7 @@
 
 With a mask, transformers first expands keys and values to all query heads (`repeat_kv`): 4.2 GB per pass at 8,000
 tokens of a model of Llama-3-8B's shape. On a GPU, query heads that share a key head are concatenated as if they were
-additional queries. PyTorch's kernel for CPUs takes grouped keys as they are, with the same bits.
+additional queries. PyTorch's kernel for CPUs takes grouped keys as they are, with bitwise equal results.
 """
 
 from __future__ import annotations

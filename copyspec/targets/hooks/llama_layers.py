@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from types import MethodType
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.modules import is_hooked
 from copyspec.targets.hooks.states import decoder_layers
+from copyspec.targets.hooks.weights import parameters_of
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """transformers' classes: RMSNorm, attention with rotary positions, RMSNorm, MLP with a SiLU gate, each added to its
@@ -43,6 +44,19 @@ class LlamaLayer(NamedTuple):
     """Queries, keys, values, output, gate, up, down."""
     norms: Sequence[nn.Module | None]
     """Before attention, before the MLP, of queries, of keys; the latter two may be None."""
+    places: Sequence[tuple[Mapping[str, nn.Module | None], str, nn.Module]]
+    """Every part with its owner's modules and its name among them."""
+
+    def is_unchanged(self) -> bool:
+        """Whether the layer still consists of these parts, and none has a hook or another forward that would be
+        skipped."""
+        return all([owner.get(name) is part and is_unchanged(part) for owner, name, part in self.places])
+
+    def has_plain_norms(self) -> bool:
+        """Whether the norms' weights are contiguous parameters of the dtype of the linear layers."""
+        dtype = self.linears[0].weight.dtype
+        weights = [parameters_of(norm).get("weight") for norm in self.norms if norm is not None]
+        return all([each is not None and each.dtype == dtype and each.is_contiguous() for each in weights])
 
 
 class ReplacedLayer(ABC):
@@ -118,7 +132,9 @@ def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
             return
         if any(each is not None and type(each).__name__ != f"{family}RMSNorm" for each in norms):
             return
-        yield LlamaLayer(layer, parts["self_attn"], linears, norms)  # type: ignore[arg-type]
+        owners = (layer, parts["self_attn"], parts["mlp"])
+        places = [(owner._modules, name, part) for owner in owners for name, part in owner.named_children()]
+        yield LlamaLayer(layer, parts["self_attn"], linears, norms, places)  # type: ignore[arg-type]
 
 
 def rotary_of(model: nn.Module) -> Rotary | None:

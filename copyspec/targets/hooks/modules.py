@@ -24,5 +24,7 @@ def hooked(model: PreTrainedModel) -> str | None:
 def is_hooked(module: nn.Module) -> bool:
     """Whether hooks run with the module's forward. Those that transformers installs for good when hidden states or
     attentions are asked for do not count: they do nothing in other calls."""
+    if not (module._forward_hooks or module._forward_pre_hooks):  # as in most of the modules that each call asks about
+        return False
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     return any([getattr(hook, "__module__", None) != OUTPUT_CAPTURING for hook in hooks])

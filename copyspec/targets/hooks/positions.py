@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from copyspec.targets.detours import detour, original
+from copyspec.targets.hooks.states import real_weight
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,11 +67,12 @@ def positions_from_outside(
 
 
 def _embedding(embedding: nn.Module, positions: torch.Tensor) -> Callable[..., torch.Tensor]:
-    weight, offset = embedding.weight, getattr(embedding, "offset", 0)
-    assert isinstance(weight, torch.Tensor)
+    weight, offset = real_weight(embedding), getattr(embedding, "offset", 0)
+    assert weight is not None
+    device = positions.device if weight is not embedding.weight else weight.device  # offloaded: where the passes run
 
     def embed(*args: object, **kwargs: object) -> torch.Tensor:
-        return nn.functional.embedding(positions.to(weight.device) + offset, weight)
+        return nn.functional.embedding(positions.to(weight.device) + offset, weight).to(device)
 
     return embed
 
@@ -148,7 +150,9 @@ def _bucket_bias(attention: nn.Module, queries: torch.Tensor, keys: torch.Tensor
         }
 
     def bias(*args: object, **kwargs: object) -> torch.Tensor:
-        distances = (keys[:, None, :] - queries[:, :, None]).to(table.weight.device)
+        distances = keys[:, None, :] - queries[:, :, None]
+        if not table.weight.is_meta:  # the hook of an offloaded table moves its inputs
+            distances = distances.to(table.weight.device)
         buckets = bucket(distances, **settings)
         values: torch.Tensor = table(buckets)  # [B, Q, K, H]
         return values.permute(0, 3, 1, 2)

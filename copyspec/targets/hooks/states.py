@@ -39,7 +39,7 @@ LAST = -1
 """Key for the output head's input, in place of a layer number."""
 
 RowStates = Mapping[int, "torch.Tensor"]
-"""One row's states of one pass, by layer or LAST, [c + m, D] each: at the c last tokens of the chain that were
+"""One row's states of one pass, by layer or LAST, [c + m, D] each: at the c last uncached tokens that were
 recorded, and at the tree's m nodes."""
 
 

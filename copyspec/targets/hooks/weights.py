@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+OWN = frozenset(("weight", "bias"))
+"""The parameters of a linear layer; a bias may be None. After pruning, for example, they are computed from others."""
+
 
 def parameters_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
     """The module's own parameters by name, as they are at any time: attributes of a module take ten times as long."""

@@ -60,7 +60,7 @@ take_attention(Attention *a, AttentionArrays *arrays, PyObject *given, Py_ssize_
         return -1;
     }
     a->places = arrays->places.buf, a->rows = arrays->places.shape[0];
-    if (a->rows < 1 || a->rows > MOST_ROWS) {
+    if (a->rows < 1 || a->rows > MAX_ROWS) {
         return fail_layer("rows");
     }
     if ((a->starts = take_numbers(&arrays->starts, "starts", starts, 1, a->rows)) == NULL ||
@@ -98,7 +98,7 @@ share_attention(const Attention *a, const Heads *heads, const uint16_t *queries,
 {
     const Py_ssize_t group = heads->queries / heads->keys, size = heads->size;
     /* Queries of one key head read its keys together, where there are enough parts for all threads. */
-    const Py_ssize_t together = group < MOST_QUERIES ? group : MOST_QUERIES;
+    const Py_ssize_t together = group < MAX_QUERIES ? group : MAX_QUERIES;
     const Py_ssize_t most = heads->rows * heads->keys < 4 * share.count ? 1 : together;
     const Py_ssize_t parts = (group + most - 1) / most, all = heads->rows * heads->keys * parts;
     float *memory = space + share.number * ATTENTION_SPACE(size);

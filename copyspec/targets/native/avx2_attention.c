@@ -1,5 +1,5 @@
-/* Attention in bfloat16 with the bits of PyTorch's fused kernel for one query on a processor with AVX2: SPLIT keys at a
-   time, an online softmax, and between its parts the products of MKL.
+/* Attention in bfloat16, bitwise equal to PyTorch's fused kernel for one query on a processor with AVX2: SPLIT keys at
+   a time, an online softmax, and between its parts the products of MKL.
 
    A score is four sums over every 4th number of the head, added as (0 + 2) + (1 + 3). The exponentials are rounded to
    bfloat16 and multiplied by four values at a time, which are added as (0 + 2) + (1 + 3) to the sum so far; of the last
@@ -14,7 +14,7 @@
 #include "avx2.h"
 #include "bfloat16.h"
 
-#define SPLIT MOST_SCORES
+#define SPLIT MAX_SCORES
 #define REGISTERS 2 /* of outputs at a time */
 
 /* 8 numbers in float32. */
@@ -24,7 +24,7 @@ widened(const uint16_t *x)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x)), 16));
 }
 
-/* 2^x' for x' = x log2(e), with PyTorch's polynomial for the part of x' behind the point; it makes the bits of the
+/* 2^x' for x' = x log2(e), with PyTorch's polynomial for the fractional part of x'; it makes the bits of the
    result by arithmetic on the exponent (Malossi et al., "Fast exponential computation on SIMD architectures", 2015). */
 INLINED Floats
 exponential(Floats x)
@@ -53,7 +53,7 @@ score(const int count, const Attention *a, const uint16_t *keys, Py_ssize_t row,
     for (Py_ssize_t at = 0; at < length; at += 2) {
         const Py_ssize_t next = at + 1 < length ? at + 1 : at;
         const uint16_t *one = slot(a, keys, row, first + at, size), *other = slot(a, keys, row, first + next, size);
-        Floats sums[MOST_QUERIES];
+        Floats sums[MAX_QUERIES];
         for (int query = 0; query < count; query++) {
             sums[query] = _mm256_setzero_ps();
         }
@@ -109,7 +109,7 @@ add_values(const int count, const Attention *a, const uint16_t *values, Py_ssize
            Py_ssize_t length, const float *scores, Py_ssize_t size, float *outputs)
 {
     for (Py_ssize_t i = 0; i < size; i += REGISTERS * LANES) {
-        Floats sums[MOST_QUERIES][REGISTERS];
+        Floats sums[MAX_QUERIES][REGISTERS];
         for (int query = 0; query < count; query++) {
             for (int j = 0; j < REGISTERS; j++) {
                 sums[query][j] = LOAD(outputs + query * size + i + LANES * j);
@@ -158,7 +158,7 @@ attend_queries(const int count, const Attention *a, const uint16_t *queries, uin
     const Py_ssize_t head = (a->of_batch[row] * a->key_heads + key_head) * a->capacity * size;
     const uint16_t *keys = a->keys + head, *values = a->values + head;
     float *wide = memory, *scores = wide + 2 * count * size, *sums = scores + count * SPLIT;
-    float largest[MOST_QUERIES], totals[MOST_QUERIES];
+    float largest[MAX_QUERIES], totals[MAX_QUERIES];
     for (Py_ssize_t i = 0; i < count * size; i += 4) {
         __m128i four = _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)(queries + i)));
         __m128 number = _mm_castsi128_ps(_mm_slli_epi32(four, 16));

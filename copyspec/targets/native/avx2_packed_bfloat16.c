@@ -1,4 +1,4 @@
-/* The kernel for AVX2 and packed weights in bfloat16, with the bits of PyTorch's product for one token: 64 sums over
+/* The kernel for AVX2 and packed weights in bfloat16, bitwise equal to PyTorch's product for one token: 64 sums over
    every 64th input, added in halves. Of a last 32 inputs, it adds 8 sums over every 8th at the end.
 
    The sums of a register belong to different outputs. Of each output the 64 sums are computed one by one in the order
@@ -19,7 +19,7 @@
 #define REST 32 /* inputs */
 #define REST_SUMS 8
 #define BLOCK 6 /* rows of x multiplied at a time */
-#define MOST_WIDTH (PANEL / LANES) /* registers of outputs */
+#define MAX_WIDTH (PANEL / LANES) /* registers of outputs */
 #define FEW 2 /* rows up to which the sums of a whole panel stay in registers */
 #define UNROLL _Pragma("GCC unroll 8") /* arrays of registers stay in registers */
 
@@ -49,7 +49,7 @@ avx2_bfloat16_arrange(float *y, const uint16_t *x, Py_ssize_t first, Py_ssize_t 
 }
 
 typedef struct {
-    Floats sums[BLOCK * MOST_WIDTH];
+    Floats sums[BLOCK * MAX_WIDTH];
 } Sums;
 
 /* Compute the even sums or the odd ones of `rows` rows of x, `in` apart, and `width` registers of outputs, and add them
@@ -59,7 +59,7 @@ add_sums(const int rows, const int width, const int is_odd, Sums *kept, const ui
          Py_ssize_t in, const char *ahead, Py_ssize_t step)
 {
     for (int pair = 0; pair < CHUNK; pair++) {
-        Floats sums[BLOCK][MOST_WIDTH];
+        Floats sums[BLOCK][MAX_WIDTH];
         UNROLL
         for (int row = 0; row < rows; row++) {
             UNROLL
@@ -70,7 +70,7 @@ add_sums(const int rows, const int width, const int is_odd, Sums *kept, const ui
         for (Py_ssize_t chunk = in / SUMS; chunk > 0; chunk--) {
             __builtin_prefetch(ahead, 0, 2);
             ahead += step;
-            Floats weights[MOST_WIDTH];
+            Floats weights[MAX_WIDTH];
             UNROLL
             for (int i = 0; i < width; i++) {
                 weights[i] = halves(panel + LANES * i, is_odd);
@@ -119,12 +119,12 @@ typedef void (*AddSums)(Sums *, const uint32_t *, const float *, Py_ssize_t, con
     {                                                                                                                  \
         add_sums(ROWS, WIDTH, 1, kept, panel, x, in, ahead, step);                                                     \
     }
-DEFINE_ADD_SUMS(1, MOST_WIDTH)
-DEFINE_ADD_SUMS(2, MOST_WIDTH)
-DEFINE_ADD_SUMS(3, MOST_WIDTH / 2)
-DEFINE_ADD_SUMS(4, MOST_WIDTH / 2)
-DEFINE_ADD_SUMS(5, MOST_WIDTH / 2)
-DEFINE_ADD_SUMS(6, MOST_WIDTH / 2)
+DEFINE_ADD_SUMS(1, MAX_WIDTH)
+DEFINE_ADD_SUMS(2, MAX_WIDTH)
+DEFINE_ADD_SUMS(3, MAX_WIDTH / 2)
+DEFINE_ADD_SUMS(4, MAX_WIDTH / 2)
+DEFINE_ADD_SUMS(5, MAX_WIDTH / 2)
+DEFINE_ADD_SUMS(6, MAX_WIDTH / 2)
 
 static const AddSums EVEN_SUMS[BLOCK] = {even_sums_1, even_sums_2, even_sums_3, even_sums_4, even_sums_5, even_sums_6};
 static const AddSums ODD_SUMS[BLOCK] = {odd_sums_1, odd_sums_2, odd_sums_3, odd_sums_4, odd_sums_5, odd_sums_6};
@@ -162,9 +162,9 @@ avx2_multiply_packed_bfloat16(const Product *p, Py_ssize_t first, Py_ssize_t las
     const float *x = p->scratch;
     const Py_ssize_t whole = p->in - p->in % SUMS;
     const Py_ssize_t blocks = (p->rows + BLOCK - 1) / BLOCK, most = (p->rows + blocks - 1) / blocks;
-    const Py_ssize_t width = most <= FEW ? MOST_WIDTH : MOST_WIDTH / 2;
+    const Py_ssize_t width = most <= FEW ? MAX_WIDTH : MAX_WIDTH / 2;
     /* The next panel is prefetched evenly. */
-    const Py_ssize_t step = (Py_ssize_t)sizeof(uint32_t) * PANEL / 2 / (blocks * (MOST_WIDTH / width));
+    const Py_ssize_t step = (Py_ssize_t)sizeof(uint32_t) * PANEL / 2 / (blocks * (MAX_WIDTH / width));
     Sums kept[LEVELS + 1];
     for (; first < last; first += PANEL) {
         const uint32_t *panel = (const uint32_t *)p->weight + first * p->in / 2;

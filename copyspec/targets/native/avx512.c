@@ -234,8 +234,8 @@ FAST static void
 multiply_brains(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
     float panel[2 * STEP * PANEL] __attribute__((aligned(64)));
-    float sums[MOST_ROWS * PANEL] __attribute__((aligned(64)));
-    float folded[MOST_ROWS * PANEL] __attribute__((aligned(64)));
+    float sums[MAX_ROWS * PANEL] __attribute__((aligned(64)));
+    float folded[MAX_ROWS * PANEL] __attribute__((aligned(64)));
     const Py_ssize_t units = p->in / 2;
     const int is_split = p->scratch != NULL, width = 1 + is_split;
     const float *x = is_split ? p->scratch : (const float *)p->x;

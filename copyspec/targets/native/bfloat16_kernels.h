@@ -1,5 +1,5 @@
-/* The parts of a decoder layer in bfloat16, with PyTorch's bits, of both instruction sets. The file that includes this
-   includes avx512.h or avx2.h. The compiler makes vectors of the loops. */
+/* The parts of a decoder layer in bfloat16, bitwise equal to PyTorch's, of both instruction sets. The file that includes
+   this includes avx512.h or avx2.h. The compiler makes vectors of the loops. */
 
 #include <math.h>
 
@@ -92,10 +92,10 @@ turn(uint16_t *head, const uint16_t *cosines, const uint16_t *sines, Py_ssize_t 
     for (Py_ssize_t i = 0; i < half; i++) {
         float first = widened_one(head[i]), second = widened_one(head[half + i]);
         float here = rounded_one(first * widened_one(cosines[i])), there = rounded_one(-second * widened_one(sines[i]));
-        float behind = rounded_one(second * widened_one(cosines[half + i]));
+        float after = rounded_one(second * widened_one(cosines[half + i]));
         float before = rounded_one(first * widened_one(sines[half + i]));
         head[i] = narrowed_one(here + there);
-        head[half + i] = narrowed_one(behind + before);
+        head[half + i] = narrowed_one(after + before);
     }
 }
 

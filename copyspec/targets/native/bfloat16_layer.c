@@ -228,7 +228,7 @@ run(Bfloat16Layer *h, PyObject *parts, PyObject *silu_array, Py_ssize_t apart, P
         h->attention = &attention;
     }
     l->rows = cache != NULL ? attention.rows : l->batch * l->columns;
-    is_good = is_good && (l->rows <= MOST_ROWS ? 1 : fail_layer("rows") == 0);
+    is_good = is_good && (l->rows <= MAX_ROWS ? 1 : fail_layer("rows") == 0);
     if (is_good) {
         is_good = take(&silu, "silu", silu_array, 1, 0, "H") == 0 &&
                   (silu.shape[0] == 65536 ? 1 : fail_layer("values of silu") == 0);
@@ -269,7 +269,7 @@ const char bfloat16_layer_doc[] =
     "the address y; x is the address of its input. parts, apart, silu: as for `half_layer`. cache: (address of keys, of "
     "values, capacity, scaling of scores, places, starts, paths, registers), with three arrays of the tokens that are "
     "computed: their places among batch * columns, rising; how many first slots of their row they attend to; and the "
-    "slots behind those, [tokens, n] with -1 behind the last one. That one is the token's own, to which its keys and "
+    "slots after those, [tokens, n], padded with -1. The last one is the token's own, to which its keys and "
     "values are written. What y has at other places stays. registers: those that take turns in sums of exponentials, 1 "
     "or 2.";
 

@@ -65,12 +65,12 @@ turn_row(const Float32Layer *f, Py_ssize_t row)
     }
 }
 
-/* Blocks of MOST_QUERIES queries of one key head and batch row. */
+/* Blocks of MAX_QUERIES queries of one key head and batch row. */
 static Py_ssize_t
 blocks_of(const Float32Layer *f, Py_ssize_t batch_row)
 {
     const Py_ssize_t tokens = f->begins[batch_row + 1] - f->begins[batch_row];
-    return (tokens * (f->layer.heads / f->layer.key_heads) + MOST_QUERIES - 1) / MOST_QUERIES;
+    return (tokens * (f->layer.heads / f->layer.key_heads) + MAX_QUERIES - 1) / MAX_QUERIES;
 }
 
 /* A share of the attention: of the blocks of all batch rows and key heads. */
@@ -83,14 +83,14 @@ attend_share(const Float32Layer *f, Share share)
         all += blocks_of(f, row) * l->key_heads;
     }
     const Py_ssize_t begin = first_of(share, all), end = last_of(share, all);
-    float *scores = f->scores + share.number * MOST_QUERIES * f->stride;
+    float *scores = f->scores + share.number * MAX_QUERIES * f->stride;
     for (Py_ssize_t row = 0; row < l->batch; row++) {
         const Py_ssize_t blocks = blocks_of(f, row), here = blocks * l->key_heads;
         const Py_ssize_t queries = (f->begins[row + 1] - f->begins[row]) * (l->heads / l->key_heads);
         const Py_ssize_t last = end - before < here ? end - before : here;
         for (Py_ssize_t at = begin > before ? begin - before : 0; at < last; at++) {
-            const Py_ssize_t first = at % blocks * MOST_QUERIES, rest = queries - first;
-            const int count = (int)(rest < MOST_QUERIES ? rest : MOST_QUERIES);
+            const Py_ssize_t first = at % blocks * MAX_QUERIES, rest = queries - first;
+            const int count = (int)(rest < MAX_QUERIES ? rest : MAX_QUERIES);
             layer_kernel()->attend(f, row, at / blocks, first, count, scores);
         }
         before += here;
@@ -178,7 +178,7 @@ run_all(Float32Layer *f)
     const size_t hidden = rows * (size_t)l->hidden, inner = rows * (size_t)l->inner;
     l->threads = layer_threads(l->threads);
     f->stride = (f->used + 15) / 16 * 16;
-    const size_t scores = (size_t)(l->threads * MOST_QUERIES * f->stride);
+    const size_t scores = (size_t)(l->threads * MAX_QUERIES * f->stride);
     const size_t all = (size_t)(l->batch * l->columns), padded = all > rows ? hidden : 0;
     float *memory = PyMem_RawMalloc(sizeof(float) * (hidden + 2 * queries + 2 * keys + 2 * inner + scores + padded));
     if (memory == NULL) {
@@ -248,7 +248,7 @@ number_tokens(Float32Layer *f)
             f->begins[place / l->columns] = l->rows;
         }
         if (f->slots == NULL || f->slots[place] >= 0) {
-            if (l->rows == MOST_ROWS) {
+            if (l->rows == MAX_ROWS) {
                 return fail_layer("rows");
             }
             f->places[l->rows++] = place;

@@ -1,6 +1,6 @@
 /* A decoder layer of Llama's kind, and the kernels that compute its parts beside the products.
 
-   In float32 the whole layer is computed, and in bfloat16 where its attention is computed with PyTorch's bits.
+   In float32 the whole layer is computed, and in bfloat16 where its attention is bitwise equal to PyTorch's.
    Elsewhere attention is PyTorch's: the layer is computed up to the queries, keys and values, and from the attention's
    output on. */
 
@@ -12,7 +12,7 @@
 enum { QUERY, KEY, VALUE, OUTPUT, GATE, UP, DOWN, PRODUCTS };
 enum { BEFORE_ATTENTION, BEFORE_MLP, OF_QUERIES, OF_KEYS, NORMS };
 
-#define MOST_QUERIES 4 /* of one call of `attend` */
+#define MAX_QUERIES 4 /* of one call of `attend` */
 
 /* What layers of both data types have. Numbers are of the layer's type. */
 typedef struct {
@@ -31,9 +31,9 @@ typedef struct {
 /* Padding is left out: the computed tokens are numbered in order, and those of a batch row follow each other. */
 typedef struct {
     Layer layer;
-    Py_ssize_t places[MOST_ROWS];     /* of the tokens among batch * columns */
-    Py_ssize_t begins[MOST_ROWS + 1]; /* of the batch rows among the tokens */
-    float scaling;                    /* of the scores */
+    Py_ssize_t places[MAX_ROWS];     /* of the tokens among batch * columns */
+    Py_ssize_t begins[MAX_ROWS + 1]; /* of the batch rows among the tokens */
+    float scaling;                   /* of the scores */
     float *keys, *values;   /* of the cache, [batch, key_heads, capacity, head_size] */
     Py_ssize_t capacity, start, used; /* first slot written, where `slots` is NULL; slots attended to */
     const int64_t *slots;             /* [batch, columns]; -1: padding */
@@ -41,23 +41,23 @@ typedef struct {
     Py_ssize_t mask_step;             /* from one batch row's to the next's */
     float *sums;                      /* [rows, hidden], y without padding: y itself, or scratch memory */
     float *normed, *queries, *new_keys, *new_values, *attended, *gate, *up, *scores; /* scratch memory */
-    Py_ssize_t stride; /* scores of one query; each thread has MOST_QUERIES times as many */
+    Py_ssize_t stride; /* scores of one query; each thread has MAX_QUERIES times as many */
 } Float32Layer;
 
-/* What the tokens of a pass attend to in bfloat16: the first slots of their batch row's cache, and slots behind them, the
-   last of which is a token's own. */
+/* What the tokens of a pass attend to in bfloat16: the first slots of their batch row's cache, and slots after them,
+   the last of which is a token's own. */
 typedef struct {
     uint16_t *keys, *values; /* of the cache, [batch, key_heads, capacity, head_size] */
     Py_ssize_t capacity, key_heads;
     Py_ssize_t rows;       /* tokens that are computed: padding is left out */
     const int64_t *places; /* [rows]: of the tokens among batch * columns, rising */
     const int64_t *starts; /* [rows]: the number of first slots */
-    const int64_t *paths;  /* [rows, width]: the slots behind, in order, with -1 behind the last */
+    const int64_t *paths;  /* [rows, width]: the slots after those, in order, padded with -1 */
     Py_ssize_t width;
-    Py_ssize_t seen[MOST_ROWS];     /* number of slots that a token attends to */
-    Py_ssize_t of_batch[MOST_ROWS]; /* the batch row of a token */
-    int registers;                  /* that take turns in PyTorch's sums of exponentials: 1 or 2 */
-    float scaling;                  /* of the scores */
+    Py_ssize_t seen[MAX_ROWS];     /* number of slots that a token attends to */
+    Py_ssize_t of_batch[MAX_ROWS]; /* the batch row of a token */
+    int registers;                 /* that take turns in PyTorch's sums of exponentials: 1 or 2 */
+    float scaling;                 /* of the scores */
 } Attention;
 
 /* The tokens that attend, and their heads. */
@@ -65,11 +65,11 @@ typedef struct {
     Py_ssize_t rows, queries, keys, size;
 } Heads;
 
-#define MOST_SCORES 512 /* of a query, computed at a time */
+#define MAX_SCORES 512 /* of a query, computed at a time */
 
-/* A layer in bfloat16, or a half of it. Products have the bits of `linear`; other numbers are computed in float32 and
-   rounded wherever PyTorch rounds them. The first half's y is queries, keys and values: [rows, all heads, head_size]
-   one by one. */
+/* A layer in bfloat16, or a half of it. Products are bitwise equal to `linear`; other numbers are computed in float32
+   and rounded wherever PyTorch rounds them. The first half's y is queries, keys and values: [rows, all heads,
+   head_size] one by one. */
 typedef struct {
     Layer layer;
     const uint16_t *attended;   /* [rows, heads, head_size]; NULL in the first half */
@@ -101,13 +101,13 @@ typedef struct {
     void (*add)(uint16_t *y, const uint16_t *x, const uint16_t *z, Py_ssize_t size); /* y = x + z */
     /* Inputs first .. last - 1 of a row of x, both even, as packed weights are multiplied by them. */
     void (*arrange)(float *y, const uint16_t *x, Py_ssize_t first, Py_ssize_t last, Py_ssize_t in);
-    /* Attention of `count` queries of one token and key head, with the bits of PyTorch's for one token; NULL where
-       those are not known. memory: ATTENTION_SPACE numbers. */
+    /* Attention of `count` queries of one token and key head, bitwise equal to PyTorch's for one token; NULL where
+       that is not known to be so. memory: ATTENTION_SPACE numbers. */
     void (*attend)(const Attention *attention, int count, const uint16_t *queries, uint16_t *outputs, Py_ssize_t row,
                    Py_ssize_t key_head, Py_ssize_t size, float *memory);
 } Bfloat16LayerKernel;
 
-#define ATTENTION_SPACE(size) (MOST_QUERIES * (MOST_SCORES + 3 * (size)))
+#define ATTENTION_SPACE(size) (MAX_QUERIES * (MAX_SCORES + 3 * (size)))
 
 #if HAS_KERNELS
 extern const Float32LayerKernel AVX512_FLOAT32_LAYER, AVX2_FLOAT32_LAYER;

@@ -2,7 +2,7 @@
 
 #include "layer.h"
 
-#define MOST_COLUMNS 65536
+#define MAX_COLUMNS 65536
 
 int
 fail_layer(const char *what)
@@ -49,7 +49,7 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts, Product product)
                           &l->head_size, &l->epsilon, &cosines, &sines, &l->turned, &is_turned_by_row)) {
         return -1;
     }
-    if (l->batch < 1 || l->columns < 1 || l->batch > MOST_ROWS || l->columns > MOST_COLUMNS) {
+    if (l->batch < 1 || l->columns < 1 || l->batch > MAX_ROWS || l->columns > MAX_COLUMNS) {
         return fail_layer("rows");
     }
     if (check_heads(l->heads, l->key_heads, l->head_size) < 0) {

@@ -178,13 +178,13 @@ check_product(const Product *p)
     return -1;
 }
 
-/* Multiply MOST_ROWS rows of x at a time. Returns -1 if out of memory. */
+/* Multiply MAX_ROWS rows of x at a time. Returns -1 if out of memory. */
 static int
 multiply_parts(Product p)
 {
     const Py_ssize_t size = p.kind == BFLOAT16 ? 2 : 4, rows = p.rows;
-    for (Py_ssize_t row = 0; row < rows; row += MOST_ROWS) {
-        p.rows = rows - row < MOST_ROWS ? rows - row : MOST_ROWS;
+    for (Py_ssize_t row = 0; row < rows; row += MAX_ROWS) {
+        p.rows = rows - row < MAX_ROWS ? rows - row : MAX_ROWS;
         if (multiply_all(&p) < 0) {
             return -1;
         }

@@ -7,8 +7,8 @@
 #include <Python.h>
 #include <stdint.h>
 
-#define MOST_ROWS 128 /* of x: with more rows the time is not bounded by reading the weights */
-#define PANEL 32      /* the number of outputs is a multiple of it */
+#define MAX_ROWS 128 /* of x: with more rows the time is not bounded by reading the weights */
+#define PANEL 32     /* the number of outputs is a multiple of it */
 
 #if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 10)
 #define HAS_KERNELS 1

@@ -90,7 +90,7 @@ TARGET static void
 multiply_packed(const Product *p, const float *x, Py_ssize_t first, Py_ssize_t last,
                 void (*finish)(const Product *, Py_ssize_t row, Py_ssize_t output, const float *sums))
 {
-    float sums[MOST_ROWS * HALF] __attribute__((aligned(64))), folded[MOST_ROWS * HALF] __attribute__((aligned(64)));
+    float sums[MAX_ROWS * HALF] __attribute__((aligned(64))), folded[MAX_ROWS * HALF] __attribute__((aligned(64)));
     const Py_ssize_t units = p->in / 2, apart = p->kind == BFLOAT16 ? p->apart / 2 : units, all = p->rows * HALF;
     const Py_ssize_t blocks = (p->rows + BLOCK - 1) / BLOCK, size = (p->rows + blocks - 1) / blocks;
     const Py_ssize_t step = (Py_ssize_t)sizeof(uint32_t) * HALF / blocks; /* the next panel is prefetched evenly */

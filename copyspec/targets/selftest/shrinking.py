@@ -19,7 +19,7 @@ VOCABULARY = 96
 LAYERS = 2
 """Minimum number of layers: one of each kind and one more."""
 
-MOST_LAYERS = 6
+MAX_LAYERS = 6
 
 Values = dict[str, Any]
 Rule = Callable[[int, Mapping[str, Any]], int]
@@ -213,7 +213,7 @@ def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
     kinds: dict[str, int] = {}
     for index in range(count):
         kinds.setdefault(repr([each[index] for each in lists]), index)
-    chosen = sorted(kinds.values())[:MOST_LAYERS]
+    chosen = sorted(kinds.values())[:MAX_LAYERS]
     if values.get("num_kv_shared_layers"):
         return [*chosen, *chosen]  # layers that share keys use those of another layer of their kind
     rest = [index for index in range(count - 1, -1, -1) if index not in chosen]

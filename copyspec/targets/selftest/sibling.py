@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WINDOW, POSITIONS = 8, 64
 """A sibling's sliding windows and chunks, and its number of positions if it has a table of them."""
 
-MOST_PARAMETERS = 20_000_000
+MAX_PARAMETERS = 20_000_000
 """Larger siblings are not built: some of their sizes have unknown names and were not reduced."""
 
 _SEED = 20_260_101
@@ -36,7 +36,7 @@ def build(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedMo
     """Build a model with random weights: float32, on the CPU, in eval mode. torch's global generators are not used."""
     with building(), torch.device("meta"):
         size = sum(parameter.numel() for parameter in kind(config).parameters())
-    if size > MOST_PARAMETERS:
+    if size > MAX_PARAMETERS:
         raise ValueError(f"its small sibling would have {size:,} parameters")
     generator = torch.Generator().manual_seed(_SEED)
     with building(), torch.device("cpu"), _OwnGenerator(generator), torch.no_grad():

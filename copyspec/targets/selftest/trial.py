@@ -44,7 +44,7 @@ class Trial:
     def __init__(
         self, target: Target, model: PreTrainedModel, lengths: Sequence[int], *, seed: int = 0, piece: int | None = None
     ) -> None:
-        """`lengths`: tokens of each row's first chain. `piece`: tokens per prefill pass."""
+        """`lengths`: tokens of each row's first `score`. `piece`: tokens per prefill pass."""
         self._target, self._model, self._random = target, model, random.Random(seed)
         self._reads, self._limit = target.is_encoder_decoder, target.max_length
         if self._limit is not None:
@@ -64,8 +64,8 @@ class Trial:
     def step(self, *shapes: Sequence[int]) -> None:
         """Score a draft per row, compare every node, and keep a random path of each draft and one more token."""
         trees = [self._tree(shape, sequence) for shape, sequence in zip(shapes, self._sequences, strict=True)]
-        chains = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
-        logits = self.session.score(chains, trees)
+        uncached = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
+        logits = self.session.score(uncached, trees)
         paths = []
         for row, (sequence, tree) in enumerate(zip(self._sequences, trees, strict=True)):
             found = logits[row, : 1 + len(tree)]
@@ -73,7 +73,7 @@ class Trial:
             paths.append(_path(tree, self._random.randrange(ROOT, len(tree))))
         self.session.keep(paths)
         for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
-            self._cached[row] += len(chains[row]) + len(path)
+            self._cached[row] += len(uncached[row]) + len(path)
             self._sequences[row] += [*(tree.tokens[node] for node in path), *self._tokens(1)]
             if self._limit is not None and len(sequence) >= self._limit:
                 del sequence[max(1, self._limit - _BACK) :]  # go back from the limit, where decoding would stop
@@ -106,9 +106,9 @@ class Trial:
         """Run `count` steps without drafts, and compare them with `generate`."""
         steps = []
         for _ in range(count):
-            chains = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
-            steps.append(self.session.score(chains, [DraftTree()] * len(chains)))
-            self.session.keep([()] * len(chains))
+            uncached = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
+            steps.append(self.session.score(uncached, [DraftTree()] * len(uncached)))
+            self.session.keep([()] * len(uncached))
             self._cached = list(map(len, self._sequences))
             for sequence in self._sequences:
                 sequence += self._tokens(1)

@@ -61,6 +61,7 @@ class Arena:
     def release(self) -> None:
         """Let go of all memory at once: programs refer to the arena, and garbage collection may take its time."""
         self.runner.forget()
+        del self.runner  # which refers to the arena and to the model
         self.key_values.buffers = {}
         self.cross = self.cross_mask = None
 
@@ -81,6 +82,7 @@ class ArenaPool:
 
     def __init__(self) -> None:
         self._free: list[Arena] = []  # most recently used last
+        self._kept = KEPT
         self._lock = fork_safe(threading.RLock())
 
     def take(self, size: ArenaSize, make: Callable[[ArenaSize], Arena]) -> Arena:
@@ -107,7 +109,7 @@ class ArenaPool:
         arena.clear()  # a row may have left NaN
         with self._lock:
             self._free.append(arena)
-            while len(self._free) > KEPT:
+            while len(self._free) > self._kept:
                 self._free.pop(0).release()
 
     def clear(self) -> None:
@@ -115,3 +117,8 @@ class ArenaPool:
         with self._lock:
             while self._free:
                 self._free.pop().release()
+
+    def close(self) -> None:
+        """Drop all free arenas, and those in use as soon as they are given back."""
+        self._kept = 0
+        self.clear()

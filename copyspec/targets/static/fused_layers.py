@@ -42,16 +42,15 @@ class FusedLayer(ReplacedLayer):
     @staticmethod
     def fits(parts: LlamaLayer) -> bool:
         """Whether no part has a hook or another forward that would be skipped, and all have the kernels' sizes."""
-        norms = [norm for norm in parts.norms if norm is not None]
-        inner = (parts.attention, parts.layer.mlp, *parts.linears, *norms)
-        size, dtype = parts.attention.head_dim, parts.linears[0].weight.dtype
+        size = parts.attention.head_dim
         return (
-            all(is_unchanged(each) for each in (parts.layer, *inner))  # type: ignore[arg-type]
+            is_unchanged(parts.layer)
+            and parts.is_unchanged()
             and isinstance(size, int)
             and size % 2 == 0
             and parts.linears[0].in_features <= WIDEST
-            and len({norm.variance_epsilon for norm in norms}) == 1
-            and all(norm.weight.dtype == dtype and norm.weight.is_contiguous() for norm in norms)  # type: ignore[operator]
+            and len({norm.variance_epsilon for norm in parts.norms if norm is not None}) == 1
+            and parts.has_plain_norms()
         )
 
     def _run(

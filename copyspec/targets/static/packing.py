@@ -36,23 +36,23 @@ def words(columns: int) -> int:
 def pack(
     host: npt.NDArray[np.int64],
     starts: Sequence[int],
-    chains: Sequence[Sequence[int]],
+    uncached: Sequence[Sequence[int]],
     trees: Sequence[DraftTree],
     moves: Sequence[Sequence[SlotMove]],
     scratch: int,
 ) -> None:
     """Fill `host` [F, B, Q] for rows with `starts[r]` cached tokens; `scratch`: a slot that nothing attends to."""
     if COMPILED is None:
-        _pack(host, starts, chains, trees, moves, scratch)
+        _pack(host, starts, uncached, trees, moves, scratch)
     else:
         tokens, parents = [tree.tokens for tree in trees], [tree.parents for tree in trees]
-        COMPILED.pack(host, starts, chains, tokens, parents, moves, scratch)
+        COMPILED.pack(host, starts, uncached, tokens, parents, moves, scratch)
 
 
 def _pack(
     host: npt.NDArray[np.int64],
     starts: Sequence[int],
-    chains: Sequence[Sequence[int]],
+    uncached: Sequence[Sequence[int]],
     trees: Sequence[DraftTree],
     moves: Sequence[Sequence[SlotMove]],
     scratch: int,
@@ -62,15 +62,15 @@ def _pack(
     host[MOVE_FIELDS] = scratch
     host[FIELDS] = 1
     host[FIELDS + 1 :] = 0
-    for row, (start, chain, tree) in enumerate(zip(starts, chains, trees, strict=True)):
+    for row, (start, ids, tree) in enumerate(zip(starts, uncached, trees, strict=True)):
         host[2, row] = start
-        length = len(chain)
+        length = len(ids)
         if length == 1 and not len(tree):
-            host[0, row, 0] = chain[0]
+            host[0, row, 0] = ids[0]
         else:
             bits, depths = ancestor_bits(length, tree.parents)
             width = len(bits)
-            host[0, row, :length] = chain
+            host[0, row, :length] = ids
             host[0, row, length:width] = tree.tokens
             host[1, row, :width] = depths
             if width <= WORD:
@@ -83,7 +83,7 @@ def _pack(
 
 
 def ancestor_bits(length: int, parents: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The columns that each one attends to, as bits, and its depth, for a chain of `length` tokens and its tree."""
+    """The columns that each one attends to, as bits, and its depth, for `length` uncached tokens and their tree."""
     bits = [(2 << column) - 1 for column in range(length)]
     depths = list(range(length))
     root = length - 1

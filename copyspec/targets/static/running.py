@@ -20,7 +20,7 @@ from copyspec.targets.static.program import StaticProgram
 from copyspec.targets.static.settings import (
     MAX_GRAPHS,
     MAX_LOGITS,
-    MOST_READ,
+    MAX_READ,
     PADDED_COLUMNS,
     PADDED_PASSES,
     WARM_PASSES,
@@ -112,7 +112,7 @@ class ProgramRunner:
         padded = [
             (all_rows, more, slots)
             for more in PADDED_COLUMNS
-            if columns <= more < slots - longest and all_rows * more <= MOST_READ
+            if columns <= more < slots - longest and all_rows * more <= MAX_READ
         ]
         chosen = next((each for each in padded if self._is_captured(each)), padded[0] if padded else size)
         if chosen != size and not self._is_captured(chosen):
@@ -161,7 +161,7 @@ class ProgramRunner:
         try:
             return step.run(step.packed)
         except Exception as error:
-            if not type(error).__module__.startswith("torch._dynamo"):  # raised before anything has run
+            if not _is_of_compiler(error):  # whose errors are raised before anything has run
                 raise
             logger.warning("this model's passes cannot be compiled (%s); they run uncompiled", _line(error))
         self._compiles = False
@@ -224,6 +224,11 @@ def _graphs(device: torch.device, options: StaticOptions) -> Callable[[], Captur
         return None
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return lambda: CudaGraph(pool, stream)
+
+
+def _is_of_compiler(error: Exception) -> bool:
+    """Whether torch.compile raised this, or a backend of it, whose errors are classes of its own (InductorError)."""
+    return any([kind.__module__.startswith("torch._dynamo") for kind in type(error).__mro__])
 
 
 def _line(error: Exception) -> str:

@@ -17,7 +17,7 @@ MAX_GRAPHS = 64
 MAX_LOGITS = 1 << 31
 """Maximum bytes of the logits that these hold, which is what they do not share."""
 
-MOST_READ = 2048
+MAX_READ = 2048
 """Tokens, padding included, of prompts that are read by a static pass. Longer ones keep a GPU busy in any pass."""
 
 WARM_PASSES = 2

@@ -22,7 +22,7 @@ from copyspec.targets.static.packing import SlotMove, pack
 from copyspec.targets.static.settings import (
     EXACT_NODES,
     LOOK_AHEAD,
-    MOST_READ,
+    MAX_READ,
     NODE_BUCKETS,
     node_bucket,
     row_bucket,
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_RESERVED = 2048
+MAX_RESERVED = 2048
 """Maximum new tokens per request for which slots are reserved; the arena grows for longer outputs."""
 
-Chains = Sequence[Sequence[int]]
+Rows = Sequence[Sequence[int]]
 
 
 class SessionHost(Protocol):
@@ -88,7 +88,8 @@ class StaticSession:
         self._moves: list[list[SlotMove]] = [[] for _ in prompts]
         self._arena: Arena | None = None
         self._used = 0  # slots in use, the maximum over all rows
-        self._scored: list[tuple[int, int]] | None = None  # first slot and chain length of each row in the last `score`
+        self._scored: list[tuple[int, int]] | None = None
+        """First slot and number of uncached tokens of each row in the last `score`."""
         self._encoder = target.encoder_session(prompts)
         self._cross_is_stale = self._encoder is not None
         self._rows = 0  # rows of every pass in exact mode, padding included
@@ -110,26 +111,26 @@ class StaticSession:
         """Whether the last pass's time is representative of the next ones."""
         return self._arena is None or (self._arena.runner.is_settled and not self._has_read)
 
-    def score(self, chains: Chains, trees: Sequence[DraftTree]) -> torch.Tensor:
-        check_rows(len(self._lengths), chains, trees)
+    def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> torch.Tensor:
+        check_rows(len(self._lengths), uncached, trees)
         starts, self._has_read = list(self._lengths), False
-        unread, width = [list(chain) for chain in chains], max(map(len, trees))
+        unread, width = [list(ids) for ids in uncached], max(map(len, trees))
         if 0 in starts:  # exact mode reserves as much with drafts as without
             self._prefill(starts, unread, EXACT_NODES - 1 if self._target.options.exact else width)
         while self._needs_pieces(unread, width):
             self._read_piece(starts, unread)
         logits = self._pass(starts, unread, trees)
-        self._scored = [(start, len(chain)) for start, chain in zip(starts, unread, strict=True)]
-        if all(len(chain) == 1 for chain in unread):
+        self._scored = [(start, len(ids)) for start, ids in zip(starts, unread, strict=True)]
+        if all(len(ids) == 1 for ids in unread):
             return logits[: len(unread), : 1 + width]
-        # A row with a smaller tree may end before the others do: what is behind it is not read.
+        # A row with a smaller tree may end before the others do: what follows is not read.
         last = logits.shape[1] - 1
-        columns = [[min(len(chain) - 1 + node, last) for node in range(1 + width)] for chain in unread]
+        columns = [[min(len(ids) - 1 + node, last) for node in range(1 + width)] for ids in unread]
         rows = [[row] for row in range(len(unread))]
         return logits[torch.tensor(rows, device=logits.device), torch.tensor(columns, device=logits.device)]
 
     def score_with_states(
-        self, chains: Chains, trees: Sequence[DraftTree], layers: Sequence[int] = ()
+        self, uncached: Rows, trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, None]:
         if not self._warned_states:
             self._warned_states = True
@@ -137,15 +138,15 @@ class StaticSession:
                 "passes of static shapes keep no hidden states: draft heads do not draft here; "
                 "StaticOptions(use='never') has passes that do"
             )
-        return self.score(chains, trees), None
+        return self.score(uncached, trees), None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._scored is None:
             raise RuntimeError("keep() commits what the last score() computed; call score() first")
         for row, ((start, length), path) in enumerate(zip(self._scored, paths, strict=True)):
-            behind = start + length
-            self._moves[row] = [(behind + node, behind + place) for place, node in enumerate(path) if node != place]
-            self._lengths[row] = behind + len(path)
+            end = start + length
+            self._moves[row] = [(end + node, end + place) for place, node in enumerate(path) if node != place]
+            self._lengths[row] = end + len(path)
         self._scored = None
 
     def trim(self, lengths: Sequence[int]) -> None:
@@ -158,7 +159,7 @@ class StaticSession:
     def keeps_prefixes(self) -> bool:
         """See `TreeSession`. What follows a prefix is read by static passes of all rows, which would be too large for
         many; and in exact mode a prompt must be read in one way only."""
-        is_small = row_bucket(len(self._lengths)) * NODE_BUCKETS[-1] <= MOST_READ
+        is_small = row_bucket(len(self._lengths)) * NODE_BUCKETS[-1] <= MAX_READ
         return is_small and self._encoder is None and not self._target.options.exact
 
     @in_inference_mode
@@ -225,57 +226,57 @@ class StaticSession:
         self._arena, self._encoder = None, None
         self._lengths, self._moves, self._scored = [], [], None
 
-    def _prefill(self, starts: list[int], chains: list[list[int]], width: int) -> None:
+    def _prefill(self, starts: list[int], uncached: list[list[int]], width: int) -> None:
         """Read the prompts of new rows, except for their last token, with regular sessions."""
         fresh = [row for row, start in enumerate(starts) if start == 0]
         if self._encoder is not None and self._encoder.has_no_cross:
-            self._encoder.prefill([chain[:1] for chain in chains])  # for cross-attention alone
+            self._encoder.prefill([ids[:1] for ids in uncached])  # for cross-attention alone
             self._hold(self._layout_of(self._encoder.contents()), len(starts), 1 + width)
-        fresh = [row for row in fresh if len(chains[row]) > 1]
-        if self._reads_in_passes([chains[row] for row in fresh]):
+        fresh = [row for row in fresh if len(uncached[row]) > 1]
+        if self._reads_in_passes([uncached[row] for row in fresh]):
             fresh = []
         groups = [[row] for row in fresh] if self._target.options.exact else [fresh] if fresh else []
         for rows in groups:
             if self._encoder is not None:
-                break  # only start tokens, which are read like any other chain
+                break  # only start tokens, which are read like any others
             self._has_read = True
-            reader = self._target.reader([chains[row] for row in rows])
+            reader = self._target.reader([uncached[row] for row in rows])
             try:
-                reader.prefill([chains[row][:-1] for row in rows])
+                reader.prefill([uncached[row][:-1] for row in rows])
                 contents = reader.contents()
-                used = max(len(chains[row]) for row in rows)
+                used = max(len(uncached[row]) for row in rows)
                 self._hold(self._layout_of(contents), len(starts), used + width)
                 assert self._arena is not None
                 for index, row in enumerate(rows):
-                    starts[row] = len(chains[row]) - 1
+                    starts[row] = len(uncached[row]) - 1
                     self._moves[row] = []
                     self._arena.key_values.adopt(row, contents, index, starts[row])
-                    del chains[row][:-1]
+                    del uncached[row][:-1]
             finally:
                 reader.close()
             self._used = max(self._used, used)
 
-    def _reads_in_passes(self, prompts: Chains) -> bool:
-        """Whether static passes read these prompts, like any other chains. A captured pass starts in a tenth of the
+    def _reads_in_passes(self, prompts: Rows) -> bool:
+        """Whether static passes read these prompts, like any other tokens. A captured pass starts in a tenth of the
         time of a dynamic one, and needs no copy."""
         widest = NODE_BUCKETS[-1]
         is_short = max(map(len, prompts), default=0) <= widest
-        return is_short and not self._target.options.exact and row_bucket(len(self._lengths)) * widest <= MOST_READ
+        return is_short and not self._target.options.exact and row_bucket(len(self._lengths)) * widest <= MAX_READ
 
-    def _read_piece(self, starts: list[int], chains: list[list[int]]) -> None:
-        """Cache as much of the longest chains as a pass holds, and leave at least the last token of each row."""
+    def _read_piece(self, starts: list[int], uncached: list[list[int]]) -> None:
+        """Cache as much of the longest rows as a pass holds, and leave at least the last token of each row."""
         most = (EXACT_NODES if self._target.options.exact else NODE_BUCKETS[-1]) - 1
-        pieces = [chain[: min(most, len(chain) - 1)] or chain[:1] for chain in chains]
-        self._pass(starts, pieces, [EMPTY] * len(chains))
+        pieces = [ids[: min(most, len(ids) - 1)] or ids[:1] for ids in uncached]
+        self._pass(starts, pieces, [EMPTY] * len(uncached))
         for row, piece in enumerate(pieces):
-            if len(chains[row]) > 1:
+            if len(uncached[row]) > 1:
                 starts[row] += len(piece)
-                del chains[row][: len(piece)]
+                del uncached[row][: len(piece)]
 
-    def _needs_pieces(self, chains: list[list[int]], width: int) -> bool:
-        """Whether chains are too long for a pass together with the trees. In exact mode only the last token is left to
-        the tree's pass, which is as wide as a plain one."""
-        longest = max(map(len, chains))
+    def _needs_pieces(self, uncached: list[list[int]], width: int) -> bool:
+        """Whether there are too many uncached tokens for a pass together with the trees. In exact mode only the last
+        token is left to the tree's pass, which is as wide as a plain one."""
+        longest = max(map(len, uncached))
         if not self._target.options.exact:
             return longest > 1 and longest + width > NODE_BUCKETS[-1]
         if 1 + width > EXACT_NODES:
@@ -285,10 +286,10 @@ class StaticSession:
             )
         return longest > 1
 
-    def _pass(self, starts: Sequence[int], chains: Chains, trees: Sequence[DraftTree]) -> torch.Tensor:
+    def _pass(self, starts: Sequence[int], uncached: Rows, trees: Sequence[DraftTree]) -> torch.Tensor:
         """Run one pass of all rows. Returns logits [row bucket, node bucket, V]."""
         exact = self._target.options.exact
-        columns = max(len(chain) + len(tree) for chain, tree in zip(chains, trees, strict=True))
+        columns = max(len(ids) + len(tree) for ids, tree in zip(uncached, trees, strict=True))
         columns = max(columns, 1 + max(map(len, self._moves)))  # one column without a move keeps the scratch slot
         nodes = EXACT_NODES if exact else node_bucket(columns)
         needed = max(starts) + nodes + 1
@@ -303,7 +304,7 @@ class StaticSession:
         size = arena.runner.choose((self._rows, nodes, slots), max(starts), arena.size.rows)
         self._refresh_cross(arena)
         staging = arena.runner.staging(size)
-        pack(staging, starts, chains, trees, self._moves, arena.size.capacity - 1)
+        pack(staging, starts, uncached, trees, self._moves, arena.size.capacity - 1)
         logits = arena.runner.run(size)
         self._moves = [[] for _ in starts]
         self._used = max(self._used, max(starts) + columns)
@@ -314,7 +315,7 @@ class StaticSession:
         arena = self._arena
         if layout is None:
             layout = arena.size.layout if arena is not None else self._target.layout()
-        reserved = self._new_tokens if self._target.options.exact else min(self._new_tokens, MOST_RESERVED)
+        reserved = self._new_tokens if self._target.options.exact else min(self._new_tokens, MAX_RESERVED)
         if arena is None:
             capacity = slot_bucket(used + reserved + NODE_BUCKETS[-2] + 1)
             self._arena = self._target.arena(self._size(layout, row_bucket(rows), capacity))

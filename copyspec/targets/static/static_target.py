@@ -62,6 +62,7 @@ class StaticTarget:
         self.by_length = False
         self._attends: bool | None = None  # whether tree attention works; None: not tried yet
         self._fuses: bool | None = None  # the same for fused layers
+        self._failures: dict[str, str | None] = {}  # by kind of attention: what `_failure` found
         self._fused: Sequence[FusedLayer] = ()
         self._sessions: WeakSet[Session] = WeakSet()
         self._lock = fork_safe(threading.RLock())
@@ -77,7 +78,7 @@ class StaticTarget:
     @property
     def supports_trees(self) -> bool:
         # An accepted node of a branch attends to its path in other slots than the same tokens in plain decoding, and a
-        # sum over other places rounds differently. Behind the root, a chain has the slots of plain decoding.
+        # sum over other places rounds differently. After the root, a chain has the slots of plain decoding.
         return self.inner.supports_trees and not self.options.exact
 
     @property
@@ -109,18 +110,19 @@ class StaticTarget:
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         """Open a static session or one of the inner target. All sessions open at the same time are of one kind, so that
-        they can join: the first decides. One that keeps states is static only if static passes were asked for."""
+        they can join: the first decides. One that keeps states is static only if static passes were asked for. Under
+        autocast, all are the inner target's: it keeps copies of weights that a graph would read after they were
+        freed."""
         if self.model.training:
             raise training_error(self.model)
         if self.options.use == "auto" and self.device.type != "cuda":  # the model was moved
             return self.inner.open(prompts, new_tokens)
+        if _is_autocast(self.device):
+            return self.inner.open(prompts, new_tokens)
         with self._lock:
             is_changed = self._check_state()
             if not any([len(session.lengths) for session in self._sessions]):  # none is open
-                # Autocast keeps copies of weights that a graph would read after it has freed them.
-                self._is_dynamic = _is_autocast(self.device) or (
-                    keeps_states and self.options.use == "auto" and not self.options.exact
-                )
+                self._is_dynamic = keeps_states and self.options.use == "auto" and not self.options.exact
                 self._decide(refusal(self.inner) or self._failure("masks"))
             elif is_changed:
                 self._fused = self._fusible()
@@ -206,6 +208,7 @@ class StaticTarget:
         for runner in self._runners:
             runner.forget()
         self._state, self._layout, self._attends, self._fuses = state, None, None, None
+        self._failures.clear()
         return True
 
     def _may_capture(self) -> bool:
@@ -213,15 +216,28 @@ class StaticTarget:
         return ModelState(self.model) == self._state and refusal(self.inner) is None
 
     def _failure(self, attention: Literal["masks", "tree"]) -> str | None:
-        """Why static passes do not match `generate`; None if they do, or are known to."""
-        if self._is_checked or selftest.is_known(self.model):
+        """Why static passes do not match `generate`; None if they do, or are known to. Tested once for each state of
+        the model."""
+        if self._is_checked:
             return None
+        if attention not in self._failures:
+            known = selftest.is_known(self.model)
+            self._failures[attention] = None if known else self._test(attention)
+        return self._failures[attention]
+
+    def _test(self, attention: Literal["masks", "tree"]) -> str | None:
         options = StaticOptions(use="always", graphs=False, attention=attention)
+        tested = list[StaticTarget]()
 
         def make(model: PreTrainedModel) -> StaticTarget:
-            return StaticTarget(type(self.inner)(model, read_facts(model)), options, is_checked=True)
+            tested.append(StaticTarget(type(self.inner)(model, read_facts(model)), options, is_checked=True))
+            return tested[-1]
 
-        failure = selftest.attempt(make, self.model, kind=f"static {attention}")
+        try:
+            failure = selftest.attempt(make, self.model, kind=f"static {attention}")
+        finally:
+            for target in tested:
+                target.arenas.close()
         if failure is None:
             return None
         return f"{type(self.model).__name__} has no static passes that score like plain decoding ({failure})"

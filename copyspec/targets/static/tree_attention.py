@@ -10,6 +10,7 @@ attention interface work with it.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,14 @@ DEPTH, LENGTH, WORDS = 0, 1, FIELDS - 1  # fields of a tree mask, which has no t
 
 KINDS = frozenset({"full_attention", "sliding_attention"})
 
-_layers: list[list[torch.nn.Module]] = []  # lists of calling modules, one per active `callers` context
+
+class _Recorded(threading.local):
+    """The calls of this thread."""
+
+    callers: list[torch.nn.Module] | None = None  # modules, in order; None: not recorded
+
+
+_recorded = _Recorded()
 
 
 def tree_masks(packed: torch.Tensor, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -131,27 +139,27 @@ def tree_attention_forward(
     meanwhile, and gets transformers' attention. Raises ValueError within `callers`, and if that cannot compute it."""
     is_biased = kwargs.get("position_bias") is not None
     if attention_mask is None or attention_mask.dtype != torch.long or is_biased:
-        if _layers or is_biased or softcap is not None or s_aux is not None:
+        if _recorded.callers is not None or is_biased or softcap is not None or s_aux is not None:
             raise ValueError(f"{type(module).__name__} passes attention something other than the mask it was given")
         attended: torch.Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )[0]
         return attended, None
-    for layers in _layers:
-        layers.append(module)
+    if _recorded.callers is not None:
+        _recorded.callers.append(module)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return attend(query, key, value, attention_mask, scale, softcap, s_aux), None
 
 
 @contextmanager
 def callers() -> Iterator[list[torch.nn.Module]]:
-    """Record the layers that call this attention while the context is active, in order."""
-    found: list[torch.nn.Module] = []
-    _layers.append(found)
+    """Record the layers that call this attention in this thread while the context is active, in order."""
+    before, found = _recorded.callers, list[torch.nn.Module]()
+    _recorded.callers = found
     try:
         yield found
     finally:
-        _layers.remove(found)
+        _recorded.callers = before
 
 
 AttentionInterface.register(NAME, tree_attention_forward)

@@ -129,10 +129,11 @@ def test_other_models_keep_their_layers(name: str) -> None:
     assert not target_of(models.tiny(name))._fused
 
 
-def test_what_somebody_replaced_is_run() -> None:
+@pytest.mark.parametrize("name", ["mlp", "mlp.act_fn"])
+def test_what_somebody_replaced_is_run(name: str) -> None:
     model = models.tiny("llama")
-    norm = model.model.layers[1].mlp  # type: ignore[union-attr, index]
-    norm.forward = lambda x: 0 * x  # type: ignore[union-attr, method-assign]
+    part = model.model.layers[1].get_submodule(name)  # type: ignore[union-attr, index]
+    part.forward = lambda x: 0 * x  # type: ignore[method-assign]
     assert not target_of(model)._fused
 
 

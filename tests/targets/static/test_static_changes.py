@@ -9,10 +9,13 @@ from weakref import ref
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
+from copyspec.engine.engine import Engine
 from copyspec.static_options import StaticOptions
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import read_facts
+from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.static.arenas import Arena
 from copyspec.targets.static.fused_layers import fused, fused_layers
 from copyspec.targets.static.running import ProgramRunner
@@ -22,6 +25,7 @@ from copyspec.targets.static.static_target import StaticTarget
 from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
 from tests.helpers.cpu_graph import CpuGraph
+from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 GRAPHS = StaticOptions(use="always", new_graph=CpuGraph)
 CPU = torch.device("cpu")
@@ -39,7 +43,7 @@ def scored(session: StaticSession, token: int = 9) -> torch.Tensor:
 
 
 def opened(target: StaticTarget, passes: int = PADDED_PASSES + 2) -> StaticSession:
-    """A session behind three tokens, whose plain passes are captured if they are made often enough."""
+    """A session after three tokens, whose plain passes are captured if they are made often enough."""
     session = target.open([[5, 6, 7]])
     assert isinstance(session, StaticSession)
     session.score([[5, 6, 7]], [EMPTY])
@@ -114,6 +118,71 @@ def test_autocast_has_dynamic_passes() -> None:
         session = target.open([[5, 6, 7]])
         assert not isinstance(session, StaticSession)
         session.close()
+
+
+@torch.inference_mode()
+def test_under_autocast_passes_are_dynamic_beside_static_ones() -> None:
+    target = static_target()
+    first = opened(target)
+    assert first.runner == "graph"
+    with torch.autocast("cpu", torch.bfloat16):
+        second = target.open([[5, 6, 7]])
+        assert not isinstance(second, StaticSession)
+        second.score([[5, 6, 7]], [EMPTY])
+        second.keep([[]])
+        for _ in range(PADDED_PASSES + 2):
+            found = second.score([[9]], [EMPTY])
+            second.trim([3])
+        assert torch.equal(found, expected(target))
+        second.close()
+    assert torch.allclose(scored(first), expected(target), atol=1e-5) and first.runner == "graph"
+    first.close()
+
+
+@pytest.mark.parametrize("attention", ["masks", "tree"])
+def test_unknown_architectures_are_tested_once_for_each_state(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "KNOWN", frozenset())
+    tested, attempt = list[str](), selftest.attempt
+
+    def counted(make: selftest.MakeTarget, model: PreTrainedModel, *, kind: str) -> str | None:
+        tested.append(kind)
+        return attempt(make, model, kind=kind)
+
+    monkeypatch.setattr(selftest, "attempt", counted)
+    target = static_target(options=StaticOptions(use="always", attention=attention))  # type: ignore[arg-type]
+    kinds = ["static masks"] if attention == "masks" else ["static masks", "static tree"]
+    for count in (1, 2):
+        for _ in range(3):
+            target.open([[5, 6, 7]]).close()
+        assert tested == kinds * count
+        target.model.lm_head.weight.data = target.model.lm_head.weight.clone()  # type: ignore[union-attr, operator]
+
+
+def test_an_unloaded_engine_frees_its_model_without_garbage_collection() -> None:
+    engine = Engine(tiny_model(), tiny_tokenizer(), static=GRAPHS)
+    engine.generate("abc", max_new_tokens=12)
+    target = engine._target
+    assert isinstance(target, StaticTarget)
+    arenas = [ref(arena) for arena in target.arenas._free]
+    held = [*arenas, ref(target), ref(engine.model), ref(engine.model.lm_head.weight)]
+    assert arenas
+    del target
+    gc.collect()
+    gc.disable()
+    try:
+        engine.unload()
+        assert [each() for each in held] == [None] * len(held)
+    finally:
+        gc.enable()
+
+
+def test_an_arena_in_use_is_freed_after_its_pool_was_closed() -> None:
+    target = static_target()
+    session = opened(target)
+    target.arenas.close()
+    assert torch.allclose(scored(session), expected(target), atol=1e-5)
+    session.close()
+    assert not target.arenas._free
 
 
 def test_memory_is_freed_without_garbage_collection() -> None:

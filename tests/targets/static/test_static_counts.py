@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.exc import TritonMissing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from copyspec.static_options import StaticOptions
@@ -85,10 +86,18 @@ def test_a_pass_compiles_as_one_graph() -> None:
     session.close()
 
 
-def test_a_model_that_cannot_be_compiled_runs_without(caplog: pytest.LogCaptureFixture) -> None:
-    model, tree = models.tiny("bloom"), DraftTree([20, 21], [-1, 0], [0.5] * 2, [None] * 2)
+def without_triton(graph: object, inputs: object) -> None:
+    raise TritonMissing(None)
+
+
+@pytest.mark.parametrize(("name", "compiler"), [("bloom", "eager"), ("llama", without_triton)])
+def test_a_model_that_cannot_be_compiled_runs_without(
+    name: str, compiler: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, tree = models.tiny(name), DraftTree([20, 21], [-1, 0], [0.5] * 2, [None] * 2)
     found = []
-    for options in (StaticOptions(use="always", compile=True, compiler="eager"), StaticOptions(use="always")):
+    plain = StaticOptions(use="always", fuse=False)
+    for options in (StaticOptions(use="always", compile=True, compiler=compiler), plain):
         session = wrap(model, static=options).open([[5, 6, 7]])
         with caplog.at_level(logging.WARNING, "copyspec"):
             found.append(session.score([[5, 6, 7]], [tree]).clone())

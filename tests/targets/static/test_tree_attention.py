@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -185,6 +186,18 @@ def test_a_layer_that_is_handed_no_tree_mask_says_so() -> None:
     assert torch.equal(tree_attention.tree_attention_forward(*arguments)[0], tokens)  # as from another thread
     with pytest.raises(ValueError, match="Linear passes attention something other"):
         tree_attention.tree_attention_forward(*arguments, softcap=2.0)
+
+
+def test_calls_of_other_threads_are_not_recorded() -> None:
+    tokens = torch.zeros(1, 1, 1, 8)
+    tree = torch.zeros(1, 1, 1, FIELDS - 1 + words(1), dtype=torch.long)
+    attend = partial(tree_attention.tree_attention_forward, torch.nn.Linear(1, 1), tokens, tokens, tokens)
+    with tree_attention.callers() as layers, ThreadPoolExecutor() as pool:
+        pool.submit(attend, tree).result()
+        assert torch.equal(pool.submit(attend, torch.zeros(1, 1, 1, 1)).result()[0], tokens)  # without a tree mask
+        assert not layers
+        attend(tree)
+        assert len(layers) == 1
 
 
 def test_the_kernel_is_built_for_hopper_without_a_stack(tmp_path: Path) -> None:
