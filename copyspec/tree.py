@@ -66,7 +66,7 @@ class DraftTree:
     scores: Sequence[float] = ()  # [m], estimated probability that the whole path to the node is accepted
     origins: Sequence[Origin | None] = field(default=())  # [m], None: not copied (an end-of-sequence token, say)
     sampled: Mapping[int, Sampled] | None = None  # by parent; all other children are deterministic (Q is one-hot)
-    makers: Sequence[str | None] | None = None  # [m], the drafter (`Predictor.kind`) of a token without an origin
+    drafters: Sequence[str | None] | None = None  # [m], the drafter (`Predictor.kind`) of a token without an origin
 
     @classmethod
     def of_chain(cls, tokens: Sequence[int], probability: float = 0.9) -> DraftTree:
@@ -101,7 +101,7 @@ class DraftTree:
             [self.scores[node] for node in order],
             [self.origins[node] for node in order],
             self.sampled and {place[node]: drawn for node, drawn in self.sampled.items() if node in place},
-            self.makers and [self.makers[node] for node in order],
+            self.drafters and [self.drafters[node] for node in order],
         )
 
     def first_chain(self) -> DraftTree:
@@ -115,7 +115,7 @@ class DraftTree:
             self.scores[:length],
             self.origins[:length],
             self.sampled and {node: drawn for node, drawn in self.sampled.items() if node < length},
-            self.makers and self.makers[:length],
+            self.drafters and self.drafters[:length],
         )
 
 
@@ -149,8 +149,8 @@ def fault(tree: DraftTree, vocab_size: int | None = None) -> str | None:
     """
     tokens, parents, count = tree.tokens, tree.parents, len(tree.tokens)
     sizes = {count, len(parents), len(tree.scores), len(tree.origins)}
-    if tree.makers is not None:
-        sizes.add(len(tree.makers))
+    if tree.drafters is not None:
+        sizes.add(len(tree.drafters))
     if COMPILED is not None and vocab_size is not None and len(sizes) == 1 and not tree.sampled:
         if COMPILED.is_sound(tokens, parents, vocab_size):
             return None
@@ -160,7 +160,7 @@ def fault(tree: DraftTree, vocab_size: int | None = None) -> str | None:
         if known and below and len(edges) == count and min(parents, default=ROOT) >= ROOT:
             return None  # the slow checks below only run to find what is wrong
     if len(sizes) != 1:
-        return f"tokens, parents, scores, origins and makers of a draft tree differ in length: {sorted(sizes)}"
+        return f"tokens, parents, scores, origins and drafters of a draft tree differ in length: {sorted(sizes)}"
     if (wrong := _no_token(tree.tokens, vocab_size)) is not None:
         return wrong
     seen: set[tuple[int, int]] = set()

@@ -35,8 +35,8 @@ class Contrast:
         logits there."""
         if self._session is None:
             self._session = self._amateur.open([prompt])
-        chain = [*self._amateur.start(prompt), *output][self._session.lengths[0] :]
-        said = self._session.score([chain], [tree])[0, : len(logits)]
+        uncached = [*self._amateur.start(prompt), *output][self._session.lengths[0] :]
+        said = self._session.score([uncached], [tree])[0, : len(logits)]
         return self._options(logits, said.to(logits.device))
 
     def keep(self, path: Sequence[int]) -> None:

@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from copyspec.drafters.copying.alignment import Alignment, make_alignment
+from copyspec.drafters.copying.alignment import BAND, Alignment, make_alignment
 
 if TYPE_CHECKING:
     import torch
 
 
-MOST = 1e3
+MAX_MARGIN = 1e3
 """Upper bound of a margin: a token that a processor forbids has a score of -inf."""
+
+WINDOW = 1024
+"""Source tokens that the output is aligned with where it departs from the source: an alignment with all the rest of a
+long source takes up to 0.1 s, at each divergence. The window doubles whenever the output could be near its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,9 @@ class DivergenceTracker:
     _lost: Alignment | None = None  # aligns the output with the source since they parted
     _left: int = 0
     _margin: float = 0.0
-    _behind: frozenset[int] = frozenset()  # tokens of the source from that point on
+    _since: list[int] = field(default_factory=list)  # the output since they parted
+    _window: int = 0  # source tokens aligned with it
+    _ahead: frozenset[int] = frozenset()  # tokens of the source in the window from that point on
     _found: list[Divergence] = field(default_factory=list)
 
     def follow(self, tokens: Sequence[int], scores: Callable[[int], torch.Tensor]) -> None:
@@ -55,11 +61,19 @@ class DivergenceTracker:
                 own = [source[self._place]] if self._place < len(source) else sorted(self._eos)
                 scored = scores(index)
                 picked, *others = scored[[token, *(each for each in own if 0 <= each < len(scored))]].tolist()
-                self._left, self._margin = self._place, min(picked - max(others, default=-MOST), MOST)
-                rest = source[self._place :]
-                self._lost, self._behind = make_alignment(rest), frozenset(rest)
+                self._left, self._margin = self._place, min(picked - max(others, default=-MAX_MARGIN), MAX_MARGIN)
+                self._since, self._window = [], 0
+            self._since.append(token)
+            # n tokens can be aligned with the first 2n of the source, as later positions cost more than its start, and
+            # the alignment looks up to 2 * BAND further.
+            is_near_end = 2 * (len(self._since) + BAND) > self._window < len(source) - self._left
+            if self._lost is None or is_near_end:
+                self._window = max(WINDOW, 2 * self._window)
+                ahead = source[self._left : self._left + self._window]
+                self._lost, self._ahead = make_alignment(ahead), frozenset(ahead)
+                self._lost.extend(self._since[:-1])
             self._lost.extend([token])
-            if token in self._behind:
+            if token in self._ahead:
                 # The output is back where its last token is the source's, at the best-aligned place.
                 place = self._left + self._lost.best()
                 if place > self._left and source[place - 1] == token:

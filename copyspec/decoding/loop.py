@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain, islice, pairwise
 from operator import add
+from typing import NamedTuple
 
 import torch
 
@@ -35,8 +36,17 @@ PROBE_NODES = 2  # size of a trial draft from a drafter whose probabilities prov
 
 _AS_IT_IS = nullcontext()
 
-Marks = tuple[float, float, float, float, float, float, float]
-"""When a pass began, had its drafts, was launched, had settled the last one, had its picks, was verified, and ended."""
+
+class PassMarks(NamedTuple):
+    """Clock readings during a pass: at its start, and after each of its parts."""
+
+    started: float
+    drafted: float
+    launched: float
+    bookkept: float
+    sampled: float
+    verified: float
+    committed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +138,8 @@ def _admit(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Ba
 
 def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
     """Group rows whose prompts are read in one pass: each row is padded to the longest prompt of its group."""
-    ordered = sorted(rows, key=lambda row: len(row.chain))
-    sizes = costs.split_first([len(row.chain) for row in ordered])
+    ordered = sorted(rows, key=lambda row: len(row.uncached))
+    sizes = costs.split_first([len(row.uncached) for row in ordered])
     if len(sizes) == 1:
         return [rows]
     ends = [0, *accumulate(sizes)]
@@ -170,7 +180,7 @@ class Batch:
         """Propose, verify, commit: one forward pass of the target for all rows."""
         rows, session, target, clock = self.rows, self._session, self._target, self._costs.clock
         assert session is not None
-        longest = max([len(row.chain) for row in rows])
+        longest = max([len(row.uncached) for row in rows])
         is_first = longest > 1 or self._times.passes == rows[0].meter.before.passes
         fills_prefixes = any([row.model_state is not None for row in rows])
         if fills_prefixes:
@@ -185,28 +195,30 @@ class Batch:
             trees, allowed = fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
             if not target.supports_trees:
                 trees = [tree.first_chain() for tree in trees]
-        proposed = clock()
+        drafted = clock()
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
         with inference_mode(True) if shows else _AS_IT_IS:
-            logits, states = self._score(trees) if shows else (session.score([row.chain for row in rows], trees), None)
+            logits, states = (
+                self._score(trees) if shows else (session.score([row.uncached for row in rows], trees), None)
+            )
             launched = clock()
             if budget is not None:
                 # Bookkeeping that the next draft does not need overlaps with the work of the device.
                 self._costs.learn()
                 for row in rows:
                     row.meter.settle()
-            settled = clock()
+            bookkept = clock()
             # Reading the picks waits for the pass to end, so that its time can be measured.
             picks = pick(rows, trees, logits, states) if shows else best_picks(logits)
-            scored = clock()
+            sampled = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
         # A row that has ended needs no cache for its last accepted tokens.
         session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
         if is_first and fills_prefixes:
             reuse.keep(rows, session, target)
-        marks = started, proposed, launched, settled, scored, verified, clock()
+        marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
         sizes = [len(tree.tokens) for tree in trees]
         self._record(marks, longest if is_first else 0, max(sizes))
         if budget is not None:
@@ -215,19 +227,18 @@ class Batch:
         count = len(rows)
         return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
 
-    def _record(self, marks: Marks, read: int, nodes: int) -> None:
+    def _record(self, marks: PassMarks, read: int, nodes: int) -> None:
         """Add the times of a pass, and let the cost model learn from it. `read`: tokens of the longest prompt that it
         read, if any; `nodes`: of its largest tree."""
-        started, proposed, launched, settled, scored, verified, committed = marks
-        beside = settled - launched if self._blocks else 0.0
-        seconds = scored - proposed - beside
+        beside = marks.bookkept - marks.launched if self._blocks else 0.0
+        seconds = marks.sampled - marks.drafted - beside
         times, rows, session = self._times, len(self.rows), self._session
         assert session is not None
         times.passes += 1
         times.runner = session.runner
-        times.draft += proposed - started
-        times.verify += verified - scored
-        times.other += committed - verified + beside
+        times.draft += marks.drafted - marks.started
+        times.verify += marks.verified - marks.sampled
+        times.other += marks.committed - marks.verified + beside
         if read:
             times.prefill += seconds
             if session.is_settled:
@@ -276,7 +287,7 @@ class Batch:
         assert self._session is not None and len(self.rows) == 1
         self.rows[0].close()
         self._session.trim([cached])
-        row.chain = row.chain[cached:]
+        row.uncached = row.uncached[cached:]
         row.meter.times, row.meter.before = self._times, replace(self._times)
         self.rows = [row]
 
@@ -290,14 +301,14 @@ class Batch:
 
     def _score(self, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         """The logits of a pass, [B, 1 + M, V], contrasted if wanted, and the hidden states that drafters asked for."""
-        rows, session, chains = self.rows, self._session, [row.chain for row in self.rows]
+        rows, session, uncached = self.rows, self._session, [row.uncached for row in self.rows]
         assert session is not None
         states: Sequence[RowStates] | None = None
         wanted = [layers for row in rows if row.observes and (layers := row.wanted_states()) is not None]
         if wanted:
-            logits, states = session.score_with_states(chains, trees, sorted({*chain.from_iterable(wanted)}))
+            logits, states = session.score_with_states(uncached, trees, sorted({*chain.from_iterable(wanted)}))
         else:
-            logits = session.score(chains, trees)
+            logits = session.score(uncached, trees)
         if any([row.contrast is not None for row in rows]):
             logits = contrasted(rows, trees, logits)
         return logits, states

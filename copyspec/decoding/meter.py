@@ -119,7 +119,7 @@ class Meter:
         seconds = self._costs.seconds(rows) if rows and ended else 0.0
         measured = self._costs.measured(rows) if seconds else {}
         return Stats(
-            num_calls=times.passes,
+            num_passes=times.passes,
             num_drafts=deeper[-1] if deeper else 0,
             num_draft_tokens=self._drafted,
             num_accepted_tokens=sum(deeper[:-1]),
@@ -149,7 +149,7 @@ class Meter:
             if origin is not None:
                 counts[origin.source] += 1
             else:
-                drafter = tree.makers[node] if tree.makers is not None else None
+                drafter = tree.drafters[node] if tree.drafters is not None else None
                 kind = drafter or ("end" if tree.tokens[node] in self._eos else "guess")
                 self._made[which][kind] += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from copyspec.sequences import common_prefix
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.prefixes import BLOCK_TOKENS, PrefixCache, PrefixSession
@@ -33,12 +34,12 @@ def begin(rows: Sequence[Row], session: Session, target: Target) -> bool:
         if row.request.prefixes is not None:
             row.model_state = state
     passed = len(rows) > 1 and _read_shared(rows, state, target)
-    prefixes = [cache.find(state, row.chain) if (cache := row.request.prefixes) is not None else [] for row in rows]
+    prefixes = [cache.find(state, row.uncached) if (cache := row.request.prefixes) is not None else [] for row in rows]
     if any(prefixes):
-        room = max(len(row.chain) for row in rows) + ROOM
+        room = max(len(row.uncached) for row in rows) + ROOM
         cast("PrefixSession", session).load(prefixes, room)
         for row, length in zip(rows, session.lengths, strict=True):
-            row.chain = row.chain[length:]
+            row.uncached = row.uncached[length:]
             row.meter.cached_tokens = length
     return passed
 
@@ -74,9 +75,8 @@ def _read_shared(rows: Sequence[Row], state: ModelState, target: Target) -> bool
     cache = rows[0].request.prefixes
     if cache is None or any(row.request.prefixes is not cache for row in rows):
         return False
-    shortest = min(len(row.chain) for row in rows) - 1
-    first = rows[0].chain
-    shared = next((i for i in range(shortest) if any(row.chain[i] != first[i] for row in rows)), shortest)
+    first = rows[0].uncached
+    shared = min(min(common_prefix(first, row.uncached), len(row.uncached) - 1) for row in rows)
     shared = min([shared, *(row.request.most_kept or shared for row in rows)])
     shared -= shared % BLOCK_TOKENS
     prefix = cache.find(state, first[: shared + 1])

@@ -41,9 +41,9 @@ class Row:
         self.request = request
         self.finish: Finish | None = None
         self.output: list[int] = []
-        self.chain: list[int] = target.start(request.prompt)
+        self.uncached: list[int] = target.start(request.prompt)
         """Tokens that the target has not cached yet: the prompt at first, then the last output token."""
-        if not self.chain:
+        if not self.uncached:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
         self.model_state: ModelState | None = None
         """State of the model that all passes of the row used; None: the row is not stored in a prefix cache."""
@@ -54,7 +54,7 @@ class Row:
         self.limit = request.max_new_tokens
         """Maximum number of output tokens. The last one is never an input, so that it needs no position."""
         if longest is not None:
-            started = len(self.chain)
+            started = len(self.uncached)
             if started > longest:
                 raise ValueError(f"a prompt of {started} tokens does not fit into the model's context of {longest}")
             self.limit = min(self.limit, longest - started + 1)
@@ -69,7 +69,7 @@ class Row:
         self._device = target.device
         self._picker: Picker | None = None
         if not self.takes_argmax:
-            self._picker = Picker(sampling, request.processors, self.chain, self.limit, target.device)
+            self._picker = Picker(sampling, request.processors, self.uncached, self.limit, target.device)
         self._origins: list[Origin | None] = []
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
@@ -165,7 +165,7 @@ class Row:
                 text = self.output if source == OUTPUT else self.request.sources[source].tokens
                 own = Origin(source, offset) if offset < len(text) and text[offset] == self.output[-1] else None
             origins.append(own)
-        self.chain = self.output[-1:]
+        self.uncached = self.output[-1:]
         if self.contrast is not None:
             self.contrast.keep(path)
         if self._drafter is not None and self.finish is None:
@@ -208,7 +208,7 @@ class Row:
             self.finish = self._check(token)
         self._origins.extend([None] * len(tokens))
         self._reported = len(self.output)
-        self.chain = [*self.chain, *tokens]
+        self.uncached = [*self.uncached, *tokens]
         if self._drafter is not None and tokens:
             self._drafter.accept(tokens)
 

@@ -15,6 +15,7 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.following import FollowingDrafter
 from copyspec.options import DraftOptions
+from copyspec.sequences import common_prefix
 from copyspec.targets.base import Target
 
 T = TypeVar("T")
@@ -127,7 +128,7 @@ class RewindableSequence:
         row.replay(output)
         if self._batch.rows:
             if self._target.supports_drafts:
-                self._passes.run(partial(self._batch.replace, row, _common(held, row.chain[:-1])))
+                self._passes.run(partial(self._batch.replace, row, common_prefix(held, row.uncached[:-1])))
             else:
                 self.close()
         self._row = row
@@ -137,13 +138,3 @@ class RewindableSequence:
         if self._row is None:
             return []
         return [*self._target.start(self._row.request.prompt), *self._row.output][: self._batch.cached]
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    shared = 0
-    for a, b in zip(first, second, strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared

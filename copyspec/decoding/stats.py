@@ -13,7 +13,7 @@ class Stats:
     """Counters of one output; those of drafts are named as in vLLM. The `seconds` are of all passes that the row took
     part in."""
 
-    num_calls: int = 0  # forward passes of the target
+    num_passes: int = 0  # forward passes of the target
     num_drafts: int = 0  # passes that carried a draft of this row
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -60,9 +60,14 @@ class Stats:
         return self.num_allowed_nodes / asked if asked else 0.0
 
     @property
+    def num_calls(self) -> int:
+        """Another name of `num_passes`: calls of the target, as papers count them."""
+        return self.num_passes
+
+    @property
     def mean_acceptance_length(self) -> float:
         """Output tokens per target pass: accepted draft tokens and the target's own."""
-        return self.num_output_tokens / self.num_calls if self.num_calls else 0.0
+        return self.num_output_tokens / self.num_passes if self.num_passes else 0.0
 
     @property
     def acceptance_rate(self) -> float:

@@ -11,9 +11,9 @@ from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.drafter import NOTHING, CopyDrafter, grow
 from copyspec.drafters.copying.estimates import Estimates
-from copyspec.drafters.copying.growth import Grown, Voice
+from copyspec.drafters.copying.growth import Grown, PredictorCalls
 from copyspec.drafters.predictors.base import Predictor, paths
-from copyspec.drafters.predictors.mixture import learn, read_on
+from copyspec.drafters.predictors.mixture import grow_with_models, update_weights
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, DraftTree, chain_first_order
@@ -48,7 +48,7 @@ class _Observing:
 
 class BlendDrafter(_Observing, CopyDrafter):
     """Staged drafting: copies make a first tree, and the predictors add alternatives after each of its nodes and
-    re-estimate the copied tokens. Copying then continues behind the tokens that the predictors added.
+    re-estimate the copied tokens. Copying then continues after the tokens that the predictors added.
 
     Staged speculative decoding (Spector and Re 2023, arXiv 2308.04623) and cascades (Chen et al. 2023, arXiv
     2312.11462) let a small model verify a copied draft before the large one does. Here the small model's probabilities
@@ -75,21 +75,21 @@ class BlendDrafter(_Observing, CopyDrafter):
             return EMPTY
         self._cursors = self._tracker.cursors()
 
-        def grow_with(voices: Sequence[Voice]) -> Grown:
-            return grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams, voices)
+        def grow_with(predictors: Sequence[PredictorCalls]) -> Grown:
+            return grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams, predictors)
 
-        self._grown = grown = read_on(grow_with, self._predictors, budget)
+        self._grown = grown = grow_with_models(grow_with, self._predictors, budget)
         count = budget.cut(grown.scores)
         if not count:
             return EMPTY
         tree = self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count)
-        return _with_makers(tree, grown, self._predictors)
+        return _with_drafters(tree, grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output; copies and predictors learn from what was accepted of the last tree."""
-        learn(self._grown, self._predictors, tokens)
+        update_weights(self._grown, self._predictors, tokens)
         for predictor in self._predictors:
-            predictor.follow(tokens)
+            predictor.accept(tokens)
         super().accept(tokens)
 
 
@@ -107,29 +107,29 @@ class PredictorDrafter(_Observing):
         if budget.max_nodes <= 0:
             return EMPTY
 
-        def grow_with(voices: Sequence[Voice]) -> Grown:
-            return grow(self._empty_corpus, [], self._estimates, budget, voices=voices)
+        def grow_with(predictors: Sequence[PredictorCalls]) -> Grown:
+            return grow(self._empty_corpus, [], self._estimates, budget, predictors=predictors)
 
-        self._grown = grown = read_on(grow_with, self._predictors, budget)
+        self._grown = grown = grow_with_models(grow_with, self._predictors, budget)
         tree = DraftTree(grown.tokens, grown.parents, grown.scores, [None] * len(grown.tokens))
         tree = tree.in_order(chain_first_order(grown.parents, budget.cut(grown.scores)))
-        return _with_makers(tree, grown, self._predictors)
+        return _with_drafters(tree, grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output; the predictors learn from what was accepted of the last tree."""
-        learn(self._grown, self._predictors, tokens)
+        update_weights(self._grown, self._predictors, tokens)
         for predictor in self._predictors:
-            predictor.follow(tokens)
+            predictor.accept(tokens)
         self._grown = NOTHING
 
 
-def _with_makers(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor]) -> DraftTree:
-    """Set `tree.makers` to the `kind` of the predictor behind each node.
+def _with_drafters(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor]) -> DraftTree:
+    """Set `tree.drafters` to the `kind` of the predictor of each node.
 
     `tree` is a reordered prefix of `grown`, so nodes are matched by token path."""
-    if not any([maker >= 0 for maker in grown.makers]):
+    if not any([drafter >= 0 for drafter in grown.drafters]):
         return tree
     kinds = [each.kind for each in predictors]
-    nodes = zip(paths(grown.tokens, grown.parents), grown.makers, strict=True)
-    makers = {path: kinds[maker] for path, maker in nodes if maker >= 0}
-    return replace(tree, makers=[makers.get(path) for path in paths(tree.tokens, tree.parents)])
+    nodes = zip(paths(grown.tokens, grown.parents), grown.drafters, strict=True)
+    drafters = {path: kinds[drafter] for path, drafter in nodes if drafter >= 0}
+    return replace(tree, drafters=[drafters.get(path) for path in paths(tree.tokens, tree.parents)])

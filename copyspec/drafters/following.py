@@ -1,4 +1,4 @@
-"""Drafts a given text that the output is expected to repeat, such as the old text behind an edit of its prefix."""
+"""Drafts a given text that the output is expected to repeat, such as the old text after an edit of its prefix."""
 
 from __future__ import annotations
 

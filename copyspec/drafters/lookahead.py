@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from copyspec.budget import Budget
 from copyspec.checks import check_whole
 from copyspec.drafters.base import Drafter, ScoredDraft
-from copyspec.drafters.own import DraftContext
+from copyspec.drafters.custom import DraftContext
 from copyspec.drafters.predictors.base import Path, paths
 from copyspec.tree import EMPTY, ROOT, DraftTree
 

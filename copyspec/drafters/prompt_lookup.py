@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from copyspec.budget import Budget
-from copyspec.drafters.own import DraftContext
+from copyspec.drafters.custom import DraftContext
 from copyspec.tree import EMPTY, DraftTree
 
 LOOKUP_NGRAM, LOOKUP_TOKENS = 2, 10  # max_matching_ngram_size; prompt_lookup_num_tokens as its documentation uses it

@@ -435,18 +435,18 @@ no_host:
 }
 
 /* Unusually large trees are left to Python's check, whose time is not quadratic in their size. */
-#define MOST_NODES 256
+#define MAX_NODES 256
 
 static PyObject *
 is_sound(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *tree_tokens, *tree_parents;
-    Number tokens[MOST_NODES], parents[MOST_NODES];
+    Number tokens[MAX_NODES], parents[MAX_NODES];
     long long vocab_size;
     if (!PyArg_ParseTuple(args, "OOL", &tree_tokens, &tree_parents, &vocab_size)) {
         return NULL;
     }
-    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens, parents, MOST_NODES);
+    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens, parents, MAX_NODES);
     if (size < 0) {
         PyErr_Clear();
         Py_RETURN_FALSE;

@@ -86,7 +86,7 @@ def test_wrong_drafts_become_few_and_small() -> None:
     """In simulated time the counts are the same in every run: after a few trials, about a pass in sixteen is a
     probe."""
     (stats,) = run([case(400)], DEVICES["cpu-bfloat16"], partial(wrong, 1)).stats
-    assert stats.num_accepted_tokens == 0 and stats.num_calls == 400
+    assert stats.num_accepted_tokens == 0 and stats.num_passes == 400
     assert stats.num_draft_tokens < 120 and stats.num_drafts < 40
     assert stats.decisions["paused"] > 340 and 3 <= stats.decisions["probed"] < 30
     assert stats.calibration < 0.5 and -4.0 < stats.saved_passes < 0.0
@@ -113,7 +113,7 @@ def test_a_drafter_that_becomes_right_is_believed_again() -> None:
 
     for name in ("cpu-bfloat16", "gpu"):
         (stats,) = run([case(400)], DEVICES[name], Late).stats
-        assert stats.num_calls < 150 + 32 + 2 + 40, (
+        assert stats.num_passes < 150 + 32 + 2 + 40, (
             "at most the longest pause, and back at full length within a few calls"
         )
         assert stats.calibration > 0.8 and stats.saved_passes > 150

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
 from itertools import pairwise
 
 import pytest
 import torch
 
 import copyspec
-from copyspec.decoding.divergence import MOST, Divergence, DivergenceTracker
+from copyspec.decoding import divergence
+from copyspec.decoding.divergence import MAX_MARGIN, Divergence, DivergenceTracker
 from tests.helpers.texts import byte_level, llama
 
 EOS = 9
@@ -46,7 +48,7 @@ def test_margins_are_bounded() -> None:
     scores = torch.full((10,), float("-inf"))
     scores[8] = 0.0
     (found,) = followed([1, 2], [8, 2, EOS], scores)
-    assert found.margin == MOST
+    assert found.margin == MAX_MARGIN
 
 
 def test_any_output_is_followed_to_its_end() -> None:
@@ -58,6 +60,37 @@ def test_any_output_is_followed_to_its_end() -> None:
         assert bool(found) == (output[:-1] != source)
         assert all(0 <= each.start <= each.end <= len(source) for each in found)
         assert all(a.end <= b.start for a, b in pairwise(found))
+
+
+def test_a_long_source_is_followed_as_with_all_of_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also through a long insertion and deletion, after which more than one window may be needed."""
+    rng = random.Random(0)
+    for size in (20, 2000):
+        source = [rng.randrange(size) for _ in range(12_000)]
+        output = [rng.randrange(size) if rng.random() < 0.03 else token for token in source]
+        for at in (11_000, 7000, 2000):
+            inserted = rng.choices(range(size), k=rng.choice([100, 700, 1500]))
+            output[at : at + rng.choice([0, 400, 3000])] = inserted
+        found = []
+        for window in (divergence.WINDOW, len(source)):
+            monkeypatch.setattr(divergence, "WINDOW", window)
+            watch = DivergenceTracker(source, frozenset({EOS}))
+            watch.follow(output, lambda _: torch.zeros(2000))
+            found.append(watch.found())
+        assert found[0] == found[1] and len(found[0]) > 100
+        monkeypatch.undo()
+
+
+def test_many_divergences_of_a_long_source_take_little_time() -> None:
+    source = list(range(10, 100_010))
+    output = [9 if place % 12 == 0 else token for place, token in enumerate(source)]
+    scores = torch.zeros(10)
+    watch = DivergenceTracker(source, frozenset({8}))
+    started = time.process_time()
+    for place in range(0, len(output), 10):
+        watch.follow(output[place : place + 10], lambda _: scores)
+    assert time.process_time() - started < 2.0
+    assert [(each.start, each.end) for each in watch.found()] == [(at, at + 1) for at in range(0, len(source), 12)]
 
 
 def test_the_same_with_drafts_in_batches_and_plainly() -> None:

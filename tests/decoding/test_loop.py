@@ -176,7 +176,7 @@ def test_processors_see_each_prefix_once_and_nothing_beyond_the_end() -> None:
     request.processors = [drafted]
     with_script(request, script)
     (outcome,) = run(target, [request])
-    assert outcome.tokens == script[:10] and outcome.stats is not None and outcome.stats.num_calls < 10
+    assert outcome.tokens == script[:10] and outcome.stats is not None and outcome.stats.num_passes < 10
     assert drafted.seen == alone.seen
     assert len(alone.seen) == 10
 
@@ -240,7 +240,7 @@ def test_accepted_tokens_save_calls_and_are_counted() -> None:
     stats = outcome.stats
     assert stats is not None
     assert outcome.tokens == script
-    assert stats.num_calls == stats.num_drafts == 5
+    assert stats.num_passes == stats.num_drafts == 5
     assert stats.num_output_tokens == 40 and stats.num_accepted_tokens == 35
     assert stats.num_accepted_tokens_per_pos == (5,) * 7
     assert stats.num_accepted_tokens_per_source == {"edit": 35} == stats.num_draft_tokens_per_source
@@ -376,7 +376,7 @@ def test_drafting_pauses_where_nothing_is_accepted() -> None:
     request = Request([5], 400, SamplingOptions())
     with_script(request, wrong)
     (outcome,) = run(target, [request], max_nodes=8, adaptive=True)
-    assert outcome.stats is not None and outcome.stats.num_calls == 400
+    assert outcome.stats is not None and outcome.stats.num_passes == 400
     assert outcome.stats.num_drafts < 60
 
 

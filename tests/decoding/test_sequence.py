@@ -77,7 +77,7 @@ def test_tokens_are_those_of_decoding_afresh(
         assert len(known) >= min(len(whole), len(start) + count)
         last = known
     assert len(target.sessions) == 1
-    assert text.stats.num_calls == target.sessions[0].calls
+    assert text.stats.num_passes == target.sessions[0].calls
     text.close()
     assert target.sessions[0].closed
 
@@ -88,10 +88,10 @@ def test_what_stays_is_not_computed_again() -> None:
     text.go_to([])
     while text.finish is None and len(text.output) < 10:
         text.step()
-    calls, known = text.stats.num_calls, list(text.output)
+    calls, known = text.stats.num_passes, list(text.output)
     assert len(known) > 3
     text.go_to(known[:2])
-    assert list(text.output) == known and text.stats.num_calls == calls
+    assert list(text.output) == known and text.stats.num_passes == calls
     text.go_to([*known[:2], 9])
     assert target.sessions[0].lengths == [3 + 2]
     text.go_to(known[:2])  # the tokens appended before are no longer what follows
@@ -131,13 +131,13 @@ def test_the_follower_drafts_until_it_was_wrong() -> None:
 
 def test_counters_add_up() -> None:
     first = Stats(
-        num_calls=2, num_accepted_tokens_per_pos=(1,), num_draft_tokens_per_source={"prompt": 3}, draft_seconds=0.5
+        num_passes=2, num_accepted_tokens_per_pos=(1,), num_draft_tokens_per_source={"prompt": 3}, draft_seconds=0.5
     )
     second = Stats(
-        num_calls=1, num_accepted_tokens_per_pos=(2, 2), num_draft_tokens_per_source={"edit": 1, "prompt": 1}
+        num_passes=1, num_accepted_tokens_per_pos=(2, 2), num_draft_tokens_per_source={"edit": 1, "prompt": 1}
     )
     assert first + second == Stats(
-        num_calls=3,
+        num_passes=3,
         num_accepted_tokens_per_pos=(3, 2),
         num_draft_tokens_per_source={"prompt": 4, "edit": 1},
         draft_seconds=0.5,

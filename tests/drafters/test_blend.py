@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
-from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated, paths
+from copyspec.drafters.predictors.base import Path, Reliability, TokenProbs, Weights, calibrated, paths
 from copyspec.sources import Source
 from copyspec.tree import ROOT, DraftTree, check_tree
 
@@ -20,36 +20,36 @@ class Table:
     """A predictor that returns given predictions once it has read the node."""
 
     kind = "model"
-    can_read = True
+    is_model = True
 
-    def __init__(self, said: Mapping[Path, Words], seconds: float = 0.0, hits: float = 0.5) -> None:
-        self.said, self.seconds, self.hits = dict(said), seconds, hits
+    def __init__(self, said: Mapping[Path, TokenProbs], seconds: float = 0.0, accuracy: float = 0.5) -> None:
+        self.said, self.seconds, self.top1_accuracy = dict(said), seconds, accuracy
         self.known: set[Path] = set()
-        self.reads: list[DraftTree] = []
+        self.runs: list[DraftTree] = []
         self.output: list[int] = []
         self.gradients: list[float] = []
-        self.rests = self.asked = 0
+        self.skips = self.asked = 0
 
-    def weight(self, left: float) -> float:
+    def weight(self, miss_prob: float) -> float:
         return 4.0
 
-    def words(self, path: Path) -> Words | None:
+    def predict(self, path: Path) -> TokenProbs | None:
         self.asked += 1
         return self.said.get(path, ()) if path in self.known else None
 
-    def read(self, tree: DraftTree) -> bool:
-        self.reads.append(tree)
+    def run(self, tree: DraftTree) -> bool:
+        self.runs.append(tree)
         self.known |= {(), *paths(tree.tokens, tree.parents)}
         return True
 
-    def follow(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         self.known.clear()
         self.output += tokens
 
-    def rest(self) -> None:
-        self.rests += 1
+    def skip(self) -> None:
+        self.skips += 1
 
-    def learn(self, left: float, gradient: float) -> None:
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
         self.gradients.append(gradient)
 
 
@@ -65,7 +65,7 @@ def test_models_alone_are_taken_at_their_word() -> None:
     scores = dict(zip(paths(tree.tokens, tree.parents), tree.scores, strict=True))
     assert scores == pytest.approx({(5,): 0.6, (6,): 0.3, (5, 7): 0.3, (6, 8): 0.27})
     assert list(tree.tokens[:2]) == [5, 7], "the likeliest chain comes first"
-    assert set(tree.makers or ()) == {"model"} and set(tree.origins) == {None}
+    assert set(tree.drafters or ()) == {"model"} and set(tree.origins) == {None}
 
 
 def test_several_models_share_one_tree() -> None:
@@ -77,14 +77,14 @@ def test_several_models_share_one_tree() -> None:
 def test_without_a_word_the_tree_is_that_of_the_copies() -> None:
     sources = [Source([1, 2, 3, 4, 5, 6, 2, 3, 9], "edit"), Source([7, 1, 2], "prompt")]
     table = Table({})
-    table.can_read = False  # like a datastore, for which nodes need not be read
+    table.is_model = False  # like a datastore, for which nodes need not be read
     silent = BlendDrafter(sources, [table], eos=0)
     copies = create(sources, [0])
     for joined in ([1], [2, 3, 4], [8], [5]):
         tree, expected = silent.propose(Budget(12)), copies.propose(Budget(12))
         assert (tree.tokens, tree.parents) == (expected.tokens, expected.parents)
         assert tree.scores == pytest.approx(expected.scores) and tree.origins == expected.origins
-        assert tree.makers is None
+        assert tree.drafters is None
         silent.accept(joined)
         copies.accept(joined)
 
@@ -112,11 +112,11 @@ def test_copies_go_on_behind_what_a_model_says() -> None:
     drafter.accept([4])
     tree = drafter.propose(Budget(16))
     check_tree(tree)
-    assert tree.makers is not None
+    assert tree.drafters is not None
     copied = node(tree, (20, 21))
-    assert copied is not None and tree.origins[copied] == (0, 1) and tree.makers[copied] is None
+    assert copied is not None and tree.origins[copied] == (0, 1) and tree.drafters[copied] is None
     said = node(tree, (30,))
-    assert said is not None and tree.origins[said] is None and tree.makers[said] == "model"
+    assert said is not None and tree.origins[said] is None and tree.drafters[said] == "model"
 
 
 def test_a_copy_that_a_model_confirms_gains_and_keeps_its_origin() -> None:
@@ -149,13 +149,13 @@ def test_models_are_read_level_by_level_while_that_pays() -> None:
     said = {tuple(range(1, depth + 1)): [(depth + 1, 0.9)] for depth in range(9)}
     free = Table(said)
     tree = PredictorDrafter([free]).propose(Budget(16))
-    assert len(tree) == len(free.reads) == 5
+    assert len(tree) == len(free.runs) == 5
     dear = Table(said, seconds=2.0)
     assert len(PredictorDrafter([dear]).propose(Budget(16, [1.0] * 17, seconds=1.0))) == 0
-    assert not dear.reads and dear.rests == 1
-    fair = Table(said, seconds=0.2, hits=0.9)
+    assert not dear.runs and dear.skips == 1
+    fair = Table(said, seconds=0.2, accuracy=0.9)
     PredictorDrafter([fair]).propose(Budget(16, [1.0] * 17, seconds=1.0))
-    assert 1 <= len(fair.reads) < 5
+    assert 1 <= len(fair.runs) < 5
 
 
 def test_weights_follow_who_is_right() -> None:
@@ -169,7 +169,7 @@ def test_weights_follow_who_is_right() -> None:
         assert model.output == [right]
     weights = Weights()
     before = weights(0.5)
-    weights.learn(0.5, 0.6)
+    weights.update(0.5, 0.6)
     assert weights(0.5) > before and weights(0.01) == Weights()(0.01)
 
 
@@ -179,8 +179,8 @@ def test_reliability_of_a_model_that_is_never_and_always_right() -> None:
         never.record([(1, 0.55)], 2)
         always.record([(1, 0.55)], 1)
     assert never(0.55) < 0.1 and always(0.55) > 0.9
-    assert never.hits < 0.1 and always.hits > 0.9
+    assert never.top1_accuracy < 0.1 and always.top1_accuracy > 0.9
     for _ in range(300):
-        never.rest()
-    assert never.hits > 0.4
+        never.skip()
+    assert never.top1_accuracy > 0.4
     assert sum(chance for _, chance in calibrated([(1, 0.55), (2, 0.5)], always)) <= 1.0 + 1e-9

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import time
+from difflib import SequenceMatcher
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +17,7 @@ from copyspec.drafters import create
 from copyspec.drafters.copying.context import QUESTION_ODDS, STATEMENT_ODDS, CopyContext
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, RESUMED_ONE, STRIDE
-from copyspec.drafters.copying.versions import Version
+from copyspec.drafters.copying.versions import MAX_LENGTH, Version, compare
 from copyspec.models.loading import BUNDLED
 from copyspec.sources import FORK, Source
 from copyspec.tree import ROOT
@@ -66,10 +70,10 @@ def test_resumptions_that_fail_are_expected_less() -> None:
     estimates = Estimates(found=True)
     situation = FOLLOWED_RESUMED * STRIDE + RESUMED_ONE + 2
     before = estimates.at_root[situation]
-    estimates.record_resumed(before, before / (before + estimates.none_at_root), right=True)
+    estimates.record_resumed(before, before / (before + estimates.miss_at_root), right=True)
     assert estimates.at_root[situation] == before
     for _ in range(3):
-        estimates.record_resumed(before, before / (before + estimates.none_at_root), right=False)
+        estimates.record_resumed(before, before / (before + estimates.miss_at_root), right=False)
     assert estimates.at_root[situation] < 0.5 * before
 
 
@@ -124,7 +128,7 @@ def test_spans_lead_to_the_prompt() -> None:
     streamed = list(engine.generate(prompt, stream=True))
     assert "".join(chunk.text for chunk in streamed) == found.text
     assert {chunk.source for chunk in streamed} <= {"prompt", "output", None}
-    assert found.stats.num_calls <= given.stats.num_calls + 1
+    assert found.stats.num_passes <= given.stats.num_passes + 1
     assert set(found.stats.num_accepted_tokens_per_source) <= {"prompt", "output", "end", "words"}
     spans = [span for span in found.spans if span.place.source == "prompt"]
     assert sum(span.end - span.start for span in spans) > len(found.token_ids) / 2
@@ -132,6 +136,64 @@ def test_spans_lead_to_the_prompt() -> None:
         assert span.place.start_char is not None
         copied = prompt[span.place.start_char : span.place.end_char].strip()
         assert copied == found.text[span.start_char : span.end_char].strip()
+
+
+def test_repetitive_texts_are_compared_and_searched_in_little_time() -> None:
+    started = time.process_time()
+    edit, reference = Source([5] * MAX_LENGTH, "edit"), Source(([5, 5, 9] * MAX_LENGTH)[:MAX_LENGTH], "reference")
+    assert not CopyContext([edit, reference, Source([1], "prompt")], 2).versions
+    assert not CopyContext([edit, *[reference] * 50, Source([1], "prompt")], 2).versions
+    assert time.process_time() - started < 5.0, "by the cube of the length it would take minutes"
+    for quoted in ([5000] * 30_000, [*[5000] * 29_999, 6], [6, *[5000] * 29_999], [5000, 6] * 15_000):
+        started = time.process_time()
+        CopyContext([Source(quoted, "reference"), Source([5000] * 60_000, "prompt")], 2)
+        assert time.process_time() - started < 0.5
+
+
+def test_texts_as_long_as_may_be_are_versions_if_they_repeat_tokens_as_prose_does() -> None:
+    rng = random.Random(0)
+    text = rng.choices(range(10, 5000), [1 / rank for rank in range(10, 5000)], k=MAX_LENGTH - 2)
+    edited = [rng.randrange(10, 5000) if rng.random() < 0.1 else token for token in text]
+    other = rng.choices(range(5000, 9000), k=MAX_LENGTH - 2)
+    references = [Source(each, "reference") for each in (edited, other, text[:-9], text[: MAX_LENGTH // 3])]
+    corpus = CopyContext([Source(text, "edit"), *references, Source([1], "prompt")], 2)
+    assert [len(each.version) for each in corpus.versions] == [MAX_LENGTH - 1, MAX_LENGTH - 10]
+    short = [Source([token % 90 + 10, *range(10, 100)], "reference") for token in range(50)]
+    assert len(CopyContext([Source(list(range(10, 100)), "edit"), *short, Source([1], "prompt")], 2).versions) == 50
+
+
+def test_texts_with_many_equal_tokens_as_in_code_are_versions() -> None:
+    rng = random.Random(0)
+    line = [*range(10, 20), 1, 1, 1, 2, 2, 3, 3, 4]  # a million pairs in 4,096 tokens
+    text = [token if rng.random() > 0.3 else rng.randrange(20, 900) for _ in range(220) for token in line][:3900]
+    edited = [rng.randrange(20, 900) if rng.random() < 0.05 else token for token in text]
+    sources = [Source(text, "edit"), Source(edited, "reference"), Source([1], "prompt")]
+    assert len(CopyContext(sources, None).versions) == 1
+
+
+lists_of_few = st.lists(st.integers(1, 3), max_size=20)
+
+
+@given(lists_of_few, lists_of_few)
+def test_texts_are_compared_as_by_difflib(text: list[int], other: list[int]) -> None:
+    expected = SequenceMatcher(None, text, other, autojunk=False).get_matching_blocks()
+    matcher = SequenceMatcher(None, text, other, autojunk=False)
+    assert compare(matcher, text, other, 10_000) >= 0 and matcher.get_matching_blocks() == expected
+
+
+@given(st.lists(st.integers(1, 2), min_size=8, max_size=10), st.data())
+def test_quotations_are_found_wherever_they_stand(edited: list[int], data: st.DataObject) -> None:
+    """The first and the last token of each may differ."""
+    part = st.sampled_from([edited, edited[:4], [1], [3], [*edited[:-1], 3]])
+    prompts = [[token for each in data.draw(st.lists(part, max_size=5)) for token in each] for _ in range(2)]
+    corpus = CopyContext([Source(edited, "edit"), *(Source(each, "prompt") for each in prompts)], None)
+    expected: list[int] = []
+    inside, end = edited[1:-1], 0
+    for place in range(corpus.followed[1], len(corpus.tokens)):
+        if place >= end and corpus.tokens[place : place + len(inside)] == inside:
+            expected.append(place - 1)
+            end = place + len(inside)
+    assert corpus.quotations == expected
 
 
 def test_the_edits_of_another_version_are_drafted_where_they_belong() -> None:
@@ -151,7 +213,8 @@ def test_the_edits_of_another_version_are_drafted_where_they_belong() -> None:
 def test_a_version_stands_in_itself(source: list[int], version: list[int], data: st.DataObject) -> None:
     tokens = [-1, *source, EOS, -1, *version, EOS, -1]
     first, second = range(1, len(source) + 2), range(len(source) + 3, len(tokens) - 1)
-    made = Version(tokens, first, second)
+    matcher = SequenceMatcher(None, [*source, EOS], [*version, EOS], autojunk=False)
+    made = Version(tokens, first, second, matcher)
     tokens += data.draw(st.lists(st.integers(1, 4), max_size=4))
     for position in first:
         place, length = made.beside(position)

@@ -27,7 +27,7 @@ from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying import growth, situations
 from copyspec.drafters.copying.context import CopyContext
 from copyspec.drafters.copying.estimates import Estimates
-from copyspec.drafters.copying.growth import Cursor, Grown, Voice
+from copyspec.drafters.copying.growth import Cursor, Grown, PredictorCalls
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.copying.tables import BREAKING_CONSTANTS, CONSTANTS, TABLES
@@ -62,11 +62,11 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
     rise = data.draw(st.sampled_from([None, 0.0, 0.01, 0.2]))
     budget = Budget(nodes, [1.0 + rise * n for n in range(nodes + 1)] if rise is not None else ())
     ngrams = data.draw(st.sampled_from([None, LETTERS]))
-    voices = guessing(Random(data.draw(st.integers(0, 99))))
+    predictors = guessing(Random(data.draw(st.integers(0, 99))))
     grown, compiled = [], copying.grow
 
     def by_both(corpus: CopyContext, cursors: list[Cursor], *rest: object) -> Grown:
-        for said in (voices, ()):
+        for said in (predictors, ()):
             found, expected = (make(corpus, list(cursors), *rest, said) for make in (compiled, growth.grow))  # type: ignore[arg-type]
             assert found == expected
         grown.append(found)
@@ -85,7 +85,7 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
 
 def test_where_copies_break_off_soon_one_constant_is_another() -> None:
     pairs = list(zip(CONSTANTS, BREAKING_CONSTANTS, strict=True))
-    assert [pair for pair in pairs if pair[0] != pair[1]] == [(growth.LATER_COPY, growth.LATER_BREAKING)]
+    assert [pair for pair in pairs if pair[0] != pair[1]] == [(growth.COPY_PRIORITY, growth.COPY_PRIORITY_SHORT)]
 
 
 def test_copies_break_off_soon_where_the_last_passes_brought_few_tokens() -> None:
@@ -108,7 +108,7 @@ def _accepted(tokens: Sequence[int], parents: Sequence[int], output: Sequence[in
 
 def _case() -> Case:
     corpus, estimates = CopyContext([Source([1, 2, 3, 1, 2, ord(" "), ord("a")], "prompt")], eos=7), Estimates()
-    weights = [estimates.none_at_root, estimates.none_deeper, estimates.language, estimates.common]
+    weights = [estimates.miss_at_root, estimates.miss_deeper, estimates.ngram_scale, estimates.common]
     said = [[(3, 100)], estimates.at_root, estimates.deeper, list(estimates.crowds)]
     said += [{3: 2 * COLUMNS}, estimates.repeated]
     text = [corpus.tokens, corpus.kinds, corpus.places, corpus.written]
@@ -166,15 +166,15 @@ def _grow(case: Case) -> tuple[object, ...]:
         ("ngrams", (*ARRAYS[:3], array("q", [-2]) * len(ARRAYS[3]), *ARRAYS[4:])),
         ("ngrams", (*ARRAYS[:4], array("d", [nan]) * len(ARRAYS[4]), ARRAYS[5])),
         ("ngrams", (*ARRAYS[:5], array("d", [nan]) * len(ARRAYS[5]))),
-        ("voices", []),
-        ("voices", (None,)),
-        ("voices", ((print, print, 1),)),
-        ("voices", ((lambda _: 5, lambda _: 1.0, True),)),
-        ("voices", ((lambda _: [5], lambda _: 1.0, True),)),
-        ("voices", ((lambda _: [(5,)], lambda _: 1.0, True),)),
-        ("voices", ((lambda _: [(2**63, 0.5)], lambda _: 1.0, True),)),
-        ("voices", ((lambda _: [(5, "a")], lambda _: 1.0, True),)),
-        ("voices", ((lambda _: [(5, 0.5)], lambda _: None, True),)),
+        ("predictors", []),
+        ("predictors", (None,)),
+        ("predictors", ((print, print, 1),)),
+        ("predictors", ((lambda _: 5, lambda _: 1.0, True),)),
+        ("predictors", ((lambda _: [5], lambda _: 1.0, True),)),
+        ("predictors", ((lambda _: [(5,)], lambda _: 1.0, True),)),
+        ("predictors", ((lambda _: [(2**63, 0.5)], lambda _: 1.0, True),)),
+        ("predictors", ((lambda _: [(5, "a")], lambda _: 1.0, True),)),
+        ("predictors", ((lambda _: [(5, 0.5)], lambda _: None, True),)),
     ],
 )
 def test_wrong_arguments_of_the_compiled_module_raise(name: str, wrong: object) -> None:
@@ -188,11 +188,11 @@ def test_wrong_arguments_of_the_compiled_module_raise(name: str, wrong: object) 
     [
         ("common", [5, -2], "common tokens are different ids from 0"),
         ("common", [5, 6, 5], "common tokens are different ids from 0"),
-        ("cursors", [(3, -1)], r"no cursor: \(3, -1\)"),
-        ("cursors", [(8, 1)], r"no cursor: \(8, 1\)"),
-        ("none_at_root", 0.0, "none being right is 0.0"),
-        ("none_deeper", nan, "none being right is nan"),
-        ("language", -1.0, "language is -1.0"),
+        ("cursors", [(3, -1)], r"invalid cursor \(3, -1\)"),
+        ("cursors", [(8, 1)], r"invalid cursor \(8, 1\)"),
+        ("miss_at_root", 0.0, "miss weight must be > 0, got 0.0"),
+        ("miss_deeper", nan, "miss weight must be > 0, got nan"),
+        ("ngram_scale", -1.0, "ngram_scale must be >= 0, got -1.0"),
         ("max_nodes", 0, "max_nodes is 0"),
         ("max_nodes", -(2**31), "max_nodes is -2147483648"),
         ("costs", [1.0, 1.0, nan], "costs are numbers above 0, got nan"),
@@ -200,9 +200,17 @@ def test_wrong_arguments_of_the_compiled_module_raise(name: str, wrong: object) 
         ("at_root", [nan] * situations.COUNT, "weights add up to nan"),
         ("deeper", [-9.0] * situations.COUNT, "weights add up to -"),
         ("common_weights", [inf] * 16, "weights add up to inf"),
-        ("voices", (Voice(lambda _: [(-1, 0.5)], lambda _: 1.0, True),), r"a token from 0 and its probability"),
-        ("voices", (Voice(lambda _: [(5, nan)], lambda _: 1.0, True),), r"probability, got \(5, nan\)"),
-        ("voices", (Voice(lambda _: [(5, 0.5)], lambda _: 0.0, False),), r"weight of a voice is 0.0"),
+        (
+            "predictors",
+            (PredictorCalls(lambda _: [(-1, 0.5)], lambda _: 1.0, True),),
+            r"a token from 0 and its probability",
+        ),
+        ("predictors", (PredictorCalls(lambda _: [(5, nan)], lambda _: 1.0, True),), r"probability, got \(5, nan\)"),
+        (
+            "predictors",
+            (PredictorCalls(lambda _: [(5, 0.5)], lambda _: 0.0, False),),
+            r"predictor weight must be > 0, got 0.0",
+        ),
     ],
 )
 def test_numbers_that_are_none_raise_the_same_compiled_and_in_python(name: str, wrong: object, message: str) -> None:
@@ -226,12 +234,12 @@ def test_numbers_that_are_none_raise_the_same_compiled_and_in_python(name: str, 
         (5, [0] * 3, "joined holds 3 numbers instead of 4"),
         (6, 0, "gaps 0"),
         (7, 4, "written 4"),
-        (8, 0, "join 0"),
-        (9, -1, "keep -1"),
+        (8, 0, "max_joining 0"),
+        (9, -1, "max_cursors -1"),
         (10, 2**31 - 1, "3 tokens of 2147483647 bits"),
         (10, 22, "3 tokens of 22 bits"),
         (11, 9, "9 tokens of 21 bits"),
-        (12, -(2**63), "most_words -9223372036854775808"),
+        (12, -(2**63), "max_continuations -9223372036854775808"),
         (13, nan, "a constant is nan"),
         (20, 0.0, "a constant is 0.0"),
         (21, 0, "columns 0"),

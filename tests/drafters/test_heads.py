@@ -19,8 +19,9 @@ from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
+from copyspec.drafters.predictors import heads as heads_module
 from copyspec.drafters.predictors import online
-from copyspec.drafters.predictors.base import LEAST_TIME, ReadTime
+from copyspec.drafters.predictors.base import MIN_TIME, RunTime
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
 from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
@@ -118,8 +119,8 @@ def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
     context = RowContext(request.prompt, request.sampling, len(request.prompt), VOCAB_SIZE)
 
     def make() -> PredictorDrafter | BlendDrafter:
-        voice = HeadsPredictor(heads, context)
-        return BlendDrafter(request.sources, [voice], eos=None) if copies else PredictorDrafter([voice])
+        predictor = HeadsPredictor(heads, context)
+        return BlendDrafter(request.sources, [predictor], eos=None) if copies else PredictorDrafter([predictor])
 
     request.drafter = make
 
@@ -197,16 +198,16 @@ def test_without_states_nothing_is_drafted(caplog: pytest.LogCaptureFixture) -> 
 
 def test_an_output_that_left_the_tree_has_no_state() -> None:
     model = tiny("llama")
-    voice = HeadsPredictor(DraftHeads(random_heads("recurrent"), model), RowContext([4], SamplingOptions(), 1, 96))
-    assert voice.words(()) == () and not voice.read(DraftTree())
+    predictor = HeadsPredictor(DraftHeads(random_heads("recurrent"), model), RowContext([4], SamplingOptions(), 1, 96))
+    assert predictor.predict(()) == () and not predictor.run(DraftTree())
     tree = DraftTree([6], [ROOT], [0.5], [None])
-    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
-    voice.follow([6, 9])
-    assert voice.words(()) is None and voice.read(DraftTree()) and voice.words(())
-    assert not voice.read(DraftTree())  # nothing more can be predicted
-    voice.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
-    voice.follow([8, 9])
-    assert voice.words(()) == ()
+    predictor.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
+    predictor.accept([6, 9])
+    assert predictor.predict(()) is None and predictor.run(DraftTree()) and predictor.predict(())
+    assert not predictor.run(DraftTree())  # nothing more can be predicted
+    predictor.observe(ScoredDraft(tree, torch.zeros(2, 96), {LAST: torch.randn(2, SIZE)}))
+    predictor.accept([8, 9])
+    assert predictor.predict(()) == ()
 
 
 def write(folder: Path, model: PreTrainedModel, **changes: object) -> Path:
@@ -256,7 +257,7 @@ def test_a_folder_drafts_beside_copies(tmp_path: Path) -> None:
         ({"probe": torch.ones(64)}, "trained on another model, 'tiny'"),
         ({"up": torch.full((16, 64), float("nan"))}, "values in 'up' that are no numbers"),
         ({"up": torch.ones(3, 3)}, r"has 'up' of shape \[3, 3\], and the model needs \[16, 64\]"),
-        ({"layers": [1, True]}, r"has layers=\[1, True\]; it is a list of numbers"),
+        ({"layers": [1, True]}, r"has layers=\[1, True\]; it must be a list of layer indices"),
         ({"layers": [0, 2]}, r"has layers=\[0, 2\], and 2 layers of this model are known"),
         ({"layers": [0, 1]}, "has no tensor 'mix'"),
         ({"vocabulary": torch.tensor([1, 1])}, "not a list of different tokens"),
@@ -279,7 +280,7 @@ def test_missing_files_are_told(tmp_path: Path) -> None:
         with pytest.raises(LoadError, match=message):
             load_heads(place, made.model)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(LoadError, match="these are no draft heads"):
+    with pytest.raises(LoadError, match="this is not a draft-head checkpoint"):
         load_heads(tmp_path, made.model)
     (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 2, "medusa_num_layers": 1}))
     (tmp_path / "medusa_lm_head.pt").write_bytes(b"x")
@@ -482,6 +483,22 @@ def test_heads_learn_while_they_draft(
         LearningHeads(random_heads("parallel"), model)
 
 
+def test_weights_may_be_replaced_while_they_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = LearningHeads(random_heads("recurrent"), memoryless())
+    first = heads.bound
+    heads.take({name: each.clone() for name, each in heads._first.heads.tensors.items()})  # type: ignore[union-attr]
+    learned = heads.bound
+    place = heads_module._place
+
+    def taken_meanwhile(weight: torch.Tensor) -> tuple[object, ...]:
+        heads.take(None)
+        return place(weight)
+
+    monkeypatch.setattr(heads_module, "_place", taken_meanwhile)
+    assert heads.bound is learned
+    assert heads.bound.file is first.file
+
+
 def test_the_learning_thread_ends_and_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(online, "BATCH", 4)
     monkeypatch.setattr(online, "IDLE_SECONDS", 0.1)
@@ -496,7 +513,7 @@ def test_the_learning_thread_ends_and_its_memory_is_bounded(monkeypatch: pytest.
 
 
 def test_the_time_of_reads_survives_slow_ones_and_rests() -> None:
-    time = ReadTime()
+    time = RunTime()
     time.took(0.1)  # sets up weights
     assert time.seconds == 0.0
     time.took(0.004)
@@ -504,7 +521,7 @@ def test_the_time_of_reads_survives_slow_ones_and_rests() -> None:
     time.took(1.0)  # another program had the core
     assert time.seconds == pytest.approx(0.0048)
     for _ in range(1000):
-        time.rest()
-    assert time.seconds == pytest.approx(0.0048 * LEAST_TIME)
+        time.skip()
+    assert time.seconds == pytest.approx(0.0048 * MIN_TIME)
     time.took(0.0048)
     assert time.seconds == pytest.approx(0.0048)

@@ -190,7 +190,7 @@ def test_the_target_as_its_own_drafter_is_always_right(shape: str, temperature: 
     ((tokens, stats),) = run(model, [request])
     drafted = sum(stats.num_accepted_tokens_per_pos[:1])
     assert drafted == stats.num_drafts, "the first draft token was right each time"
-    assert len(tokens) == 24 and stats.num_calls < 24
+    assert len(tokens) == 24 and stats.num_passes < 24
     if temperature == 0.0 and shape == "chain":
         assert stats.num_accepted_tokens == stats.num_draft_tokens
 
@@ -210,7 +210,7 @@ def test_chain_keeps_the_token_it_is_not_sure_of_and_stops() -> None:
             break
     tree = LanguageModelDrafter(DraftModel(wrap(other_model())), row).propose(Budget(32))
     assert list(tree.tokens) == expected
-    assert list(tree.makers or ()) == ["model"] * len(expected)
+    assert list(tree.drafters or ()) == ["model"] * len(expected)
     sure = LanguageModelDrafter(DraftModel(wrap(other_model())), row, confidence=0.0, tokens=7).propose(Budget(32))
     assert len(sure) == 7
     check_tree(sure)
@@ -260,7 +260,7 @@ def test_a_text_beyond_the_draft_models_context_is_drafted_without_it() -> None:
     request.drafter = drafting(request, "chain", [short])
     ((tokens, stats),) = run(model, [request])
     assert tokens == expected
-    assert 0 < stats.num_drafts < stats.num_calls
+    assert 0 < stats.num_drafts < stats.num_passes
 
 
 def test_drafters_of_other_architectures() -> None:

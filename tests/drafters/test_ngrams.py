@@ -23,7 +23,7 @@ from copyspec.drafters.predictors.base import Predictor
 from copyspec.drafters.predictors.ngrams import (
     DISCOUNT,
     ENGLISH,
-    LEAST,
+    MIN_SHARE,
     NGrams,
     Order,
     WordNGrams,
@@ -204,7 +204,7 @@ def test_a_weight_is_shared_out_as_a_back_off_says(words: list[str], start: int,
             said |= set(own)
             left *= 1.0 - sum(own.values())
     parts = ngrams.share_out(weight, context(before), least)
-    found, floor = dict(parts), max(least / weight, LEAST)
+    found, floor = dict(parts), max(least / weight, MIN_SHARE)
     assert len(found) == len(parts)
     assert found == pytest.approx({token: weight * expected[token] for token in found})
     assert {token for token, share in expected.items() if share > floor + 1e-9} <= set(found)

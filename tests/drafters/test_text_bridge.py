@@ -75,14 +75,14 @@ def test_the_text_that_is_drafted_comes_in_the_targets_tokens(ours: Tokenizing, 
     drafted = right = calls = 0
     while at < len(truth) - 12:
         calls += 1
-        predictor.read(EMPTY)
+        predictor.run(EMPTY)
         path: tuple[int, ...] = ()
-        while words := predictor.words(path):
-            path = (*path, words[0][0])
-            assert 0 < words[0][1] <= 1
+        while probs := predictor.predict(path):
+            path = (*path, probs[0][0])
+            assert 0 < probs[0][1] <= 1
         same = next((i for i, token in enumerate(path) if truth[at + i : at + i + 1] != [token]), len(path))
         drafted, right = drafted + len(path), right + same
-        predictor.follow(truth[at : at + same + 1])
+        predictor.accept(truth[at : at + same + 1])
         at += same + 1
     assert right > 0.6 * drafted > 0
     assert (at - start) / calls > 1.5

@@ -35,15 +35,15 @@ def drafting(request: Request, shape: str) -> Callable[[], Drafter]:
 
 def test_pool_says_what_was_likely_after_the_same_token() -> None:
     pool = PoolPredictor([4, 5])
-    assert pool.words(()) is None and not pool.read(DraftTree())
+    assert pool.predict(()) is None and not pool.run(DraftTree())
     tree = DraftTree([6, 7], [ROOT, 0], [0.5] * 2, [None] * 2)
     pool.fill(tree, [[(9, 0.5), (6, 0.4)], [(8, 0.9)], [(5, 0.7), (1, 0.2)]])
-    pool.follow([9])
-    assert pool.words(()) is None
-    pool.follow([6])
-    assert [token for token, _ in pool.words(()) or ()] == [8]
-    assert [token for token, _ in pool.words((2, 7)) or ()] == [5, 1]
-    assert [token for token, _ in pool.words((7, 5)) or ()] == [9, 6]
+    pool.accept([9])
+    assert pool.predict(()) is None
+    pool.accept([6])
+    assert [token for token, _ in pool.predict(()) or ()] == [8]
+    assert [token for token, _ in pool.predict((2, 7)) or ()] == [5, 1]
+    assert [token for token, _ in pool.predict((7, 5)) or ()] == [9, 6]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -77,7 +77,7 @@ def test_a_target_that_looks_at_one_token_is_always_known_the_second_time() -> N
     ((tokens, stats),) = run(model, [request])
     assert tokens == expected
     assert stats.num_accepted_tokens_per_source == {"pool": stats.num_accepted_tokens}
-    assert stats.num_calls <= len(set(tokens)) + 60 // 2
+    assert stats.num_passes <= len(set(tokens)) + 60 // 2
 
 
 def test_nothing_is_read_back_for_drafters_that_do_not_ask() -> None:

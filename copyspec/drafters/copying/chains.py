@@ -38,7 +38,7 @@ def _lengthen(grown: Grown, node: int, corpus: CopyContext, estimates: Estimates
     if not cursors:
         return False
     position, situation = max(cursors, key=lambda cursor: weights[cursor[1]])
-    share = weights[situation] / (weights[situation] + estimates.none_deeper)
+    share = weights[situation] / (weights[situation] + estimates.miss_deeper)
     grown.tokens.append(text[position])
     grown.parents.append(node)
     grown.scores.append(grown.scores[node] * share)

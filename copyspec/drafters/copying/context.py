@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import Substitutes
-from copyspec.drafters.copying.versions import ALIKE, Version, may_be_version
+from copyspec.drafters.copying.versions import Version, find_versions
 from copyspec.sources import FORK, OUTPUT, Source
 from copyspec.text.blocks import EVEN
 from copyspec.tree import DraftTree, Origin, chain_first_order
 
 BORDER = -1
 """Separator between sources: it equals no token, so no match or copy crosses it. Other negative entries are forks: FORK
-itself until its target is known, then -p (below FORK): the text continues behind the fork or at position p."""
+itself until its target is known, then -p (below FORK): the text continues after the fork or at position p."""
 
 EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 """Kinds of position, in order of trust; WRITTEN is the row's own output."""
@@ -115,8 +115,8 @@ class CopyContext:
         if at_once:
             self.prepare(len(self.tokens))
 
-    def behind_fork(self, position: int) -> int:
-        """Map a position in a fork's alternative back to the source: to where the text continues behind the fork.
+    def after_fork(self, position: int) -> int:
+        """Map a position in a fork's alternative back to the source: to where the text continues after the fork.
 
         Other positions are returned as they are."""
         if position not in self._ends:
@@ -294,7 +294,7 @@ class CopyContext:
         self.kinds.extend([kind] * (len(self.tokens) - len(self.kinds)))
 
     def _add_ends(self, sources: Sequence[Source], eos: int | None) -> None:
-        """Append the alternatives of all forks (closing tokens and `eos`), behind and outside all sources so far."""
+        """Append the alternatives of all forks (closing tokens and `eos`), after and outside all sources so far."""
         ends_start = len(self.tokens)
         for index, start, length in list(zip(self._sources, self._starts, self._lengths, strict=True)):
             ends = iter(sources[index].ends)
@@ -312,14 +312,8 @@ class CopyContext:
         start, stop = self.followed
         if not start or self.kinds[start] != EDIT:
             return []
-        found = []
-        for begin in self.starts(REFERENCE):
-            version = range(begin, self.around(begin)[1] + 1)
-            if may_be_version(stop - start, len(version)):
-                made = Version(self.tokens, range(start, stop), version)
-                if made.alike >= ALIKE:
-                    found.append(made)
-        return found
+        references = [range(begin, self.around(begin)[1] + 1) for begin in self.starts(REFERENCE)]
+        return find_versions(self.tokens, range(start, stop), references)
 
     def _find_quotations(self) -> tuple[list[range], list[int]]:
         """Where prompts quote the other sources, without the first token and the last one; and the positions of the
@@ -329,25 +323,28 @@ class CopyContext:
         places = list(zip(self._sources, self._starts, self._lengths, strict=True))
         if not self._prompts or len(places) == len(self._prompts):
             return quoted, of_followed
-        first: dict[int, list[int]] = {}
+        characters: dict[int, str] = {}  # one for each token: strings are searched in linear time
+        prompts: list[tuple[int, str]] = []
         for index, start, length in places:
-            for position in range(start, start + length) if index in self._prompts else ():
-                if self.kinds[position] == PROMPT:
-                    first.setdefault(self.tokens[position], []).append(position)
+            if index in self._prompts:
+                tokens = self.tokens[start : start + length]
+                prompts.append((start, "".join([characters.setdefault(each, chr(len(characters))) for each in tokens])))
         for index, start, length in places:
             # In the prompt, the first and last token may have merged with the text around the quotation.
             if index in self._prompts:
                 continue
             spans = self._unforked(start, start + length) if self.forks else [(start, start + length)]
             for begin, stop in spans:
-                inside = self.tokens[begin + 1 : stop - 1]
-                if len(inside) < _DUPLICATE_TOKENS - 2:
+                inside = "".join([characters.get(token, "") for token in self.tokens[begin + 1 : stop - 1]])
+                if len(inside) < max(_DUPLICATE_TOKENS, stop - begin) - 2:  # short, or with tokens of no prompt
                     continue
-                for found in first.get(inside[0], ()):
-                    if self.tokens[found : found + len(inside)] == inside:
+                for first, text in prompts:
+                    found = text.find(inside)
+                    while found >= 0:
                         if begin == self.followed[0]:
-                            of_followed.append(found - 1)
-                        quoted.append(range(found, found + len(inside) - 1))
+                            of_followed.append(first + found - 1)
+                        quoted.append(range(first + found, first + found + len(inside) - 1))
+                        found = text.find(inside, found + len(inside))
         return quoted, of_followed
 
     def _unforked(self, start: int, stop: int) -> Iterator[tuple[int, int]]:

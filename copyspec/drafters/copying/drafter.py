@@ -26,7 +26,7 @@ from copyspec.drafters.copying.followed import (
     Followed,
     FoundText,
 )
-from copyspec.drafters.copying.growth import Cursor, Grown, Voice, forked
+from copyspec.drafters.copying.growth import Cursor, Grown, PredictorCalls, forked
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.situations import (
     ALIGNED,
@@ -160,8 +160,8 @@ class CopyDrafter:
             if resumed:
                 weight = sum([estimates.at_root[situation] for _, situation in resumed])
                 is_right = tokens[0] in [self._corpus.tokens[at] for at, _ in resumed]
-                estimates.record_resumed(weight, grown.covered, is_right)
-            estimates.record_any(grown.covered, offered)
+                estimates.record_resumed(weight, grown.hit_prob, is_right)
+            estimates.record_any(grown.hit_prob, offered)
             if grown.words and not offered:
                 predicted = [(each, share) for each, share in grown.words if each not in grown.offered]
                 expected = NGRAM_PRECISION * sum([share for _, share in predicted])
@@ -239,7 +239,7 @@ class Tracker:
             if best is None or weights[cursor[1]] > weights[best[1]]:
                 best = cursor
         rest = len(tokens) - taken
-        # A cursor with a match, or one whose match began with the accepted tokens, stands behind a copy.
+        # The cursor follows a copy if it had a match, or if the accepted tokens began one.
         if best is not None and best[1] < UNMATCHED and (taken or LENGTH[best[1]]):
             position, copied.run, copied.since = best[0], LENGTH[best[1]], 0
             if self._corpus.versions and (version := version_of(self._corpus.versions, position)) is not None:
@@ -253,7 +253,7 @@ class Tracker:
                     rest -= 1
                     break
             if self._corpus.forks:
-                copied.anchor = self._corpus.behind_fork(copied.anchor)
+                copied.anchor = self._corpus.after_fork(copied.anchor)
         copied.since += rest
         copied.cursor = best
         self._followed.follow(tokens, copied)
@@ -315,13 +315,13 @@ class Tracker:
         cursors += [start for start in starts if start[0] not in seen]
 
     def _after_label(self, is_break: bool, was_break: bool) -> list[Cursor]:
-        """Where the text that is said to be edited may begin, after what the output says first."""
+        """Positions at which copying the edit source may start after an introduction in the output."""
         tokens, start = self._corpus.tokens, self._followed.start
         # Texts that begin with another word are more frequent than labels of one token.
         is_label = len(tokens) - self._corpus.output_start >= MIN_LABEL and self._copied.anchor == start
         quotations = self._corpus.quotations[-1:] if is_label else ()
         if is_break or any(tokens[place - 1] == tokens[-1] for place in quotations):
-            # Its first token may be another one in the prompt, behind a space.
+            # In the prompt its first token may differ, because a space precedes it.
             other = [(place, EDIT_LATER) for place in quotations if tokens[place] != tokens[start]]
             return [(start, EDIT_LATER), *other]
         before = [(place - 1, EDIT_LABEL) for place in quotations]
@@ -341,7 +341,7 @@ class Tracker:
         seen = {position for position, _ in cursors}
         family = (followed.resumed if is_followed else RESUMED_BY_KIND[kind]) * STRIDE
         end = len(corpus.tokens) if kind == WRITTEN else corpus.output_start
-        # Behind an insertion, a substitution, a deletion; of one to three tokens, several of each.
+        # After an insertion, a substitution, a deletion; of one to three tokens, several of each.
         tried = (0, 1, 2, 3) if since < 4 else (0, since, since - 1)
         shifts = [
             shift
@@ -375,11 +375,11 @@ def grow(
     estimates: Estimates,
     budget: Budget,
     ngrams: NGrams | None = None,
-    voices: Sequence[Voice] = (),
+    predictors: Sequence[PredictorCalls] = (),
 ) -> Grown:
     """Grow the tree of `growth.grow` with bit-identical scores; the compiled module takes a tenth of the time."""
     if COMPILED is None or (ngrams is not None and ngrams.arrays is None):
-        return growth.grow(corpus, cursors, estimates, budget, ngrams, voices)
+        return growth.grow(corpus, cursors, estimates, budget, ngrams, predictors)
     grown = COMPILED.grow(
         BREAKING_TABLES if estimates.copies_break else TABLES,
         corpus.tokens,
@@ -392,15 +392,15 @@ def grow(
         estimates.crowds,
         corpus.substitutes.places,
         estimates.repeated,
-        estimates.none_at_root,
-        estimates.none_deeper,
-        estimates.language,
+        estimates.miss_at_root,
+        estimates.miss_deeper,
+        estimates.ngram_scale,
         estimates.common,
         corpus.common,
         budget.max_nodes,
         budget.costs,
         None if ngrams is None else ngrams.arrays,
-        tuple(voices),
+        tuple(predictors),
     )
     return Grown(*grown)
 
@@ -414,7 +414,7 @@ def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: 
         TABLES,
         corpus.tokens,
         estimates.deeper,
-        estimates.none_deeper,
+        estimates.miss_deeper,
         grown.tokens,
         grown.parents,
         grown.scores,

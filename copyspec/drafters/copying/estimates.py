@@ -17,8 +17,8 @@ from copyspec.drafters.copying.situations import (
     FOLLOWED_3,
     FOLLOWED_RESUMED,
     LATER_START,
-    NONE_AT_ROOT,
-    NONE_DEEPER,
+    MISS_AT_ROOT,
+    MISS_DEEPER,
     PROMPT_START,
     START,
     STRIDE,
@@ -26,10 +26,12 @@ from copyspec.drafters.copying.situations import (
 from copyspec.drafters.copying.substitutes import REPEATED
 
 PRIOR_COUNT = 6.0  # pseudo-count of right predictions
-PRIOR_COUNT_WRONG = 3.0  # of wrong ones, lower as they are few and tell most; not for short matches at the root
+PRIOR_COUNT_WRONG = 3.0
+"""Pseudo-count of wrong predictions: lower, because misses are rare and more informative; not for short matches at the
+root."""
 DECAY = 0.99  # of a record, per prediction
 MAX_FACTOR = 6.0  # largest factor of a record on the odds, up or down
-MAX_FACTOR_NONE = 4.0  # the same for the odds that no cursor is right
+MAX_FACTOR_MISS = 4.0  # the same for the odds that no cursor is right
 NGRAM_PRECISION = 0.9
 """Initial ratio of the n-grams' accuracy to their probabilities."""
 PRIOR_COUNT_RESUMED = 2.0  # of right and of wrong resumptions in a text that was found to be followed
@@ -105,12 +107,12 @@ class Estimates:
         self.deeper = list(self.priors)  # the same at its other nodes
         self.crowds: Sequence[float] = fitted.CROWDS
         self.repeated: Sequence[float] = REPEATED  # see `substitutes`
-        self.none_at_root = self.priors[NONE_AT_ROOT]
-        self.none_deeper = self.priors[NONE_DEEPER]
+        self.miss_at_root = self.priors[MISS_AT_ROOT]
+        self.miss_deeper = self.priors[MISS_DEEPER]
         self.common = [self.priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
         self.records = array("d", bytes(8 * RECORD * EDIT_START * RECORDS_PER_FAMILY))
         """The fields of a `Record` for each `record_number`. [records * RECORD]"""
-        self.language = NGRAM_PRECISION  # factor on the n-grams' share of the weight of "none"
+        self.ngram_scale = NGRAM_PRECISION  # factor on the n-grams' share of the weight of a miss
         self.copies_break = False  # whether copies have ended early of late
         self._accepted = FEW_ACCEPTED  # running average of the tokens per forward pass
         self._words = Record()  # of the n-grams, where no cursor was right
@@ -125,15 +127,16 @@ class Estimates:
     def record_any(self, probability: float, right: bool) -> None:
         """Record whether one of the root's predictions, of this total `probability`, was `right`."""
         self._any.add(probability, right)
-        self.none_at_root = self.priors[NONE_AT_ROOT] / self._any.odds_factor(PRIOR_COUNT, MAX_FACTOR_NONE)
+        self.miss_at_root = self.priors[MISS_AT_ROOT] / self._any.odds_factor(PRIOR_COUNT, MAX_FACTOR_MISS)
 
-    def record_resumed(self, weight: float, covered: float, right: bool) -> None:
+    def record_resumed(self, weight: float, hit_prob: float, right: bool) -> None:
         """Record whether a resumed cursor in followed text was `right` at the root: answers that take words from a text
         leave it where an edit goes on.
 
-        `weight`: of all such cursors. `covered`: total probability of the root's predictions. Call before `record_any`.
+        `weight`: of all such cursors. `hit_prob`: total probability of the root's predictions. Call it before
+        `record_any`.
         """
-        probability = min(RESUMED_SURE, weight * (1.0 - covered) / self.none_at_root)
+        probability = min(RESUMED_SURE, weight * (1.0 - hit_prob) / self.miss_at_root)
         self._resumed.add(probability, right)
         factor = min(1.0, self._resumed.odds_factor(PRIOR_COUNT_RESUMED, MAX_FACTOR, PRIOR_COUNT_RESUMED))
         self.at_root[_RESUMED] = [weight * factor for weight in self.priors[_RESUMED]]
@@ -144,7 +147,7 @@ class Estimates:
         self._words.add(probability, right)
         words = self._words
         # Above 1, the n-grams would get more than the weight that the cursors leave.
-        self.language = min(
+        self.ngram_scale = min(
             1.0, NGRAM_PRECISION * (words.right + PRIOR_COUNT_WORDS) / (words.expected + PRIOR_COUNT_WORDS)
         )
 

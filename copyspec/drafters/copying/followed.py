@@ -51,7 +51,7 @@ FOUND_EDITS = 3  # edits allowed since the last certain position, in addition to
 class Copied:
     """The last copy of the output, and how many tokens came after it."""
 
-    anchor: int = 0  # corpus position behind its last copied token; 0: nothing was copied yet
+    anchor: int = 0  # corpus position after its last copied token; 0: nothing was copied yet
     run: int = 0  # number of tokens copied, at most LONGEST
     since: int = 0  # output tokens after it
     cursor: Cursor | None = None  # the heaviest cursor at the last accepted node; None: there was none

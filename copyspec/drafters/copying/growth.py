@@ -1,7 +1,7 @@
 """Grows the draft tree, best first: the reference for the compiled `grow` in native/.
 
-A cursor is a position in the corpus (`context.CopyContext`) whose token may come next, with its situation. A voice is a
-predictor that the tree is grown with, such as a draft model or a datastore.
+A cursor is a position in the corpus (`context.CopyContext`) whose token may come next, with its situation. The tree may
+also be grown with predictors, such as a draft model or a datastore. A miss is the event that no copied token is right.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from copyspec.drafters.copying.situations import (
     crowd_columns,
 )
 from copyspec.drafters.copying.substitutes import COLUMNS
-from copyspec.drafters.predictors.base import Path, Words
+from copyspec.drafters.predictors.base import Path, TokenProbs
 from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, KEY_TOKENS, ORDERS, NGrams, context
 from copyspec.sources import FORK
 from copyspec.tree import ROOT
@@ -36,39 +36,39 @@ Cursor = tuple[int, int]
 """(position in the corpus, situation): a hypothesis that the token at the position comes next."""
 
 NOWHERE = -1  # position of a token that was not copied
-LEAST_SCORE = 0.001  # nodes with a lower score are not worth their cost on any device
-SURE = 6.0  # from this total weight of a node's cursors, no further cursors join it
-JOIN = 4  # at most this many cursors join a node, from the sources and from the output each
-KEEP = 24  # cursors kept per node, which bounds the time in repetitive text
-LATER = 0.25  # a node is expanded when the best entry of the heap is below its score times this
-LATER_COPY = 0.35  # as LATER, after a single cursor, whose expansion takes one node instead of several
-LATER_BREAKING = LATER  # as LATER_COPY, where copies end early: a single copy is then as unsure as several
-OPEN = 0.15  # probability of no cursor at the root being right, from which n-grams are looked up
-STILL_OPEN = 0.02  # as OPEN below the root, times the node's score: look-ups cost more there than they bring
-LATER_WORD = 0.5  # as LATER, after a token that only a voice predicted: a table is often as sure of the next one
-CERTAIN = 0.04  # if copies leave less than this to other tokens, none of a table's tokens could be more probable
-LEAST_LEFT = 1e-6  # what copies leave to other tokens at least, as a probability
-FEWEST = 0.003  # n-gram and common tokens of a lower score hardly ever find a place in a tree
+MIN_SCORE = 0.001  # nodes with a lower score are not worth their cost on any device
+SURE_WEIGHT = 6.0  # from this total weight of a node's cursors, no further cursors join it
+MAX_JOINING = 4  # at most this many cursors join a node, from the sources and from the output each
+MAX_CURSORS = 24  # cursors kept per node, which bounds the time in repetitive text
+CHILD_PRIORITY = 0.25  # a node is expanded when the best entry of the heap is below its score times this
+COPY_PRIORITY = 0.35  # as CHILD_PRIORITY, after a single cursor, whose expansion takes one node instead of several
+COPY_PRIORITY_SHORT = CHILD_PRIORITY  # as COPY_PRIORITY, where copies end early: one is then as unsure as several
+PREDICTED_PRIORITY = 0.5  # as CHILD_PRIORITY, after a token without a copy: a table is often as sure of the next one
+NGRAM_MIN_MISS_PROB_ROOT = 0.15  # n-grams are looked up from this probability of a miss at the root
+NGRAM_MIN_MISS_PROB = 0.02  # the same below the root, times the node's score: look-ups cost more there than they bring
+TABLE_MIN_MISS_PROB = 0.04  # at a lower probability of a miss, none of a table's tokens could be more probable
+MISS_PROB_FLOOR = 1e-6  # lowest probability of a miss that predictors are told
+MIN_NGRAM_SCORE = 0.003  # n-gram and common tokens of a lower score hardly ever find a place in a tree
 CHILDREN, COPY = -2, -3  # heap entries without a token: a node to expand, or one to continue with its single sure copy
 
 JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
 """The situation of a cursor that joins a node, by kind of its position."""
 
 
-class Voice(NamedTuple):
+class PredictorCalls(NamedTuple):
     """What the growth asks of a predictor, see `predictors.base.Predictor`."""
 
-    words: Callable[[Path], Words | None]
+    predict: Callable[[Path], TokenProbs | None]
     weight: Callable[[float], float]
-    reads: bool
-    """`Predictor.can_read`: it is a model, asked after every node, and nodes are expanded as soon as they are there:
+    is_model: bool
+    """`Predictor.is_model`: it is a model, asked after every node, and nodes are expanded as soon as they are there:
     a model may give a child its parent's probability, and next to its forward pass expanding all nodes costs little.
     The others are tables, asked where copies leave enough to other tokens."""
 
 
 Mix = tuple[int, float, dict[int, float], list[int]]
-"""The mixture after one node: (node, weight of none of its copies being right, the weights of its copied tokens, the
-voices that spoke)."""
+"""The mixture after one node: (node, weight of a miss, the weights of its copied tokens, the indices of the predictors
+that predicted something)."""
 
 
 @dataclass(slots=True)
@@ -79,24 +79,22 @@ class Grown:
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)  # corpus position of the node's heaviest cursor, or NOWHERE
-    cursors: list[list[Cursor]] = field(default_factory=list)  # the node's cursors, moved behind its token
+    cursors: list[list[Cursor]] = field(default_factory=list)  # the node's cursors, moved past its token
     offered: set[int] = field(default_factory=set)  # tokens of the root's cursors, and the common ones
-    covered: float = 0.0  # total probability of these
+    hit_prob: float = 0.0  # total probability of these
     context: int = 0  # key of the n-gram context at the root
-    words: Words = ()  # n-gram predictions at the root, given that no offered token is right
+    words: TokenProbs = ()  # n-gram predictions at the root, given that no offered token is right
     least: float = 0.0  # a further node pays only with a score above this
-    makers: list[int] = field(
-        default_factory=list
-    )  # the voice that predicted a node which is no copy, or -1; [] or [n]
-    mixes: list[Mix] = field(default_factory=list)  # of nodes after which a voice predicted
+    drafters: list[int] = field(default_factory=list)  # index of the predictor of a node that is no copy, or -1; or []
+    mixes: list[Mix] = field(default_factory=list)  # of nodes after which a predictor predicted something
 
 
 _Entry = tuple[float, int, int, int, int, list[Cursor], int]
-"""(-score, order, token, parent, position, the token's cursors, moved behind it, its maker)."""
+"""(-score, order, token, parent, position, the token's cursors, moved past it, its drafter)."""
 
 _Vote = list[Any]
-"""Of one next token: total weight, position of the heaviest cursor, the cursors moved behind it, the heaviest weight,
-its maker. A list, because weights are added in place."""
+"""Of one next token: total weight, position of the heaviest cursor, the cursors moved past it, the heaviest weight,
+its drafter. A list, because weights are added in place."""
 
 
 def grow(
@@ -105,38 +103,38 @@ def grow(
     estimates: Estimates,
     budget: Budget,
     ngrams: NGrams | None = None,
-    voices: Sequence[Voice] = (),
+    predictors: Sequence[PredictorCalls] = (),
 ) -> Grown:
     """Grow a tree of the most likely nodes, best first, until the budget is full or no further node is worth its cost.
 
     Cursors at equal tokens share a node and add their weights: P(token) = weight of its cursors /
-    (weight of all cursors + weight of none being right). `ngrams` distribute the latter weight over the tokens that
-    they predict. A node's score is the product of these probabilities along its path. `voices` are mixed in (`_mix`).
+    (weight of all cursors + weight of a miss). `ngrams` distribute the latter weight over the tokens that they predict.
+    A node's score is the product of these probabilities along its path. `predictors` are mixed in (`_mix`).
 
-    Without models among them, a node is expanded only when no entry is left with a score above LATER times the node's
-    own. A draft that ends inside a copy loses little, because the next draft continues it; even less if copies end
-    after a few tokens anyway (`Estimates.copies_break`).
+    Without models among them, a node is expanded only when no entry is left with a score above CHILD_PRIORITY times the
+    node's own. A draft that ends inside a copy loses little, because the next draft continues it; even less if copies
+    end after a few tokens anyway (`Estimates.copies_break`).
 
     Raises ValueError for invalid weights, costs, cursors, common tokens and predictions.
     """
     _check(corpus, cursors, estimates, budget)
     grown, text, weights = Grown(), corpus.tokens, estimates.deeper
-    makers: list[int] | None = grown.makers if voices else None
+    drafters: list[int] | None = grown.drafters if predictors else None
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
-    heap = roots(corpus, cursors, estimates, grown, ngrams, voices)
-    at_once = any([each.reads for each in voices])
-    later = 1.0 if at_once else LATER
-    later_copy = LATER_BREAKING if estimates.copies_break else LATER_COPY
-    end, none, order, count, replaced = len(text), estimates.none_deeper, 1, 0, corpus.substitutes.places
+    heap = roots(corpus, cursors, estimates, grown, ngrams, predictors)
+    at_once = any([each.is_model for each in predictors])
+    child_priority = 1.0 if at_once else CHILD_PRIORITY
+    copy_priority = COPY_PRIORITY_SHORT if estimates.copies_break else COPY_PRIORITY
+    end, miss_weight, order, count, replaced = len(text), estimates.miss_deeper, 1, 0, corpus.substitutes.places
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
-    expected, least = 1.0, max(LEAST_SCORE, cheapest)  # `least`: a lower score cannot raise the tokens per time
-    while heap and -heap[0][0] > later * least:
-        negative, _, token, parent, position, group, maker = heappop(heap)
+    expected, least = 1.0, max(MIN_SCORE, cheapest)  # `least`: a lower score cannot raise the tokens per time
+    while heap and -heap[0][0] > child_priority * least:
+        negative, _, token, parent, position, group, drafter = heappop(heap)
         if token == CHILDREN:
             if grown.scores[parent] > least:
-                for child in children(corpus, group, estimates, grown, parent, ngrams, order, voices):
+                for child in children(corpus, group, estimates, grown, parent, ngrams, order, predictors):
                     if -child[0] > least:
                         heappush(heap, child)
                 order += 1
@@ -147,7 +145,7 @@ def grow(
             if token == COPY:
                 position, situation = group[0]
                 token, weight = text[position], weights[situation]
-                negative *= weight / (weight + none)
+                negative *= weight / (weight + miss_weight)
                 group = [(position + 1, NEXT_SITUATION[situation])]
             if not -negative > least:
                 break
@@ -159,23 +157,23 @@ def grow(
             add_score(-negative)
             add_position(position)
             add_cursors(group)
-            if makers is not None:
-                makers.append(maker)
+            if drafters is not None:
+                drafters.append(drafter)
             parent, count, order = count, count + 1, order + 1
             if count == max_nodes:
                 grown.least = -negative
                 return grown
-            token, rank = CHILDREN, negative * (later if at_once or maker < 0 else LATER_WORD)
-            maker = -1
+            token, rank = CHILDREN, negative * (child_priority if at_once or drafter < 0 else PREDICTED_PRIORITY)
+            drafter = -1
             if len(group) == 1 and not at_once:
-                rank = negative * later_copy
+                rank = negative * copy_priority
                 position, situation = group[0]
                 is_open = position < corpus.output_start and text[position] in replaced
-                if position < end and weights[situation] >= SURE and text[position] >= 0 and not is_open:
+                if position < end and weights[situation] >= SURE_WEIGHT and text[position] >= 0 and not is_open:
                     token = COPY
                     if not heap or rank < heap[0][0]:
                         continue
-            heappush(heap, (rank, order, token, parent, NOWHERE, group, maker))
+            heappush(heap, (rank, order, token, parent, NOWHERE, group, drafter))
             break
     grown.least = least
     return grown
@@ -183,11 +181,11 @@ def grow(
 
 def _check(corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget) -> None:
     """Raise ValueError for invalid arguments, as the compiled module does."""
-    for none in (estimates.none_at_root, estimates.none_deeper):
-        if not 0.0 < none < inf:
-            raise ValueError(f"the weight of none being right is {none!r}; it is a number above 0")
-    if not 0.0 <= estimates.language < inf:
-        raise ValueError(f"the factor of the language is {estimates.language!r}; it is a number from 0")
+    for miss_weight in (estimates.miss_at_root, estimates.miss_deeper):
+        if not 0.0 < miss_weight < inf:
+            raise ValueError(f"miss weight must be > 0, got {miss_weight!r}")
+    if not 0.0 <= estimates.ngram_scale < inf:
+        raise ValueError(f"ngram_scale must be >= 0, got {estimates.ngram_scale!r}")
     if budget.max_nodes < 1:
         raise ValueError(f"max_nodes is {budget.max_nodes!r}; a tree has at least 1")
     for cost in budget.costs:
@@ -196,10 +194,12 @@ def _check(corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, bud
     positions = len(corpus.tokens)
     for place in corpus.substitutes.places.values():
         if not 0 < place // COLUMNS < positions:
-            raise ValueError(f"no place of a substitute: {place!r}; there are {positions} positions")
+            raise ValueError(f"invalid substitute position {place!r}; there are {positions} positions")
     for at, situation in cursors:
         if not (0 <= at < positions and 0 <= situation < COUNT):
-            raise ValueError(f"no cursor: {(at, situation)!r}; there are {positions} positions and {COUNT} situations")
+            raise ValueError(
+                f"invalid cursor {(at, situation)!r}; there are {positions} positions and {COUNT} situations"
+            )
     if min(corpus.common, default=0) < 0 or len(set(corpus.common)) < len(corpus.common):
         raise ValueError(f"common tokens are different ids from 0, got {corpus.common!r}")
 
@@ -207,9 +207,7 @@ def _check(corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, bud
 def checked_total(total: float) -> float:
     """Return `total` if weights can be divided by it, else raise ValueError."""
     if not 0.0 < total < inf:
-        raise ValueError(
-            f"weights add up to {total!r}; they are numbers from 0, and that of none being right is above it"
-        )
+        raise ValueError(f"weights add up to {total!r}; they must be >= 0, and the miss weight > 0")
     return total
 
 
@@ -234,10 +232,10 @@ def join(corpus: CopyContext, token: int, group: list[Cursor]) -> None:
     seen = {position for position, _ in group}
     seen.add(len(corpus.tokens))
     kinds = corpus.kinds
-    for position in corpus.places.get(token, ())[-JOIN:]:
+    for position in corpus.places.get(token, ())[-MAX_JOINING:]:
         if position not in seen:
             group.append((position, JOINED[kinds[position]]))
-    for position in corpus.written.get(token, ())[-JOIN:]:
+    for position in corpus.written.get(token, ())[-MAX_JOINING:]:
         if position not in seen:
             group.append((position, JOINED[WRITTEN]))
 
@@ -248,27 +246,27 @@ def roots(
     estimates: Estimates,
     grown: Grown,
     ngrams: NGrams | None,
-    voices: Sequence[Voice] = (),
+    predictors: Sequence[PredictorCalls] = (),
 ) -> list[_Entry]:
-    """Return the initial heap: tokens of the cursors, common tokens, those of the n-grams and the voices."""
+    """Return the initial heap: tokens of the cursors, common tokens, those of the n-grams and the predictors."""
     votes = _vote(corpus, cursors, estimates, grown, ROOT)
     common = [entry for entry in zip(estimates.common, corpus.common, strict=False) if entry[1] not in votes]
     if ngrams is not None:
         grown.context = context(corpus.tokens)
-    none = estimates.none_at_root
-    total = checked_total(none + sum([vote[0] for vote in votes.values()]) + sum([entry[0] for entry in common]))
-    grown.covered = 1.0 - none / total
+    miss_weight = estimates.miss_at_root
+    total = checked_total(miss_weight + sum([vote[0] for vote in votes.values()]) + sum([entry[0] for entry in common]))
+    grown.hit_prob = 1.0 - miss_weight / total
     grown.offered = {*votes, *corpus.common}
-    least = FEWEST * total
+    least = MIN_NGRAM_SCORE * total
     for weight, token in common:
         if weight < least:  # true of all if a cursor is sure
             break
         votes[token] = [weight, NOWHERE, [], weight, -1]
-    if ngrams is not None and none >= OPEN * total:
+    if ngrams is not None and miss_weight >= NGRAM_MIN_MISS_PROB_ROOT * total:
         grown.words = ngrams.after(grown.context)
-        weight = none * estimates.language
+        weight = miss_weight * estimates.ngram_scale
         _add_words(votes, [(token, weight * share) for token, share in grown.words if weight * share >= least])
-    total = _mix(votes, total, grown, ROOT, voices)
+    total = _mix(votes, total, grown, ROOT, predictors)
     heap = [(-vote[0] / total, 0, token, ROOT, vote[1], vote[2], vote[4]) for token, vote in votes.items()]
     heapify(heap)
     return heap
@@ -282,50 +280,57 @@ def children(
     node: int,
     ngrams: NGrams | None,
     order: int = 0,
-    voices: Sequence[Voice] = (),
+    predictors: Sequence[PredictorCalls] = (),
 ) -> list[_Entry]:
-    """Return the heap entries of the children of `node`, with this `order`. `cursors`: those behind `node`, changed in
+    """Return the heap entries of the children of `node`, with this `order`. `cursors`: those after `node`, changed in
     place."""
     cursors = cursors or []
     cursors[:] = forked(corpus.tokens, cursors)
-    sure = sum([estimates.deeper[situation] for _, situation in cursors]) >= SURE
+    sure = sum([estimates.deeper[situation] for _, situation in cursors]) >= SURE_WEIGHT
     if not sure:
         join(corpus, grown.tokens[node], cursors)
     votes = _vote(corpus, cursors, estimates, grown, node)
-    none, score = estimates.none_deeper, grown.scores[node]
-    total = checked_total(none + sum([vote[0] for vote in votes.values()]))
+    miss_weight, score = estimates.miss_deeper, grown.scores[node]
+    total = checked_total(miss_weight + sum([vote[0] for vote in votes.values()]))
     # Most nodes are followed by a single sure copy: n-gram look-ups there would take longer than they save.
-    if ngrams is not None and none * score >= STILL_OPEN * total and not (sure and len(cursors) == 1):
-        _add_words(votes, ngrams.share_out(none * estimates.language, _context(grown, node), FEWEST / score * total))
-    total = _mix(votes, total, grown, node, voices)
+    if ngrams is not None and miss_weight * score >= NGRAM_MIN_MISS_PROB * total and not (sure and len(cursors) == 1):
+        _add_words(
+            votes,
+            ngrams.share_out(
+                miss_weight * estimates.ngram_scale, _context(grown, node), MIN_NGRAM_SCORE / score * total
+            ),
+        )
+    total = _mix(votes, total, grown, node, predictors)
     share = -score / total
     return [(vote[0] * share, order, token, node, vote[1], vote[2], vote[4]) for token, vote in votes.items()]
 
 
-def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, voices: Sequence[Voice]) -> float:
-    """Add what `voices` predict after `node` to the votes, whose weight with that of "none" is `total`; return the new
-    total.
+def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, predictors: Sequence[PredictorCalls]) -> float:
+    """Add what `predictors` predict after `node` to the votes, whose weight with that of a miss is `total`; return the
+    new total.
 
-    The mixture: P(token) = (weight of its copies + sum of weight * P_voice(token)) / (sum of all weights). The weight
-    of "none" is shared among the voices, so that without copies their probabilities stay as they are.
+    The mixture: P(token) = (weight of its copies + sum of weight * P_predictor(token)) / (sum of all weights). The
+    weight of a miss is shared among the predictors, so that without copies their probabilities stay as they are.
     """
-    if not voices:
+    if not predictors:
         return total
-    left = max(1.0 - sum([vote[0] for vote in votes.values()]) / total, LEAST_LEFT)
+    miss_prob = max(1.0 - sum([vote[0] for vote in votes.values()]) / total, MISS_PROB_FLOOR)
     path = _path(grown, node)
     heard = []
-    for number, voice in enumerate(voices):
-        if (voice.reads or left >= CERTAIN) and (words := voice.words(path)):
-            heard.append((number, words, _checked_weight(voice.weight(left))))
+    for number, predictor in enumerate(predictors):
+        if (predictor.is_model or miss_prob >= TABLE_MIN_MISS_PROB) and (probs := predictor.predict(path)):
+            heard.append((number, probs, _checked_weight(predictor.weight(miss_prob))))
     if not heard:
         return total
-    none = left * total
-    grown.mixes.append((node, none, {token: vote[0] for token, vote in votes.items()}, [each[0] for each in heard]))
+    miss_weight = miss_prob * total
+    grown.mixes.append(
+        (node, miss_weight, {token: vote[0] for token, vote in votes.items()}, [each[0] for each in heard])
+    )
     weights = sum([weight for _, _, weight in heard])
-    for number, words, weight in heard:
-        factor = weight * (1.0 + none / weights)
-        for token, probability in words:
-            _check_word(token, probability)
+    for number, probs, weight in heard:
+        factor = weight * (1.0 + miss_weight / weights)
+        for token, probability in probs:
+            _check_prediction(token, probability)
             vote = votes.get(token)
             if vote is None:
                 votes[token] = [factor * probability, NOWHERE, [], factor * probability, number]
@@ -347,16 +352,16 @@ def _path(grown: Grown, node: int) -> Path:
 
 def _checked_weight(weight: float) -> float:
     if not 0.0 < weight < inf:
-        raise ValueError(f"the weight of a voice is {weight!r}; it is a number above 0")
+        raise ValueError(f"predictor weight must be > 0, got {weight!r}")
     return weight
 
 
-def _check_word(token: int, probability: float) -> None:
+def _check_prediction(token: int, probability: float) -> None:
     if token < 0 or not 0.0 <= probability < inf:
         raise ValueError(f"a prediction is a token from 0 and its probability, got {(token, probability)!r}")
 
 
-def _add_words(votes: dict[int, _Vote], words: Words) -> None:
+def _add_words(votes: dict[int, _Vote], words: TokenProbs) -> None:
     """Add tokens with their weights to `votes`."""
     for token, weight in words:
         vote = votes.get(token)
@@ -423,7 +428,7 @@ def _cast(votes: dict[int, _Vote], token: int, weight: float, position: int, mov
         votes[token] = [weight, position, [moved], weight, -1]
         return
     vote[0] += weight
-    if moved is not None and len(vote[2]) < KEEP:
+    if moved is not None and len(vote[2]) < MAX_CURSORS:
         vote[2].append(moved)
     if weight > vote[3]:
         vote[3], vote[1] = weight, position

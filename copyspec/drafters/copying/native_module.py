@@ -7,7 +7,7 @@ try:
 except ImportError:
     _growth = None  # type: ignore[assignment]
 
-VERSION = 14
+VERSION = 15
 """Required version of the compiled module; one built from older sources is not used."""
 
 COMPILED = _growth if _growth is not None and _growth.VERSION == VERSION else None

@@ -1,7 +1,7 @@
 """Measured priors: the weight of a cursor in each situation, before anything is learned from the row.
 
 Fitted by maximum likelihood of the next token along recorded outputs: written by `benchmarks.replay.fit`. The event
-that no cursor is right has the weight "none".
+that no cursor is right has the weight "miss".
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ _WEIGHTS: dict[str, tuple[float, ...]] = {
     "common": (
         0.0428, 0.0337, 0.0237, 0.0181, 0.0154, 0.0127, 0.0116, 0.0104,
     ),
-    "none": (
+    "miss": (
         1, 1.33,
     ),
 }

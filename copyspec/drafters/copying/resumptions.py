@@ -1,4 +1,4 @@
-"""Where an edited text goes on behind a difference: odds of the positions after the break, as columns of a situation.
+"""Where an edited text goes on after a difference: odds of the positions after the break, as columns of a situation.
 
 They follow from what the output wrote in between and from what stands in the text. A small word such as "the" is often
 inserted and a longer one replaces another, no word begins with the rest of one, and what the n-grams expect is likely.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from copyspec.drafters.copying.situations import RESUMED_ONE, STRIDE
-from copyspec.drafters.predictors.ngrams import LEAST, NGrams, context
+from copyspec.drafters.predictors.ngrams import MIN_SHARE, NGrams, context
 
 SHIFTS = 4  # positions after a break that are tried, at most
 EXPECTED = (0.02, 0.1, 0.3)  # probabilities by the n-grams from which the next weight counts; the first is any
@@ -57,7 +57,7 @@ def features(
     tokens: Sequence[int], anchor: int, since: int, shifts: Sequence[int], ngrams: NGrams
 ) -> Iterator[list[int]]:
     """Yield what is known about each position, as indices into WEIGHTS."""
-    shares = dict(ngrams.share_out(1.0, context(tokens), LEAST))
+    shares = dict(ngrams.share_out(1.0, context(tokens), MIN_SHARE))
     classes = 2 * (tokens[-1] in ngrams.small_words) + (tokens[anchor] in ngrams.small_words)
     for shift in shifts:
         token = tokens[anchor + shift]

@@ -44,7 +44,7 @@ FAMILIES = (
     "written resumed",
     "followed resumed",  # by its odds, as "edit resumed"
     "common",  # without a match: the most frequent tokens of the text so far, by rank in pairs
-    "none",  # weight of the event that no cursor is right: at the root, and deeper
+    "miss",  # weight of the event that no cursor is right: at the root, and deeper
 )
 ALIGNED, ALIGNED_1, ALIGNED_3 = range(3)
 FOLLOWED, FOLLOWED_1, FOLLOWED_3 = (FAMILIES.index(f"followed{excess}") for excess in ("", "+1", "+3"))
@@ -67,10 +67,10 @@ RESUMED_ONE = 12  # of those by odds: the column of odds 1; the odds double with
 EDIT_RESUMED = LATER_START + 1
 RESUMED_BY_KIND = {kind: EDIT_RESUMED + number for number, kind in enumerate((EDIT, REFERENCE, PROMPT, WRITTEN))}
 FOLLOWED_RESUMED = EDIT_RESUMED + 4
-COMMON, NONE = FOLLOWED_RESUMED + 1, FOLLOWED_RESUMED + 2
+COMMON, MISS = FOLLOWED_RESUMED + 1, FOLLOWED_RESUMED + 2
 
 COUNT = len(FAMILIES) * STRIDE
-NONE_AT_ROOT, NONE_DEEPER = NONE * STRIDE, NONE * STRIDE + 1
+MISS_AT_ROOT, MISS_DEEPER = MISS * STRIDE, MISS * STRIDE + 1
 
 
 def situation_of(family: int, length: int) -> int:

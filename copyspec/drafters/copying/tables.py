@@ -8,7 +8,7 @@ from copyspec.drafters.copying.estimates import DECAY as RECORD_DECAY
 from copyspec.drafters.copying.estimates import MAX_FACTOR, PRIOR_COUNT, PRIOR_COUNT_WRONG, SHORT
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS, KEPT, SEEN
-from copyspec.drafters.predictors.ngrams import KEY_BITS, LEAST, MOST, ORDERS
+from copyspec.drafters.predictors.ngrams import KEY_BITS, MAX_CONTINUATIONS, MIN_SHARE, ORDERS
 
 CONSTANTS = (
     situations.NEXT_SITUATION,
@@ -19,28 +19,28 @@ CONSTANTS = (
     growth.JOINED,
     situations.GAPS,
     WRITTEN,
-    growth.JOIN,
-    growth.KEEP,
+    growth.MAX_JOINING,
+    growth.MAX_CURSORS,
     KEY_BITS,
     ORDERS,
-    MOST,
-    growth.LEAST_SCORE,
-    growth.SURE,
-    growth.LATER,
-    growth.LATER_COPY,
-    growth.OPEN,
-    growth.STILL_OPEN,
-    growth.FEWEST,
-    LEAST,
+    MAX_CONTINUATIONS,
+    growth.MIN_SCORE,
+    growth.SURE_WEIGHT,
+    growth.CHILD_PRIORITY,
+    growth.COPY_PRIORITY,
+    growth.NGRAM_MIN_MISS_PROB_ROOT,
+    growth.NGRAM_MIN_MISS_PROB,
+    growth.MIN_NGRAM_SCORE,
+    MIN_SHARE,
     COLUMNS,
-    growth.LATER_WORD,
-    growth.CERTAIN,
-    growth.LEAST_LEFT,
+    growth.PREDICTED_PRIORITY,
+    growth.TABLE_MIN_MISS_PROB,
+    growth.MISS_PROB_FLOOR,
 )
 """In the order that the C module expects."""
 
-BREAKING_CONSTANTS = (*CONSTANTS[:16], growth.LATER_BREAKING, *CONSTANTS[17:])
-"""Constants for rows whose copies end after a few tokens: LATER_BREAKING replaces LATER_COPY at index 16."""
+BREAKING_CONSTANTS = (*CONSTANTS[:16], growth.COPY_PRIORITY_SHORT, *CONSTANTS[17:])
+"""Constants for rows whose copies end after a few tokens: COPY_PRIORITY_SHORT replaces COPY_PRIORITY at index 16."""
 
 TABLES: object = COMPILED and COMPILED.make_tables(*CONSTANTS)
 BREAKING_TABLES: object = COMPILED and COMPILED.make_tables(*BREAKING_CONSTANTS)

@@ -5,24 +5,31 @@ A version is aligned with the edited text, so that a position in one gives the p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from difflib import SequenceMatcher
+from itertools import accumulate
 
 ALIKE = 0.6  # least similarity (SequenceMatcher.ratio) of a version and the edited text
 LENGTHS = 1.5  # largest ratio of their lengths
-MOST = 4096  # longest text compared, in tokens: the time grows with the product of the lengths
+MAX_LENGTH = 4096  # of a text that is compared, in tokens
+MAX_STEPS = 1 << 23
+"""Maximum number of steps of all comparisons of a row, about half a second: pairs of equal tokens that are looked at.
+Two versions of MAX_LENGTH tokens take one to six million; repetitive texts could take up to the cube of their
+lengths."""
 LONGEST_SUFFIX = 16
+
+Block = tuple[int, int, int]
+"""Equal tokens: their offset in one text, that in the other, and their number."""
 
 
 class Version:
     """Maps positions of the edited text to positions of one version, and back. Positions are those of the corpus."""
 
-    def __init__(self, tokens: list[int], source: range, version: range) -> None:
-        """`tokens`: the corpus, which grows with the output; `source`, `version`: the spans of the two texts."""
+    def __init__(self, tokens: list[int], source: range, version: range, matcher: SequenceMatcher[int]) -> None:
+        """`tokens`: the corpus, which grows with the output; `source`, `version`: the spans of the two texts, which
+        `matcher` has compared."""
         self._tokens, self.source, self.version = tokens, source, version
-        texts = [tokens[each.start : each.stop] for each in (source, version)]
-        matcher = SequenceMatcher(None, texts[0], texts[1], autojunk=False)
-        self.alike = matcher.ratio()
         self._beside: list[tuple[int, int]] = [(0, 0)] * (len(source) + 1)
         """By offset in the edited text: the first and last offset in the version that may correspond."""
         self._back = [0] * (len(version) + 1)
@@ -59,9 +66,60 @@ class Version:
         return length
 
 
-def may_be_version(source: int, version: int) -> bool:
+def find_versions(tokens: list[int], source: range, references: Iterable[range]) -> list[Version]:
+    """Return those of the references (spans of `tokens`) that are versions of the edited text (`source`)."""
+    comparable = [each for each in references if _may_be_version(len(source), len(each))]
+    if not comparable:
+        return []
+    found: list[Version] = []
+    text, steps = tokens[source.start : source.stop], MAX_STEPS
+    for each in comparable:
+        other = tokens[each.start : each.stop]
+        matcher = SequenceMatcher(None, text, other, autojunk=False)
+        if matcher.quick_ratio() < ALIKE:  # an upper bound
+            continue
+        steps = compare(matcher, text, other, steps)
+        if steps >= 0 and matcher.ratio() >= ALIKE:
+            found.append(Version(tokens, source, each, matcher))
+    return found
+
+
+def _may_be_version(source: int, version: int) -> bool:
     """Whether texts of these lengths, in tokens, are worth comparing."""
-    return max(source, version) <= min(MOST, LENGTHS * source, LENGTHS * version)
+    return max(source, version) <= min(MAX_LENGTH, LENGTHS * source, LENGTHS * version)
+
+
+def compare(matcher: SequenceMatcher[int], text: list[int], other: list[int], steps: int) -> int:
+    """Find the matching blocks of `matcher`, made of both texts, as its `get_matching_blocks`. Returns how many steps
+    of `steps` are left; below 0, the texts were not compared."""
+    counts = Counter(other)
+    # Steps of a search in text[:i], each of whose tokens is compared with its occurrences in the whole other text.
+    before = [0, *accumulate(counts[token] for token in text)]
+    parts, blocks = [(0, len(text), 0, len(other))], list[Block]()
+    while parts:
+        first, last, begin, end = parts.pop()
+        steps -= before[last] - before[first]
+        if steps < 0:
+            return steps
+        at, beside, size = matcher.find_longest_match(first, last, begin, end)
+        if size:
+            blocks.append((at, beside, size))
+            parts += [(first, at, begin, beside), (at + size, last, beside + size, end)]
+    # Where `get_matching_blocks` keeps its own result.
+    matcher.matching_blocks = _joined(sorted(blocks), len(text), len(other))  # type: ignore[attr-defined]
+    return steps
+
+
+def _joined(blocks: Iterable[Block], end: int, other_end: int) -> list[Block]:
+    """The blocks, those that follow each other joined, and an empty one at the ends of both texts."""
+    joined: list[Block] = []
+    for at, beside, size in blocks:
+        before = joined[-1] if joined else (0, 0, 0)
+        if joined and (at, beside) == (before[0] + before[2], before[1] + before[2]):
+            joined[-1] = (before[0], before[1], before[2] + size)
+        else:
+            joined.append((at, beside, size))
+    return [*joined, (end, other_end, 0)]
 
 
 def version_of(versions: Iterable[Version], position: int) -> Version | None:

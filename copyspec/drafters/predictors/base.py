@@ -1,7 +1,6 @@
 """Predictors: drafters that give next-token probabilities, and the calibration and weights of their predictions.
 
-In this package a "word" is a predicted token with its probability; "copies" are the tokens proposed by copying, and
-"left" is the probability that none of them is right.
+In this package "copies" are the tokens proposed by copying, and a miss is the event that none of them is right.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from copyspec.tree import ROOT, DraftTree
 Path = tuple[int, ...]
 """Draft tokens from the root to a node; () is the root."""
 
-Words = Sequence[tuple[int, float]]
+TokenProbs = Sequence[tuple[int, float]]
 """Predicted next tokens: (token, probability), most likely first. The probabilities sum to at most 1."""
 
 BINS = 10  # bins of probability, calibrated separately
-TRUST = 6.0  # words after which a bin's observed accuracy counts as much as the model's own probability
-DECAY = 0.99  # of the observed accuracy, per word
-PRIOR_HITS = 0.5  # accuracy of the most likely word before any was seen
-FORGET = 0.01  # step of `hits` back to PRIOR_HITS per draft made without the model, so that it is tried again
-MEMORY = 0.9  # decay of the running average of the time of a read
-SLOWEST = 3.0  # times the average that one read may count as
-LEAST_TIME = 0.25  # of the average, to which it falls while nothing is read
+TRUST = 6.0  # predicted tokens after which a bin's observed accuracy counts as much as the model's own probability
+DECAY = 0.99  # of the observed accuracy, per predicted token
+PRIOR_ACCURACY = 0.5  # accuracy of the most likely token before any was seen
+FORGET = 0.01  # step of `top1_accuracy` to its prior per draft made without the model, so that it is tried again
+MEMORY = 0.9  # decay of the running average of the time of a run
+SLOWEST = 3.0  # times the average that one run may count as
+MIN_TIME = 0.25  # of the average, to which it falls while it does not run
 SUREST = 0.99  # highest calibrated probability
 
-LEFT = (0.4, 0.15, 0.05)  # borders between ranges of the probability that copies leave; each range has its own weight
+MISS_PROBS = (0.4, 0.15, 0.05)  # borders between ranges of the probability of a miss; each has its own weight
 PRIOR_WEIGHTS = (4.0, 2.0, 1.0, 0.5)  # from the range above 0.4 to that below 0.05
-LEAST_WEIGHT, MOST_WEIGHT = 0.05, 64.0
+MIN_WEIGHT, MAX_WEIGHT = 0.05, 64.0
 RATE = 0.5  # learning rate of a weight's logarithm
 
 
@@ -43,57 +42,57 @@ class Predictor(Protocol):
         ...
 
     @property
-    def can_read(self) -> bool:
-        """Whether `read` can give it predictions after paths that it does not know yet."""
+    def is_model(self) -> bool:
+        """Whether `run` can give it predictions after paths that it does not know yet."""
         ...
 
-    def weight(self, left: float) -> float:
-        """The weight of its predictions, on the scale of `Estimates`, where copies leave the probability `left`."""
+    def weight(self, miss_prob: float) -> float:
+        """The weight of its predictions, on the scale of `Estimates`, at this probability of a miss."""
         ...
 
     @property
-    def hits(self) -> float:
+    def top1_accuracy(self) -> float:
         """Recent share of correct top-1 predictions."""
         ...
 
     @property
     def seconds(self) -> float:
-        """Expected time of a `read`, in seconds; 0 before the first measurement."""
+        """Expected time of a `run`, in seconds; 0 before the first measurement."""
         ...
 
-    def words(self, path: Path) -> Words | None:
-        """Return the predictions after `path`; None if they need a `read` of a tree that holds `path`."""
+    def predict(self, path: Path) -> TokenProbs | None:
+        """Return the predictions after `path`; None if they need a `run` of a tree that holds `path`."""
         ...
 
-    def read(self, tree: DraftTree) -> bool:
-        """Compute the `words` after the root and every node of `tree`. Returns False if it cannot."""
+    def run(self, tree: DraftTree) -> bool:
+        """Compute the predictions after the root and every node of `tree`. Returns False if it cannot."""
         ...
 
-    def follow(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output and forget the predictions after the old one."""
         ...
 
-    def rest(self) -> None:
+    def skip(self) -> None:
         """Note that it was not called for this draft, because that would not pay."""
         ...
 
-    def learn(self, left: float, gradient: float) -> None:
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
         """Adapt the weight. `gradient`: derivative of the log-likelihood of one output token with respect to the
-        logarithm of `weight(left)`."""
+        logarithm of `weight(miss_prob)`."""
         ...
 
 
-class ReadTime:
-    """Measured time of a predictor's reads."""
+class RunTime:
+    """Measured time of a predictor's runs."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Running average, lower after rests; 0 before the second read."""
+        """Running average, lower after skipped runs; 0 before the second run."""
         self._average = 0.0
         self._is_warm = False
 
     def took(self, seconds: float) -> None:
-        """Record that a read took `seconds`. The first one, which may load and convert weights, does not count, and a
+        """Record that a run took `seconds`. The first one, which may load and convert weights, does not count, and a
         single slow one, when other programs had the core, counts little."""
         if self._average:
             self._average += (1 - MEMORY) * (min(seconds, SLOWEST * self._average) - self._average)
@@ -102,10 +101,10 @@ class ReadTime:
         self.seconds = self._average
         self._is_warm = True
 
-    def rest(self) -> None:
-        """Note that the predictor was not read, so that it is tried again after a while, should the time have been
+    def skip(self) -> None:
+        """Note that the predictor was not run, so that it is tried again after a while, should the time have been
         measured too high."""
-        self.seconds = max(self.seconds * (1 - FORGET), LEAST_TIME * self._average)
+        self.seconds = max(self.seconds * (1 - FORGET), MIN_TIME * self._average)
 
 
 class Reliability:
@@ -119,22 +118,22 @@ class Reliability:
         self._right = [0.0] * BINS
         self._expected = [0.0] * BINS
         self._ratios = [1.0] * BINS
-        self.hits = PRIOR_HITS
+        self.top1_accuracy = PRIOR_ACCURACY
         """Recent share of correct top-1 predictions."""
 
     def __call__(self, probability: float) -> float:
-        """Return the calibrated probability that a word of this `probability` is right."""
+        """Return the calibrated probability that a token of this `probability` is right."""
         return min(probability * self._ratios[_bin(probability)], SUREST)
 
-    def rest(self) -> None:
+    def skip(self) -> None:
         """Note that the model was not called: its measured accuracy moves a little towards the prior."""
-        self.hits += FORGET * (PRIOR_HITS - self.hits)
+        self.top1_accuracy += FORGET * (PRIOR_ACCURACY - self.top1_accuracy)
 
-    def record(self, words: Words, token: int) -> None:
-        """Record that `token` came where the model had predicted `words`, uncalibrated."""
-        self.hits = DECAY * self.hits + (1 - DECAY) * (words[0][0] == token)
-        for word, probability in words:
-            self._record(probability, word == token)
+    def record(self, probs: TokenProbs, token: int) -> None:
+        """Record that `token` came where the model had predicted `probs`, uncalibrated."""
+        self.top1_accuracy = DECAY * self.top1_accuracy + (1 - DECAY) * (probs[0][0] == token)
+        for predicted, probability in probs:
+            self._record(probability, predicted == token)
 
     def _record(self, probability: float, right: bool) -> None:
         bin_ = _bin(probability)
@@ -145,24 +144,24 @@ class Reliability:
 
 
 class Weights:
-    """Weights of a model's predictions beside copies, one for each range of LEFT, learned from which were right."""
+    """Weights of a model's predictions beside copies, one for each range of MISS_PROBS, learned from what was right."""
 
     def __init__(self, prior: Sequence[float] = PRIOR_WEIGHTS) -> None:
         self._weights = list(prior)
 
-    def __call__(self, left: float) -> float:
-        return self._weights[_bucket(left)]
+    def __call__(self, miss_prob: float) -> float:
+        return self._weights[_bucket(miss_prob)]
 
-    def learn(self, left: float, gradient: float) -> None:
-        """As `Predictor.learn`."""
-        bucket = _bucket(left)
+    def update(self, miss_prob: float, gradient: float) -> None:
+        """As `Predictor.update_weight`."""
+        bucket = _bucket(miss_prob)
         weight = self._weights[bucket] * math.exp(RATE * gradient)
-        self._weights[bucket] = min(MOST_WEIGHT, max(LEAST_WEIGHT, weight))
+        self._weights[bucket] = min(MAX_WEIGHT, max(MIN_WEIGHT, weight))
 
 
-def calibrated(words: Words, reliability: Reliability) -> Words:
-    """Return `words` with calibrated probabilities, scaled to a sum of at most 1."""
-    found = [(token, reliability(probability)) for token, probability in words]
+def calibrated(probs: TokenProbs, reliability: Reliability) -> TokenProbs:
+    """Return `probs` with calibrated probabilities, scaled to a sum of at most 1."""
+    found = [(token, reliability(probability)) for token, probability in probs]
     total = max(1.0, sum(probability for _, probability in found))
     return [(token, probability / total) for token, probability in found]
 
@@ -186,8 +185,8 @@ def walked(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
     return found
 
 
-def _bucket(left: float) -> int:
-    return sum(left < border for border in LEFT)
+def _bucket(miss_prob: float) -> int:
+    return sum(miss_prob < border for border in MISS_PROBS)
 
 
 def _bin(probability: float) -> int:

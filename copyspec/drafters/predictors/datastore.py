@@ -12,7 +12,7 @@ from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, chain_first_order
 HITS = 64  # matches read per step: more change few trees and cost two microseconds each
 LENGTH = 16  # tokens of continuation read from each match: deeper nodes are hardly ever accepted
 CONTEXT = 32  # last tokens of the text that are looked up
-LEAST_SCORE = 0.001  # nodes with a lower score are not worth their cost on any device
+MIN_SCORE = 0.001  # nodes with a lower score are not worth their cost on any device
 
 PRIOR = (0.05, 0.34, 0.45, 0.45, 0.52, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)
 """Probability that one of the drafted next tokens is right, by length of the match; the last entry is for all longer
@@ -96,7 +96,7 @@ class DatastoreDrafter:
         self._push(heap, found, 0, ROOT, 1.0)
         while heap and len(tokens) < most:
             negative, depth, _, parent, token, group = heappop(heap)
-            if negative > -LEAST_SCORE:
+            if negative > -MIN_SCORE:
                 break
             tokens.append(token)
             parents.append(parent)

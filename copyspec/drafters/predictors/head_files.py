@@ -34,16 +34,16 @@ TOKENS = ("vocabulary", "d2t")
 FLOATS, INTEGERS = ("F64", "F32", "F16", "BF16"), ("I64", "I32", "I16", "I8", "U8")
 """Types, as safetensors names them, of weights and of tokens."""
 
-MOST_HEADS = 16
+MAX_HEADS = 16
 """Maximum number of tokens ahead that a file may have heads for; published ones have 3 to 5."""
 
-MOST_UNITS = 1 << 16
+MAX_UNITS = 1 << 16
 """Maximum width of a layer in a file, against hostile ones."""
 
 SAME_MODEL = 0.98
 """Minimum cosine similarity of the probes of one model in two precisions; those of two models are about orthogonal."""
 
-LEAST_LAYERS = 6
+MIN_LAYERS = 6
 """Minimum number of layers of a target for EAGLE-3, which mixes the states of the layers at 2, n // 2 and n - 3. With
 fewer layers these are not three different ones."""
 
@@ -86,8 +86,8 @@ def _load(folder: Path, model: PreTrainedModel) -> HeadFile:
         return reader.medusa()
     if "num_attention_heads" not in config:
         raise FileError(
-            f"{CONFIG} has neither format={FORMAT!r} nor medusa_num_heads nor the sizes of EAGLE's layer: these are no "
-            "draft heads"
+            f"{CONFIG} has neither format={FORMAT!r} nor medusa_num_heads nor the sizes of EAGLE's layer: this is "
+            "not a draft-head checkpoint"
         )
     table = real_weight(model.get_input_embeddings())
     assert table is not None
@@ -109,7 +109,7 @@ class _Reader:
         depth, kind = self._count("depth"), config.get("kind")
         if kind not in ("recurrent", "parallel", "feature"):
             raise FileError(f"{CONFIG} has kind={brief(kind)}; it is 'recurrent', 'parallel' or 'feature'")
-        size, inner = self._size, self._count("inner_size", most=MOST_UNITS)
+        size, inner = self._size, self._count("inner_size", most=MAX_UNITS)
         layers = self._inner_layers() if kind == "recurrent" else ()
         shapes: dict[str, Shape] = {"probe": (64,)}
         optional: dict[str, Shape | None] = {"vocabulary": None}
@@ -172,9 +172,11 @@ class _Reader:
         stored = self._stored(EAGLE_WEIGHTS)
         found = [prefix for prefix in EAGLE_LAYERS if f"{prefix}self_attn.q_proj.weight" in stored]
         if not found:
-            raise FileError(f"{EAGLE_WEIGHTS} has none of the layers {list(EAGLE_LAYERS)}: these are no draft heads")
+            raise FileError(
+                f"{EAGLE_WEIGHTS} has none of the layers {list(EAGLE_LAYERS)}: this is not a draft-head checkpoint"
+            )
         prefix, is_fused = found[0], found[0] == EAGLE_LAYERS[1]
-        if is_fused and self._layers < LEAST_LAYERS:
+        if is_fused and self._layers < MIN_LAYERS:
             raise FileError(f"they read three layers of the model, and {self._layers} of this one are known")
         sizes = self._layer_sizes("intermediate_size", is_fused=is_fused)
         whole, size, inner = sizes.shapes(), self._size, sizes.inner
@@ -219,23 +221,23 @@ class _Reader:
         """The layers of the target whose inputs a recurrent head reads beside the last hidden state."""
         found = self._config.get("layers", [])
         if not isinstance(found, list) or not all(type(each) is int and each >= 0 for each in found):
-            raise FileError(f"{CONFIG} has layers={brief(found)}; it is a list of numbers of layers")
+            raise FileError(f"{CONFIG} has layers={brief(found)}; it must be a list of layer indices")
         if found and (len(set(found)) < len(found) or max(found) >= self._layers):
             raise FileError(f"{CONFIG} has layers={brief(found)}, and {self._layers} layers of this model are known")
         return tuple(found)
 
     def _layer_sizes(self, inner: str, *, is_fused: bool) -> LayerSizes:
         config = self._config
-        heads = self._count("num_attention_heads", most=MOST_UNITS)
+        heads = self._count("num_attention_heads", most=MAX_UNITS)
         kv_heads = self._count("num_key_value_heads", most=heads) if "num_key_value_heads" in config else heads
-        head_dim = self._count("head_dim", most=MOST_UNITS) if config.get("head_dim") else self._size // heads
+        head_dim = self._count("head_dim", most=MAX_UNITS) if config.get("head_dim") else self._size // heads
         if heads % kv_heads or head_dim % 2:
             raise FileError(f"{CONFIG} has {heads} heads of size {head_dim} and {kv_heads} for keys, which do not fit")
         context = "context" if "context" in config else "max_position_embeddings"
         longest = self._count(context, most=1 << 24) if context in config else CONTEXT
         return LayerSizes(
             hidden=self._size,
-            inner=self._count(inner, most=MOST_UNITS),
+            inner=self._count(inner, most=MAX_UNITS),
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
@@ -258,7 +260,10 @@ class _Reader:
         with open_weights(self._folder / EAGLE_WEIGHTS) as held:
             there = held.get_slice("embed_tokens.weight")
             if tuple(there.get_shape()) != tuple(table.shape):
-                raise FileError(f"{EAGLE_WEIGHTS} has embeddings of shape {there.get_shape()}; the model's are another")
+                raise FileError(
+                    f"{EAGLE_WEIGHTS} has embeddings of shape {there.get_shape()}; the model's have shape "
+                    f"{list(table.shape)}"
+                )
             rows = torch.linspace(0, self._vocab - 1, 64).long().tolist()
             theirs = torch.cat([there[row : row + 1] for row in rows]).float()
         ours = table.detach()[rows].float().cpu()
@@ -283,7 +288,7 @@ class _Reader:
             hint = f"; {held[0]} may run code when it is read: python -m training.heads --convert" if held else ""
             raise FileError(f"it has no {file}{hint}")
 
-    def _count(self, name: str, most: int = MOST_HEADS) -> int:
+    def _count(self, name: str, most: int = MAX_HEADS) -> int:
         found = self._config.get(name)
         if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= most:
             raise FileError(f"{CONFIG} has {name}={brief(found)}; it is an integer from 1 to {most}")
@@ -311,8 +316,9 @@ class _Reader:
                     raise FileError(f"{file} has no tensor {name!r}")
                 part = held_tensors.get_slice(stored[name])
                 there, kind = tuple(part.get_shape()), part.get_dtype()
-                if kind not in (INTEGERS if name in TOKENS else FLOATS):
-                    raise FileError(f"{file} has {name!r} of type {kind}, which is not read there")
+                expected = INTEGERS if name in TOKENS else FLOATS
+                if kind not in expected:
+                    raise FileError(f"{file}: {name!r} has dtype {kind}; expected one of {', '.join(sorted(expected))}")
                 if shape is not None and there != shape:
                     raise FileError(f"{file} has {name!r} of shape {list(there)}, and the model needs {list(shape)}")
             for name in wanted:

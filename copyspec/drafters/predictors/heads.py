@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from copyspec.drafters.base import ScoredDraft
-from copyspec.drafters.predictors.base import Path, ReadTime, Reliability, Weights, Words, calibrated, paths, walked
+from copyspec.drafters.predictors.base import (
+    Path,
+    Reliability,
+    RunTime,
+    TokenProbs,
+    Weights,
+    calibrated,
+    paths,
+    walked,
+)
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureNode, FeatureReader
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, moved
@@ -24,14 +33,14 @@ from copyspec.verification.noise import gumbel
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-WORDS = 8
+TOP_K = 8
 """Most likely tokens kept per node."""
 
 BEAM = 4
 """Nodes of a level that a recurrent head reads in addition to those drafted already. More rows take longer, and the
 fifth most likely path of a level is seldom accepted."""
 
-BEAM_LEAST = 0.03
+MIN_BEAM_PROB = 0.03
 """Minimum probability of a path for the head to read on from it."""
 
 
@@ -41,7 +50,7 @@ class DraftHeads:
     def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
         self._file, self._model = file, model
         self.reliability, self.weights = Reliability(), Weights()
-        self.time = ReadTime()
+        self.time = RunTime()
         self._bound: _Bound | None = None
 
     @property
@@ -50,24 +59,24 @@ class DraftHeads:
         module = output_head(self._model)
         output = getattr(module, "weight", None)
         assert module is not None and isinstance(output, torch.Tensor)
-        if self._bound is None or self._bound.output is not output or self._bound.place != _place(output):
+        bound, file = self._bound, self._file  # a training thread may replace the file meanwhile
+        if bound is None or bound.file is not file or bound.output is not output or bound.place != _place(output):
             with inference_mode(False), torch.no_grad():  # weights made in inference mode could not be packed
-                self._bound = self._bind(output)
-        return self._bound
+                bound = self._bound = self._bind(file, output)
+        return bound
 
-    def _bind(self, held: torch.Tensor) -> _Bound:
+    def _bind(self, file: HeadFile, held: torch.Tensor) -> _Bound:
         output, table = weights_of(self._model)  # an offloaded model keeps them elsewhere
-        vocabulary = self._file.vocabulary
-        vocabulary = None if vocabulary is None else vocabulary.to(output.device)
-        own = self._file.heads.output if isinstance(self._file.heads, FeatureLayer) else None
+        vocabulary = None if file.vocabulary is None else file.vocabulary.to(output.device)
+        own = file.heads.output if isinstance(file.heads, FeatureLayer) else None
         if own is not None:
             shared = own.to(output)
         else:
             shared = output.detach() if vocabulary is None else output.detach()[vocabulary].contiguous()
         if vocabulary is not None and output.device.type == "cpu" and is_compiled(torch.bfloat16):
             shared = shared.bfloat16()  # half the memory to read for each level of a draft
-        heads = moved(self._file.heads, shared)
-        return _Bound(heads, held, _place(held), shared, few_row_product(shared), table, vocabulary)
+        heads = moved(file.heads, shared)
+        return _Bound(file, heads, held, _place(held), shared, few_row_product(shared), table, vocabulary)
 
     @property
     def depth(self) -> int:
@@ -88,6 +97,7 @@ class DraftHeads:
 class _Bound:
     """Heads, and the model's weights that they share."""
 
+    file: HeadFile  # that the heads are from
     heads: Heads
     output: torch.Tensor  # [V, D]
     place: tuple[object, ...]
@@ -112,7 +122,7 @@ class HeadsPredictor:
     """Predictions of the heads for one row."""
 
     kind = "heads"
-    can_read = True
+    is_model = True
     wants_states = True
 
     def __init__(self, heads: DraftHeads, context: RowContext) -> None:
@@ -125,47 +135,47 @@ class HeadsPredictor:
         """Hidden states [n, F] and the tokens that followed them: for a feature layer those it has not read yet, for
         other heads only the latest."""
         self._reader = FeatureReader()
-        self._predicted: dict[Path, Words] = {}  # uncalibrated, since the output last grew
-        self._words: dict[Path, Words] = {}  # calibrated, as far as they were asked for
+        self._predicted: dict[Path, TokenProbs] = {}  # uncalibrated, since the output last grew
+        self._calibrated: dict[Path, TokenProbs] = {}  # calibrated, as far as they were asked for
         self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head: [D], after each path
         self._nodes: dict[Path, FeatureNode] = {}  # of a feature layer
-        self._levels: list[Words] = []  # of parallel heads: the same after all paths of one length
+        self._levels: list[TokenProbs] = []  # of parallel heads: the same after all paths of one length
 
     @property
     def wanted_layers(self) -> Sequence[int]:
         """See `Drafter.wanted_layers`."""
         return [layer for layer in self._heads.layers if layer != LAST]
 
-    def weight(self, left: float) -> float:
-        return self._heads.weights(left)
+    def weight(self, miss_prob: float) -> float:
+        return self._heads.weights(miss_prob)
 
     @property
-    def hits(self) -> float:
-        return self._heads.reliability.hits
+    def top1_accuracy(self) -> float:
+        return self._heads.reliability.top1_accuracy
 
     @property
     def seconds(self) -> float:
         return self._heads.time.seconds
 
-    def words(self, path: Path) -> Words | None:
+    def predict(self, path: Path) -> TokenProbs | None:
         if not self._is_ready or len(path) >= self._depth:
-            return ()  # empty, and no `read` would add anything
-        words = self._words.get(path)
-        if words is None and (predicted := self._predict(path)) is not None:
-            words = self._words[path] = calibrated(predicted, self._heads.reliability)
-        return words
+            return ()  # empty, and no `run` would add anything
+        probs = self._calibrated.get(path)
+        if probs is None and (predicted := self._uncalibrated(path)) is not None:
+            probs = self._calibrated[path] = calibrated(predicted, self._heads.reliability)
+        return probs
 
     def observe(self, scored: ScoredDraft) -> None:
         """Keep the states of a forward pass until it is known which of its nodes was accepted last."""
         self._scored = scored if scored.states is not None else None
 
-    def follow(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         for index, token in enumerate(tokens):
-            if predicted := self._predict(tuple(tokens[:index])):
+            if predicted := self._uncalibrated(tuple(tokens[:index])):
                 self._heads.reliability.record(predicted, token)
         scored, self._scored = self._scored, None
         self._predicted.clear()
-        self._words.clear()
+        self._calibrated.clear()
         self._states.clear()
         self._nodes.clear()
         self._levels = []
@@ -174,7 +184,7 @@ class HeadsPredictor:
             self._pairs, self._reader = [], FeatureReader()  # states are missing in between
         self._tokens += tokens
 
-    def read(self, tree: DraftTree) -> bool:
+    def run(self, tree: DraftTree) -> bool:
         """Read the root and the nodes of `tree` up to the heads' depth, and likely paths of the heads' own."""
         if not self._is_ready:
             return False
@@ -190,12 +200,12 @@ class HeadsPredictor:
             self._heads.time.took(perf_counter() - started)
         return known
 
-    def rest(self) -> None:
-        self._heads.reliability.rest()
-        self._heads.time.rest()
+    def skip(self) -> None:
+        self._heads.reliability.skip()
+        self._heads.time.skip()
 
-    def learn(self, left: float, gradient: float) -> None:
-        self._heads.weights.learn(left, gradient)
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
+        self._heads.weights.update(miss_prob, gradient)
 
     @property
     def _depth(self) -> int:
@@ -225,7 +235,7 @@ class HeadsPredictor:
         self._pairs.append((states[places], following))
         return True
 
-    def _predict(self, path: Path) -> Words | None:
+    def _uncalibrated(self, path: Path) -> TokenProbs | None:
         if self._levels:
             return self._levels[len(path)] if len(path) < len(self._levels) else ()
         return self._predicted.get(path)
@@ -274,11 +284,11 @@ class HeadsPredictor:
             ((*path, token), chance * probability)
             for path, chance in beam
             for token, probability in self._predicted.get(path, ())[:BEAM]
-            if chance * probability >= BEAM_LEAST
+            if chance * probability >= MIN_BEAM_PROB
         ]
         return sorted(following, key=lambda each: -each[1])[:BEAM]
 
-    def _likeliest(self, bound: _Bound, logits: torch.Tensor, depths: Sequence[int]) -> list[Words]:
+    def _likeliest(self, bound: _Bound, logits: torch.Tensor, depths: Sequence[int]) -> list[TokenProbs]:
         """The most likely tokens for rows of logits, [n, V'], at `depths` below the root. When sampling, the noise of
         the target's own draws is added, so that both tend to the same token."""
         scores = logits.float()
@@ -287,7 +297,7 @@ class HeadsPredictor:
             seed, sample = self._sampling.seed, self._sampling.sample
             noise = gumbel(seed, sample, positions, len(bound.output), scores.device, only=bound.vocabulary)
             scores = scores / self._sampling.temperature + noise[list(depths)]
-        best = scores.softmax(-1).topk(min(WORDS, scores.shape[-1]))
+        best = scores.softmax(-1).topk(min(TOP_K, scores.shape[-1]))
         tokens = best.indices if bound.vocabulary is None else bound.vocabulary[best.indices]
         table = torch.stack([tokens.double(), best.values.double()], -1).tolist()
         return [[(int(token), probability) for token, probability in row if probability > 0] for row in table]

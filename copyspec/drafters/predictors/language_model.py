@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.drafters.predictors.base import Path, ReadTime, Reliability, Weights, Words, calibrated, paths, walked
+from copyspec.drafters.predictors.base import (
+    Path,
+    Reliability,
+    RunTime,
+    TokenProbs,
+    Weights,
+    calibrated,
+    paths,
+    walked,
+)
 from copyspec.options import SamplingOptions
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -26,7 +35,7 @@ CONFIDENCE = 0.4
 """A chain ends after the first token of lower probability. That token is still drafted: its forward pass has been made,
 and it only costs a node."""
 
-WORDS = 8  # top tokens read after each node
+TOP_K = 8  # top tokens read after each node
 SHORT_PASS = 64  # tokens; longer passes read a prompt, and do not predict the time of the next one
 SUBSTITUTE = 0  # stands for a token that the draft model lacks: a slightly wrong context only costs acceptance
 
@@ -59,7 +68,7 @@ class DraftModel:
         self.target = target
         self.reliability = Reliability()
         self.weights = Weights()
-        self.time = ReadTime()
+        self.time = RunTime()
 
     def took(self, seconds: float, columns: int) -> None:
         """Record that a forward pass over `columns` tokens took `seconds`."""
@@ -104,7 +113,7 @@ class Reader:
         """Replace the row's tokens, for a text that was tokenised again; the cache keeps the common prefix."""
         self._tokens, self._agreed = self._known(tokens), 0
 
-    def read(self, path: Path, tree: DraftTree) -> list[Words] | None:
+    def read(self, path: Path, tree: DraftTree) -> list[TokenProbs] | None:
         """Return the most likely tokens after the text plus `path`, and after each node of `tree` from there. [1 + m]
 
         None if the text, the path and the tree's depth exceed the model's context length.
@@ -117,10 +126,10 @@ class Reader:
             return None
         path, tree = tuple(self._known(path)), replace(tree, tokens=self._known(tree.tokens))
         session = self._settled(path)
-        chain = [*self._tokens, *path][len(self._held) :]
-        logits = session.score([chain], [tree])
-        self._held += chain
-        self._scored, self.columns = tree, len(chain) + len(tree)
+        uncached = [*self._tokens, *path][len(self._held) :]
+        logits = session.score([uncached], [tree])
+        self._held += uncached
+        self._scored, self.columns = tree, len(uncached) + len(tree)
         return self._likeliest(logits[0], len(path), depths)
 
     def _settled(self, path: Path) -> Session:
@@ -128,7 +137,7 @@ class Reader:
         if self._session is None:
             self._session = self._target.open([self._prompt])
             return self._session
-        whole = [*self._tokens[self._agreed :], *path]  # behind the agreed prefix
+        whole = [*self._tokens[self._agreed :], *path]  # after the agreed prefix
         if self._held:
             along = walked(self._scored, whole[len(self._held) - self._agreed :])
             self._session.keep([along])
@@ -144,8 +153,8 @@ class Reader:
         return self._session
 
     @in_inference_mode
-    def _likeliest(self, logits: torch.Tensor, ahead: int, depths: Sequence[int]) -> list[Words]:
-        """The top tokens of each row of `logits`, `ahead` tokens behind the text.
+    def _likeliest(self, logits: torch.Tensor, ahead: int, depths: Sequence[int]) -> list[TokenProbs]:
+        """The top tokens of each row of `logits`, `ahead` tokens past the end of the text.
 
         When sampling, the target's own noise is added to the draft model's scores, so that both tend to the same token.
         """
@@ -156,7 +165,7 @@ class Reader:
             size = scores.shape[-1]
             noise = gumbel(self._sampling.seed, self._sampling.sample, positions, size, scores.device)
             scores = scores + noise[list(depths)]
-        best = scores[:, : self._vocab_size].softmax(-1).topk(min(WORDS, self._vocab_size))
+        best = scores[:, : self._vocab_size].softmax(-1).topk(min(TOP_K, self._vocab_size))
         table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()  # one device-to-host copy
         return [[(int(token), probability) for token, probability in row if probability > 0] for row in table]
 
@@ -171,32 +180,32 @@ class ModelPredictor:
     """A draft model's predictions for one row, calibrated by its accuracy so far."""
 
     kind = "model"
-    can_read = True
+    is_model = True
 
     def __init__(self, model: DraftModel, context: RowContext) -> None:
         self._model = model
         self._reader = Reader(model.target, context)
-        self._predicted: dict[Path, Words] = {}  # uncalibrated predictions since the output last grew
-        self._words: dict[Path, Words] = {}  # calibrated, as far as they were asked for
+        self._predicted: dict[Path, TokenProbs] = {}  # uncalibrated predictions since the output last grew
+        self._calibrated: dict[Path, TokenProbs] = {}  # calibrated, as far as they were asked for
 
-    def weight(self, left: float) -> float:
-        return self._model.weights(left)
+    def weight(self, miss_prob: float) -> float:
+        return self._model.weights(miss_prob)
 
     @property
-    def hits(self) -> float:
-        return self._model.reliability.hits
+    def top1_accuracy(self) -> float:
+        return self._model.reliability.top1_accuracy
 
     @property
     def seconds(self) -> float:
         return self._model.time.seconds
 
-    def words(self, path: Path) -> Words | None:
-        words = self._words.get(path)
-        if words is None and (predicted := self._predicted.get(path)) is not None:
-            words = self._words[path] = calibrated(predicted, self._model.reliability)
-        return words
+    def predict(self, path: Path) -> TokenProbs | None:
+        probs = self._calibrated.get(path)
+        if probs is None and (predicted := self._predicted.get(path)) is not None:
+            probs = self._calibrated[path] = calibrated(predicted, self._model.reliability)
+        return probs
 
-    def read(self, tree: DraftTree) -> bool:
+    def run(self, tree: DraftTree) -> bool:
         if not self._model.target.supports_trees:
             tree = tree.first_chain()
         return self._read((), tree)
@@ -205,20 +214,20 @@ class ModelPredictor:
         """Compute the predictions after `path` alone. Cheap where all but its last token are in the cache."""
         return self._read(path, EMPTY)
 
-    def follow(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         for index, token in enumerate(tokens):
             if predicted := self._predicted.get(tuple(tokens[:index])):
                 self._model.reliability.record(predicted, token)
         self._predicted.clear()
-        self._words.clear()
+        self._calibrated.clear()
         self._reader.follow(tokens)
 
-    def rest(self) -> None:
-        self._model.reliability.rest()
-        self._model.time.rest()
+    def skip(self) -> None:
+        self._model.reliability.skip()
+        self._model.time.skip()
 
-    def learn(self, left: float, gradient: float) -> None:
-        self._model.weights.learn(left, gradient)
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
+        self._model.weights.update(miss_prob, gradient)
 
     def _read(self, path: Path, tree: DraftTree) -> bool:
         started = perf_counter()
@@ -226,8 +235,8 @@ class ModelPredictor:
         if found is None:
             return False
         self._model.took(perf_counter() - started, self._reader.columns)
-        for node, words in zip([(), *paths(tree.tokens, tree.parents)], found, strict=True):
-            self._predicted[(*path, *node)] = words
+        for node, probs in zip([(), *paths(tree.tokens, tree.parents)], found, strict=True):
+            self._predicted[(*path, *node)] = probs
         return True
 
 
@@ -257,10 +266,10 @@ class LanguageModelDrafter:
         scores: list[float] = []
         score = 1.0
         while len(path) < min(self._tokens, budget.max_nodes) and self._predictor.read_after(path):
-            words = self._predictor.words(path)
-            if not words:
+            probs = self._predictor.predict(path)
+            if not probs:
                 break
-            token, probability = words[0]
+            token, probability = probs[0]
             path, score = (*path, token), score * probability
             scores.append(score)
             if probability < self._confidence:
@@ -268,8 +277,8 @@ class LanguageModelDrafter:
         kept = budget.cut(scores)
         if not kept:
             return EMPTY
-        return DraftTree(path[:kept], range(ROOT, kept - 1), scores[:kept], [None] * kept, makers=["model"] * kept)
+        return DraftTree(path[:kept], range(ROOT, kept - 1), scores[:kept], [None] * kept, drafters=["model"] * kept)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output."""
-        self._predictor.follow(tokens)
+        self._predictor.accept(tokens)

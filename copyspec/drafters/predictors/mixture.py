@@ -1,7 +1,6 @@
 """When models read a draft tree that copies and predictions share, and what is learned from their mixture.
 
-"Words" are predicted tokens with probabilities (`predictors.base`); "none" is the event that no copied token is right.
-The mixture itself is part of the growth (`growth._mix`).
+A miss is the event that no copied token is right. The mixture itself is part of the growth (`growth._mix`).
 """
 
 from __future__ import annotations
@@ -9,38 +8,40 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from copyspec.budget import Budget
-from copyspec.drafters.copying.growth import Grown, Voice
+from copyspec.drafters.copying.growth import Grown, PredictorCalls
 from copyspec.drafters.predictors.base import Predictor, paths
 from copyspec.tree import ROOT, DraftTree
 
-PASSES = 5
+MAX_MODEL_PASSES = 5
 """Maximum number of forward passes of a model per draft, the usual length of a small model's chain."""
 
-WORTH = 0.05
-"""While costs are unknown, a model is read again only if this many more accepted tokens are expected from it."""
+MIN_GAIN = 0.05
+"""While costs are unknown, a model is run again only if this many more accepted tokens are expected from it."""
 
-SHOWN = 0.02
+MIN_READ_SCORE = 0.02
 """A model reads only nodes of at least this score. Others are not worth their columns in its forward pass."""
 
 
-def read_on(grow: Callable[[Sequence[Voice]], Grown], predictors: Sequence[Predictor], budget: Budget) -> Grown:
+def grow_with_models(
+    grow: Callable[[Sequence[PredictorCalls]], Grown], predictors: Sequence[Predictor], budget: Budget
+) -> Grown:
     """Grow a tree, let the models read it, and grow it again with their predictions, as long as that pays."""
-    voices = [Voice(each.words, each.weight, each.can_read) for each in predictors]
-    grown, asked = grow(voices), [each for each in predictors if each.can_read]
-    for number in range(PASSES):
+    calls = [PredictorCalls(each.predict, each.weight, each.is_model) for each in predictors]
+    grown, asked = grow(calls), [each for each in predictors if each.is_model]
+    for number in range(MAX_MODEL_PASSES):
         paying = [each for each in asked if _pays(grown, each, budget, is_first=number == 0)]
         shown = _shown(grown)
-        asked = [each for each in paying if each.read(shown)]
+        asked = [each for each in paying if each.run(shown)]
         if not asked:
             break
-        grown = grow(voices)
+        grown = grow(calls)
     return grown
 
 
 def _shown(grown: Grown) -> DraftTree:
-    """The tree that models read: nodes with a score of at least SHOWN."""
+    """The tree that models read: nodes with a score of at least MIN_READ_SCORE."""
     scores = grown.scores
-    count = next((node for node, score in enumerate(scores) if score < SHOWN), len(scores))
+    count = next((node for node, score in enumerate(scores) if score < MIN_READ_SCORE), len(scores))
     return DraftTree(grown.tokens[:count], grown.parents[:count], scores[:count], [None] * count)
 
 
@@ -55,40 +56,40 @@ def _pays(grown: Grown, predictor: Predictor, budget: Budget, *, is_first: bool)
     for node, parent in enumerate(grown.parents):
         open_[parent + 1] -= grown.scores[node]
     nodes = zip([(), *paths(grown.tokens, grown.parents)], open_, strict=True)
-    unread = [chance for path, chance in nodes if predictor.words(path) is None]
-    gain = sum(max(predictor.hits * chance - grown.least, 0.0) for chance in unread)
+    unread = [chance for path, chance in nodes if predictor.predict(path) is None]
+    gain = sum(max(predictor.top1_accuracy * chance - grown.least, 0.0) for chance in unread)
     if not (budget.seconds and predictor.seconds):
-        return is_first or gain >= WORTH
+        return is_first or gain >= MIN_GAIN
     count = budget.cut(grown.scores)
     cost = budget.costs[count] if budget.costs else 1.0
     rate = (1.0 + sum(grown.scores[:count])) / cost
     pays = gain > rate * predictor.seconds / budget.seconds
     if is_first and not pays:
-        predictor.rest()
+        predictor.skip()
     return pays
 
 
-def learn(grown: Grown, predictors: Sequence[Predictor], tokens: Sequence[int]) -> None:
+def update_weights(grown: Grown, predictors: Sequence[Predictor], tokens: Sequence[int]) -> None:
     """Adapt the predictors' weights beside the copies, from the mixtures along the output's new `tokens`."""
-    mixes = {node: (none, copies, voices) for node, none, copies, voices in grown.mixes}
+    mixes = {node: (miss_weight, copies, numbers) for node, miss_weight, copies, numbers in grown.mixes}
     for index, node in enumerate(_walked(grown, tokens)):
         if node not in mixes:
             continue
-        none, copies, voices = mixes[node]
+        miss_weight, copies, numbers = mixes[node]
         if not copies:
             continue
         path, token = tuple(tokens[:index]), tokens[index]
-        speaking = [(predictors[voice], predictors[voice].words(path) or ()) for voice in voices]
-        whole = sum(copies.values()) + none
-        left = none / whole
-        weights = [each.weight(left) for each, _ in speaking]
+        speaking = [(predictors[number], predictors[number].predict(path) or ()) for number in numbers]
+        whole = sum(copies.values()) + miss_weight
+        miss_prob = miss_weight / whole
+        weights = [each.weight(miss_prob) for each, _ in speaking]
         whole += sum(weights)
-        weights = [weight * (1.0 + none / sum(weights)) for weight in weights]
-        shares = [weight * dict(words).get(token, 0.0) for weight, (_, words) in zip(weights, speaking, strict=True)]
+        weights = [weight * (1.0 + miss_weight / sum(weights)) for weight in weights]
+        shares = [weight * dict(probs).get(token, 0.0) for weight, (_, probs) in zip(weights, speaking, strict=True)]
         right = copies.get(token, 0.0) + sum(shares)
         if right > 0:
             for (predictor, _), weight, share in zip(speaking, weights, shares, strict=True):
-                predictor.learn(left, share / right - weight / whole)
+                predictor.update_weight(miss_prob, share / right - weight / whole)
 
 
 def _walked(grown: Grown, tokens: Sequence[int]) -> list[int]:

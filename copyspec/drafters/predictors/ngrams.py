@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.drafters.predictors.base import Words
+from copyspec.drafters.predictors.base import TokenProbs
 
 ENGLISH = Path(__file__).parent / "english.npz"
 
@@ -28,20 +28,20 @@ DISCOUNT = 0.75
 """Absolute discount (Ney, Essen and Kneser 1994), subtracted from each count before it becomes a probability: rare
 n-grams come less often than their counts suggest."""
 
-MOST = 8  # continuations kept of one context: few others are ever drafted
-LEAST = 0.004  # continuations of lower probability are dropped
+MAX_CONTINUATIONS = 8  # continuations kept of one context: few others are ever drafted
+MIN_SHARE = 0.004  # continuations of lower probability are dropped
 
 STEPS = 8  # of a stored count per doubling: each is 9 % larger than the one before
 
 _WORD = re.compile(r"'(?:s|t|re|ve|m|ll|d)\b| ?[^\W\d_]+| ?\d+| ?[^\w\s]+|\s+|_+")
 
-MOST_WORDS = 1 << 16  # word numbers are stored as uint16
+MAX_WORDS = 1 << 16  # word numbers are stored as uint16
 
 SMALL_WORDS = 64  # the most frequent words, nearly all of them function words and punctuation marks
 
 LONGEST_WORD = 4  # tokens; longer words are left out: the tokenizer is not made for such text
 
-_CARRIER = "a"  # each word is encoded behind it: many tokenizers encode the start of a text differently
+_CARRIER = "a"  # each word is encoded after it: many tokenizers encode the start of a text differently
 
 KEY_BITS = 21  # per token of a context's key: ids below two million, three of which fit into an int64
 KEY_TOKENS = (1 << KEY_BITS) - 1  # token ids from here on have no key
@@ -81,10 +81,10 @@ class WordNGrams:
     def save(self, path: Path) -> None:
         """Write a file for `read`. Counts are stored on a logarithmic scale, with an error of at most 5 %.
 
-        Raises ValueError for more than MOST_WORDS words, or none.
+        Raises ValueError for more than MAX_WORDS words, or none.
         """
-        if not 0 < len(self.words) <= MOST_WORDS:
-            raise ValueError(f"{len(self.words):,} words; a file holds 1 to {MOST_WORDS:,}: give a lower --words")
+        if not 0 < len(self.words) <= MAX_WORDS:
+            raise ValueError(f"{len(self.words):,} words; a file holds 1 to {MAX_WORDS:,}: give a lower --words")
         arrays = {"words": np.frombuffer("\n".join(self.words).encode(), dtype=np.uint8), "counts": _steps(self.counts)}
         for number, order in enumerate(self.orders, start=1):
             # Column by column, because sorted contexts share their first words: this compresses well.
@@ -124,7 +124,7 @@ class NGrams:
     small_words: frozenset[int]
     """Tokens of the most frequent words, SMALL_WORDS at most."""
     word_pieces: frozenset[int]
-    """Tokens that stand only behind the first in the words that are made of letters."""
+    """Tokens that stand only after the first in the words that are made of letters."""
 
     def __init__(
         self,
@@ -137,12 +137,12 @@ class NGrams:
         self.small_words = frozenset(pieces[word][0] for word in frequent if len(pieces[word]) == 1)
         self.word_pieces = _word_pieces(words.words, pieces)
         keys, tokens, shares = _shares(words, pieces)
-        known = shares >= LEAST
+        known = shares >= MIN_SHARE
         if vocab_size is not None:
             known &= tokens < vocab_size
         keys, tokens, shares = keys[known], tokens[known], shares[known]
         contexts, starts = np.unique(keys, return_index=True)
-        stops = np.minimum(np.append(starts[1:], len(keys)), starts + MOST)
+        stops = np.minimum(np.append(starts[1:], len(keys)), starts + MAX_CONTINUATIONS)
         # Single elements of NumPy arrays are slow to read, and lists take six times the memory.
         self._tokens, self._shares = array("q", tokens.tobytes()), array("d", shares.tobytes())
         # A dictionary, because it is used several times per draft: bisection takes six times as long, but 14 MB less.
@@ -156,11 +156,11 @@ class NGrams:
         """Number of contexts."""
         return len(self._places)
 
-    def after(self, key: int) -> Words:
+    def after(self, key: int) -> TokenProbs:
         """Return the continuations of the context with this `key`, backing off to shorter contexts."""
-        words = self.share_out(1.0, key, LEAST)
+        words = self.share_out(1.0, key, MIN_SHARE)
         words.sort(key=_share, reverse=True)
-        return words[:MOST]
+        return words[:MAX_CONTINUATIONS]
 
     def share_out(self, weight: float, key: int, least: float) -> list[tuple[int, float]]:
         """Distribute `weight` over the continuations of the context: (token, part), for parts of at least `least`.
@@ -170,7 +170,7 @@ class NGrams:
         """
         found: list[tuple[int, float]] = []
         tokens, shares, covered = self._tokens, self._shares, _NONE  # `covered`: continuations of longer contexts
-        least = max(least, LEAST * weight)
+        least = max(least, MIN_SHARE * weight)
         while key:
             place = self._places.get(key)
             if place is not None:

@@ -98,7 +98,7 @@ class LearningHeads(DraftHeads):
         else:
             assert isinstance(file.heads, RecurrentHead)
             file = replace(file, heads=RecurrentHead(tensors, self.depth, file.heads.layers))
-        self._file, self._bound = file, None
+        self._file = file  # `bound` sees that it is another one
 
 
 class Learner:
@@ -171,8 +171,8 @@ class LearningPredictor(HeadsPredictor):
         self._learning = heads
         self._recent: deque[tuple[int, torch.Tensor, bool]] = deque(maxlen=heads.depth + 1)
 
-    def follow(self, tokens: Sequence[int]) -> None:
-        scored, guesses = self._scored, self._predict(())
+    def accept(self, tokens: Sequence[int]) -> None:
+        scored, guesses = self._scored, self._uncalibrated(())
         if scored is None or scored.states is None:
             self._recent.clear()
         else:
@@ -180,7 +180,7 @@ class LearningPredictor(HeadsPredictor):
             wrong = bool(guesses) and guesses[0][0] != tokens[0]  # type: ignore[index]
             states = scored.read_states(self._learning.layers)
             if states is None:
-                return super().follow(tokens)
+                return super().accept(tokens)
             states = states[-1 - len(scored.tree) :][places].detach().cpu().half()
             for token, state in zip(tokens, states, strict=False):
                 self._recent.append((token, state, wrong))
@@ -188,4 +188,4 @@ class LearningPredictor(HeadsPredictor):
                     window = list(self._recent)
                     chosen = torch.tensor([each[0] for each in window]), torch.stack([each[1] for each in window])
                     self._learning.add(chosen)
-        super().follow(tokens)
+        super().accept(tokens)

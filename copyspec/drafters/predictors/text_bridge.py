@@ -9,7 +9,7 @@ from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from copyspec.drafters.predictors.base import Path, Words, calibrated
+from copyspec.drafters.predictors.base import Path, TokenProbs, calibrated
 from copyspec.drafters.predictors.language_model import CHAIN_TOKENS, CONFIDENCE, DraftModel, Reader, RowContext
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY
@@ -43,7 +43,7 @@ class BridgedPredictor:
     """
 
     kind = "model"
-    can_read = True
+    is_model = True
 
     def __init__(
         self,
@@ -67,28 +67,28 @@ class BridgedPredictor:
         plain = replace(context, prompt=self._prompt, sampling=SamplingOptions(), vocab_size=model.target.vocab_size)
         self._reader = Reader(model.target, plain)
         self._tokens, self._confidence = tokens, confidence
-        self._predicted: dict[Path, Words] = {}
-        self._words: dict[Path, Words] = {}  # calibrated, as far as they were asked for
+        self._predicted: dict[Path, TokenProbs] = {}
+        self._calibrated: dict[Path, TokenProbs] = {}  # calibrated, as far as they were asked for
         self._has_read = False
 
     @property
-    def hits(self) -> float:
-        return self._model.reliability.hits
+    def top1_accuracy(self) -> float:
+        return self._model.reliability.top1_accuracy
 
     @property
     def seconds(self) -> float:
         return self._model.time.seconds * self._tokens / 2  # a draft takes several forward passes
 
-    def weight(self, left: float) -> float:
-        return self._model.weights(left)
+    def weight(self, miss_prob: float) -> float:
+        return self._model.weights(miss_prob)
 
-    def words(self, path: Path) -> Words | None:
-        words = self._words.get(path)
-        if words is None and (predicted := self._predicted.get(path)) is not None:
-            words = self._words[path] = calibrated(predicted, self._model.reliability)
-        return words
+    def predict(self, path: Path) -> TokenProbs | None:
+        probs = self._calibrated.get(path)
+        if probs is None and (predicted := self._predicted.get(path)) is not None:
+            probs = self._calibrated[path] = calibrated(predicted, self._model.reliability)
+        return probs
 
-    def read(self, tree: DraftTree) -> bool:
+    def run(self, tree: DraftTree) -> bool:
         """Draft one chain per step; `tree` is ignored. Returns False for later calls of the step and empty drafts."""
         if self._has_read:
             return False
@@ -103,22 +103,22 @@ class BridgedPredictor:
             path = (*path, token)
         return bool(path)
 
-    def follow(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         for index, token in enumerate(tokens):
             if predicted := self._predicted.get(tuple(tokens[:index])):
                 self._model.reliability.record(predicted, token)
         self._predicted.clear()
-        self._words.clear()
+        self._calibrated.clear()
         self._has_read = False
         self._text += tokens
         self._output += tokens
 
-    def rest(self) -> None:
-        self._model.reliability.rest()
-        self._model.time.rest()
+    def skip(self) -> None:
+        self._model.reliability.skip()
+        self._model.time.skip()
 
-    def learn(self, left: float, gradient: float) -> None:
-        self._model.weights.learn(left, gradient)
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
+        self._model.weights.update(miss_prob, gradient)
 
     def _chain(self) -> tuple[list[int], list[float]]:
         """Draft a chain: the draft model's tokens and their conditional probabilities."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from copyspec.drafters.base import ScoredDraft
-from copyspec.drafters.predictors.base import Path, Reliability, Weights, Words, calibrated
+from copyspec.drafters.predictors.base import Path, Reliability, TokenProbs, Weights, calibrated
 from copyspec.tree import DraftTree
 
 ALTERNATIVES = 8
@@ -24,46 +24,46 @@ class PoolPredictor:
     """
 
     kind = "pool"
-    can_read = False
-    seconds = 0.0  # there is no `read`
+    is_model = False
+    seconds = 0.0  # nothing runs
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._last = prompt[-1] if len(prompt) else -1
-        self._table: dict[int, Words] = {}  # by the token before
+        self._table: dict[int, TokenProbs] = {}  # by the token before
         self._reliability = Reliability()
         self._weights = Weights(PRIOR_WEIGHTS)
 
     @property
-    def hits(self) -> float:
-        return self._reliability.hits
+    def top1_accuracy(self) -> float:
+        return self._reliability.top1_accuracy
 
-    def weight(self, left: float) -> float:
-        return self._weights(left)
+    def weight(self, miss_prob: float) -> float:
+        return self._weights(miss_prob)
 
-    def words(self, path: Path) -> Words | None:
+    def predict(self, path: Path) -> TokenProbs | None:
         predicted = self._table.get(path[-1] if path else self._last)
         return None if predicted is None else calibrated(predicted, self._reliability)
 
-    def read(self, tree: DraftTree) -> bool:
-        """Return False: there is no model to read with."""
+    def run(self, tree: DraftTree) -> bool:
+        """Return False: there is no model to run."""
         return False
 
     def observe(self, scored: ScoredDraft) -> None:
         """As `Drafter.observe`."""
         self.fill(scored.tree, scored.top(ALTERNATIVES))
 
-    def fill(self, tree: DraftTree, words: Sequence[Words]) -> None:
-        """Store the target's top tokens after the root and each node of `tree`. `words`: [1 + m]"""
-        for token, predicted in zip((self._last, *tree.tokens), words, strict=True):
+    def fill(self, tree: DraftTree, probs: Sequence[TokenProbs]) -> None:
+        """Store the target's top tokens after the root and each node of `tree`. `probs`: [1 + m]"""
+        for token, predicted in zip((self._last, *tree.tokens), probs, strict=True):
             if known := self._table.get(token):
                 self._reliability.record(known, predicted[0][0])
             self._table[token] = predicted
 
-    def follow(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         self._last = tokens[-1]
 
-    def rest(self) -> None:
+    def skip(self) -> None:
         pass
 
-    def learn(self, left: float, gradient: float) -> None:
-        self._weights.learn(left, gradient)
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
+        self._weights.update(miss_prob, gradient)

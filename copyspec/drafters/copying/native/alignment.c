@@ -182,7 +182,7 @@ reset_at(PyObject *object, PyObject *given)
     if (position == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (position < 0 || position > self->length + self->band) { /* a copy may end behind the source */
+    if (position < 0 || position > self->length + self->band) { /* a copy may end past the source */
         PyErr_Format(PyExc_ValueError, "position %zd of a source of %zd tokens", position, self->length);
         return NULL;
     }

@@ -6,7 +6,7 @@ typedef struct {
     const Tables *tables;
     PyObject *text, *deeper, *tokens, *parents, *scores, *positions, *cursors; /* lists of the caller's */
     PyTypeObject *groups; /* which the cursors may be, too */
-    double none;
+    double miss_weight;
     ARRAY(Py_ssize_t) path; /* from the root */
 } Chain;
 
@@ -103,7 +103,7 @@ lengthen(const Chain *chain, Py_ssize_t node)
     if (found <= 0 || get_number(chain->scores, node, &score) < 0) {
         return found <= 0 ? found : -1;
     }
-    score *= weight / (weight + chain->none);
+    score *= weight / (weight + chain->miss_weight);
     const long long next = (long long)position + 1, following = chain->tables->following[state];
     if (append(chain->tokens, PyLong_FromLongLong(token)) < 0 ||
         append(chain->parents, PyLong_FromSsize_t(node)) < 0 ||
@@ -224,7 +224,7 @@ draft_best_chain(PyObject *module, PyObject *args)
     Chain chain = {0};
     Py_ssize_t length;
     if (!PyArg_ParseTuple(args, "OO!O!dO!O!O!O!On", &capsule, &PyList_Type, &chain.text, &PyList_Type, &chain.deeper,
-                          &chain.none, &PyList_Type, &chain.tokens, &PyList_Type, &chain.parents, &PyList_Type,
+                          &chain.miss_weight, &PyList_Type, &chain.tokens, &PyList_Type, &chain.parents, &PyList_Type,
                           &chain.scores, &PyList_Type, &chain.positions, &chain.cursors, &length)) {
         return NULL;
     }

@@ -28,7 +28,7 @@
 
 #define ROOT (-1)
 #define NOWHERE (-1)
-#define NOBODY (-1) /* the maker of a copy */
+#define NOBODY (-1) /* the drafter of a copy, of an n-gram and of a common token */
 #define FORK (-2) /* of sources.py: a smaller number in the text is a fork */
 #define CHILDREN (-2) /* in place of a token in a heap, as in growth.py */
 #define COPY (-3)
@@ -36,7 +36,7 @@
 #define KINDS 4
 #define COMPANIES 32
 #define ORDERS 8
-#define KEY_BITS 63 /* of a whole key: it is below 0 in no integer */
+#define KEY_BITS 63 /* of a whole key: never a negative int64 */
 #define TABLE_END (1 << 24) /* of what a table holds: sums of a few such numbers are integers */
 
 /* What never changes: the tables of situations.py, and the constants of growth.py and ngrams.py. */
@@ -47,10 +47,10 @@ typedef struct {
     int gaps, crowds; /* the latter: entries of the crowd table, at least */
     int joined[KINDS];
     int written; /* of those: the kind of a position in the output */
-    Py_ssize_t join, keep, most_words;
+    Py_ssize_t max_joining, max_cursors, max_continuations;
     int key_bits, orders, columns;
-    double least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share;
-    double later_word, certain, least_left;
+    double min_score, sure_weight, child_priority, copy_priority, ngram_min_miss_prob_root, ngram_min_miss_prob;
+    double min_ngram_score, min_share, predicted_priority, table_min_miss_prob, miss_prob_floor;
 } Tables;
 
 typedef struct {
@@ -66,14 +66,14 @@ typedef struct {
 typedef struct {
     double weight, heaviest;
     int64_t token;
-    Py_ssize_t position, maker;
+    Py_ssize_t position, drafter;
     Group group;
 } Vote;
 
 typedef struct {
     double score; /* negative: the least comes first */
     int64_t token;
-    Py_ssize_t order, parent, position, maker;
+    Py_ssize_t order, parent, position, drafter;
     Group group;
 } Entry;
 
@@ -86,7 +86,7 @@ typedef struct {
 typedef struct {
     int64_t token;
     double score;
-    Py_ssize_t parent, position, maker, depth;
+    Py_ssize_t parent, position, drafter, depth;
     Group group;
 } Node;
 
@@ -98,7 +98,7 @@ typedef struct {
     PyObject *text, *kinds, *places, *written, *at_root, *deeper, *crowds; /* the caller's */
     PyObject *substitutes, *repeated; /* as well */
     Py_ssize_t end;
-    double none_at_root, none_deeper, language;
+    double miss_at_root, miss_deeper, ngram_scale;
     /* The n-grams; no contexts: there are none. */
     PyObject *contexts;
     Py_buffer buffers[5];
@@ -107,8 +107,8 @@ typedef struct {
     const double *shares, *left;
     int64_t places_of, words_of; /* entries of `starts`, and of `tokens` */
     uint64_t context;
-    PyObject *voices, *mixes; /* a tuple of the caller's, and a list to be returned */
-    int at_once; /* whether a voice reads: `growth.Voice.reads` */
+    PyObject *predictors, *mixes; /* a tuple of the caller's, and a list to be returned */
+    int at_once; /* whether a predictor is a model: `growth.PredictorCalls.is_model` */
     ARRAY(Node) nodes;
     ARRAY(Cursor) cursors;
     ARRAY(Entry) heap;
@@ -116,10 +116,10 @@ typedef struct {
     ARRAY(Word) words;
 } Draft;
 
-/* What `grow` returns of the root: the tokens offered, their probability, and the words of the language. */
+/* What `grow` returns of the root: the tokens offered, their probability, and the words of the n-grams. */
 typedef struct {
     PyObject *offered, *words;
-    double covered;
+    double hit_prob;
 } Roots;
 
 /* Room for one item more. `items` points to a pointer of any type, which is therefore copied, not read as another. */
@@ -306,8 +306,8 @@ int draft_join(Draft *draft, int64_t token, Group *group);
 int draft_add_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position);
 /* `growth._add_words`, for one of them. */
 int draft_add_word(Draft *draft, int64_t token, double weight);
-/* One token that voice `maker` predicts. */
-int draft_add_prediction(Draft *draft, int64_t token, double weight, Py_ssize_t maker);
+/* One token that predictor `drafter` predicts. */
+int draft_add_prediction(Draft *draft, int64_t token, double weight, Py_ssize_t drafter);
 /* The weight of `count` votes. */
 double draft_weight(const Vote *votes, Py_ssize_t count);
 /* `growth.checked_total`: whether `total` is one that weights can be divided by. */
@@ -321,14 +321,14 @@ uint64_t draft_longer_key(const Tables *tables, uint64_t key, int64_t token);
 uint64_t draft_context(const Draft *draft, Py_ssize_t node);
 /* `NGrams.share_out`: fills `words` with (token, part of `weight`), of parts of `least` or more. */
 int draft_share_out(Draft *draft, double weight, uint64_t key, double least);
-/* `NGrams.after`: `words` by falling share, equal ones in the order found, at most MOST. */
+/* `NGrams.after`: `words` by falling share, equal ones in the order found, at most MAX_CONTINUATIONS. */
 void draft_sort_words(Draft *draft);
 
-/* voices.c: what comes next, by the voices. */
+/* predictions.c: what comes next, by the predictors. */
 
-/* Takes a tuple of `growth.Voice`. */
-int draft_take_voices(Draft *draft, PyObject *voices);
-/* `growth._mix`: adds to the votes what the voices say comes after `node`, and its weight to `total`. */
+/* Takes a tuple of `growth.PredictorCalls`. */
+int draft_take_predictors(Draft *draft, PyObject *predictors);
+/* `growth._mix`: adds to the votes what the predictors say comes after `node`, and its weight to `total`. */
 int draft_mix(Draft *draft, Py_ssize_t node, double *total);
 
 /* tree.c: the tree, best first. */

@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 14 /* of what the functions take and return: native_module.py knows the same */
+#define VERSION 15 /* of what the functions take and return: native_module.py knows the same */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -77,8 +77,8 @@ take_cursor(Draft *draft, PyObject *pair)
         return -1;
     }
     if (at < 0 || at >= draft->end || state < 0 || state >= draft->tables->states) {
-        PyErr_Format(PyExc_ValueError, "no cursor: %R; there are %zd positions and %zd situations", pair, draft->end,
-                     draft->tables->states);
+        PyErr_Format(PyExc_ValueError, "invalid cursor %R; there are %zd positions and %zd situations", pair,
+                     draft->end, draft->tables->states);
         return -1;
     }
     Cursor cursor = {(Py_ssize_t)at, (int)state};
@@ -102,12 +102,12 @@ take_cursors(Draft *draft, PyObject *list, Group *group)
     return 0;
 }
 
-/* (tokens, parents, scores, positions, makers), a list each; the last is empty without voices. */
+/* (tokens, parents, scores, positions, drafters), a list each; the last is empty without predictors. */
 static PyObject *
 node_lists(const Draft *draft)
 {
     PyObject *lists[5] = {NULL}, *all = NULL;
-    const int filled = PyTuple_GET_SIZE(draft->voices) > 0 ? 5 : 4;
+    const int filled = PyTuple_GET_SIZE(draft->predictors) > 0 ? 5 : 4;
     int failed = 0;
     for (int i = 0; i < 5; i++) {
         lists[i] = open_list(i < filled ? draft->nodes.count : 0);
@@ -118,7 +118,7 @@ node_lists(const Draft *draft)
         PyObject *items[5] = {
             PyLong_FromLongLong(node->token),   PyLong_FromSsize_t(node->parent),
             PyFloat_FromDouble(node->score),    PyLong_FromSsize_t(node->position),
-            filled == 5 ? PyLong_FromSsize_t(node->maker) : NULL,
+            filled == 5 ? PyLong_FromSsize_t(node->drafter) : NULL,
         };
         for (int j = 0; j < filled; j++) {
             failed |= items[j] == NULL;
@@ -151,22 +151,24 @@ draft_free(Draft *draft)
 }
 
 PyDoc_STRVAR(grow_doc,
-             "grow(tables, text, kinds, places, written, cursors, at_root, deeper, crowds, none_at_root, "
-             "none_deeper, language, common_weights, common, max_nodes, costs, ngrams, voices)\n\n"
-             "The fields of growth.Grown. `ngrams`: NGrams.arrays, or None. `voices`: a tuple of growth.Voice.");
+             "grow(tables, text, kinds, places, written, cursors, at_root, deeper, crowds, substitutes, "
+             "repeated, miss_at_root, miss_deeper, ngram_scale, common_weights, common, max_nodes, costs, "
+             "ngrams, predictors)\n\n"
+             "The fields of growth.Grown. `ngrams`: NGrams.arrays, or None. `predictors`: a tuple of "
+             "growth.PredictorCalls.");
 
 /* Whether the numbers and lists fit each other, in the words of growth.py where it says the same. */
 static int
 check_arguments(const Draft *draft, Py_ssize_t max_nodes)
 {
-    const double none[] = {draft->none_at_root, draft->none_deeper};
+    const double miss_weights[] = {draft->miss_at_root, draft->miss_deeper};
     for (int i = 0; i < 2; i++) {
-        if (!(none[i] > 0.0 && none[i] < INFINITY)) {
-            return draft_wrong_number("the weight of none being right is %R; it is a number above 0", none[i]);
+        if (!(miss_weights[i] > 0.0 && miss_weights[i] < INFINITY)) {
+            return draft_wrong_number("miss weight must be > 0, got %R", miss_weights[i]);
         }
     }
-    if (!(draft->language >= 0.0 && draft->language < INFINITY)) {
-        return draft_wrong_number("the factor of the language is %R; it is a number from 0", draft->language);
+    if (!(draft->ngram_scale >= 0.0 && draft->ngram_scale < INFINITY)) {
+        return draft_wrong_number("ngram_scale must be >= 0, got %R", draft->ngram_scale);
     }
     if (max_nodes < 1) {
         PyErr_Format(PyExc_ValueError, "max_nodes is %zd; a tree has at least 1", max_nodes);
@@ -199,7 +201,7 @@ check_arguments(const Draft *draft, Py_ssize_t max_nodes)
 static PyObject *
 grow(PyObject *module, PyObject *args)
 {
-    PyObject *capsule, *cursors, *common_weights, *common, *costs, *ngrams, *voices;
+    PyObject *capsule, *cursors, *common_weights, *common, *costs, *ngrams, *predictors;
     PyObject *result = NULL, *lists = NULL, *groups = NULL;
     Py_ssize_t max_nodes;
     double least;
@@ -211,8 +213,8 @@ grow(PyObject *module, PyObject *args)
                           &draft.kinds, &PyDict_Type, &draft.places, &PyDict_Type, &draft.written, &PyList_Type,
                           &cursors, &PyList_Type, &draft.at_root, &PyList_Type, &draft.deeper, &draft.crowds,
                           &PyDict_Type, &draft.substitutes, &draft.repeated,
-                          &draft.none_at_root, &draft.none_deeper, &draft.language, &PyList_Type, &common_weights,
-                          &PyList_Type, &common, &max_nodes, &costs, &ngrams, &PyTuple_Type, &voices)) {
+                          &draft.miss_at_root, &draft.miss_deeper, &draft.ngram_scale, &PyList_Type, &common_weights,
+                          &PyList_Type, &common, &max_nodes, &costs, &ngrams, &PyTuple_Type, &predictors)) {
         return NULL;
     }
     draft.tables = PyCapsule_GetPointer(capsule, "copyspec.Tables");
@@ -225,7 +227,7 @@ grow(PyObject *module, PyObject *args)
     }
     draft.end = PyList_GET_SIZE(draft.text);
     if (check_arguments(&draft, max_nodes) < 0 || (ngrams != Py_None && draft_take_ngrams(&draft, ngrams) < 0) ||
-        draft_take_voices(&draft, voices) < 0) {
+        draft_take_predictors(&draft, predictors) < 0) {
         goto done;
     }
     roots.offered = PySet_New(NULL);
@@ -239,7 +241,7 @@ grow(PyObject *module, PyObject *args)
     if (groups != NULL) {
         result = Py_BuildValue("(OOOOOOdKOdOO)", PyTuple_GET_ITEM(lists, 0), PyTuple_GET_ITEM(lists, 1),
                                PyTuple_GET_ITEM(lists, 2), PyTuple_GET_ITEM(lists, 3), groups, roots.offered,
-                               roots.covered, (unsigned long long)draft.context, roots.words, least,
+                               roots.hit_prob, (unsigned long long)draft.context, roots.words, least,
                                PyTuple_GET_ITEM(lists, 4), draft.mixes);
     }
 done:
@@ -254,9 +256,10 @@ done:
 }
 
 PyDoc_STRVAR(make_tables_doc,
-             "make_tables(following, length, crowd_row, company, after_substitute, joined, gaps, written, join, keep, key_bits, orders, "
-             "most_words, least_score, sure, later, later_copy, open_root, open_deeper, fewest, least_share, columns, later_word, "
-             "certain, least_left)\n\n"
+             "make_tables(following, length, crowd_row, company, after_substitute, joined, gaps, written, max_joining, "
+             "max_cursors, key_bits, orders, max_continuations, min_score, sure_weight, child_priority, copy_priority, "
+             "ngram_min_miss_prob_root, ngram_min_miss_prob, min_ngram_score, min_share, columns, predicted_priority, "
+             "table_min_miss_prob, miss_prob_floor)\n\n"
              "What never changes from call to call, for `grow`: the tables of situations.py, and constants.");
 
 PyDoc_STRVAR(index_doc,
@@ -272,7 +275,7 @@ PyDoc_STRVAR(align_doc,
              "An `alignment.Alignment`, with the constants of that module.");
 
 PyDoc_STRVAR(best_chain_doc,
-             "best_chain(tables, text, deeper, none_deeper, tokens, parents, scores, positions, cursors, length)\n\n"
+             "best_chain(tables, text, deeper, miss_deeper, tokens, parents, scores, positions, cursors, length)\n\n"
              "chains.best_chain, of the lists of a growth.Grown.");
 
 PyDoc_STRVAR(make_odds_doc,

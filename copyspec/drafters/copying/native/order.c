@@ -50,7 +50,7 @@ find_source(Places *places, int64_t position)
     return 0;
 }
 
-/* The Origin of a position; None below 0, and behind the last token of its source. */
+/* The Origin of a position; None below 0, and after the last token of its source. */
 static PyObject *
 origin_of(Places *places, int64_t position)
 {

@@ -1,4 +1,4 @@
-/* Where an edited text goes on behind a difference: `resumptions.columns` in C, with n-grams. See draft.h. */
+/* Where an edited text goes on after a difference: `resumptions.columns` in C, with n-grams. See draft.h. */
 
 #include "draft.h"
 
@@ -203,7 +203,7 @@ draft_columns(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     if (draft_take_ngrams(&draft, ngrams) == 0 &&
-        draft_share_out(&draft, 1.0, draft.context, draft.tables->least_share) == 0) {
+        draft_share_out(&draft, 1.0, draft.context, draft.tables->min_share) == 0) {
         columns = make_columns(odds, &draft, anchor, since, shifts, small, pieces);
     }
     draft_free(&draft);

@@ -74,9 +74,17 @@ static int
 check_constants(const Tables *tables)
 {
     const double numbers[] = {
-        tables->least_score, tables->sure,        tables->later,  tables->later_copy,
-        tables->open_root,   tables->open_deeper, tables->fewest, tables->least_share,
-        tables->later_word,  tables->certain,     tables->least_left,
+        tables->min_score,
+        tables->sure_weight,
+        tables->child_priority,
+        tables->copy_priority,
+        tables->ngram_min_miss_prob_root,
+        tables->ngram_min_miss_prob,
+        tables->min_ngram_score,
+        tables->min_share,
+        tables->predicted_priority,
+        tables->table_min_miss_prob,
+        tables->miss_prob_floor,
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
         if (!(numbers[i] > 0.0 && numbers[i] < INFINITY)) {
@@ -90,13 +98,13 @@ check_constants(const Tables *tables)
         return -1;
     }
     if (tables->gaps < 1 || tables->gaps >= TABLE_END || tables->written < 0 || tables->written >= KINDS ||
-        tables->join < 1 || tables->keep < 1 || tables->most_words < 1 || tables->columns < 1 ||
+        tables->max_joining < 1 || tables->max_cursors < 1 || tables->max_continuations < 1 || tables->columns < 1 ||
         tables->columns >= TABLE_END) {
         PyErr_Format(PyExc_ValueError,
-                     "gaps %d, join %zd, keep %zd, most_words %zd and columns %d are counts from 1, written %d is a kind "
-                     "below %d",
-                     tables->gaps, tables->join, tables->keep, tables->most_words, tables->columns, tables->written,
-                     KINDS);
+                     "gaps %d, max_joining %zd, max_cursors %zd, max_continuations %zd and columns %d are counts from 1, "
+                     "written %d is a kind below %d",
+                     tables->gaps, tables->max_joining, tables->max_cursors, tables->max_continuations,
+                     tables->columns, tables->written, KINDS);
         return -1;
     }
     return 0;
@@ -113,11 +121,12 @@ draft_make_tables(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!iinniinddddddddiddd", &PyList_Type, &following, &PyList_Type, &length,
                           &PyList_Type, &crowd_row, &PyList_Type, &company, &PyList_Type, &after, &PyList_Type,
                           &joined, &tables->gaps,
-                          &tables->written, &tables->join, &tables->keep, &tables->key_bits, &tables->orders,
-                          &tables->most_words, &tables->least_score, &tables->sure, &tables->later,
-                          &tables->later_copy, &tables->open_root, &tables->open_deeper, &tables->fewest,
-                          &tables->least_share, &tables->columns, &tables->later_word, &tables->certain,
-                          &tables->least_left)) {
+                          &tables->written, &tables->max_joining, &tables->max_cursors, &tables->key_bits,
+                          &tables->orders, &tables->max_continuations, &tables->min_score, &tables->sure_weight,
+                          &tables->child_priority, &tables->copy_priority, &tables->ngram_min_miss_prob_root,
+                          &tables->ngram_min_miss_prob, &tables->min_ngram_score, &tables->min_share,
+                          &tables->columns, &tables->predicted_priority, &tables->table_min_miss_prob,
+                          &tables->miss_prob_floor)) {
         PyMem_Free(tables);
         return NULL;
     }

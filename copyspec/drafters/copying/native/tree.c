@@ -60,7 +60,7 @@ static int
 push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, double least)
 {
     const Tables *tables = draft->tables;
-    Node *grown = &draft->nodes.items[node]; /* no others are added here, nor by the voices */
+    Node *grown = &draft->nodes.items[node]; /* no others are added here, nor by the predictors */
     Sum weights = {0.0, 0.0};
     if (draft_fork(draft, &group) < 0) {
         return -1;
@@ -72,7 +72,7 @@ push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, doub
         }
         add_to(&weights, weight);
     }
-    int sure = summed(weights) >= tables->sure;
+    int sure = summed(weights) >= tables->sure_weight;
     if (!sure && draft_join(draft, grown->token, &group) < 0) {
         return -1;
     }
@@ -82,14 +82,15 @@ push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, doub
     if (draft_vote(draft, group, node) < 0) {
         return -1;
     }
-    double none = draft->none_deeper, score = grown->score;
-    double total = none + draft_weight(draft->votes.items, draft->votes.count);
+    double miss_weight = draft->miss_deeper, score = grown->score;
+    double total = miss_weight + draft_weight(draft->votes.items, draft->votes.count);
     if (draft_check_total(total) < 0) {
         return -1;
     }
-    if (draft->contexts != NULL && none * score >= tables->open_deeper * total && !(sure && group.count == 1)) {
-        double least_part = tables->fewest / score * total;
-        if (draft_share_out(draft, none * draft->language, draft_context(draft, node), least_part) < 0) {
+    if (draft->contexts != NULL && miss_weight * score >= tables->ngram_min_miss_prob * total &&
+        !(sure && group.count == 1)) {
+        double least_part = tables->min_ngram_score / score * total;
+        if (draft_share_out(draft, miss_weight * draft->ngram_scale, draft_context(draft, node), least_part) < 0) {
             return -1;
         }
         for (Py_ssize_t i = 0; i < draft->words.count; i++) {
@@ -104,7 +105,7 @@ push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, doub
     double share = -score / total;
     for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
         Vote *each = &draft->votes.items[i];
-        Entry entry = {each->weight * share, each->token, order, node, each->position, each->maker, each->group};
+        Entry entry = {each->weight * share, each->token, order, node, each->position, each->drafter, each->group};
         if (-entry.score > least && push(draft, entry) < 0) {
             return -1;
         }
@@ -122,7 +123,7 @@ offer(PyObject *offered, int64_t token)
     return result;
 }
 
-/* The common tokens as votes behind the first `said`, which have been cast. */
+/* The common tokens as votes after the first `said`, which have been cast. */
 static int
 add_common(Draft *draft, Py_ssize_t said, PyObject *common_weights, PyObject *common, PyObject *offered)
 {
@@ -155,9 +156,9 @@ add_common(Draft *draft, Py_ssize_t said, PyObject *common_weights, PyObject *co
 
 /* Fills `roots->words`, and adds the words to the votes as far as they weigh `least`, `weight` being that of all. */
 static int
-add_language(Draft *draft, double weight, double least, Roots *roots)
+add_ngrams(Draft *draft, double weight, double least, Roots *roots)
 {
-    if (draft_share_out(draft, 1.0, draft->context, draft->tables->least_share) < 0) {
+    if (draft_share_out(draft, 1.0, draft->context, draft->tables->min_share) < 0) {
         return -1;
     }
     draft_sort_words(draft);
@@ -193,25 +194,25 @@ draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *
             return -1;
         }
     }
-    /* Common tokens are votes too, behind the others, until they turn out to be too few. */
+    /* Common tokens are votes too, after the others, until they turn out to be too few. */
     if (add_common(draft, said, common_weights, common, roots->offered) < 0) {
         return -1;
     }
-    double none = draft->none_at_root;
-    double total = none + draft_weight(draft->votes.items, said);
+    double miss_weight = draft->miss_at_root;
+    double total = miss_weight + draft_weight(draft->votes.items, said);
     total += draft_weight(draft->votes.items + said, draft->votes.count - said);
     if (draft_check_total(total) < 0) {
         return -1;
     }
-    roots->covered = 1.0 - none / total;
-    double least = tables->fewest * total;
+    roots->hit_prob = 1.0 - miss_weight / total;
+    double least = tables->min_ngram_score * total;
     for (Py_ssize_t i = said; i < draft->votes.count; i++) {
         if (draft->votes.items[i].weight < least) { /* beside a sure copy all are */
             draft->votes.count = i;
         }
     }
-    if (draft->contexts != NULL && none >= tables->open_root * total) {
-        if (add_language(draft, none * draft->language, least, roots) < 0) {
+    if (draft->contexts != NULL && miss_weight >= tables->ngram_min_miss_prob_root * total) {
+        if (add_ngrams(draft, miss_weight * draft->ngram_scale, least, roots) < 0) {
             return -1;
         }
     } else {
@@ -225,7 +226,7 @@ draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *
     }
     for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
         Vote *each = &draft->votes.items[i];
-        Entry entry = {-each->weight / total, each->token, 0, ROOT, each->position, each->maker, each->group};
+        Entry entry = {-each->weight / total, each->token, 0, ROOT, each->position, each->drafter, each->group};
         if (push(draft, entry) < 0) {
             return -1;
         }
@@ -270,8 +271,8 @@ follow_copy(Draft *draft, Entry *entry)
         return -1;
     }
     entry->position = cursor.at;
-    entry->maker = NOBODY;
-    entry->score *= weight / (weight + draft->none_deeper);
+    entry->drafter = NOBODY;
+    entry->score *= weight / (weight + draft->miss_deeper);
     cursor.at++;
     cursor.state = draft->tables->following[cursor.state];
     entry->group.first = draft->cursors.count;
@@ -290,7 +291,7 @@ is_sure_copy(const Draft *draft, Cursor cursor)
     if (get_number(draft->deeper, cursor.state, &weight) < 0 || get_integer(draft->text, cursor.at, &token) < 0) {
         return -1;
     }
-    if (weight < draft->tables->sure || token < 0) {
+    if (weight < draft->tables->sure_weight || token < 0) {
         return 0;
     }
     int64_t place;
@@ -303,12 +304,12 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs, double *least)
 {
     const Tables *tables = draft->tables;
     Py_ssize_t prices = PySequence_Fast_GET_SIZE(costs), order = 1;
-    double cheapest, expected = 1.0, later = draft->at_once ? 1.0 : tables->later;
+    double cheapest, expected = 1.0, child_priority = draft->at_once ? 1.0 : tables->child_priority;
     if (find_cheapest(costs, prices, &cheapest) < 0) {
         return -1;
     }
-    *least = cheapest > tables->least_score ? cheapest : tables->least_score;
-    while (draft->heap.count > 0 && -draft->heap.items[0].score > later * *least) {
+    *least = cheapest > tables->min_score ? cheapest : tables->min_score;
+    while (draft->heap.count > 0 && -draft->heap.items[0].score > child_priority * *least) {
         Entry entry = pop(draft);
         if (entry.token == CHILDREN) {
             if (draft->nodes.items[entry.parent].score > *least) {
@@ -341,7 +342,7 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs, double *least)
             }
             Py_ssize_t depth = entry.parent == ROOT ? 1 : draft->nodes.items[entry.parent].depth + 1;
             Node node = {
-                entry.token, -entry.score, entry.parent, entry.position, entry.maker, depth, entry.group,
+                entry.token, -entry.score, entry.parent, entry.position, entry.drafter, depth, entry.group,
             };
             if (ADD(draft->nodes, node) < 0) {
                 return -1;
@@ -352,11 +353,11 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs, double *least)
                 *least = -entry.score;
                 return 0;
             }
-            double wait = draft->at_once || entry.maker == NOBODY ? later : tables->later_word;
+            double wait = draft->at_once || entry.drafter == NOBODY ? child_priority : tables->predicted_priority;
             Entry next = {entry.score * wait, CHILDREN, order, entry.parent, NOWHERE, NOBODY, entry.group};
             if (entry.group.count == 1 && !draft->at_once) {
                 Cursor cursor = draft->cursors.items[entry.group.first];
-                next.score = entry.score * tables->later_copy;
+                next.score = entry.score * tables->copy_priority;
                 int sure = is_sure_copy(draft, cursor);
                 if (sure < 0) {
                     return -1;

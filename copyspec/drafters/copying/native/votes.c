@@ -18,7 +18,7 @@ draft_check_total(double total)
     if (total > 0.0 && total < INFINITY) {
         return 0;
     }
-    return draft_wrong_number("weights add up to %R; they are numbers from 0, and that of none being right is above it",
+    return draft_wrong_number("weights add up to %R; they must be >= 0, and the miss weight > 0",
                               total);
 }
 
@@ -52,7 +52,7 @@ draft_add_word(Draft *draft, int64_t token, double weight)
 }
 
 int
-draft_add_prediction(Draft *draft, int64_t token, double weight, Py_ssize_t maker)
+draft_add_prediction(Draft *draft, int64_t token, double weight, Py_ssize_t drafter)
 {
     Vote *vote = find_vote(draft, token);
     if (vote == NULL) {
@@ -63,8 +63,8 @@ draft_add_prediction(Draft *draft, int64_t token, double weight, Py_ssize_t make
     } else {
         vote->weight += weight;
     }
-    if (vote->position == NOWHERE && vote->maker == NOBODY) {
-        vote->maker = maker;
+    if (vote->position == NOWHERE && vote->drafter == NOBODY) {
+        vote->drafter = drafter;
     }
     return 0;
 }
@@ -106,7 +106,7 @@ draft_find_substitute(const Draft *draft, Py_ssize_t at, int64_t token, int64_t 
         return -1;
     }
     if (*place < draft->tables->columns || *place / draft->tables->columns >= draft->end) {
-        PyErr_Format(PyExc_ValueError, "no place of a substitute: %lld; there are %zd positions", (long long)*place,
+        PyErr_Format(PyExc_ValueError, "invalid substitute position %lld; there are %zd positions", (long long)*place,
                      draft->end);
         return -1;
     }
@@ -152,7 +152,7 @@ vote_substitute(Draft *draft, Cursor cursor, int64_t token, double weight, Py_ss
     return cast_vote(draft, substitute, weight * factor, position);
 }
 
-/* Adds a cursor behind the last group, `moved`: 1 where that is full, -1 with an exception. */
+/* Adds a cursor after the last group, `moved`: 1 where that is full, -1 with an exception. */
 static int
 move_cursor(Draft *draft, Group *moved, Cursor cursor, int state)
 {
@@ -161,10 +161,10 @@ move_cursor(Draft *draft, Group *moved, Cursor cursor, int state)
     if (ADD(draft->cursors, cursor) < 0) {
         return -1;
     }
-    return ++moved->count == draft->tables->keep;
+    return ++moved->count == draft->tables->max_cursors;
 }
 
-/* Gives each vote its cursors, moved on and next to each other, at most `keep` of them. `said` [group.count] holds what
+/* Gives each vote its cursors, moved on and next to each other, at most `max_cursors`. `said` [group.count] holds what
  * each cursor of the group said, below 0 where it was nothing; `also` what it said may come instead. */
 static int
 group_cursors(Draft *draft, Group group, const int64_t *said, const int64_t *also)
@@ -197,7 +197,7 @@ ancestor(const Draft *draft, Py_ssize_t node, Py_ssize_t index)
 {
     Py_ssize_t depth = node == ROOT ? 0 : draft->nodes.items[node].depth;
     if (index >= depth) {
-        PyErr_SetString(PyExc_IndexError, "a cursor stands behind what has been drafted");
+        PyErr_SetString(PyExc_IndexError, "a cursor stands past what has been drafted");
         return -1;
     }
     for (; depth > index + 1; depth--) {
@@ -328,7 +328,7 @@ add_place(Draft *draft, int64_t position, PyObject *kinds, Group without)
     return ADD(draft->cursors, cursor);
 }
 
-/* The last positions after `token` in `index`, a dictionary of lists, as cursors behind the last group. */
+/* The last positions after `token` in `index`, a dictionary of lists, as cursors after the last group. */
 static int
 add_places(Draft *draft, PyObject *index, PyObject *kinds, int64_t token, Group without)
 {
@@ -348,7 +348,7 @@ add_places(Draft *draft, PyObject *index, PyObject *kinds, int64_t token, Group 
         goto done;
     }
     Py_ssize_t count = PyList_GET_SIZE(places);
-    for (Py_ssize_t i = count > tables->join ? count - tables->join : 0; i < count; i++) {
+    for (Py_ssize_t i = count > tables->max_joining ? count - tables->max_joining : 0; i < count; i++) {
         int64_t position;
         if (get_integer(places, i, &position) < 0 || add_place(draft, position, kinds, without) < 0) {
             goto done;

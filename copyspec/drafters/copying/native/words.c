@@ -122,8 +122,8 @@ draft_share_out(Draft *draft, double weight, uint64_t key, double least)
     int spans = 0;
 
     draft->words.count = 0;
-    if (least < tables->least_share * weight) {
-        least = tables->least_share * weight;
+    if (least < tables->min_share * weight) {
+        least = tables->min_share * weight;
     }
     for (int tokens = tables->orders - 1; key != 0; tokens--) {
         Group span;
@@ -163,7 +163,7 @@ draft_sort_words(Draft *draft)
         }
         words[j] = word;
     }
-    if (draft->words.count > draft->tables->most_words) {
-        draft->words.count = draft->tables->most_words;
+    if (draft->words.count > draft->tables->max_continuations) {
+        draft->words.count = draft->tables->max_continuations;
     }
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from operator import index
+from types import MappingProxyType
 
 from copyspec.budget import Budget
 from copyspec.checks import shown
@@ -33,7 +35,7 @@ DrafterFactory = Callable[[DraftContext], Drafter]
 """Makes the drafter of one row; called once for each sample of each prompt, when its row begins."""
 
 
-def make_own(factory: DrafterFactory, context: DraftContext) -> Drafter:
+def make_custom(factory: DrafterFactory, context: DraftContext) -> Drafter:
     """Return the factory's drafter. Raises TypeError if it lacks `propose` or `accept`."""
     drafter = factory(context)
     missing = [name for name in ("propose", "accept") if not callable(getattr(drafter, name, None))]
@@ -102,7 +104,7 @@ class JoinedDrafter:
         """Return the most likely nodes of all drafts, at most `budget.max_nodes`."""
         if budget.max_nodes <= 0:
             return EMPTY
-        trees = [self._checked(drafter, drafter.propose(budget)) for drafter in self._drafters]
+        trees = [self._checked(drafter, drafter.propose(budget), budget) for drafter in self._drafters]
         return join(trees, budget.max_nodes)
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -120,14 +122,16 @@ class JoinedDrafter:
             parents=tuple(tree.parents),
             scores=tuple(tree.scores),
             origins=tuple(tree.origins),
-            makers=tree.makers and tuple(tree.makers),
+            drafters=tree.drafters and tuple(tree.drafters),
         )
         for drafter in self._drafters:
             if base.observes(drafter):
                 drafter.observe(scored)  # type: ignore[attr-defined]
 
-    def _checked(self, drafter: Drafter, tree: object) -> DraftTree:
-        """Return `tree` if it is valid. Raises TypeError or ValueError, which names the drafter and the defect."""
+    def _checked(self, drafter: Drafter, tree: object, budget: Budget) -> DraftTree:
+        """Return `tree` if it is valid, that of a custom drafter as a copy that the drafter cannot change any more.
+
+        Raises TypeError or ValueError, which names the drafter and the defect."""
         name = type(drafter).__name__
         if not isinstance(tree, DraftTree):
             raise TypeError(f"{name}.propose returned {shown(tree)}; it must return a DraftTree, EMPTY for no draft")
@@ -137,13 +141,16 @@ class JoinedDrafter:
             raise ValueError(f"{name} proposed an invalid draft tree: {error}") from error
         if drafter is self._builtin:
             return tree
-        wrong = self._fault(tree)
+        wrong = self._fault(tree, budget)
         if wrong is not None:
             raise ValueError(f"{name} proposed an invalid draft tree: {wrong}")
-        return _named(tree, name)
+        return _named(_frozen(tree), name)
 
-    def _fault(self, tree: DraftTree) -> str | None:
-        """What is wrong with the tokens, scores, origins or makers of a tree of sound shape; None if nothing is."""
+    def _fault(self, tree: DraftTree, budget: Budget) -> str | None:
+        """What is wrong with the size, tokens, scores, origins or drafters of a tree of sound shape; None if nothing
+        is."""
+        if tree.sampled and len(tree) > budget.max_nodes:  # other trees are cut, where these would become biased
+            return f"it has draws and {len(tree)} nodes; budget.max_nodes is {budget.max_nodes}"
         depths = tree.depths() if any(tree.origins) else [0] * len(tree)
         for node, (token, score, origin) in enumerate(zip(tree.tokens, tree.scores, tree.origins, strict=True)):
             if type(token) is not int and not hasattr(token, "__index__"):
@@ -155,8 +162,8 @@ class JoinedDrafter:
                 )
             if origin is not None and (wrong := self._origin_fault(origin, depths[node])) is not None:
                 return f"node {node} has origin {shown(origin)}; {wrong}"
-        strange = next((maker for maker in tree.makers or () if not (maker is None or isinstance(maker, str))), None)
-        return None if strange is None else f"maker {shown(strange)} is neither a name nor None"
+        strange = next((name for name in tree.drafters or () if not (name is None or isinstance(name, str))), None)
+        return None if strange is None else f"drafters holds {shown(strange)}; each is a name or None"
 
     def _origin_fault(self, origin: object, depth: int) -> str | None:
         """What is wrong with the origin of a node at `depth`."""
@@ -169,10 +176,26 @@ class JoinedDrafter:
         return None if 0 <= offset < length else f"that source holds {length} tokens before the node"
 
 
+def _frozen(tree: DraftTree) -> DraftTree:
+    """A copy of plain numbers in tuples, so that the drafter may go on using its lists, arrays or tensors; but not the
+    tensors of `Sampled.probabilities`, which are as long as the vocabulary and are not copied."""
+    draws = tree.sampled and {
+        index(node): replace(drawn, tokens=tuple(map(index, drawn.tokens))) for node, drawn in tree.sampled.items()
+    }
+    return DraftTree(
+        tuple(map(index, tree.tokens)),
+        tuple(map(index, tree.parents)),
+        tuple(map(float, tree.scores)),
+        tuple(tree.origins),
+        draws and MappingProxyType(draws),
+        None if tree.drafters is None else tuple(tree.drafters),
+    )
+
+
 def _named(tree: DraftTree, name: str) -> DraftTree:
-    if tree.makers is not None or not len(tree):
+    if tree.drafters is not None or not len(tree):
         return tree
-    return replace(tree, makers=[name if origin is None else None for origin in tree.origins])
+    return replace(tree, drafters=[name if origin is None else None for origin in tree.origins])
 
 
 def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
@@ -189,20 +212,19 @@ def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
     parents: list[int] = []
     scores: list[float] = []
     origins: list[Origin | None] = []
-    makers: list[str | None] = []
+    drafters: list[str | None] = []
     known: dict[tuple[int, int], int] = {}
     for tree in proposing:
         place = {ROOT: ROOT}
-        for node, (given, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
-            above, token = place[parent], int(given)
-            score = float(tree.scores[node])
+        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+            above, score = place[parent], tree.scores[node]
             joined = known.setdefault((above, token), len(tokens))
             if joined == len(tokens):
                 tokens.append(token)
                 parents.append(above)
                 scores.append(score)
                 origins.append(tree.origins[node])
-                makers.append(tree.makers[node] if tree.makers is not None else None)
+                drafters.append(tree.drafters[node] if tree.drafters is not None else None)
             elif score > scores[joined]:
                 scores[joined], origins[joined] = score, origins[joined] or tree.origins[node]
             place[node] = joined
@@ -210,7 +232,7 @@ def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
         scores[node] = min(scores[node], 1.0 if parent == ROOT else scores[parent])
     likeliest = sorted(range(len(parents)), key=lambda node: (-scores[node], node))[:max_nodes]
     order = _likeliest_chain_first(parents, set(likeliest), scores)
-    return DraftTree(tokens, parents, scores, origins, makers=makers).in_order(order)
+    return DraftTree(tokens, parents, scores, origins, drafters=drafters).in_order(order)
 
 
 def _likeliest_chain_first(parents: Sequence[int], kept: set[int], scores: Sequence[float]) -> list[int]:

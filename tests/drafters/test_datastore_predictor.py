@@ -13,7 +13,7 @@ from benchmarks.replay.run import Tally, replay
 from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
-from copyspec.drafters.predictors.datastore_words import DatastorePredictor
+from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
 from copyspec.retrievers import Datastore
 from copyspec.sources import Source
 
@@ -25,26 +25,30 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Datastore:
     return Datastore.create(tmp_path_factory.mktemp("store"), STORED)
 
 
-def test_words_are_what_followed_and_deeper_words_follow_theirs(store: Datastore) -> None:
+def test_predictions_are_what_followed_and_deeper_ones_follow_theirs(store: Datastore) -> None:
     predictor = DatastorePredictor(store, [1, 2, 3])
-    words = dict(predictor.words(()) or ())
-    assert set(words) == {4, 7} and words[4] > words[7] and sum(words.values()) < 1
-    assert {token for token, _ in predictor.words((4,)) or ()} == {5, 6}
-    assert [token for token, _ in predictor.words((7,)) or ()] == [8]
-    assert predictor.words((5,)) is None and predictor.words((7, 8)) is None
-    predictor.follow([4])
-    assert {token for token, _ in predictor.words(()) or ()} == {5, 6}
-    predictor.follow([100])
-    assert predictor.words(()) is None
-    assert DatastorePredictor(store, []).words(()) is None
+    probs = dict(predictor.predict(()) or ())
+    assert set(probs) == {4, 7} and probs[4] > probs[7] and sum(probs.values()) < 1
+    assert {token for token, _ in predictor.predict((4,)) or ()} == {5, 6}
+    assert [token for token, _ in predictor.predict((7,)) or ()] == [8]
+    assert predictor.predict((5,)) is None and predictor.predict((7, 8)) is None
+    predictor.accept([4])
+    assert {token for token, _ in predictor.predict(()) or ()} == {5, 6}
+    predictor.accept([100])
+    assert predictor.predict(()) is None
+    assert DatastorePredictor(store, []).predict(()) is None
 
 
 @given(context=st.lists(st.integers(0, 9), max_size=6), path=st.lists(st.integers(0, 9), max_size=3))
 def test_probabilities_are_at_most_one(store: Datastore, context: list[int], path: list[int]) -> None:
-    words = DatastorePredictor(store, context).words(tuple(path)) or []
-    assert sum(probability for _, probability in words) <= 1 and [p for _, p in words] == sorted(
-        [p for _, p in words], reverse=True
+    probs = DatastorePredictor(store, context).predict(tuple(path)) or []
+    assert sum(probability for _, probability in probs) <= 1 and [p for _, p in probs] == sorted(
+        [p for _, p in probs], reverse=True
     )
+
+
+def test_a_path_longer_than_every_continuation_has_no_predictions(store: Datastore) -> None:
+    assert DatastorePredictor(store, [1]).predict(tuple(range(1000))) is None
 
 
 def calls(drafter: Drafter, output: list[int]) -> int:
@@ -86,9 +90,9 @@ def test_a_store_of_unrelated_text_costs_an_edited_text_next_to_nothing(tmp_path
     assert alone < 0.25 * len(output) and both <= 1.02 * alone
 
 
-def test_behind_a_draft_few_places_say_less_than_many(tmp_path: Path) -> None:
+def test_after_a_draft_few_places_say_less_than_many(tmp_path: Path) -> None:
     store = Datastore.create(tmp_path / "store", [[1, 2, 3, 4], [1, 2, 5, 6], [1, 2, 5, 6]])
     predictor = DatastorePredictor(store, [1, 2])
-    ((_, one),), ((_, two),) = predictor.words((3,)) or (), predictor.words((5,)) or ()
-    ((_, directly),) = DatastorePredictor(store, [1, 2, 3]).words(()) or ()
+    ((_, one),), ((_, two),) = predictor.predict((3,)) or (), predictor.predict((5,)) or ()
+    ((_, directly),) = DatastorePredictor(store, [1, 2, 3]).predict(()) or ()
     assert one < two < directly

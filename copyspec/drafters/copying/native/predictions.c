@@ -1,26 +1,27 @@
-/* What comes next, by the voices. See draft.h.
+/* What comes next, by the predictors. See draft.h.
  *
- * Voices are Python's: each call may run any code, which may change the caller's lists. Nothing borrowed from them is
- * kept across a call, as nowhere here; the nodes and votes belong to this draft alone.
+ * Predictors are Python's: each call may run any code, which may change the caller's lists. Nothing borrowed from them
+ * is kept across a call, as nowhere here; the nodes and votes belong to this draft alone.
  */
 
 #include "draft.h"
 
-/* Of `growth.Voice`. */
-enum { WORDS, WEIGHT, READS, FIELDS };
+/* Of `growth.PredictorCalls`. */
+enum { PREDICT, WEIGHT, IS_MODEL, FIELDS };
 
 int
-draft_take_voices(Draft *draft, PyObject *voices)
+draft_take_predictors(Draft *draft, PyObject *predictors)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(voices); i++) {
-        PyObject *voice = PyTuple_GET_ITEM(voices, i);
-        if (!PyTuple_Check(voice) || PyTuple_GET_SIZE(voice) != FIELDS || !PyBool_Check(PyTuple_GET_ITEM(voice, READS))) {
-            PyErr_Format(PyExc_TypeError, "a voice is a tuple of two functions and a bool, got %R", voice);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(predictors); i++) {
+        PyObject *predictor = PyTuple_GET_ITEM(predictors, i);
+        if (!PyTuple_Check(predictor) || PyTuple_GET_SIZE(predictor) != FIELDS ||
+            !PyBool_Check(PyTuple_GET_ITEM(predictor, IS_MODEL))) {
+            PyErr_Format(PyExc_TypeError, "a predictor is a tuple of two functions and a bool, got %R", predictor);
             return -1;
         }
-        draft->at_once |= PyTuple_GET_ITEM(voice, READS) == Py_True;
+        draft->at_once |= PyTuple_GET_ITEM(predictor, IS_MODEL) == Py_True;
     }
-    draft->voices = voices;
+    draft->predictors = predictors;
     draft->mixes = PyList_New(0);
     return draft->mixes == NULL ? -1 : 0;
 }
@@ -42,26 +43,26 @@ path_to(const Draft *draft, Py_ssize_t node)
     return path;
 }
 
-/* Asks one voice: its words as a list or tuple, or NULL where it has none, or with an exception. */
+/* Asks one predictor: its predictions as a list or tuple, or NULL where it has none, or with an exception. */
 static PyObject *
-ask(PyObject *voice, PyObject *path, double left, double *weight)
+ask(PyObject *predictor, PyObject *path, double miss_prob, double *weight)
 {
-    PyObject *words = PyObject_CallOneArg(PyTuple_GET_ITEM(voice, WORDS), path), *heard = NULL;
-    if (words != NULL && words != Py_None) {
-        heard = PySequence_Fast(words, "predictions are a sequence of (token, probability)");
+    PyObject *probs = PyObject_CallOneArg(PyTuple_GET_ITEM(predictor, PREDICT), path), *heard = NULL;
+    if (probs != NULL && probs != Py_None) {
+        heard = PySequence_Fast(probs, "predictions are a sequence of (token, probability)");
     }
-    Py_XDECREF(words);
+    Py_XDECREF(probs);
     if (heard == NULL || PySequence_Fast_GET_SIZE(heard) == 0) {
         Py_XDECREF(heard);
         return NULL;
     }
-    PyObject *chance = PyFloat_FromDouble(left);
-    PyObject *found = chance == NULL ? NULL : PyObject_CallOneArg(PyTuple_GET_ITEM(voice, WEIGHT), chance);
+    PyObject *chance = PyFloat_FromDouble(miss_prob);
+    PyObject *found = chance == NULL ? NULL : PyObject_CallOneArg(PyTuple_GET_ITEM(predictor, WEIGHT), chance);
     Py_XDECREF(chance);
     *weight = found == NULL ? -1.0 : PyFloat_AsDouble(found);
     Py_XDECREF(found);
     if (!PyErr_Occurred() && !(*weight > 0.0 && *weight < INFINITY)) {
-        draft_wrong_number("the weight of a voice is %R; it is a number above 0", *weight);
+        draft_wrong_number("predictor weight must be > 0, got %R", *weight);
     }
     if (PyErr_Occurred()) {
         Py_DECREF(heard);
@@ -70,9 +71,9 @@ ask(PyObject *voice, PyObject *path, double left, double *weight)
     return heard;
 }
 
-/* One prediction of a voice as a vote; `factor`: the weight of the voice. */
+/* One prediction of a predictor as a vote; `factor`: the weight of the predictor. */
 static int
-add_prediction(Draft *draft, PyObject *pair, double factor, Py_ssize_t maker)
+add_prediction(Draft *draft, PyObject *pair, double factor, Py_ssize_t drafter)
 {
     int64_t token;
     if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
@@ -90,12 +91,12 @@ add_prediction(Draft *draft, PyObject *pair, double factor, Py_ssize_t maker)
         PyErr_Format(PyExc_ValueError, "a prediction is a token from 0 and its probability, got %R", pair);
         return -1;
     }
-    return draft_add_prediction(draft, token, factor * probability, maker);
+    return draft_add_prediction(draft, token, factor * probability, drafter);
 }
 
 /* `growth.Mix` of a node. */
 static int
-keep_mix(Draft *draft, Py_ssize_t node, double none, PyObject *const *heard, Py_ssize_t voices)
+keep_mix(Draft *draft, Py_ssize_t node, double miss_weight, PyObject *const *heard, Py_ssize_t predictors)
 {
     PyObject *copies = PyDict_New(), *spoke = PyList_New(0);
     int failed = copies == NULL || spoke == NULL;
@@ -106,14 +107,14 @@ keep_mix(Draft *draft, Py_ssize_t node, double none, PyObject *const *heard, Py_
         Py_XDECREF(token);
         Py_XDECREF(weight);
     }
-    for (Py_ssize_t i = 0; i < voices && !failed; i++) {
+    for (Py_ssize_t i = 0; i < predictors && !failed; i++) {
         if (heard[i] != NULL) {
             PyObject *number = PyLong_FromSsize_t(i);
             failed = number == NULL || PyList_Append(spoke, number) < 0;
             Py_XDECREF(number);
         }
     }
-    PyObject *mix = failed ? NULL : Py_BuildValue("(ndOO)", node, none, copies, spoke);
+    PyObject *mix = failed ? NULL : Py_BuildValue("(ndOO)", node, miss_weight, copies, spoke);
     failed = mix == NULL || PyList_Append(draft->mixes, mix) < 0;
     Py_XDECREF(mix);
     Py_XDECREF(copies);
@@ -124,15 +125,15 @@ keep_mix(Draft *draft, Py_ssize_t node, double none, PyObject *const *heard, Py_
 int
 draft_mix(Draft *draft, Py_ssize_t node, double *total)
 {
-    const Py_ssize_t voices = PyTuple_GET_SIZE(draft->voices);
-    if (voices == 0) {
+    const Py_ssize_t predictors = PyTuple_GET_SIZE(draft->predictors);
+    if (predictors == 0) {
         return 0;
     }
-    double left = 1.0 - draft_weight(draft->votes.items, draft->votes.count) / *total;
-    left = left > draft->tables->least_left ? left : draft->tables->least_left;
-    const double none = left * *total;
-    PyObject *path = path_to(draft, node), **heard = PyMem_Calloc((size_t)voices, sizeof(*heard));
-    double *weights = PyMem_Calloc((size_t)voices, sizeof(*weights));
+    double miss_prob = 1.0 - draft_weight(draft->votes.items, draft->votes.count) / *total;
+    miss_prob = miss_prob > draft->tables->miss_prob_floor ? miss_prob : draft->tables->miss_prob_floor;
+    const double miss_weight = miss_prob * *total;
+    PyObject *path = path_to(draft, node), **heard = PyMem_Calloc((size_t)predictors, sizeof(*heard));
+    double *weights = PyMem_Calloc((size_t)predictors, sizeof(*weights));
     Sum all = {0.0, 0.0};
     int result = -1, spoke = 0;
     if (path == NULL || heard == NULL || weights == NULL) {
@@ -141,12 +142,12 @@ draft_mix(Draft *draft, Py_ssize_t node, double *total)
         }
         goto done;
     }
-    for (Py_ssize_t i = 0; i < voices; i++) {
-        PyObject *voice = PyTuple_GET_ITEM(draft->voices, i);
-        if (left < draft->tables->certain && PyTuple_GET_ITEM(voice, READS) != Py_True) {
+    for (Py_ssize_t i = 0; i < predictors; i++) {
+        PyObject *predictor = PyTuple_GET_ITEM(draft->predictors, i);
+        if (miss_prob < draft->tables->table_min_miss_prob && PyTuple_GET_ITEM(predictor, IS_MODEL) != Py_True) {
             continue;
         }
-        heard[i] = ask(voice, path, left, &weights[i]);
+        heard[i] = ask(predictor, path, miss_prob, &weights[i]);
         if (heard[i] != NULL) {
             add_to(&all, weights[i]);
             spoke = 1;
@@ -155,11 +156,11 @@ draft_mix(Draft *draft, Py_ssize_t node, double *total)
         }
     }
     if (spoke) {
-        if (keep_mix(draft, node, none, heard, voices) < 0) {
+        if (keep_mix(draft, node, miss_weight, heard, predictors) < 0) {
             goto done;
         }
-        for (Py_ssize_t i = 0; i < voices; i++) {
-            const double factor = weights[i] * (1.0 + none / summed(all));
+        for (Py_ssize_t i = 0; i < predictors; i++) {
+            const double factor = weights[i] * (1.0 + miss_weight / summed(all));
             for (Py_ssize_t j = 0; heard[i] != NULL && j < PySequence_Fast_GET_SIZE(heard[i]); j++) {
                 PyObject *pair = draft_item(heard[i], j);
                 int failed = pair == NULL || add_prediction(draft, pair, factor, i) < 0;
@@ -176,7 +177,7 @@ draft_mix(Draft *draft, Py_ssize_t node, double *total)
     }
     result = 0;
 done:
-    for (Py_ssize_t i = 0; heard != NULL && i < voices; i++) {
+    for (Py_ssize_t i = 0; heard != NULL && i < predictors; i++) {
         Py_XDECREF(heard[i]);
     }
     PyMem_Free(heard);

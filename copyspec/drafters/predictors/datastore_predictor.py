@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from copyspec.drafters.predictors.base import Path, Weights, Words
+from copyspec.drafters.predictors.base import Path, TokenProbs, Weights
 from copyspec.drafters.predictors.datastore import (
     CONTEXT,
     DECAY,
@@ -17,13 +17,13 @@ from copyspec.drafters.predictors.datastore import (
 )
 from copyspec.tree import DraftTree
 
-FEWEST = 0.01  # predictions of lower probability are not worth a node on any device
+MIN_PROBABILITY = 0.01  # predictions of lower probability are not worth a node on any device
 
 PRIOR_WEIGHTS = (2.0, 1.0, 0.3, 0.1)
 """Initial weights beside copies: as low as that of a copy found by a match of one token."""
 
 PLACES = (1, 3, 15)
-BEHIND = (0.3, 0.4, 0.5, 0.6)
+PATH_FACTORS = (0.3, 0.4, 0.5, 0.6)
 """Factors on the probability of predictions after a drafted path. The matches were found for the end of the output, and
 some of them continue like the draft by chance only. The first three factors are for up to 1, 3 and 15 such matches, the
 last for more. Measured: where copies propose only other tokens, such predictions are right .14 to .45 times as often as
@@ -44,8 +44,8 @@ class DatastorePredictor:
     """
 
     kind = "datastore"
-    can_read = False
-    seconds = 0.0  # there is no `read`: the store is searched at the first call of `words`
+    is_model = False
+    seconds = 0.0  # nothing runs: the store is searched at the first call of `predict`
 
     def __init__(self, store: Store, context: Sequence[int], *, vocab_size: int | None = None) -> None:
         self._store = store
@@ -57,28 +57,28 @@ class DatastorePredictor:
         self._matched = 0
         self._hits: list[_Hit] | None = None  # of this context; None: not searched yet
         self._groups: dict[Path, list[_Hit]] = {}  # the hits, by the beginning of their continuation
-        self._predicted: dict[Path, Words | None] = {}
+        self._predicted: dict[Path, TokenProbs | None] = {}
 
     @property
-    def hits(self) -> float:
+    def top1_accuracy(self) -> float:
         """Probability that one of the predictions after this context is right."""
         return self._chance(self._matched)
 
-    def weight(self, left: float) -> float:
-        return self._weights(left)
+    def weight(self, miss_prob: float) -> float:
+        return self._weights(miss_prob)
 
-    def words(self, path: Path) -> Words | None:
+    def predict(self, path: Path) -> TokenProbs | None:
         """Return the tokens that follow `path` in the hits' continuations; None if no continuation begins with it."""
         if path not in self._predicted:
             self._predicted[path] = self._predicted_after(path)
         return self._predicted[path]
 
-    def read(self, tree: DraftTree) -> bool:
+    def run(self, tree: DraftTree) -> bool:
         """Return False: one search finds all predictions."""
         return False
 
-    def follow(self, tokens: Sequence[int]) -> None:
-        predicted = self.words(()) if tokens and self._hits else None
+    def accept(self, tokens: Sequence[int]) -> None:
+        predicted = self.predict(()) if tokens and self._hits else None
         if predicted:
             bucket = min(self._matched, len(PRIOR) - 1)
             prior = PRIOR_WEIGHT * (1 - DECAY)
@@ -88,13 +88,13 @@ class DatastorePredictor:
         self._context = [*self._context, *tokens][-CONTEXT:]
         self._hits, self._groups, self._predicted = None, {}, {}
 
-    def rest(self) -> None:
+    def skip(self) -> None:
         pass
 
-    def learn(self, left: float, gradient: float) -> None:
-        self._weights.learn(left, gradient)
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
+        self._weights.update(miss_prob, gradient)
 
-    def _predicted_after(self, path: Path) -> Words | None:
+    def _predicted_after(self, path: Path) -> TokenProbs | None:
         group, depth = self._going(path), len(path)
         if not group:
             return None
@@ -114,8 +114,8 @@ class DatastorePredictor:
         self._groups.update(((*path, token), hits) for token, hits in onward.items())
         scale = self._chance(self._matched + depth) / total
         if len(group) < len(self._found()):
-            scale *= BEHIND[bisect_left(PLACES, len(group))]
-        predicted = [(token, scale * share) for token, share in shares.items() if scale * share >= FEWEST]
+            scale *= PATH_FACTORS[bisect_left(PLACES, len(group))]
+        predicted = [(token, scale * share) for token, share in shares.items() if scale * share >= MIN_PROBABILITY]
         predicted.sort(key=lambda each: -each[1])
         return predicted or None
 
@@ -124,11 +124,13 @@ class DatastorePredictor:
         return self._right[bucket] / self._tries[bucket]
 
     def _going(self, path: Path) -> list[_Hit]:
-        """The hits whose continuation begins with `path`. `words` of the parent path groups them by next token."""
+        """The hits whose continuation begins with `path`. `predict` of the parent path groups them by next token."""
+        if len(path) > LENGTH:  # no continuation is longer, and the recursion would be as deep as the path
+            return []
         if not path:
             return self._found()
         if path not in self._groups:
-            self.words(path[:-1])
+            self.predict(path[:-1])
         return self._groups.get(path, [])
 
     def _found(self) -> list[_Hit]:

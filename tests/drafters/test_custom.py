@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,10 +14,10 @@ from hypothesis import strategies as st
 
 import copyspec
 from copyspec import Budget, DraftContext, DraftTree, Engine, ScoredDraft
-from copyspec.drafters.own import join
+from copyspec.drafters.custom import JoinedDrafter, join
 from copyspec.sources import OUTPUT
 from copyspec.text.chat import ChatError
-from copyspec.tree import ROOT, Origin, check_tree
+from copyspec.tree import ROOT, Origin, Sampled, check_tree
 from tests.helpers.texts import byte_level, llama
 
 OPTIONS = {"max_new_tokens": 24, "ignore_eos": True}
@@ -68,7 +70,7 @@ def test_text_chat_batch_and_stream_equal_plain_decoding(
 def test_right_drafts_save_passes_and_are_counted(engine: Engine) -> None:
     (wanted,) = plain(engine, PROMPTS[0])
     result = engine.generate(PROMPTS[0], drafter=lambda context: Knowing(wanted), **OPTIONS)  # type: ignore[call-overload]
-    assert result.token_ids == wanted and result.stats.num_calls <= 6
+    assert result.token_ids == wanted and result.stats.num_passes <= 6
     assert sum(result.stats.num_accepted_tokens_per_source.values()) >= 15
 
 
@@ -95,7 +97,7 @@ def test_an_observer_sees_the_logits_of_every_node(engine: Engine) -> None:
 
     (wanted,) = plain(engine, PROMPTS[0])
     result = engine.generate(PROMPTS[0], drafter=lambda context: Observer(wanted), **OPTIONS)  # type: ignore[call-overload]
-    assert result.token_ids == wanted and len(Observer.seen) == result.stats.num_calls
+    assert result.token_ids == wanted and len(Observer.seen) == result.stats.num_passes
     assert Observer.seen[0] == wanted[0]
 
 
@@ -157,7 +159,12 @@ def fails(context: DraftContext) -> Knowing:
         (proposing(DraftTree([1], [ROOT], [0.5], [Origin(0, 10**9)])), ValueError, "that source holds .* tokens"),
         (proposing(DraftTree([1], [ROOT], [0.5], [Origin(OUTPUT, 0)])), ValueError, "holds 0 tokens before the node"),
         (proposing(DraftTree([1], [ROOT], [0.5], [(0, 0)])), ValueError, "an origin is None or an Origin"),  # type: ignore[list-item]
-        (proposing(DraftTree([1], [ROOT], [0.5], [None], makers=[["a"]])), ValueError, "maker list"),  # type: ignore[list-item]
+        (proposing(DraftTree([1], [ROOT], [0.5], [None], drafters=[["a"]])), ValueError, "drafters holds"),  # type: ignore[list-item]
+        (
+            proposing(replace(DraftTree.of_chain([1] * 5000), sampled={ROOT: Sampled([1], torch.tensor([0.0, 1.0]))})),
+            ValueError,
+            "it has draws and 5000 nodes; budget.max_nodes is",
+        ),
         (lambda context: Wants([], [99]), ValueError, "wanted_layers holds int: 99; the model has 2 layers"),
         (lambda context: Wants([], ["x"]), ValueError, "wanted_layers holds str"),
         (lambda context: Wants([], 3), TypeError, "wanted_layers is int: 3; it must list"),
@@ -201,6 +208,69 @@ def test_a_drafter_cannot_change_the_output_or_what_later_calls_read(engine: Eng
     for drafter in (factory, ["auto", factory]):
         found = engine.generate(PROMPTS[0], edit_source=source, drafter=drafter, **OPTIONS)  # type: ignore[call-overload]
         assert found.token_ids == wanted
+
+
+def test_a_drafter_that_rewrites_its_tree_afterwards_does_not_change_the_output(engine: Engine) -> None:
+    (wanted,) = plain(engine, PROMPTS[0])
+    size = len(byte_level())
+
+    class Rewriting(Knowing):
+        """Drafts wrong tokens, and puts the right ones in their place once it sees the logits after the wrong ones."""
+
+        def propose(self, budget: Budget) -> DraftTree:
+            tree = super().propose(budget)
+            draws = {ROOT: Sampled(list(tree.tokens[:1]), torch.full((size,), 1 / size))}
+            self._held = tree.tokens, draws
+            return replace(tree, sampled=draws if len(tree) else None)
+
+        def observe(self, scored: ScoredDraft) -> None:
+            tokens, draws = self._held
+            tokens[:] = [token for ((token, _),) in scored.top(1)][: len(tokens)]  # type: ignore[index]
+            draws.clear()
+
+    found = engine.generate(PROMPTS[0], drafter=lambda context: Rewriting(wanted, 0), **OPTIONS)  # type: ignore[call-overload]
+    assert found.token_ids == wanted and found.stats.num_draft_tokens
+    drafter = Rewriting(wanted, 0)
+    tree = JoinedDrafter([drafter], size).propose(Budget(4))
+    before = list(tree.tokens)
+    drafter._held[0][:] = []  # type: ignore[index]
+    drafter._held[1].clear()
+    assert list(tree.tokens) == before and tree.sampled is not None and list(tree.sampled) == [ROOT]
+
+
+def test_a_drafter_may_use_its_lists_again(engine: Engine) -> None:
+    tokens: list[int] = []
+
+    class Reusing(Knowing):
+        def propose(self, budget: Budget) -> DraftTree:
+            tree = super().propose(Budget(1 + self._done % 3))
+            tokens[:] = tree.tokens
+            return replace(tree, tokens=tokens, sampled={ROOT: Sampled([], torch.tensor([1.0]))})
+
+    wanted = [plain(engine, prompt)[0] for prompt in PROMPTS]
+    good = engine.submit(PROMPTS[0], **OPTIONS)  # type: ignore[arg-type]
+    others = [
+        engine.submit(prompt, drafter=lambda context, known=known: Reusing(known), **OPTIONS)  # type: ignore[arg-type, misc]
+        for prompt, known in zip(PROMPTS[1:], wanted[1:], strict=True)
+    ]
+    assert [each.results()[0].token_ids for each in (good, *others)] == wanted
+
+
+@pytest.mark.parametrize("convert", [torch.tensor, np.array], ids=["torch", "numpy"])
+def test_trees_of_arrays_are_drafted_as_those_of_lists(engine: Engine, convert: Callable[[object], object]) -> None:
+    class Arrays(Knowing):
+        def propose(self, budget: Budget) -> DraftTree:
+            tree = super().propose(budget)
+            return replace(tree, tokens=convert(tree.tokens), parents=convert(tree.parents)) if len(tree) else tree
+
+    (wanted,) = plain(engine, PROMPTS[0])
+    found = engine.generate(PROMPTS[0], drafter=lambda context: Arrays(wanted), **OPTIONS)  # type: ignore[call-overload]
+    assert found.token_ids == wanted and found.stats.num_accepted_tokens > 0
+    expected, tree = (
+        replace(JoinedDrafter([kind(wanted)], len(byte_level())).propose(Budget(8)), drafters=None)
+        for kind in (Knowing, Arrays)
+    )
+    assert tree == expected and len(tree) == 8 and {type(each) for each in (*tree.tokens, *tree.parents)} == {int}
 
 
 def test_a_slow_drafter_is_paused() -> None:
