@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from copyspec.api import agenerate, compare, configure, generate, load, references, unload
     from copyspec.budget import Budget
     from copyspec.drafters.base import Drafter, ScoredDraft
+    from copyspec.drafters.custom import DraftContext
     from copyspec.drafters.lookahead import Jacobi, Lookahead
-    from copyspec.drafters.own import DraftContext
     from copyspec.engine.call import Call, CancelledCallError
     from copyspec.engine.engine import Engine
     from copyspec.engine.feed import Input
@@ -77,7 +77,7 @@ _EXPORTS = {
     "CancelledCallError": "copyspec.engine.call",
     "Drafter": "copyspec.drafters.base",
     "ScoredDraft": "copyspec.drafters.base",
-    "DraftContext": "copyspec.drafters.own",
+    "DraftContext": "copyspec.drafters.custom",
     "Jacobi": "copyspec.drafters.lookahead",
     "Lookahead": "copyspec.drafters.lookahead",
     "DraftTree": "copyspec.tree",

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from copyspec.checks import brief, check_flag, check_type, shown
+from copyspec.checks import brief, check_count, check_flag, check_type, shown
 from copyspec.engine import aio
 from copyspec.engine.aio import AsyncChunks
 from copyspec.engine.call import Call
@@ -94,8 +94,7 @@ class _State:
         self.configured: ModelChoice | Engine | None = None
         self.named_default = False
         self.defaults: dict[bool, str] = {}
-        """The default model that was found in the user's files, by whether one was wanted that corrects: looked for
-        until it is there, and not again in every call."""
+        """Default model found on this machine, keyed by `corrects`; cached once found."""
 
 
 _STATE = _State()
@@ -263,9 +262,7 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]
     max_loaded: how many models stay loaded.
     """
     if max_loaded is not None:
-        if not isinstance(max_loaded, int) or max_loaded < 1:
-            raise ValueError(f"max_loaded must be an integer >= 1, got {max_loaded!r}")
-        _STATE.registry.max_loaded = max_loaded
+        _STATE.registry.max_loaded = check_count("max_loaded", max_loaded)
         if not options:
             return
     reject_unknown(options, [*ModelKeywords.__annotations__, "max_loaded"])
@@ -275,7 +272,7 @@ def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]
 
 
 _NOT_OF_CALLS = (*ModelKeywords.__annotations__, "references", "stream")
-"""Arguments that are no options of a call: `_engine` reads the first ones."""
+"""Keyword arguments that are not call options; `_engine` reads the model keywords."""
 
 
 def _engine(options: Mapping[str, object], *, corrects: bool = False) -> Engine:

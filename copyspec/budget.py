@@ -23,7 +23,7 @@ GPU_SLOPE = 0.005
 FEW_TOKENS = 1.5
 """Time per token of a short pass over time per token of a prefill pass, until both are measured."""
 
-LEAST_SLOPE = 0.25
+MIN_SLOPE = 0.25
 """Beyond the largest node count measured, nodes cost what they did so far on average, but at least this share of what
 is assumed: one pass may have been lucky."""
 
@@ -35,7 +35,7 @@ NEIGHBOURS = 1.0
 """Weight, in measurements, of the interpolated value of a knot: one disturbed pass must not make a node count look so
 expensive that it is never tried again."""
 
-LEAST_RATE = 0.1
+MIN_RATE = 0.1
 """Minimum weight of a new measurement in a knot's time: the cost drifts as the context grows."""
 
 DRIFT = 0.1
@@ -49,12 +49,12 @@ OUTLIER = 2.0
 PREFILL_TOKENS = 32
 """Minimum length of a first pass, in tokens per row, for its time per token to be used as the cost of a draft node."""
 
-MOST_UNLEARNED = 64
+MAX_UNLEARNED = 64
 """Passes that are learned from together while nothing reads the costs. That takes a fifth of the time that learning
 after every pass takes, when the model's weights have evicted the curve from the processor's caches."""
 
 MEMORY = 0.8  # weight of earlier rows in the average saving, and of earlier first passes
-LEAST_START, MOST_START = 0.75, 4.0
+MIN_START, MAX_START = 0.75, 4.0
 """Bounds of a new row's starting allowance, in plain passes; within them it is half of what earlier rows saved."""
 
 
@@ -110,7 +110,7 @@ class CostModel:
         self._curves = _Curves(slope)
         self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
-        self.start = LEAST_START
+        self.start = MIN_START
         """A new row's starting allowance: the plain passes that it may lose by drafting before it has gained any."""
         self._ratio: float | None = None
         self._unlearned: list[tuple[int, int, float]] = []  # arguments of `observe` that are not learned from yet
@@ -118,7 +118,7 @@ class CostModel:
     def observe(self, rows: int, nodes: int, seconds: float) -> None:
         """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`."""
         self._unlearned.append((rows, nodes, seconds))
-        if not self._curves[rows].empty or len(self._unlearned) == MOST_UNLEARNED:
+        if not self._curves[rows].empty or len(self._unlearned) == MAX_UNLEARNED:
             self.learn()  # a first measurement replaces a guess
 
     def learn(self) -> None:
@@ -215,7 +215,7 @@ class CostModel:
     def finish(self, saved_passes: float) -> None:
         """Record that a row has ended for which drafting saved `saved_passes` plain passes (negative: cost them)."""
         self._earned = MEMORY * self._earned + (1.0 - MEMORY) * saved_passes
-        self.start = min(max(0.5 * self._earned, LEAST_START), MOST_START)
+        self.start = min(max(0.5 * self._earned, MIN_START), MAX_START)
 
 
 class _Curve:
@@ -259,7 +259,7 @@ class _Curve:
         for knot, part, time in ((low, 1.0 - share, at_low), (high, share, at_high)):
             if part > 0.0:
                 self._weights[knot] = weight = self._weights.get(knot, 0.0) + part
-                rate = max(1.0 / (weight + NEIGHBOURS), LEAST_RATE)
+                rate = max(1.0 / (weight + NEIGHBOURS), MIN_RATE)
                 self._times[knot] = self._times.get(knot, time) * ratio ** (part * rate)
         if len(self._times) > known:
             self._times = dict(sorted(self._times.items()))
@@ -283,7 +283,7 @@ class _Curve:
             between = [base + slope * n for n in range(1, end - start + 1)]
             costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]
         last = len(costs) - 1
-        slope = min(self._prior, max((costs[-1] - 1.0) / last, LEAST_SLOPE * self._prior)) if last else self._prior
+        slope = min(self._prior, max((costs[-1] - 1.0) / last, MIN_SLOPE * self._prior)) if last else self._prior
         costs += [costs[-1] + slope * n for n in range(1, self._most + 2 - len(costs))]
         self._costs = costs
         return costs[: max_nodes + 1]

@@ -134,7 +134,7 @@ class Chunks(Iterator["Chunk"]):
 
 
 def next_look(seconds: float | None) -> float:
-    """In how many seconds a caller looks again that may wait for `seconds` (None: without limit)."""
+    """Seconds until a waiting caller polls again, if it may wait for `seconds` (None: without limit)."""
     return RECHECK_SECONDS if seconds is None else min(seconds, RECHECK_SECONDS)
 
 
@@ -179,10 +179,11 @@ class Ticket:
     requests: Iterator[Request | None]
     """Read in the caller's own thread, as far as a batch has room; a None means that no request is available yet."""
     room: int  # of a batch
-    loop: asyncio.AbstractEventLoop | None = None  # that waits for the ticket, until `arrived` is set
+    loop: asyncio.AbstractEventLoop | None = None  # event loop to notify through `arrived`
     arrived: asyncio.Event | None = None
     lane: Lane = field(init=False)
-    is_whole: bool = False  # its caller wants nothing before its running rows have ended: `deliver` wakes it only then
+    is_whole: bool = False
+    """The caller wants complete results only; `deliver` wakes it when its last row ends."""
     is_cancelled: bool = False  # set without a lock by whoever stops waiting, which may be the garbage collector
     waiting: deque[tuple[int, Request]] = field(default_factory=deque)
     count: int = 0  # requests taken so far

@@ -44,7 +44,7 @@ from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, de
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-    from copyspec.drafters.own import DrafterFactory
+    from copyspec.drafters.custom import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice
     from copyspec.engine.output_cache import OutputCache
     from copyspec.verification.classic.rules import Rule
@@ -58,7 +58,7 @@ EDIT_GROWTH = 2
 # More than any machine has cores; OpenMP ends the process if it cannot start as many as it is told.
 MAX_THREADS = 1024
 # Per prompt: the results of all samples are held in memory.
-MOST_SAMPLES = 4096
+MAX_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +93,8 @@ class CallOptions:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Maps token ids to values added to their logits."""
     seed: int | Sequence[int] | None = None
-    """Seed of the sampling noise, or one per prompt; None draws one, which the result reports. Same seed, same
-    output."""
+    """Seed of the sampling noise, or one per prompt; None draws one for each prompt, which its result reports. Same
+    prompt and seed, same output."""
     stop: str | Sequence[str] | None = None
     """End the output before this string, or before the first of several."""
     include_stop: bool = False
@@ -240,6 +240,14 @@ class CallOptions:
         own: dict[str, Any] = {name: plain_value(getattr(self, name)[index]) for name in self.lists}
         return replace(self, **own)
 
+    def seeded(self, count: int) -> CallOptions:
+        """The options with a drawn seed for each of `count` prompts, if they sample and no seed was given: with one
+        seed for all, equal prompts would get equal outputs."""
+        if self.sampling.is_greedy or self.seed is not None:
+            return self
+        seeds = [secrets.randbits(31) for _ in range(count)]
+        return replace(self, seed=seeds if count > 1 else seeds[0])
+
     def _check_chat(self) -> None:
         system, chat = self.system, self.chat
         if system is not None:
@@ -279,7 +287,7 @@ class CallOptions:
         }
 
     def _sampling(self) -> dict[str, object]:
-        """Sampling settings. If no seed was given, one is drawn here once, and copies of these options keep it."""
+        """Sampling settings; `seeded` draws a seed where none was given."""
         bias = self.logit_bias
         if isinstance(bias, Mapping):
             bias = {plain_value(token): plain_value(value) for token, value in bias.items()}  # type: ignore[misc]
@@ -292,10 +300,6 @@ class CallOptions:
             for temperature in listed("temperature", 0.0 if self.temperature is None else self.temperature)
         ]
         sampling = max(each, key=lambda one: one.temperature)
-        seed = self.seed
-        if seed is None and not sampling.is_greedy:
-            seed = secrets.randbits(31)
-            sampling = replace(sampling, seed=seed)
         if self.n > 1 and self.temperature is not None and sampling.is_greedy:
             raise ValueError(f"n={self.n} needs a temperature above 0: greedy samples would all be the same")
         rule, values = self.rule, self.rule_settings
@@ -307,7 +311,6 @@ class CallOptions:
         accepts = verification.make(sampling)
         return {
             "sampling": sampling,
-            "seed": seed,
             "verification": verification,
             "apart": accepts if decides_apart(accepts, sampling) else None,
         }
@@ -356,7 +359,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "trace"), check_flag),
     "prefix_cache": check_flag_or_count,
     "batch_size": check_count,
-    "n": partial(check_whole, low=1, high=MOST_SAMPLES, why="for more, call several times"),
+    "n": partial(check_whole, low=1, high=MAX_SAMPLES, why="for more, call several times"),
     **dict.fromkeys(("min_new_tokens", "logprobs"), partial(check_whole, low=0)),
     **dict.fromkeys(("timeout", "max_time"), check_seconds),
     "threads": partial(check_whole, low=1, high=MAX_THREADS),

@@ -8,7 +8,9 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from copyspec.drafters.prompt_lookup import prompt_lookup
+from copyspec.engine.inputs import parse_prompts
 from copyspec.engine.results import Comparison, Difference, Result, TimedRun
+from copyspec.sequences import common_prefix
 from copyspec.text.stops import Detokenizer
 from copyspec.views.race import Landing
 
@@ -36,7 +38,7 @@ def compare_jobs(
     if options.max_time is not None:
         raise ValueError(f"compare needs whole outputs, and max_time={options.max_time} may cut them: leave it out")
     # Both sides need the same number of threads: another number rounds differently.
-    options = replace(engine.completed(options), max_time=None)
+    options = replace(engine.completed(options), max_time=None).seeded(len(parse_prompts(prompt)[0]))
     # A prefix cache would let the second side reuse what the first computed.
     options = replace(options, threads=options.threads or engine.threads, prefix_cache=False)
     plain_options = replace(options, max_draft_nodes=0)
@@ -75,12 +77,7 @@ def first_difference(engine: Engine, plain: Result, copied: Result) -> Differenc
 def _parting(plain: Result, copied: Result) -> int | None:
     """The first position at which the outputs differ; None if they are equal."""
     ids = (plain.token_ids, copied.token_ids)
-    if ids[0] == ids[1]:
-        return None
-    position = 0
-    while position < min(map(len, ids)) and ids[0][position] == ids[1][position]:
-        position += 1
-    return position
+    return common_prefix(*ids) if ids[0] != ids[1] else None
 
 
 def _with_margins(result: Result, again: Result, position: int) -> Result:
@@ -102,7 +99,8 @@ def _timed(name: str, engine: Engine, job: Job, options: CallOptions) -> TimedRu
 
 def _landings(engine: Engine, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:
     """The text added by each forward pass. Together they give the result's text, which may be cut at a stop string."""
-    detokenizer, before, room, shown = Detokenizer(engine.codec.decode), 0, len(result.text), False
+    detokenizer = Detokenizer(engine.codec.decode, takes_back=engine.codec.takes_back)
+    before, room, shown = 0, len(result.text), False
     for seconds, count in landed:
         text = detokenizer.push(result.token_ids[before:count])
         if count == len(result.token_ids):

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from copyspec.checks import brief
-from copyspec.drafters.own import DraftContext
+from copyspec.drafters.custom import DraftContext
 from copyspec.forks import fork_safe
+from copyspec.sequences import common_prefix
 from copyspec.text.codec import encodable
 from copyspec.tree import EMPTY, DraftTree
 
@@ -201,8 +202,7 @@ class _GrammarProcessor:
         output = input_ids[0, self._start :].tolist()
         same = len(self._consumed)
         if output[:same] != self._consumed:  # another branch of the draft
-            pairs = enumerate(zip(self._consumed, output, strict=False))
-            same = next((place for place, (old, new) in pairs if old != new), min(same, len(output)))
+            same = common_prefix(self._consumed, output)
             self._matcher.rollback(len(self._consumed) - same)
         if same < len(output):
             self._matcher.consume_tokens(output[same:])

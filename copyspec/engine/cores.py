@@ -9,7 +9,7 @@ from time import perf_counter
 
 from copyspec.control_groups import control_groups
 
-LEAST_LOOK = 0.1  # minimum seconds between two readings: the kernel counts CPU time in hundredths of a second
+MIN_LOOK = 0.1  # minimum seconds between two readings: the kernel counts CPU time in hundredths of a second
 
 
 def allowed(root: Path = Path("/")) -> int:
@@ -57,7 +57,7 @@ class Load:
 def held_by_others(before: Load | None) -> float:
     """Average number of cores other programs used since `before`, or in the last minute if that is too recent."""
     now = Load.read()
-    if before is not None and now is not None and now.at - before.at >= LEAST_LOOK:
+    if before is not None and now is not None and now.at - before.at >= MIN_LOOK:
         return max(0.0, (now.busy - before.busy) / (now.at - before.at))
     try:
         return os.getloadavg()[0]

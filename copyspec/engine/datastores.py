@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from copyspec.checks import check_type
 from copyspec.drafters.predictors.datastore import Store
-from copyspec.drafters.predictors.datastore_words import DatastorePredictor
+from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
 from copyspec.fingerprints import tokenizer_fingerprint
 
 if TYPE_CHECKING:

@@ -39,6 +39,7 @@ from copyspec.targets.hooks.attention import restore_attention
 from copyspec.targets.limits import encoder_length, trained_length
 from copyspec.targets.locks import lock_of
 from copyspec.targets.prefixes import PrefixCache
+from copyspec.targets.static.static_target import StaticTarget
 from copyspec.text.codec import Codec
 
 if TYPE_CHECKING:
@@ -234,12 +235,13 @@ class Engine:
         skip_too_long: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> Iterator[tuple[int, Result | None]]:
-        """Yield (index of the input, its result) for any number of inputs, in the memory of one batch.
+        """Yield (index of the input, its result) for any number of inputs, in bounded memory.
 
         Inputs are taken as rows become free, and an invalid input raises when it is taken. Results come in the order of
-        the inputs, or as they finish with `ordered=False`. With `skip_too_long` a prompt that exceeds the model's
-        context yields None instead of raising PromptTooLongError. A None among the inputs means that no input is
-        available yet. Closing the iterator ends the generation.
+        the inputs: those that wait for an earlier one are held, up to 16 batches, after which no inputs are taken until
+        it ends. With `ordered=False` they come as they finish, which holds none. With `skip_too_long` a prompt that
+        exceeds the model's context yields None instead of raising PromptTooLongError. A None among the
+        inputs means that no input is available yet. Closing the iterator ends the generation.
         """
         checked = self.completed(check_options(options))
         if checked.lists:
@@ -273,7 +275,7 @@ class Engine:
         return self.scheduler.submit(decode, requests, options, version=version, loop=loop)
 
     def completed(self, options: CallOptions) -> CallOptions:
-        """The options, those for sampling that the call leaves open as the model's generation_config has them."""
+        """The options, with unset sampling options taken from the model's generation_config."""
         return self._current_jobs().completed(options)
 
     def jobs(
@@ -323,7 +325,8 @@ class Engine:
     def rewindable(self, make_job: Callable[[], Job], options: CallOptions) -> RewindableSequence:
         """One output that the caller decodes step by step and may roll back, taking turns with other threads.
 
-        `make_job` must return an equal job each time, made by `jobs`.
+        `make_job` must return an equal job each time, made by `jobs`: options that sample need a seed, given or from
+        `CallOptions.seeded`.
         """
         self._check_loaded()
         passes = self._passes(options)
@@ -333,6 +336,10 @@ class Engine:
         """Release the model; it is freed when running streams have ended. New calls raise RuntimeError."""
         self.is_unloaded = True
         with self._lock:
+            target = self.__dict__.get("_target")
+            if isinstance(target, StaticTarget):
+                target.arenas.close()
+            del target
             for name in _UNLOADED:
                 self.__dict__.pop(name, None)
             self._drafting.unload()

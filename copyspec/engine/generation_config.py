@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from logging import WARNING, getLogger
+from logging import getLogger
 from typing import TYPE_CHECKING, Any, cast
 
 from copyspec.checks import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = getLogger(__name__)
 
 # Settings that are ignored with a warning; `ignored` handles those that need a different message.
-_NOT_APPLIED = ("token_healing", "dola_layers", "penalty_alpha")
+_NOT_APPLIED = ("token_healing", "dola_layers", "penalty_alpha", "constraints", "force_words_ids")
 _NOT_SAMPLED = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
 _OFF = (None, 0, 0.0, 1.0)
 
@@ -40,24 +40,21 @@ class Settings:
     """A checked config, and what every output needs of it. Read again when the config has changed."""
 
     config: GenerationConfig
-    values: Mapping[str, object]  # of the config when it was read
+    values: Mapping[str, object]  # of the config when it was read, tensors and arrays as lists
     eos_token_ids: frozenset[int]
     stops: tuple[str, ...]  # strings that end an output
     has_processors: bool
 
     @classmethod
-    def of(cls, config: GenerationConfig, vocab_size: int, noted: set[str]) -> Settings:
+    def of(cls, config: GenerationConfig, values: Mapping[str, object], vocab_size: int, noted: set[str]) -> Settings:
         """Check and read a config. Raises TypeError or ValueError for invalid settings; those that are not supported
         are logged, unless they are `noted`."""
         check_settings(config)
         check_vocabulary(config, vocab_size)
         has_processors = any(getattr(config, name, None) not in off for name, off in _PROCESSED.items())
         eos, stops = eos_token_ids(config), stop_strings(config)
-        for level, text in ignored(config):
-            if text not in noted:
-                noted.add(text)
-                logger.log(level, text)
-        return cls(config, deepcopy(vars(config)), eos, stops, has_processors)
+        log_once(ignored(config), noted)
+        return cls(config, deepcopy(values), eos, stops, has_processors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def read(model: PreTrainedModel, options: CallOptions | None = None) -> Generati
     changes: dict[str, object] = {}
     if given is not None:
         settings = given if isinstance(given, Mapping) else vars(given)
-        changes = {name: value for name, value in settings.items() if value is not None and name not in _VERSION}
+        changes = {name: value for name, value in settings.items() if value is not None and not _is_metadata(name)}
         for name, value in changes.items():
             if not isinstance(name, str) or not hasattr(own, name):
                 raise TypeError(f"generation_config has no setting {brief(name)}")
@@ -128,7 +125,9 @@ def penalises(config: GenerationConfig, options: CallOptions) -> bool:
     return not is_first or any(type(each) is RepetitionPenaltyLogitsProcessor for each in options.processors)
 
 
-_VERSION = ("transformers_version", "_from_model_config")
+def _is_metadata(name: str) -> bool:
+    """Whether a field of a config says where it came from, as `_original_object_hash` does, and sets nothing."""
+    return name == "transformers_version" or str(name).startswith("_")
 
 
 def limit(config: GenerationConfig, start: int) -> int | None:
@@ -171,6 +170,20 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "do_sample": check_flag,
     "stop_strings": _check_strings,
 }
+
+
+def check_start(config: GenerationConfig, start: int) -> None:
+    """Raise ValueError if the config begins the outputs of an encoder-decoder model with another token than `start`,
+    the model's own."""
+    for name in ("decoder_start_token_id", "bos_token_id"):
+        token = plain_value(getattr(config, name))
+        if token is not None:
+            if token != start:
+                raise ValueError(
+                    f"generation_config has {name}={shown(token)}, and outputs begin with the model's own start token, "
+                    f"{start}: set model.generation_config.{name} before the call"
+                )
+            return
 
 
 def check_vocabulary(config: GenerationConfig, size: int) -> None:
@@ -225,23 +238,37 @@ def stop_strings(config: GenerationConfig) -> tuple[str, ...]:
     return check_strings("generation_config.stop_strings", config.stop_strings or None)
 
 
-def ignored(config: GenerationConfig) -> Iterator[tuple[int, str]]:
-    """The config's settings that are not applied, each as (log level, message)."""
+def log_once(found: Iterable[str], noted: set[str]) -> None:
+    """Log the warnings that are not `noted` yet, and note them."""
+    for text in found:
+        if text not in noted:
+            noted.add(text)
+            logger.warning("%s", text)
+
+
+def ignored(config: GenerationConfig) -> Iterator[str]:
+    """Warnings about the config's settings that are not applied; `not_sampled` has those of sampling alone."""
     if (beams := config.num_beams or 1) > 1:
-        yield WARNING, f"generation_config has num_beams={beams}; copyspec decodes with one beam, as num_beams=1 does"
+        yield f"generation_config has num_beams={beams}; copyspec decodes with one beam, as num_beams=1 does"
     if (count := config.num_return_sequences or 1) > 1:
-        yield WARNING, f"generation_config has num_return_sequences={count}, which is not applied; give n={count}"
+        yield f"generation_config has num_return_sequences={count}, which is not applied; give n={count}"
     if config.guidance_scale not in (None, 1):
-        yield WARNING, f"generation_config has guidance_scale={config.guidance_scale}, which is not applied"
+        yield f"generation_config has guidance_scale={config.guidance_scale}, which is not applied"
     for name in _NOT_APPLIED:
         value = getattr(config, name, None)
         if value:
-            yield WARNING, f"generation_config has {name}={value!r}, which is not applied"
-    for name in _NOT_SAMPLED if config.do_sample else ():
-        if (value := getattr(config, name, None)) not in _OFF:
-            yield WARNING, f"generation_config has {name}={value!r}, which is not applied"
+            yield f"generation_config has {name}={value!r}, which is not applied"
+    if config.cache_implementation == "quantized":  # the other caches change no output
+        yield "generation_config has cache_implementation='quantized', which is not applied"
     if config.watermarking_config is not None:
-        yield WARNING, "generation_config has a watermarking_config, which is not applied"
+        yield "generation_config has a watermarking_config, which is not applied"
+
+
+def not_sampled(config: GenerationConfig) -> Iterator[str]:
+    """Warnings about the config's truncations that samples are not subject to."""
+    for name in _NOT_SAMPLED:
+        if (value := getattr(config, name, None)) not in _OFF:
+            yield f"generation_config has {name}={value!r}, which is not applied"
 
 
 def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor]:

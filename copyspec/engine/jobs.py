@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from copyspec.checks import plain_value
 from copyspec.decoding.contrast import Contrast
 from copyspec.decoding.divergence import Divergence
 from copyspec.decoding.requests import Finish, Request, StepOutput
@@ -30,14 +31,14 @@ from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import warpers
 from copyspec.views.pass_trace import Trace
-from copyspec.views.recording import TraceRecorder, voice
+from copyspec.views.recording import TraceRecorder, drafter_name
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, PreTrainedModel
 
     from copyspec.decoding.requests import StopCondition
     from copyspec.drafters.base import Drafter
-    from copyspec.drafters.own import DrafterFactory
+    from copyspec.drafters.custom import DrafterFactory
     from copyspec.engine.draft_models import DraftModels, MakePredictor
     from copyspec.targets.base import Target
     from copyspec.targets.prefixes import PrefixCache
@@ -87,10 +88,11 @@ class Job:
     def settled_spans(self, count: int) -> tuple[Span, ...]:
         """Spans of the first `count` tokens that no later token can change."""
         tokens = tuple(self.tokens[:count])
-        whole = text_of(tokens, self.codec.decode)
+        whole = text_of(tokens, self.codec.decode, takes_back=self.codec.takes_back)
         text = self.shown(whole)
         skipped = len(whole) - len(text)
-        copied = CopiedOutput(tokens, tuple(self._origins[:count]), self.sources, text, skipped)  # type: ignore[arg-type]
+        origins = cast("tuple[Origin | None, ...]", tuple(self._origins[:count]))
+        copied = CopiedOutput(tokens, origins, self.sources, text, skipped, self.codec.takes_back)
         return copied.find_spans(self.codec.decode, only_settled=True)
 
     def shown(self, text: str) -> str:
@@ -103,10 +105,11 @@ class Job:
         # Ending at the model's own end-of-sequence token gives no stop reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
         skipped = len(whole) - len(text)
-        copied = CopiedOutput(tuple(self.tokens), tuple(self._origins), self.sources, text, skipped)  # type: ignore[arg-type]
+        tokens, origins = tuple(self.tokens), cast("tuple[Origin | None, ...]", tuple(self._origins))
+        copied = CopiedOutput(tokens, origins, self.sources, text, skipped, self.codec.takes_back)
         return Result(
             text=text,
-            token_ids=tuple(self.tokens),
+            token_ids=tokens,
             finish_reason=finish.reason,
             stop_reason=reason,
             prompt_tokens=len(self.request.prompt),
@@ -141,7 +144,8 @@ class Job:
     def _text(self, finish: Finish) -> str:
         ended_by_token = finish.reason == "stop" and isinstance(finish.detail, int)
         kept = self.options.include_stop and finish.detail in self.options.stop_ids
-        text = text_of(self.tokens[:-1] if ended_by_token and not kept else self.tokens, self.codec.decode)
+        tokens = self.tokens[:-1] if ended_by_token and not kept else self.tokens
+        text = text_of(tokens, self.codec.decode, takes_back=self.codec.takes_back)
         match = self.stop_strings.match if self.stop_strings is not None else None
         if match is None or finish.detail != match.string:
             return text
@@ -176,13 +180,17 @@ class JobMaker:
         self._settings: generation_config.Settings | None = None  # of the last config
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
-        """Make one job per prompt and sample. Raises ValueError if a prompt or an option does not fit the model."""
+        """Make one job per prompt and sample. Raises ValueError if a prompt or an option does not fit the model.
+
+        If the options sample without a seed, every job draws its own: call `CallOptions.seeded` first to make the same
+        jobs again.
+        """
         target, settings = self._target, self.settings(options)
         self._encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         self._encoder.check_tokens("stop_token_ids", options.stop_ids)
         if options.stop_strings:
             self._note_special(options.stop_strings)
-        shared, jobs = options, list[Job]()
+        shared, jobs = options if options.sampling.is_greedy else options.seeded(len(prompts)), list[Job]()
         for index, given in enumerate(prompts):
             options = shared.of_prompt(index, len(prompts)) if shared.lists else shared
             encoded = self._encoder.prompt(index, given, options)
@@ -214,11 +222,15 @@ class JobMaker:
         is_own = options.generation_config is None and options.min_new_tokens is None and not options.stop_ids
         is_own = is_own and options.repetition_penalty is None
         # The user may change the config, or set another one, at any time.
-        if settings is not None and is_own and own is settings.config and vars(own) == settings.values:
-            return settings
-        config = generation_config.read(self._model, options)
-        if settings is None or vars(config) != settings.values:
-            settings = self._settings = generation_config.Settings.of(config, self._target.vocab_size, self._noted)
+        is_known = settings is not None and is_own and own is settings.config
+        config = own if is_known else generation_config.read(self._model, options)
+        if options.generation_config is not None and self._target.is_encoder_decoder:
+            generation_config.check_start(config, self._target.start(())[0])
+        # Tensors and arrays have no single truth value to compare by.
+        values = {name: plain_value(each) if hasattr(each, "tolist") else each for name, each in vars(config).items()}
+        if settings is None or values != settings.values:
+            size = self._target.vocab_size
+            settings = self._settings = generation_config.Settings.of(config, values, size, self._noted)
         return settings
 
     def completed(self, options: CallOptions) -> CallOptions:
@@ -235,6 +247,7 @@ class JobMaker:
                 value = getattr(config, name, None)
                 if getattr(options, name) is None and value is not None:
                     changes[name] = value
+            generation_config.log_once(generation_config.not_sampled(config), self._noted)
         if options.max_time is None and config.max_time is not None:
             changes["max_time"] = config.max_time
         if options.n > 1 and options.temperature is None:
@@ -260,7 +273,7 @@ class JobMaker:
         eos = frozenset() if options.ignore_eos else settings.eos_token_ids
         eos |= options.stop_ids
         stop = tuple(dict.fromkeys((*options.stop_strings, *settings.stops)))
-        strings = StopStrings(stop, self._codec.decode) if stop else None
+        strings = StopStrings(stop, self._codec.decode, takes_back=self._codec.takes_back) if stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
         start = self._target.start(output.prompt)
         stops += [
@@ -312,7 +325,7 @@ class JobMaker:
             prefixes=self._prefixes if options.prefix_cache else None,
             most_kept=None if isinstance(options.prefix_cache, bool) else options.prefix_cache,
             contrast=self._contrast(options) if options.contrast is not None else None,
-            recorder=TraceRecorder(partial(voice, sources=sources, eos=eos)) if options.trace else None,
+            recorder=TraceRecorder(partial(drafter_name, sources=sources, eos=eos)) if options.trace else None,
         )
         return Job(index, request, named, self._codec, options, strings, blocks, recorder=recorder)
 
@@ -339,8 +352,8 @@ class JobMaker:
         }
         builtin: Callable[[], Drafter] = partial(CopyDrafter, sources, eos=known, **copying)
         if predictors:
-            voices = [partial(make, row) for make in predictors]
-            builtin = partial(create, sources, known, predictors=voices, copies=options.copies, **copying)
+            makers = [partial(make, row) for make in predictors]
+            builtin = partial(create, sources, known, predictors=makers, copies=options.copies, **copying)
         if not own:
             return builtin
         drafts = options.copies or predictors
@@ -355,14 +368,14 @@ class JobMaker:
         builtin: Callable[[], Drafter] | None,
     ) -> Drafter:
         """The drafters of the caller and of a constraint, joined with the built-in one if that is wanted."""
-        from copyspec.drafters.own import DraftContext, JoinedDrafter, make_own
+        from copyspec.drafters.custom import DraftContext, JoinedDrafter, make_custom
         from copyspec.targets.hooks.states import decoder_layers
 
         size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
         # Tuples, because later calls take the same lists from caches.
         shown = [Source(tuple(source.tokens), source.kind) for source in sources]
         context = DraftContext(tuple(row.prompt), shown, eos, size, lambda text: encode(text).ids, decode)
-        made, layers = [make_own(factory, context) for factory in own], len(decoder_layers(self._model))
+        made, layers = [make_custom(factory, context) for factory in own], len(decoder_layers(self._model))
         return JoinedDrafter(made, size, builtin() if builtin is not None else None, sources=sources, layers=layers)
 
     def _contrast(self, options: CallOptions) -> Callable[[], Contrast] | None:

@@ -14,7 +14,7 @@ from copyspec.engine.output_cache import OutputCache
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-    from copyspec.drafters.own import DrafterFactory
+    from copyspec.drafters.custom import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice
 
     DrafterName = Literal["auto", "copy", "model", "none"]
@@ -50,8 +50,8 @@ class GenerateOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     """Maps token ids to values added to their logits."""
     seed: int | Sequence[int] | None
-    """Seed of the sampling noise, or one per prompt; None draws one, which the result reports. Same seed, same
-    output."""
+    """Seed of the sampling noise, or one per prompt; None draws one for each prompt, which its result reports. Same
+    prompt and seed, same output."""
     stop: str | Sequence[str] | None
     """End the output before this string, or before the first of several."""
     include_stop: bool | None

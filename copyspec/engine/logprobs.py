@@ -21,7 +21,7 @@ class TokenLogprob:
 
     token_id: int
     token: str
-    """Its text; empty for control tokens and for bytes that are not a complete character."""
+    """Its text; empty for control tokens, and U+FFFD for bytes that are not a complete character."""
     logprob: float
     """Natural logarithm of the probability after processors, temperature and truncation, in float32 (the log-softmax of
     transformers' `output_scores`)."""

@@ -9,7 +9,7 @@ from copyspec.checks import check_type, plain_value
 from copyspec.engine.output_cache import OutputCache
 
 if TYPE_CHECKING:
-    from copyspec.drafters.own import DrafterFactory
+    from copyspec.drafters.custom import DrafterFactory
 
 DRAFTERS = ("auto", "copy", "model", "none")
 

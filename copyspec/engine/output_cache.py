@@ -10,7 +10,7 @@ import threading
 from collections import Counter, OrderedDict
 from pathlib import Path
 
-from copyspec.checks import check_type
+from copyspec.checks import check_type, check_whole
 from copyspec.engine.spans import Reference
 from copyspec.filesystem import link_target, locked, open_regular, replacing
 from copyspec.forks import fork_safe
@@ -18,13 +18,13 @@ from copyspec.json_strings import JSONStrings
 
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 4_000_000
-MOST = 4
+MAX_REFERENCES = 4
 """Earlier outputs that one request copies from. An unhelpful one only costs drafting time."""
 
 _FORMAT = "copyspec output cache 1"
-_FILE_BYTES, _ENTRY_BYTES = 4, 64
-"""Bytes of a saved file per character and per entry that the cache may hold. A larger file is not one of ours, or was
-saved with larger bounds."""
+_FILE_BYTES, _ENTRY_BYTES = 6, 64
+"""Maximum bytes of a saved file per character (JSON writes a control character as "\\u001b") and per entry; the header
+counts as an entry. A larger file is not one of ours, or was saved with larger bounds."""
 
 _LOCK_SECONDS = 10.0  # how long `save` waits for another one; writing a full cache takes a fraction of a second
 _WORD = re.compile(r"\w+")
@@ -40,16 +40,22 @@ class OutputCache:
     """
 
     def __init__(
-        self, namespace: str, *, max_entries: int = MAX_ENTRIES, max_characters: int = MAX_CHARACTERS, most: int = MOST
+        self,
+        namespace: str,
+        *,
+        max_entries: int = MAX_ENTRIES,
+        max_characters: int = MAX_CHARACTERS,
+        max_references: int = MAX_REFERENCES,
     ) -> None:
-        """`most`: outputs offered to one request. Raises ValueError for an empty namespace or a bound below 1."""
+        """`max_references`: outputs offered to one request. Raises ValueError for an empty namespace, or a bound below
+        1."""
         if not isinstance(namespace, str) or not namespace:
             raise ValueError(f"namespace must be a name such as 'user-17', got {namespace!r}: caches are never shared")
-        for name, bound in (("max_entries", max_entries), ("max_characters", max_characters), ("most", most)):
-            if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
-                raise ValueError(f"{name} must be an integer >= 1, got {bound!r}")
+        check_whole("max_entries", max_entries, low=1)
+        check_whole("max_characters", max_characters, low=1)
+        check_whole("max_references", max_references, low=1)
         self.namespace = namespace
-        self.max_entries, self.max_characters, self.most = max_entries, max_characters, most
+        self.max_entries, self.max_characters, self.max_references = max_entries, max_characters, max_references
         self._entries: OrderedDict[str, tuple[str, frozenset[str]]] = OrderedDict()  # output -> (prompt, its words)
         self._holders: Counter[str] = Counter()  # word -> number of entries whose prompts contain it
         self._characters = 0
@@ -90,7 +96,7 @@ class OutputCache:
                 (sum(math.log(1 + total / self._holders[word]) for word in words & asked), age, output)
                 for age, (output, (_, words)) in enumerate(self._entries.items())
             ]
-            chosen = [output for score, _, output in sorted(scored, reverse=True)[: self.most] if score > 0]
+            chosen = [output for score, _, output in sorted(scored, reverse=True)[: self.max_references] if score > 0]
             for output in reversed(chosen):
                 self._entries.move_to_end(output)
         return [Reference(f"cache {self.namespace}", None, text=output) for output in chosen]
@@ -122,7 +128,8 @@ class OutputCache:
         path = link_target(Path(path))
         cache = cls(namespace, **bounds)
         try:
-            held, entries = _read(path, _FILE_BYTES * cache.max_characters + _ENTRY_BYTES * cache.max_entries)
+            characters, entries = cache.max_characters + len(namespace), cache.max_entries + 1
+            held, pairs = _read(path, _FILE_BYTES * characters + _ENTRY_BYTES * entries)
         except ValueError as error:
             raise ValueError(
                 f"{str(path)!r} is not an output cache: {error!s:.200}; delete it to start with an empty one"
@@ -132,7 +139,7 @@ class OutputCache:
                 f"{str(path)!r} holds the namespace {held!r:.80}, not {namespace!r}; "
                 "outputs are never shared between namespaces"
             )
-        for prompt, output in entries:
+        for prompt, output in pairs:
             cache.add(prompt, output)
         return cache
 

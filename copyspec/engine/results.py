@@ -110,7 +110,7 @@ class Result:
         text = self.text if len(self.text) <= REPR_CHARACTERS else self.text[:REPR_CHARACTERS] + "..."
         samples = f", {len(self.samples)} samples" if self.samples else ""
         return (
-            f"Result({text!r}, {len(self.token_ids)} tokens in {self.stats.num_calls} passes, "
+            f"Result({text!r}, {len(self.token_ids)} tokens in {self.stats.num_passes} passes, "
             f"finish_reason={self.finish_reason!r}{samples})"
         )
 
@@ -142,7 +142,7 @@ class Result:
         return framed("".join(provenance_page(found, title=title, facts=self._facts())), title=title)
 
     def _facts(self) -> list[str]:
-        tokens, passes = self.stats.num_output_tokens, self.stats.num_calls
+        tokens, passes = self.stats.num_output_tokens, self.stats.num_passes
         return [f"{tokens:,} tokens in {passes:,} passes of the model"] if passes else []
 
     def to_dict(self) -> dict[str, object]:
@@ -243,7 +243,7 @@ class TimedRun:
     def lane(self, plain: Result) -> RaceLane:
         """The run as the views show it beside others."""
         equal = self.result.token_ids == plain.token_ids
-        return RaceLane(self.name, self.seconds, self.result.stats.num_calls, self.landings, equal)
+        return RaceLane(self.name, self.seconds, self.result.stats.num_passes, self.landings, equal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,9 +227,9 @@ class CallScheduler:
             abandoned.close()
 
     def _close(self, steps: Generator[list[StepOutput], None, None]) -> None:
-        """Close a batch that nobody waits for, perhaps in the garbage collector, which may run while this thread holds
-        anything: a lock too for which the thread waits that holds the model. So another thread closes it, and this one
-        waits for CLOSE_SECONDS at most."""
+        """Close an abandoned batch. The garbage collector may call this while the current thread holds a lock that the
+        model's holder waits for, so closing here could deadlock; another thread closes it, and this one waits at most
+        CLOSE_SECONDS."""
         if not _thread._count() or self._holds_model():  # there is no other thread, or none can hold the model
             steps.close()
             return

@@ -73,6 +73,7 @@ class CopiedOutput:
     sources: Sequence[NamedSource]
     text: str  # the result's text, which may end before the last token does
     skipped: int = 0  # characters of the decoded tokens before `text`
+    takes_back: bool = False  # as for the `Detokenizer`
 
     def find_spans(self, decode: Callable[[Sequence[int]], str], *, only_settled: bool = False) -> tuple[Span, ...]:
         """Spans of the output in its order. `only_settled`: only those that no further token can change."""
@@ -97,7 +98,7 @@ class CopiedOutput:
         for source in self.sources:
             text, characters = source.text, None
             if text is None or source.offsets is None:
-                text, characters = _decoded(source.tokens, decode)
+                text, characters = _decoded(source.tokens, decode, takes_back=self.takes_back)
             texts.append(SourceText(source.name, source.kind, source.index, text, characters))
         return (*texts, SourceText("output", "output", None, self.text))
 
@@ -137,12 +138,14 @@ def _is_settled(last: _Run, count: int) -> bool:
     return last.end < count and last.end - last.start > SHORT
 
 
-def _decoded(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> tuple[str, list[int]]:
+def _decoded(
+    tokens: Sequence[int], decode: Callable[[Sequence[int]], str], *, takes_back: bool
+) -> tuple[str, list[int]]:
     """The tokens' text, and the number of its characters before each token and after the last [n + 1].
 
     Negative ids (tokens that the model does not have) have no text.
     """
-    detokenizer = Detokenizer(decode)
+    detokenizer = Detokenizer(decode, takes_back=takes_back)
     pieces, characters = [], [0]
     for token in tokens:
         pieces.append(detokenizer.push([token]) if token >= 0 else "")
@@ -158,7 +161,7 @@ class _Places:
     def __init__(self, output: CopiedOutput, decode: Callable[[Sequence[int]], str]) -> None:
         self._sources = output.sources
         self._offsets: dict[int, Sequence[tuple[int, int]] | None] = {}
-        _, characters = _decoded(output.tokens, decode)
+        _, characters = _decoded(output.tokens, decode, takes_back=output.takes_back)
         self.characters = [min(max(each - output.skipped, 0), len(output.text)) for each in characters]
         """Number of characters of the text before each output token and after the last. [n + 1]"""
 
@@ -171,7 +174,11 @@ class _Places:
         if index not in self._offsets:
             self._offsets[index] = source.offsets() if source.offsets is not None else None
         offsets = self._offsets[index]
-        first, last = (None, None) if offsets is None else (offsets[start][0], offsets[end - 1][1])
+        if offsets is None:
+            return Place(source.name, source.kind, source.index, start, end, None, None)
+        # Tokens that a tokenizer adds, such as the end of a prompt, have no characters: their range is (0, 0).
+        ranges = [each for each in offsets[start:end] if each[0] < each[1]] or [offsets[start]]
+        first, last = ranges[0][0], max(stop for _, stop in ranges)
         return Place(source.name, source.kind, source.index, start, end, first, last)
 
 

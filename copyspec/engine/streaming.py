@@ -46,7 +46,7 @@ class _TextStream:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._detokenizer = Detokenizer(job.codec.decode)
+        self._detokenizer = Detokenizer(job.codec.decode, takes_back=job.codec.takes_back)
         self._held = ""
         self._given = 0
         self._is_first = True

@@ -58,9 +58,9 @@ FREE = 1.2  # ratio of wall to processor time below which the core of this threa
 MEMORY = 0.6  # weight of earlier passes in the times that WAITING and FREE refer to
 FIRST_WAIT = 2.0  # seconds of passes before more threads are tried, so that short calls are not used for trials
 DOUBLED_WAIT = 60.0  # up to which that time doubles: a program that held a core for some minutes must not cost an hour
-MOST_WAIT = 600.0
+MAX_WAIT = 600.0
 STAKE = 50.0  # seconds of passes before the next trial per second lost by the last one: at most 2 % overhead
-LEAST_PASS = 1e-3  # seconds; shorter passes lose as much to starting threads as they gain
+MIN_PASS = 1e-3  # seconds; shorter passes lose as much to starting threads as they gain
 
 
 class ThreadChoice:
@@ -110,7 +110,7 @@ class ThreadChoice:
         if self.count > 1 and (is_slow or (not self._is_measured and len(late) == LATE)):
             return self.count // 2
         is_free = self._wall < FREE * self._used
-        if self.count < bound and self._since > self._wait and seconds > LEAST_PASS and is_free:
+        if self.count < bound and self._since > self._wait and seconds > MIN_PASS and is_free:
             return min(2 * self.count, bound)
         return 0
 
@@ -132,7 +132,7 @@ class ThreadChoice:
 
     def _wait_for(self, lost: float) -> None:
         """Set the time until more threads are tried again, after a trial or a pass that lost so many seconds."""
-        self._wait = max(min(2 * self._wait, DOUBLED_WAIT), min(STAKE * lost, MOST_WAIT))
+        self._wait = max(min(2 * self._wait, DOUBLED_WAIT), min(STAKE * lost, MAX_WAIT))
 
     def _settle(self, count: int, why: str) -> None:
         """End any trial and use `count` threads from now on."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+from copyspec.sequences import common_prefix
 from copyspec.sources import FORK
 from copyspec.text.blocks import Block
 
@@ -50,9 +51,7 @@ def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
         at = bisect_right(places, stop, key=itemgetter(1))  # index of the token that holds the line break
         back = max(done, at - END_TOKENS)
         ending = list(encode(own[places[back][0] : stop])[0]) if back < at < len(tokens) else []
-        same = 0
-        while back + same < at and same < len(ending) and ending[same] == tokens[back + same]:
-            same += 1
+        same = common_prefix(ending, tokens[back:at])
         if back + same < at:
             continue  # the two encodings differ from here on, so the alternative ending is unknown
         ids += [*tokens[done:at], FORK]

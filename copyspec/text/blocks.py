@@ -18,14 +18,14 @@ BUCKETS = 19
 EVEN = 12
 """The bucket of odds 1."""
 
-MOST_ODDS = 2.0 ** (BUCKETS - 1 - EVEN)
+MAX_ODDS = 2.0 ** (BUCKETS - 1 - EVEN)
 
-MOST_BLOCKS = 8
-MOST_STARTS = 48
+MAX_BLOCKS = 8
+MAX_STARTS = 48
 LOOKED_AT = 20_000  # last characters of a prompt that are searched: the edited text stands near its end
-MOST_CHARACTERS = 40_000  # total of all blocks, which may overlap
-LEAST_SHARE = 0.1
-LEAST_SIZE = 2  # minimum characters of a block
+MAX_CHARACTERS = 40_000  # total of all blocks, which may overlap
+MIN_SHARE = 0.1
+MIN_SIZE = 2  # minimum characters of a block
 WRAPPING = 40  # maximum characters of an opening or closing mark
 _HEADER = r"[^\w\n]{0,4}\w[\w -]{0,40}[*_\"]*:[*_\"]*"
 _MARKUP = r"<\|[^|<>\n]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>"
@@ -40,8 +40,8 @@ _MARKS = re.compile(
     r"|^(?P<rule>(?P<dash>[-=*_])(?P=dash){2,})[ \t]*\n"
     rf"|(?P<header>^{_HEADER}[ \t]*\n+)"
     r"|(?P<title>^[#*]*[ \t]*[A-Z]\w*(?: \w+){0,3}[ \t]*\n)"
-    r"|(?P<labelled>(?<=\w)[*_\"]*:[*_\"]*[ \t]*\n+)"
-    r"|(?P<label>(?<=\w)[*_\"]*:[*_]*[ \t]+)"
+    r"|(?P<labelled>(?<=[^\W_])[*_\"]*:[*_\"]*[ \t]*\n+)"
+    r"|(?P<label>(?<=[^\W_])[*_\"]*:[*_]*[ \t]+)"
     r"|(?<![^\s(:=\[{,>])(?P<quote>[\"'“«„‘`「])(?=\S)"
     r"|(?P<json>^\s{0,200}[{\[](?=\s*[\"{\[]))"
     r"|(?P<paragraph>\n[ \t]*\n\s*)"
@@ -122,10 +122,10 @@ class Candidate:
 
 def find_blocks(text: str) -> list[Block]:
     """The most probable blocks, best first. Blocks may overlap, since one text may have several possible ends."""
-    found = sorted(candidates(text), key=lambda each: (-each.weight, each.start, -each.stop))[:MOST_STARTS]
-    # Scale all odds together if the largest exceeds MOST_ODDS, so that two near-certain starts keep their ratio.
-    scale = min(1.0, MOST_ODDS / max((candidate.weight for candidate in found), default=1.0))
-    least = LEAST_SHARE * (1.0 + sum(candidate.weight for candidate in found))
+    found = sorted(candidates(text), key=lambda each: (-each.weight, each.start, -each.stop))[:MAX_STARTS]
+    # Scale all odds together if the largest exceeds MAX_ODDS, so that two near-certain starts keep their ratio.
+    scale = min(1.0, MAX_ODDS / max((candidate.weight for candidate in found), default=1.0))
+    least = MIN_SHARE * (1.0 + sum(candidate.weight for candidate in found))
     blocks: dict[tuple[int, int], Block] = {}  # by stop position: one block may have several starts
     inner: list[Candidate] = []
     characters = 0
@@ -137,8 +137,8 @@ def find_blocks(text: str) -> list[Block]:
         new = candidate.stop - candidate.start - (block.stop - block.start if block is not None else 0)
         is_likely = candidate.weight >= (least if _is_held(candidate, blocks.values()) else least / 2)
         is_likely = is_likely or _goes_with(candidate, blocks.values())
-        is_full = block is None and (len(blocks) == MOST_BLOCKS or not is_likely)
-        if is_full or characters + max(0, new) > MOST_CHARACTERS:
+        is_full = block is None and (len(blocks) == MAX_BLOCKS or not is_likely)
+        if is_full or characters + max(0, new) > MAX_CHARACTERS:
             inner.append(candidate)
             continue
         characters += max(0, new)
@@ -197,7 +197,7 @@ def candidates(text: str) -> list[Candidate]:
         for reading, (begins, stops) in enumerate(_readings(text, kind, match, start, turn_stop)):
             stop = begins + len(text[begins:stops].rstrip())
             size = stop - begins
-            if size < LEAST_SIZE:
+            if size < MIN_SIZE:
                 continue
             of_turn = max(1, len(text[turn_start:turn_stop].strip()))
             is_first = not text[turn_start:begins].strip()

@@ -128,6 +128,28 @@ def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) ->
     return result
 
 
+def map_contents(messages: Sequence[Message], change: Callable[[list[str]], list[str]]) -> list[Message]:
+    """Apply `change` to the list of all texts of the messages' contents, in their order: each a str, or a text part."""
+
+    def texts(message: Message) -> list[str]:
+        content = message.get("content")
+        parts = [part.get("text") for part in content] if isinstance(content, (list, tuple)) else [content]
+        return [part for part in parts if isinstance(part, str)]
+
+    changed = iter(change([text for message in messages for text in texts(message)]))
+
+    def put(message: Message) -> Message:
+        content = message.get("content")
+        if isinstance(content, str):
+            return {**message, "content": next(changed)}
+        if not isinstance(content, (list, tuple)):
+            return message
+        parts = [{**part, "text": next(changed)} if isinstance(part.get("text"), str) else part for part in content]
+        return {**message, "content": parts}
+
+    return [put(message) for message in messages]
+
+
 def unused_mark(messages: Sequence[Message]) -> str:
     """A string that occurs in none of the messages' texts."""
     texts: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from copyspec.checks import brief, is_panic
 from copyspec.forks import fork_safe
 from copyspec.text.block_tokens import break_tokens
-from copyspec.text.chat import ChatError, Message, continues, map_texts, render, unused_mark
+from copyspec.text.chat import ChatError, Message, continues, map_contents, map_texts, render, unused_mark
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,6 +25,10 @@ SENTENCEPIECE_SPACE = "▁"
 
 LONG = 100_000
 """Characters from which a text is long: a tokenizer takes a second for some million."""
+
+MAX_CONTROL = 256  # characters of a control token; the longest known ones have about 40
+
+PROBED = 64  # tokens that are decoded in pairs: of those of CTRL, half are continued by the next one
 
 PROBE = "The"  # a word that tokenizers of languages with Latin letters know
 
@@ -60,7 +64,9 @@ class Codec:
         # One-character tokens cannot be split.
         self._special = _any_of(text for text in special if len(text) > 1)
         template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
-        in_template = {token.content for token in added.values() if token.content in template}
+        in_template = {
+            token.content for token in added.values() if token.content in template and _is_tag(token.content)
+        }
         self.control = _any_of(text for text in special | in_template if len(text) > 1)
         """Matches the strings of control tokens; None if there are none."""
         strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
@@ -68,25 +74,32 @@ class Codec:
         self._strings = {token.content: i for i, token in added.items() if token.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         """Ids of control tokens and of the unknown token."""
+        self._control_ids = self.special_ids | {i for i, token in added.items() if token.content in in_template}
+        self.takes_back = not tokenizer.is_fast and self._takes_back()
+        """Whether a further token may change the text of those before it, as after the "@@" of CTRL's tokenizer."""
 
-    def encode(self, text: str, *, wrap: bool = False) -> Encoded:
+    def encode(self, text: str, *, wrap: bool = False, is_prompt: bool = False) -> Encoded:
         """Encode `text` as ordinary text; `wrap` adds the special tokens around a prompt (`add_special_tokens`).
 
-        If `text` contains no special token's string, the ids equal those of calling the tokenizer.
+        If `text` contains no special token's string, the ids equal those of calling the tokenizer. In prompts
+        (`is_prompt`, or with `wrap`) tokens that the chat template uses, such as "<think>", are text as well; in texts
+        to copy from they remain tokens, as they are in outputs.
         """
-        if self._special is None or self._special.search(text) is None:
+        is_prompt = is_prompt or wrap
+        cut, counted = (self.control, self._control_ids) if is_prompt else (self._special, self.special_ids)
+        if cut is None or cut.search(text) is None:
             return self._tokenized(text, wrap)
         # Prefer the tokenizer's own `split_special_tokens`, unless it still emits a special token found in the
         # vocabulary.
         encoded = self._tokenized(text, wrap, split_special_tokens=True)
-        if self._count_special(encoded.ids) == self._count_special(self._tokenized("", wrap).ids):
+        if _count(encoded.ids, counted) == _count(self._tokenized("", wrap).ids, counted):
             return encoded
-        return self._encode_pieces(_cut(text, self._special), wrap=wrap)
+        return self._encode_pieces(_cut(text, cut), wrap=wrap)
 
     def encode_raw(self, text: str) -> Encoded:
         """Encode `text` as a prompt outside a chat, with the tokenizer's own special tokens around it; a tokenizer that
         writes the chat template around every text adds nothing."""
-        return self.encode(text, wrap=not self.frames)
+        return self.encode(text, wrap=not self.frames, is_prompt=True)
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of many short texts without special tokens. Fast tokenizers only."""
@@ -115,7 +128,10 @@ class Codec:
             # Templates strip markers like "</think>" from assistant turns only, so these must stay intact there.
             return mark.join(_cut(text, self._special if role == "assistant" else self.control))
 
-        text = render(self.tokenizer, map_texts(messages, guard), tools)
+        guarded = map_texts(messages, guard)
+        if self.control is not None:
+            guarded = map_contents(guarded, partial(_kept_apart, self.control, mark))
+        text = render(self.tokenizer, guarded, tools)
         ids = self._encode_pieces(text.split(mark), wrap=False).ids
         return Encoded(ids, leaves_space=not continues(messages) and self.lead(ids, starts_text=False) == " ")
 
@@ -160,6 +176,12 @@ class Codec:
             raise
         assert isinstance(text, str)
         return text
+
+    def _takes_back(self) -> bool:
+        """Whether a token that another follows decodes to something else than alone, tried with some of them."""
+        ids = range(0, len(self.tokenizer), max(1, len(self.tokenizer) // PROBED))
+        pairs = zip(ids, [*ids[1:], *ids[:1]], strict=True)
+        return not all(self.decode(pair).startswith(self.decode(pair[:1]).rstrip("\ufffd")) for pair in pairs)
 
     @cached_property
     def frames(self) -> bool:
@@ -241,9 +263,6 @@ class Codec:
                 return outer[:start] + body + outer[start + len(inner) :]
         return body
 
-    def _count_special(self, ids: Sequence[int]) -> int:
-        return sum(token in self.special_ids for token in ids)
-
     def _tokenized(self, text: str, wrap: bool, *, split_special_tokens: bool = False) -> Encoded:
         is_long = len(text) > LONG and self.tokenizer.is_fast
         if is_long and self._for_long is None:
@@ -289,6 +308,15 @@ def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
 
+def _is_tag(text: str) -> bool:
+    """Whether an added token looks like "<think>" or "[INST]": templates also hold some that are ordinary words."""
+    return re.fullmatch(r"[<\[{|].*\w.*[>\]}|]", text) is not None
+
+
+def _count(ids: Sequence[int], counted: Set[int]) -> int:
+    return sum(token in counted for token in ids)
+
+
 def _cut(text: str, special: re.Pattern[str] | None) -> list[str]:
     """Split `text` after the first character of every special token's string, so that no piece contains one."""
     pieces: list[str] = []
@@ -297,6 +325,24 @@ def _cut(text: str, special: re.Pattern[str] | None) -> list[str]:
         pieces.append(text[at : found.start() + 1])
         at = found.start() + 1
     return [*pieces, text[at:]]
+
+
+def _kept_apart(control: re.Pattern[str], mark: str, texts: Sequence[str]) -> list[str]:
+    """The texts, with `mark` before each that completes a control token begun in those before it: a template may write
+    them one after another, as they are or stripped."""
+    ends = _token_ends(control, texts) | _token_ends(control, [text.strip() for text in texts])
+    return [mark + text if number in ends else text for number, text in enumerate(texts)]
+
+
+def _token_ends(control: re.Pattern[str], texts: Sequence[str]) -> set[int]:
+    """The numbers of the texts in which a control token ends that begins in those before."""
+    ends: set[int] = set()
+    before = ""
+    for number, text in enumerate(texts):
+        if any(found.start() < len(before) < found.end() for found in control.finditer(before + text)):
+            ends.add(number)
+        before = (before + text)[-MAX_CONTROL:]
+    return ends
 
 
 def _without(ids: list[int], separator_id: object, separator: str, pieces: Sequence[str]) -> list[int] | None:

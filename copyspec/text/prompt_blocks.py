@@ -19,7 +19,7 @@ from copyspec.text.codec import Codec, Lead
 _BORDER = "<|border|>"
 """Replaces control tokens in the searched text, so that a block ends there."""
 
-MOST_TOKENS = 8000  # last tokens of a prompt that are searched
+MAX_TOKENS = 8000  # last tokens of a prompt that are searched
 _WIDTH = array("q").itemsize
 
 
@@ -40,7 +40,7 @@ class PromptBlock:
 
 def prompt_blocks(codec: Codec, prompt: Sequence[int]) -> list[PromptBlock]:
     """The most probable blocks of a prompt, for an output that directly follows it."""
-    tail = prompt[-MOST_TOKENS:]
+    tail = prompt[-MAX_TOKENS:]
     text = "".join(
         _BORDER if is_control else codec.decode(list(tokens))
         for is_control, tokens in groupby(tail, codec.special_ids.__contains__)

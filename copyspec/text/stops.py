@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from copyspec.checks import shown
+from copyspec.sequences import common_prefix
 
 if TYPE_CHECKING:
     import torch
@@ -23,9 +24,11 @@ class Detokenizer:
     """Incremental detokenizer that emits complete characters only. All pieces plus `finish` equal `text_of` of all
     tokens."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        self._decode = decode
+    def __init__(self, decode: Callable[[Sequence[int]], str], *, takes_back: bool = False) -> None:
+        """`takes_back`: whether a further token may change the text of those before it (`Codec.takes_back`)."""
+        self._decode, self._takes_back = decode, takes_back
         self._window: list[int] = []
+        self._longest = 2 * WINDOW  # tokens of the window from which it is shortened
         self._given = 0  # characters of the window's text already emitted
 
     def push(self, tokens: Sequence[int]) -> str:
@@ -41,11 +44,16 @@ class Detokenizer:
     def _push(self, token: int) -> str:
         self._window.append(token)
         text = self._decode(self._window)
-        complete = text.rstrip(INCOMPLETE)
+        settled = len(text)
+        if self._takes_back:
+            settled = common_prefix(text, self._decode([*self._window, token]))
+        complete = text[:settled].rstrip(INCOMPLETE)
         piece = complete[self._given :]
         self._given = max(self._given, len(complete))
-        if len(self._window) > 2 * WINDOW and len(complete) == len(text):
+        if len(self._window) > self._longest and len(complete) == len(text):
             self._shorten(text)
+            # An attempt decodes up to one suffix per token, so the next one waits until the window has doubled.
+            self._longest = max(2 * WINDOW, 2 * len(self._window))
         return piece
 
     def _shorten(self, text: str) -> None:
@@ -58,15 +66,15 @@ class Detokenizer:
                 return
 
 
-def text_of(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> str:
-    """The text of a whole output, equal to its streamed text.
+def text_of(tokens: Sequence[int], decode: Callable[[Sequence[int]], str], *, takes_back: bool = False) -> str:
+    """The text of a whole output, equal to its streamed text. `takes_back` as in `Codec`.
 
     With byte fallback, decoding the whole may drop complete characters that invalid bytes follow; a stream cannot.
     """
     text = decode(tokens)
     if INCOMPLETE not in text:
         return text
-    detokenizer = Detokenizer(decode)
+    detokenizer = Detokenizer(decode, takes_back=takes_back)
     return detokenizer.push(tokens) + detokenizer.finish()
 
 
@@ -82,10 +90,13 @@ class StopMatch:
 class StopStrings:
     """Ends an output with the token that completes a stop string, even if the string starts or ends inside a token."""
 
-    def __init__(self, strings: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(
+        self, strings: Sequence[str], decode: Callable[[Sequence[int]], str], *, takes_back: bool = False
+    ) -> None:
+        """`takes_back` as for the `Detokenizer`."""
         self.match: StopMatch | None = None
         self.strings = strings
-        self._detokenizer = Detokenizer(decode)
+        self._detokenizer = Detokenizer(decode, takes_back=takes_back)
         self._overlap = max(map(len, strings)) - 1
         self._tail = ""
         self._length = 0  # characters before the tail

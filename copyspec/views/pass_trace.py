@@ -11,7 +11,7 @@ from typing import Any
 from copyspec.filesystem import open_input
 from copyspec.tree import ROOT
 
-FORMAT, VERSION = "copyspec-trace", 1
+FORMAT, VERSION = "copyspec-trace", 2
 
 MAX_FILE_BYTES = 256 << 20
 """Maximum size of a trace file: a trace with MAX_NODES nodes takes a tenth of it."""
@@ -48,7 +48,7 @@ class TraceNodes:
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()  # index of a node; -1: the root, the last token before the pass
     scores: tuple[float, ...] = ()  # estimated probability that the whole path to the node is accepted
-    voices: tuple[str, ...] = ()  # who drafted it: a kind of source, or a predictor
+    drafters: tuple[str, ...] = ()  # who drafted it: a kind of source, or a predictor
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -84,7 +84,7 @@ class TracePass:
 class TraceTotals:
     """Sums over passes, with the field names of `Stats`."""
 
-    num_calls: int = 0
+    num_passes: int = 0
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -98,16 +98,16 @@ class TraceTotals:
     other_seconds: float = 0.0
 
     def add(self, each: TracePass) -> None:
-        self.num_calls += 1
+        self.num_passes += 1
         self.num_drafts += len(each.nodes) > 0
         self.num_draft_tokens += len(each.nodes)
         self.num_accepted_tokens += len(each.path)
         self.num_output_tokens += len(each.tokens)
-        for voice in each.nodes.voices:
-            self.num_draft_tokens_per_source[voice] = self.num_draft_tokens_per_source.get(voice, 0) + 1
+        for drafter in each.nodes.drafters:
+            self.num_draft_tokens_per_source[drafter] = self.num_draft_tokens_per_source.get(drafter, 0) + 1
         for node in each.path:
-            voice = each.nodes.voices[node]
-            self.num_accepted_tokens_per_source[voice] = self.num_accepted_tokens_per_source.get(voice, 0) + 1
+            drafter = each.nodes.drafters[node]
+            self.num_accepted_tokens_per_source[drafter] = self.num_accepted_tokens_per_source.get(drafter, 0) + 1
         self.draft_seconds += each.times.draft
         if each.is_first:
             self.prefill_seconds += each.times.model
@@ -207,10 +207,12 @@ def _pass(given: object, where: str) -> TracePass:
         _wholes(nodes.get("tokens"), f"{where}.nodes.tokens"),
         parents,
         tuple(_number(each, f"{where}.nodes.scores") for each in _list(nodes.get("scores"), f"{where}.nodes.scores")),
-        tuple(_string(each, f"{where}.nodes.voices") for each in _list(nodes.get("voices"), f"{where}.nodes.voices")),
+        tuple(
+            _string(each, f"{where}.nodes.drafters") for each in _list(nodes.get("drafters"), f"{where}.nodes.drafters")
+        ),
     )
-    if len({len(tree.tokens), len(tree.parents), len(tree.scores), len(tree.voices)}) != 1:
-        raise TraceError(f"{where}.nodes: tokens, parents, scores and voices differ in length")
+    if len({len(tree.tokens), len(tree.parents), len(tree.scores), len(tree.drafters)}) != 1:
+        raise TraceError(f"{where}.nodes: tokens, parents, scores and drafters differ in length")
     if any(parent >= node for node, parent in enumerate(parents)):
         raise TraceError(f"{where}.nodes.parents: a parent must come before its child")
     path = _wholes(fields.get("path"), f"{where}.path")

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from copyspec.sequences import common_prefix
+
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
@@ -224,17 +226,10 @@ def equal_runs(first: str, second: str) -> Iterator[tuple[int, int, int]]:
     common = min(skip, skip_second)  # keep the white space that both have
     skip, skip_second = skip - common, skip_second - common
     first, second = first[skip:], second[skip_second:]
-    head = _common(first, second)
+    head = common_prefix(first, second)
     if head:
         yield skip, skip_second, head
     rest, rest_second = first[head:], second[head:]
-    tail = _common(rest[::-1], rest_second[::-1])
+    tail = common_prefix(rest[::-1], rest_second[::-1])
     if tail:
         yield skip + len(first) - tail, skip_second + len(second) - tail, tail
-
-
-def _common(first: str, second: str) -> int:
-    """Length of the common prefix."""
-    return next(
-        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )

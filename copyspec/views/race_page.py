@@ -8,7 +8,7 @@ from copyspec.views.escaping import safe
 from copyspec.views.page import asset, page
 from copyspec.views.race import Race, RaceLane
 
-MOST_MOVING = 2_000
+MAX_MOVING = 2_000
 """Maximum number of passes over all lanes with animated text; browsers cannot keep up with more."""
 
 _SCRIPT = """"use strict";
@@ -20,7 +20,7 @@ document.getElementById("again").addEventListener("click", () => {
 
 def race_page(race: Race, *, title: str = "Side by side") -> Iterator[str]:
     """The page in pieces. Animations respect the reader's system setting for reduced motion."""
-    moving = sum(len(lane.landings) for lane in race.lanes) <= MOST_MOVING
+    moving = sum(len(lane.landings) for lane in race.lanes) <= MAX_MOVING
     style = asset("page.css") + asset("race.css") + "".join(_movements(race))
     return page(_body(race, title, moving), title=title, style=style, script=_SCRIPT)
 

@@ -52,9 +52,9 @@ class _Recorded:
 class TraceRecorder:
     """Records one row's passes. `record` only stores its arguments, so that it stays cheap."""
 
-    def __init__(self, voice: Callable[[DraftTree, int], str]) -> None:
-        """`voice`: names who drafted a node, as in `Stats.num_draft_tokens_per_source`."""
-        self._voice = voice
+    def __init__(self, name: Callable[[DraftTree, int], str]) -> None:
+        """`name`: names who drafted a node, as in `Stats.num_draft_tokens_per_source`."""
+        self._name = name
         self._kept: list[_Recorded] = []
         self._nodes = 0
         self._start: float | None = None
@@ -96,7 +96,7 @@ class TraceRecorder:
             tuple(tree.tokens),
             tuple(tree.parents),
             tuple(map(float, tree.scores)),
-            tuple(self._voice(tree, node) for node in range(len(tree))),
+            tuple(self._name(tree, node) for node in range(len(tree))),
         )
         start = max(0.0, each.ended - sum(each.seconds) - (self._start or 0.0))
         times = TraceTimes(start, draft, prefill + target, verify, other)
@@ -104,11 +104,11 @@ class TraceRecorder:
         return TracePass(times, tuple(each.tokens), nodes, tuple(each.path), each.rows, is_first, each.decision)
 
 
-def voice(tree: DraftTree, node: int, *, sources: Sequence[Source], eos: Collection[int]) -> str:
+def drafter_name(tree: DraftTree, node: int, *, sources: Sequence[Source], eos: Collection[int]) -> str:
     """The name of who drafted a node, as in `Stats.num_draft_tokens_per_source`."""
     origin = tree.origins[node]
     if origin is not None:
         kind = "output" if origin.source == OUTPUT else sources[origin.source].kind
         return "prompt" if kind == "block" else kind
-    maker = tree.makers[node] if tree.makers is not None else None
-    return maker or ("end" if tree.tokens[node] in eos else "guess")
+    drafter = tree.drafters[node] if tree.drafters is not None else None
+    return drafter or ("end" if tree.tokens[node] in eos else "guess")

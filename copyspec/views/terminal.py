@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -34,9 +35,16 @@ _QUOTED = 48  # characters shown of each copied part in the list
 class SafeConsole(Console):
     """A console that replaces the control characters in texts; its own colours and movements stay."""
 
+    writing: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Makes the context in which it writes, for example one that explains errors."""
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+    def _write_buffer(self) -> None:
+        with self.writing():
+            super()._write_buffer()
 
 
 def style_of(number: int, console: Console) -> Style:

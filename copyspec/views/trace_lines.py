@@ -17,7 +17,7 @@ _MAX_DEPTH = 24  # forks that are indented; in a file of somebody else there may
 def chains(nodes: TraceNodes, path: tuple[int, ...]) -> Iterator[tuple[int, list[int], bool]]:
     """Split the tree into chains: (depth in forks, nodes, whether they were accepted).
 
-    A chain continues while a node has a single child with the same voice and the same outcome.
+    A chain continues while a node has a single child with the same drafter and the same outcome.
     """
     accepted, children = set(path), nodes.children()
     open_chains = [(0, node) for node in reversed(children.get(ROOT, []))]
@@ -26,7 +26,7 @@ def chains(nodes: TraceNodes, path: tuple[int, ...]) -> Iterator[tuple[int, list
         chain = [node]
         while len(below := children.get(chain[-1], [])) == 1:
             after = below[0]
-            same = (after in accepted) == (node in accepted) and nodes.voices[after] == nodes.voices[node]
+            same = (after in accepted) == (node in accepted) and nodes.drafters[after] == nodes.drafters[node]
             if not same:
                 break
             chain.append(after)
@@ -39,9 +39,9 @@ def summary(trace: Trace) -> list[str]:
     totals = trace.totals()
     outside = totals.draft_seconds + totals.verify_seconds + totals.other_seconds
     model = totals.target_seconds + totals.prefill_seconds
-    passes = max(1, totals.num_calls)
+    tokens, passes = totals.num_output_tokens, totals.num_passes
     lines = [
-        f"{totals.num_output_tokens} tokens in {totals.num_calls} passes, {totals.num_output_tokens / passes:.2f} each",
+        f"{tokens} tokens in {passes} passes, {tokens / max(1, passes):.2f} each",
         f"in the model {model:.3f} s (first pass {totals.prefill_seconds:.3f} s), outside {outside:.3f} s "
         f"(drafting {totals.draft_seconds:.3f} s)",
         f"{totals.num_draft_tokens} tokens drafted, {totals.num_accepted_tokens} accepted",
@@ -57,8 +57,8 @@ def summary(trace: Trace) -> list[str]:
     if single:
         why = ", ".join(f"{name} {count}" for name, count in sorted(decisions.items(), key=lambda item: -item[1]))
         lines.append(f"{single} pass{'' if single == 1 else 'es'} brought one token: {why}")
-    if trace.omitted.num_calls:
-        lines.append(f"{trace.omitted.num_calls} later passes were only counted")
+    if trace.omitted.num_passes:
+        lines.append(f"{trace.omitted.num_passes} later passes were only counted")
     return lines
 
 
@@ -81,14 +81,14 @@ def pass_line(trace: Trace, number: int, longest: float) -> Text:
 
 
 def tree_lines(trace: Trace, each: TracePass) -> Iterator[Text]:
-    """The tree of a pass: + accepted, - rejected; each chain with its voice and its first node's probability."""
+    """The tree of a pass: + accepted, - rejected; each chain with its drafter and its first node's probability."""
     if not len(each.nodes):
         yield Text(f"  no draft ({each.decision})" if each.decision else "  no draft")
     for depth, chain, accepted in chains(each.nodes, each.path):
         line = Text("  " * (min(depth, _MAX_DEPTH) + 1), no_wrap=True, overflow="ellipsis")
         style = "bold green" if accepted else "dim"
         line.append(f"{'+' if accepted else '-'} {_one_line(trace.text([each.nodes.tokens[n] for n in chain]))}", style)
-        line.append(f"  {each.nodes.voices[chain[0]]}, {each.nodes.probability(chain[0]):.0%}")
+        line.append(f"  {each.nodes.drafters[chain[0]]}, {each.nodes.probability(chain[0]):.0%}")
         yield line
     own = each.tokens[len(each.path) :]
     if own:

@@ -17,27 +17,27 @@ def trace_page(trace: Trace, *, title: str = "What each pass did") -> Iterator[s
 
 
 def _body(trace: Trace, title: str) -> Iterator[str]:
-    voices = list(trace.totals().num_draft_tokens_per_source)
+    drafters = list(trace.totals().num_draft_tokens_per_source)
     yield f"<header><h1>{safe(title)}</h1>\n<ul>"
     for line in summary(trace):
         yield f"<li>{safe(line.strip())}</li>"
-    keys = " ".join(f'<span class="voice c{index % 12}">{safe(name)}</span>' for index, name in enumerate(voices))
-    yield f'</ul>\n<p>Drafted by: {keys} <span class="voice">the model itself</span>. Bars: time '
+    keys = " ".join(f'<span class="drafter c{index % 12}">{safe(name)}</span>' for index, name in enumerate(drafters))
+    yield f'</ul>\n<p>Drafted by: {keys} <span class="drafter">the model itself</span>. Bars: time '
     yield '<span class="in">in the model</span> and <span class="out">outside</span>.</p></header>\n<main>\n'
     longest = max((each.times.total for each in trace.passes), default=0.0) or 1.0
     for number, each in enumerate(trace.passes, 1):
-        yield _pass(trace, number, each, longest, voices)
+        yield _pass(trace, number, each, longest, drafters)
     yield "</main>\n"
 
 
-def _pass(trace: Trace, number: int, each: TracePass, longest: float, voices: list[str]) -> str:
+def _pass(trace: Trace, number: int, each: TracePass, longest: float, drafters: list[str]) -> str:
     times = each.times
     inside, outside = times.model / longest, times.outside / longest
     bar = f'<i class="in" style="width:{inside:.2%}"></i><i class="out" style="width:{outside:.2%}"></i>'
     times_text = f"{1000 * times.model:.1f} + {1000 * times.outside:.1f} ms"
     drafted = f"{len(each.path)} of {len(each.nodes)}" if len(each.nodes) else each.decision or "no draft"
-    gained = "".join(_gained(trace, each, voices))
-    tree = "".join(_tree(trace, each, voices))
+    gained = "".join(_gained(trace, each, drafters))
+    tree = "".join(_tree(trace, each, drafters))
     return (
         f'<details><summary><span class="n">{number}</span><span class="at">{times.start:.3f} s</span>'
         f'<span class="bar" aria-hidden="true">{bar}</span><span class="ms">{times_text}</span>'
@@ -45,28 +45,28 @@ def _pass(trace: Trace, number: int, each: TracePass, longest: float, voices: li
     )
 
 
-def _gained(trace: Trace, each: TracePass, voices: list[str]) -> Iterator[str]:
+def _gained(trace: Trace, each: TracePass, drafters: list[str]) -> Iterator[str]:
     for place, token in enumerate(each.tokens):
         text = safe(trace.text([token]))
         if place < len(each.path):
-            colour = voices.index(each.nodes.voices[each.path[place]]) % 12
-            yield f'<span class="voice c{colour}">{text}</span>'
+            colour = drafters.index(each.nodes.drafters[each.path[place]]) % 12
+            yield f'<span class="drafter c{colour}">{text}</span>'
         else:
-            yield f'<span class="voice">{text}</span>'
+            yield f'<span class="drafter">{text}</span>'
 
 
-def _tree(trace: Trace, each: TracePass, voices: list[str]) -> Iterator[str]:
+def _tree(trace: Trace, each: TracePass, drafters: list[str]) -> Iterator[str]:
     if not len(each.nodes):
         yield "<p>Nothing was drafted.</p>"
         return
     yield '<ul class="tree">'
     for depth, chain, accepted in chains(each.nodes, each.path):
-        voice = each.nodes.voices[chain[0]]
+        drafter = each.nodes.drafters[chain[0]]
         text = safe(trace.text([each.nodes.tokens[node] for node in chain]))
         word = "accepted" if accepted else "refused"
         yield (
             f'<li class="{word}" style="margin-left:{min(depth, 24)}rem">'
-            f'<span class="voice c{voices.index(voice) % 12}">{text}</span> '
-            f"<small>{word}, {safe(voice)}, {each.nodes.probability(chain[0]):.0%}</small></li>"
+            f'<span class="drafter c{drafters.index(drafter) % 12}">{text}</span> '
+            f"<small>{word}, {safe(drafter)}, {each.nodes.probability(chain[0]):.0%}</small></li>"
         )
     yield "</ul>"

@@ -219,6 +219,23 @@ def test_the_generation_config_of_encoder_decoder_models(
         model.generation_config = before
 
 
+@pytest.mark.parametrize(
+    "changes", [{"decoder_start_token_id": 5}, {"decoder_start_token_id": [1, 5]}, {"bos_token_id": 5}]
+)
+def test_a_calls_own_start_token_is_refused(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = sentencepiece_like()
+    model = bart(len(tokenizer))
+    start = None if "bos_token_id" in changes else 1
+    own = GenerationConfig(decoder_start_token_id=start, bos_token_id=1, eos_token_id=1, pad_token_id=0)
+    monkeypatch.setattr(model, "generation_config", own)
+    two = Engine(model, tokenizer)
+    for config in (changes, GenerationConfig(**changes)):
+        with pytest.raises(ValueError, match=r"has \w+=.*5.* model's own start token, 1: set model\.generation_config"):
+            two.generate("the cat sat", generation_config=config)
+    same = two.generate("the cat sat", generation_config=own, max_new_tokens=8)
+    assert same.token_ids == two.generate("the cat sat", max_new_tokens=8).token_ids
+
+
 def test_encoder_decoder_models_read_the_prompt_in_the_encoder() -> None:
     tokenizer = sentencepiece_like()
     two = Engine(bart(len(tokenizer)), tokenizer)
@@ -334,8 +351,28 @@ def test_sampling_is_the_same_with_and_without_drafts() -> None:
             for drafter in ("auto", "none")
         ]
         assert [r.token_ids for r in runs[0]] == [r.token_ids for r in runs[1]]
-    unseeded = tiny.generate(PROMPT, temperature=1.0, max_new_tokens=20)
-    assert tiny.generate(PROMPT, temperature=1.0, seed=unseeded.seed, max_new_tokens=20).token_ids == unseeded.token_ids
+
+
+def test_equal_prompts_without_a_seed_get_outputs_of_their_own() -> None:
+    tiny = engine()
+    options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 20}
+    streamed = [copyspec.Input(PROMPT) for _ in range(3)]
+    for results in (
+        tiny.generate([PROMPT] * 3, **options),
+        [result for _, result in tiny.generate_each(streamed, **options) if result is not None],
+        [tiny.generate(PROMPT, **options) for _ in range(3)],
+        [each.plain for each in copyspec.compare([PROMPT] * 3, model=tiny, **options)],
+    ):
+        assert len({result.token_ids for result in results}) == len(results) == 3
+        for result in results:
+            assert tiny.generate(PROMPT, seed=result.seed, **options).token_ids == result.token_ids
+    placed = tiny.generate([CORPUS[0], PROMPT, PROMPT], seed=5, **options)
+    assert placed[1].token_ids == placed[2].token_ids == tiny.generate(PROMPT, seed=5, **options).token_ids
+
+
+def test_both_sides_of_a_comparison_share_drawn_seeds() -> None:
+    for each in copyspec.compare([PROMPT, CORPUS[0]], model=engine(), temperature=1.0, max_new_tokens=20):
+        assert each.plain.seed == each.copied.seed and each.plain.token_ids == each.copied.token_ids
 
 
 def test_samples_differ_and_the_result_is_the_first() -> None:
@@ -358,12 +395,12 @@ def test_max_new_tokens_its_default_and_the_context() -> None:
 
 def test_counters_agree_with_each_other() -> None:
     stats = engine().generate(PROMPT, edit_source=CORPUS[1], max_new_tokens=40, ignore_eos=True).stats
-    assert stats.num_output_tokens == stats.num_calls + stats.num_accepted_tokens == 40
-    assert 0 < stats.num_drafts <= stats.num_calls
+    assert stats.num_output_tokens == stats.num_passes + stats.num_accepted_tokens == 40
+    assert 0 < stats.num_drafts <= stats.num_passes
     assert stats.num_draft_tokens == sum(stats.num_draft_tokens_per_source.values()) > 0
     assert stats.num_accepted_tokens == sum(stats.num_accepted_tokens_per_source.values())
     assert stats.num_accepted_tokens == sum(stats.num_accepted_tokens_per_pos)
-    assert 0 < sum(stats.decisions.values()) <= stats.num_calls
+    assert 0 < sum(stats.decisions.values()) <= stats.num_passes
     assert stats.prefill_seconds > 0 and stats.target_seconds > 0 and stats.pass_seconds > 0
 
 
@@ -467,11 +504,11 @@ def test_a_stop_string_that_is_a_special_token_is_noted_once(caplog: pytest.LogC
 def test_stats_are_under_vllms_names() -> None:
     tiny = engine()
     plain = tiny.generate(PROMPT, drafter="none", max_new_tokens=30, ignore_eos=True)
-    assert plain.stats.num_drafts == 0 and plain.stats.num_calls == 30 and plain.stats.mean_acceptance_length == 1.0
+    assert plain.stats.num_drafts == 0 and plain.stats.num_passes == 30 and plain.stats.mean_acceptance_length == 1.0
     stats = tiny.generate(PROMPT, [plain.text], max_new_tokens=30, ignore_eos=True).stats
     assert 0 < stats.num_accepted_tokens <= stats.num_draft_tokens
-    assert stats.num_accepted_tokens + stats.num_calls >= 30
-    assert stats.mean_acceptance_length == 30 / stats.num_calls
+    assert stats.num_accepted_tokens + stats.num_passes >= 30
+    assert stats.mean_acceptance_length == 30 / stats.num_passes
     assert sum(stats.num_accepted_tokens_per_pos) == stats.num_accepted_tokens
     assert sum(stats.num_accepted_tokens_per_source.values()) == stats.num_accepted_tokens
     assert 0 < stats.acceptance_rate <= 1 < stats.mean_acceptance_length

@@ -52,7 +52,7 @@ def test_what_stands_in_the_store_is_drafted(engine: Engine, store: Datastore) -
     drafted = copyspec.generate(PROMPTS[1], model=engine, datastore=[store], max_new_tokens=LENGTH)
     copied = engine.generate(PROMPTS[1], drafter="copy", max_new_tokens=LENGTH)
     assert drafted.token_ids == plain.token_ids
-    assert drafted.stats.num_calls < copied.stats.num_calls <= plain.stats.num_calls
+    assert drafted.stats.num_passes < copied.stats.num_passes <= plain.stats.num_passes
     assert drafted.stats.num_accepted_tokens_per_source["datastore"] > 0
     pieces = [chunk.text for chunk in engine.generate(PROMPTS[1], stream=True, datastore=store, max_new_tokens=LENGTH)]
     assert "".join(pieces) == plain.text

@@ -40,7 +40,7 @@ def test_outputs_are_those_of_plain_decoding(engine: Engine, near: LlamaForCausa
         spoke = sum(each.stats.num_accepted_tokens_per_source.get("model", 0) for each in drafted)
         assert (spoke > 0) == (drafter != "copy")
         if drafter == "model":
-            assert sum(each.stats.num_calls for each in drafted) < sum(each.stats.num_calls for each in plain)
+            assert sum(each.stats.num_passes for each in drafted) < sum(each.stats.num_passes for each in plain)
             assert {kind for each in drafted for kind in each.stats.num_draft_tokens_per_source} == {"model"}
             assert all(not each.spans for each in drafted), "what a model drafts was copied from nowhere"
 
@@ -67,7 +67,7 @@ def test_a_pool_is_one_outputs_own(engine: Engine) -> None:
 
     def drafted(*prompts: str, on: Engine) -> list[tuple[object, ...]]:
         results = on.generate(list(prompts), draft_model="pool", drafter="model", max_new_tokens=30, ignore_eos=True)
-        return [(each.token_ids, each.stats.num_draft_tokens_per_source, each.stats.num_calls) for each in results]
+        return [(each.token_ids, each.stats.num_draft_tokens_per_source, each.stats.num_passes) for each in results]
 
     mine = [PROMPT, PROMPT + " and ends"]
     fresh = Engine(tiny_model(), tiny_tokenizer())

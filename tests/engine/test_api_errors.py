@@ -286,8 +286,9 @@ def test_configure_and_load_check_their_arguments() -> None:
         copyspec.configure(modle="x")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match=r"configure needs model=\.\.\. beside dtype"):
         copyspec.configure(dtype="float32")
-    with pytest.raises(ValueError, match="max_loaded must be an integer >= 1, got 0"):
-        copyspec.configure(max_loaded=0)
+    for wrong in (0, True):
+        with pytest.raises(ValueError, match=f"max_loaded must be an integer >= 1, got {wrong}"):
+            copyspec.configure(max_loaded=wrong)
     with pytest.raises(TypeError, match="unknown option 'temperature'; options are adapter, device, dtype"):
         copyspec.load("x", temperature=1)  # type: ignore[call-arg]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -149,12 +148,14 @@ async def _all(stream: AsyncChunks, found: list[object]) -> None:
 
 
 def test_a_timeout_counts_from_the_call(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = JobMaker.make
+    make, clock = JobMaker.make, [0.0]
 
     def slow(*arguments: Any) -> Any:
-        time.sleep(0.5)
+        clock[0] += 0.5
         return make(*arguments)
 
+    for module in ("engine", "call"):
+        monkeypatch.setattr(f"copyspec.engine.{module}.monotonic", lambda: clock[0])
     assert engine.generate(PROMPTS[0], max_new_tokens=1, timeout=0.5).token_ids
     monkeypatch.setattr(JobMaker, "make", slow)
     with pytest.raises(TimeoutError, match=r"timeout=0\.5"):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from copyspec import Engine, Input
+from copyspec.engine.feed import HELD_BATCHES
 from tests.helpers.texts import CORPUS
 from tests.helpers.texts import engine as tiny_engine
 
@@ -47,6 +48,23 @@ def test_inputs_are_taken_as_rows_become_free(engine: Engine) -> None:
         finished += 1
         assert taken <= finished + 3
     assert finished == 12
+
+
+def test_a_slow_input_does_not_let_results_pile_up(engine: Engine) -> None:
+    taken = 0
+    limit = HELD_BATCHES * 2
+
+    def inputs() -> Iterator[Input]:
+        nonlocal taken
+        for prompt in prompts(3 * limit):
+            yield Input(prompt, max_new_tokens=2 if taken else 200)
+            taken += 1
+
+    results = engine.generate_each(inputs(), batch_size=2, ignore_eos=True)
+    first, result = next(results)
+    assert first == 0 and result is not None and len(result.token_ids) == 200
+    assert limit <= taken <= limit + 2, "those held and those running"
+    assert [index for index, _ in results] == list(range(1, 3 * limit)) and taken == 3 * limit
 
 
 def test_a_prompt_too_long_can_be_skipped(engine: Engine) -> None:

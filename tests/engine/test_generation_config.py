@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -155,6 +157,54 @@ def test_time_ends_an_output_where_it_is(tiny: copyspec.Engine) -> None:
 def test_wrong_settings(tiny: copyspec.Engine, settings: object, error: type[Exception], expected: str) -> None:
     with pytest.raises(error, match=expected.replace("(", r"\(")):
         tiny.generate(PROMPT, generation_config=settings)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "warns"),
+    [
+        ({"typical_p": 0.5}, {"temperature": 0.8}, "typical_p=0.5"),
+        ({"top_h": 0.4}, {"temperature": 0.8}, "top_h=0.4"),
+        ({"epsilon_cutoff": 0.01, "do_sample": True}, {}, "epsilon_cutoff=0.01"),
+        ({"typical_p": 0.5, "do_sample": True}, {"temperature": 0.0}, ""),
+        ({"eta_cutoff": 0.1}, {}, ""),
+        ({"force_words_ids": [[5]]}, {}, "force_words_ids=[[5]]"),
+        ({"constraints": ["a constraint"]}, {}, "constraints=['a constraint']"),
+        ({"cache_implementation": "quantized"}, {}, "cache_implementation='quantized'"),
+        ({"cache_implementation": "static"}, {}, ""),
+    ],
+)
+def test_what_is_not_applied_is_told_once(
+    tiny: copyspec.Engine,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    warns: str,
+) -> None:
+    with caplog.at_level(logging.WARNING, "copyspec"):
+        for _ in range(2):
+            tiny.generate(PROMPT, generation_config=settings, max_new_tokens=2, **options)
+    found = [record.getMessage() for record in caplog.records]
+    assert found == ([f"generation_config has {warns}, which is not applied"] if warns else [])
+
+
+def test_a_config_from_a_folder_is_taken(tiny: copyspec.Engine, tmp_path: Path) -> None:
+    GenerationConfig(eos_token_id=1, pad_token_id=1, max_new_tokens=5).save_pretrained(tmp_path)
+    config = GenerationConfig.from_pretrained(tmp_path)
+    assert len(tiny.generate(PROMPT, generation_config=config, ignore_eos=True).token_ids) == 5
+    assert len(tiny.generate(PROMPT, generation_config=vars(config), ignore_eos=True).token_ids) == 5
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+def test_several_end_tokens_in_any_form(tiny: copyspec.Engine, kind: Callable[[list[int]], Any]) -> None:
+    free = tiny.generate(PROMPT, max_new_tokens=30, ignore_eos=True).token_ids
+    end = next(token for place, token in enumerate(free) if place > 4 and token > 1 and token not in free[:place])
+    unused = [token for token in range(2, 50) if token not in free]
+    tiny.model.generation_config = GenerationConfig(pad_token_id=1)
+    for ends in ([unused[0], end], unused[:2], [unused[0], end]):
+        tiny.model.generation_config.eos_token_id = kind(ends)
+        for _ in range(2):
+            found = tiny.generate(PROMPT, max_new_tokens=30).token_ids
+            assert found == (free[: free.index(end) + 1] if end in ends else free)
 
 
 def test_no_setting_that_makes_a_processor_is_overlooked() -> None:

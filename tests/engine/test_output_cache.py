@@ -22,7 +22,7 @@ def texts(cache: OutputCache, prompt: str) -> list[str | None]:
 
 
 def test_outputs_of_like_prompts_come_first() -> None:
-    cache = OutputCache("a", most=2)
+    cache = OutputCache("a", max_references=2)
     cache.add("Rewrite the letter to Anna about the boat", "Dear Anna, the boat ...")
     cache.add("Rewrite the letter to Bert about the house", "Dear Bert, the house ...")
     cache.add("What is seven times six?", "42")
@@ -85,6 +85,15 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         OutputCache.load(path, "user")
 
 
+@pytest.mark.parametrize("character", ["\x1b", '"', "🙂", "\ud800"])
+def test_a_full_cache_is_loaded_with_its_own_bounds(character: str, tmp_path: Path) -> None:
+    cache = OutputCache("user 🙂", max_entries=1, max_characters=100)
+    cache.add("a", character * 99)
+    cache.save(tmp_path / "cache")
+    again = OutputCache.load(tmp_path / "cache", "user 🙂", max_entries=1, max_characters=100)
+    assert texts(again, "a") == [character * 99]
+
+
 def test_threads_share_it() -> None:
     cache = OutputCache("a", max_entries=50)
 
@@ -125,6 +134,21 @@ def test_wrong_arguments_say_what_to_write() -> None:
         OutputCache("a").add("b", 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_entries must be an integer >= 1, got 0"):
         OutputCache("a", max_entries=0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs permissions")
+@pytest.mark.parametrize("exists", [False, True])
+def test_only_the_owner_reads_a_saved_cache(tmp_path: Path, exists: bool) -> None:
+    path = tmp_path / "cache.json"
+    before = os.umask(0)
+    try:
+        if exists:
+            path.write_text("{}")
+            path.chmod(0o644)
+        OutputCache("a").save(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes")

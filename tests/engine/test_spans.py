@@ -14,7 +14,7 @@ from copyspec.engine.spans import MAX_TIES, CopiedOutput, NamedSource
 from copyspec.sources import OUTPUT
 from copyspec.text.codec import Codec
 from copyspec.tree import Origin
-from tests.helpers.texts import byte_level, engine
+from tests.helpers.texts import byte_level, engine, sentencepiece_like
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -97,6 +97,19 @@ def test_the_outputs_own_earlier_text_is_a_place() -> None:
     assert span.place.kind == "output" and (span.place.start_char, span.place.end_char) == (0, 8)
     assert (span.start_char, span.end_char) == (8, 16)
     assert span.ties == ()
+
+
+def test_a_copy_that_ends_with_a_token_without_characters_has_those_before_it() -> None:
+    """As at the end of an encoder's prompt."""
+    text, codec = "the cat sat", Codec(sentencepiece_like())
+    prompt = codec.encode(text, wrap=True)
+    assert prompt.offsets is not None and prompt.offsets()[-1] == (0, 0)
+    source = NamedSource("prompt", "prompt", None, prompt.ids, prompt.offsets, text)
+    origins = [Origin(0, i) for i in range(len(prompt.ids))]
+    (span,) = CopiedOutput(prompt.ids, origins, [source], text).find_spans(codec.decode)
+    assert (span.place.start_char, span.place.end_char) == (0, 11)
+    (span,) = CopiedOutput(prompt.ids[-1:], origins[-1:], [source], "").find_spans(codec.decode)
+    assert span.place.start_char == span.place.end_char
 
 
 def test_characters_stay_inside_a_text_that_was_cut() -> None:

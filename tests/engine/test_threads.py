@@ -18,7 +18,7 @@ from copyspec.cli.app import main
 from copyspec.engine import threads as engine_threads
 from copyspec.engine.cores import Load, allowed, held_by_others
 from copyspec.engine.language import Language
-from copyspec.engine.threads import MOST_WAIT, ThreadChoice
+from copyspec.engine.threads import MAX_WAIT, ThreadChoice
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 PROMPT = "some text that the model goes on with"
@@ -139,7 +139,7 @@ def test_tiny_passes_and_failures_wait() -> None:
 
     total = spend(choice, in_vain, 100_000)
     lost = tried.count(2) * 0.49
-    assert 0 < lost < 0.02 * total + 1.0 and choice._wait <= MOST_WAIT
+    assert 0 < lost < 0.02 * total + 1.0 and choice._wait <= MAX_WAIT
 
 
 def test_no_pass_takes_more_than_it_may() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.replay.prompt_forms import FITTED, HELD_OUT, Form
 from copyspec.text import blocks
 from copyspec.text.block_tokens import encode_block, token_starts
-from copyspec.text.blocks import BUCKETS, EVEN, LOOKED_AT, MOST_BLOCKS, MOST_CHARACTERS, Block, find_blocks
+from copyspec.text.blocks import BUCKETS, EVEN, LOOKED_AT, MAX_BLOCKS, MAX_CHARACTERS, Block, find_blocks
 
 TEXTS = (
     "She have two cat, and he go to school every days with them.",
@@ -62,7 +62,7 @@ def test_texts_that_are_certain_to_be_edited_keep_the_ratio_of_their_odds(monkey
     prompt = "Correct this.\n```py\ndef add(a, b):\n    return a - b\n```"
     by_start = {}
     for limit in (2.0**5, 4.0):
-        monkeypatch.setattr(blocks, "MOST_ODDS", limit)
+        monkeypatch.setattr(blocks, "MAX_ODDS", limit)
         by_start[limit] = {start: bucket for block in find_blocks(prompt) for start, bucket in block.starts}
     fence, code = prompt.index("```"), prompt.index("def")
     assert by_start[4.0][code] == EVEN + 2
@@ -89,8 +89,8 @@ def test_code_in_a_fence_starts_behind_it() -> None:
 @given(st.text(alphabet=st.sampled_from("ab \n\"'`<>/:[]{}|#-=*é他<\r\t"), max_size=300))
 def test_blocks_stand_in_the_text(text: str) -> None:
     blocks = find_blocks(text)
-    assert len(blocks) <= MOST_BLOCKS
-    assert sum(block.stop - block.start for block in blocks) <= MOST_CHARACTERS
+    assert len(blocks) <= MAX_BLOCKS
+    assert sum(block.stop - block.start for block in blocks) <= MAX_CHARACTERS
     for block in blocks:
         assert 0 <= block.start < block.stop <= len(text)
         assert block.starts == sorted(block.starts) and block.starts
@@ -127,9 +127,9 @@ def _texts(text: str) -> list[str]:
     return [text[block.start : block.stop] for block in find_blocks(text)]
 
 
-@pytest.mark.parametrize("piece", [":“", "\r\n", ': a:"'])
+@pytest.mark.parametrize("piece", [":“", "\r\n", ': a:"', "_", "*_"])
 def test_no_prompt_takes_long(piece: str) -> None:
-    """Unclosed quotes used to take seconds."""
+    """Unclosed quotes and long lines of underscores used to take seconds."""
     started = time.process_time()
     find_blocks((piece * 20_000)[:20_000])
     assert time.process_time() - started < 2.5

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+import json
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from time import process_time
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import CTRLTokenizer
 
 from copyspec.text.chat import ChatError, check_chat, with_system
 from copyspec.text.codec import Codec, _cut
 from copyspec.text.stops import WINDOW, CriterionStop, Detokenizer, StopStrings, held_back, text_of
-from tests.helpers.texts import NO_SYSTEM_TEMPLATE, SPECIAL, byte_fallback, byte_level, sentencepiece_like
+from tests.helpers.texts import CORPUS, NO_SYSTEM_TEMPLATE, SPECIAL, byte_fallback, byte_level, sentencepiece_like
 
 CODEC = Codec(byte_level())
 PIECES = ["a", " ", "the", "é", "🙂", "\n", "<", "/", "s", ">", "|", *SPECIAL]
@@ -100,6 +105,56 @@ def test_added_tokens_of_the_template_are_text_in_what_users_write() -> None:
 
     assert count("user") == 2  # those of the template
     assert count("assistant") == 3  # templates remove an assistant's thoughts by these strings
+
+
+def test_added_tokens_of_the_template_are_text_in_prompts_and_tokens_in_copies() -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = deepcopy(byte_level(template="{{ messages[0]['content'] }}<think>"))
+    tokenizer.add_tokens([AddedToken("<think>", special=False, normalized=False)])
+    codec = Codec(tokenizer)
+    (think,) = tokenizer("<think>")["input_ids"]
+    for prompt in (codec.encode("a<think>b", wrap=True), codec.encode_raw("a<think>b")):
+        assert think not in prompt.ids and tokenizer.decode(prompt.ids) == "a<think>b"
+    assert think in codec.encode_copy("a<think>b", " ").ids
+    assert think in codec.encode_rendered("a<think>b").ids
+
+
+def test_words_and_spaces_that_a_template_holds_by_chance_remain_tokens() -> None:
+    tokenizer = deepcopy(byte_level(template="{% if messages %}    {{ 'user' + messages[0]['content'] }}{% endif %}"))
+    tokenizer.add_tokens(["user", "    "])
+    codec, text = Codec(tokenizer), "a user:\n    code"
+    assert codec.encode_raw(text).ids == codec.encode(text, wrap=True).ids == tokenizer(text)["input_ids"]
+
+
+PARTS = "{% for m in messages %}{% for part in m['content'] %}{{ part['text'] %s }}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("strip", ["", "| trim"])
+@pytest.mark.parametrize(
+    ("texts", "read"),
+    [
+        (["a</", "s>b"], "a</s>b"),
+        (["a<", "/", "s", ">b"], "a</s>b"),
+        (["a</", "", "s></s>b"], "a</s></s>b"),
+        (["a</ ", " \n", " s>b"], "a</s>b"),
+        (["a</" + 300 * " ", "s>b"], "a</s>b"),
+        (["a <", " b>", "c"], "a<b>c"),
+    ],
+)
+def test_control_tokens_cannot_be_put_together_from_parts(texts: list[str], read: str, strip: str) -> None:
+    codec = Codec(byte_level(template=PARTS.replace("%s", strip)))
+    parts = [{"type": "text", "text": text} for text in texts]
+    for chat in ([parts], [[part] for part in parts]):
+        ids = codec.encode_chat([{"role": "user", "content": content} for content in chat]).ids
+        assert not special_ids(codec) & set(ids)
+        assert "".join(codec.decode(ids).split()) == "".join(read.split())
+
+
+def test_control_tokens_cannot_be_put_together_from_messages() -> None:
+    codec = Codec(byte_level(template="{% for m in messages %}{{ m['content'] }}{% endfor %}"))
+    ids = codec.encode_chat([{"role": "user", "content": text} for text in ("a</", "s>b")]).ids
+    assert not special_ids(codec) & set(ids) and codec.decode(ids) == "a</s>b"
 
 
 CHAT = [
@@ -216,6 +271,46 @@ def test_text_of_byte_fallback_tokenizers_is_never_taken_back(parts: list[str | 
         assert text[stop.match.start : stop.match.end] == stop.match.string
 
 
+def test_tokens_without_text_do_not_make_detokenizing_slow() -> None:
+    calls = 0
+
+    def decode(ids: Sequence[int]) -> str:
+        nonlocal calls
+        calls += 1
+        return CODEC.decode(ids)
+
+    tokens = [*CODEC.encode(CORPUS[0]).ids, *[CODEC.tokenizer.eos_token_id] * 400, *CODEC.encode(CORPUS[1]).ids]
+    detokenizer = Detokenizer(decode)
+    assert detokenizer.push(tokens) + detokenizer.finish() == CODEC.decode(tokens)
+    assert calls <= 2000
+
+
+@pytest.fixture
+def taking_back(tmp_path: Path) -> Codec:
+    """A tokenizer that joins the token "hel@@" with the next one."""
+    vocabulary = {token: i for i, token in enumerate(["hel@@", "lo", "the", "cat@@", "s", "<unk>"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    return Codec(CTRLTokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt")))
+
+
+@given(tokens=st.lists(st.integers(0, 4), max_size=3 * WINDOW))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_pieces_join_where_a_token_takes_back_text(taking_back: Codec, tokens: list[int]) -> None:
+    detokenizer = Detokenizer(taking_back.decode, takes_back=taking_back.takes_back)
+    assert "".join(map(detokenizer.push, ([token] for token in tokens))) + detokenizer.finish() == (
+        taking_back.decode(tokens)
+    )
+
+
+def test_a_stop_string_is_found_where_a_token_takes_back_text(taking_back: Codec) -> None:
+    watcher = StopStrings(["hello"], taking_back.decode, takes_back=taking_back.takes_back)
+    assert [watcher.push(token) for token in (2, 0, 1)] == [None, None, "hello"]
+    assert watcher.match is not None and (watcher.match.start, watcher.match.end) == (4, 9)
+    assert taking_back.decode([2, 0, 1]) == "the hello"
+    assert not CODEC.takes_back
+
+
 def test_a_broken_byte_leaves_the_characters_before_it() -> None:
     codec = Codec(byte_fallback())
     tokens = [*codec.encode("aé").ids, 3 + 0xF0, *codec.encode("b").ids[-1:]]
@@ -276,6 +371,6 @@ def test_keys_and_roles_of_messages_hold_no_control_tokens() -> None:
 
 
 def test_many_control_tokens_in_a_message_take_little_time() -> None:
-    begin = perf_counter()
+    begin = process_time()
     assert len("".join(_cut("</s>" * 250_000, CODEC.control))) == 1_000_000
-    assert perf_counter() - begin < 5
+    assert process_time() - begin < 5

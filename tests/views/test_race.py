@@ -16,7 +16,7 @@ from copyspec.cli import main
 from copyspec.engine.comparison import compare_jobs
 from copyspec.views.race import Race
 from copyspec.views.race_lines import lines, replay
-from copyspec.views.race_page import MOST_MOVING, race_page
+from copyspec.views.race_page import MAX_MOVING, race_page
 from tests.helpers.texts import engine as text_engine
 
 PROMPT = "the cat <b>sat</b> on the mat, the cat <b>sat</b> on"
@@ -41,9 +41,9 @@ def test_all_runs_write_the_same_and_tell_what_each_pass_brought(comparison: Com
         assert "".join(each.text for each in run.landings) == run.result.text
         counts = [each.tokens for each in run.landings]
         times = [each.seconds for each in run.landings]
-        assert counts == sorted(counts) and counts[-1] == 40 and len(counts) == run.result.stats.num_calls
+        assert counts == sorted(counts) and counts[-1] == 40 and len(counts) == run.result.stats.num_passes
         assert times == sorted(times) and times[-1] <= run.seconds
-    assert comparison.runs[0].result.stats.num_calls == 40
+    assert comparison.runs[0].result.stats.num_passes == 40
 
 
 def test_lines_and_page_show_the_figures_and_text_stays_text(comparison: Comparison) -> None:
@@ -64,7 +64,7 @@ def test_lines_and_page_show_the_figures_and_text_stays_text(comparison: Compari
 
 def test_a_difference_is_said_and_long_races_stand_still(comparison: Comparison) -> None:
     race = comparison.race()
-    wrong = replace(race.lanes[1], equal=False, landings=race.lanes[1].landings * MOST_MOVING)
+    wrong = replace(race.lanes[1], equal=False, landings=race.lanes[1].landings * MAX_MOVING)
     shown = Race([race.lanes[0], wrong, race.lanes[2]], None, "plain 3 'a', copied 4 '<i>'")
     page = "".join(race_page(shown))
     assert "DIFFERENT" in page and "&lt;i&gt;" in page and "animation-delay" not in page

@@ -21,7 +21,7 @@ from tests.helpers.texts import engine
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 COUNTS = (
-    "num_calls",
+    "num_passes",
     "num_drafts",
     "num_draft_tokens",
     "num_accepted_tokens",
@@ -47,7 +47,7 @@ def check(result: Result) -> None:
     for name in SECONDS:
         assert getattr(totals, name) == pytest.approx(getattr(result.stats, name), abs=1e-6), name
     decisions = [each.decision for each in result.trace.passes if each.decision]
-    if not result.trace.omitted.num_calls:
+    if not result.trace.omitted.num_passes:
         assert tuple(token for each in result.trace.passes for token in each.tokens) == result.token_ids
         assert {name: decisions.count(name) for name in decisions} == result.stats.decisions
 
@@ -74,7 +74,7 @@ def test_accepted_nodes_are_what_was_written() -> None:
 def test_what_is_too_much_is_counted_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_PASSES", 3)
     result = traced()
-    assert result.trace is not None and len(result.trace.passes) == 3 and result.trace.omitted.num_calls > 0
+    assert result.trace is not None and len(result.trace.passes) == 3 and result.trace.omitted.num_passes > 0
     check(result)
     assert "later passes were only counted" in "\n".join(summary(result.trace))
 
@@ -93,8 +93,8 @@ def test_a_saved_trace_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture
     page = tmp_path / "page.html"
     assert main(["trace", str(path), "--html", str(page)]) == 0
     out = capsys.readouterr().out
-    assert f"in {result.stats.num_calls} passes" in out and "\x1b" not in out
-    assert page.read_text(encoding="utf-8").count("<details>") == result.stats.num_calls
+    assert f"in {result.stats.num_passes} passes" in out and "\x1b" not in out
+    assert page.read_text(encoding="utf-8").count("<details>") == result.stats.num_passes
     assert main(["trace", str(path), "--pass", "1"]) == 0
     assert main(["trace", str(path), "--pass", "999"]) == 2
     assert main(["trace", str(tmp_path / "none.json")]) == 2
@@ -120,7 +120,7 @@ def test_text_of_a_trace_is_shown_as_text() -> None:
         (lambda top: top["passes"][0]["times"].update(model=float("nan")), "must be a number"),
         (lambda top: top["passes"][0].update(tokens=["x"]), "must be an integer"),
         (lambda top: top.update(texts={"x": "y"}), "texts must map"),
-        (lambda top: top["omitted"].update(num_calls=-1), "omitted.num_calls"),
+        (lambda top: top["omitted"].update(num_passes=-1), "omitted.num_passes"),
         (lambda top: top["passes"][0].update(decision="\x1b[2J"), r"decision must be a string of printable .* '\\x1b"),
         (lambda top: top["omitted"].update(num_draft_tokens_per_source={"\x1b]0;x\x07": 1}), "printable characters"),
     ],
@@ -148,4 +148,4 @@ def test_a_file_that_is_no_json_is_told(tmp_path: Path) -> None:
 def test_omitted_is_part_of_the_file() -> None:
     result = traced()
     assert result.trace is not None
-    assert asdict(Trace.from_dict(json.loads(json.dumps(result.trace.to_dict()))).omitted)["num_calls"] == 0
+    assert asdict(Trace.from_dict(json.loads(json.dumps(result.trace.to_dict()))).omitted)["num_passes"] == 0

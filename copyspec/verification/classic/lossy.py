@@ -7,11 +7,11 @@ path is chosen, and among equally long ones the one with the highest summed log 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from copyspec.checks import check_number
 from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.classic.candidates import Randomness, verify_candidates
 from copyspec.verification.classic.rules import Children, Guarantee, NextToken, Nodes, at_each_node, require_greedy
@@ -36,7 +36,7 @@ class Lenience:
     lenience: float = 0.5  # 1 is equivalent to the exact rule
 
     def __post_init__(self) -> None:
-        _between("lenience", self.lenience, 0.0, 1.0)
+        check_number("lenience", self.lenience, low=0.0, high=1.0, open_low=True)
 
     def check(self, sampling: SamplingOptions) -> None:
         pass
@@ -70,7 +70,7 @@ class TopKGap:
     def __post_init__(self) -> None:
         if not isinstance(self.beta, int) or isinstance(self.beta, bool) or self.beta < 1:
             raise ValueError(f"beta must be an integer >= 1, got {self.beta!r}")
-        _between("tau", self.tau, 0.0, math.inf, closed_low=True)
+        check_number("tau", self.tau, low=0.0)
 
     def check(self, sampling: SamplingOptions) -> None:
         require_greedy(self.name, sampling)
@@ -100,8 +100,8 @@ class BiLD:
     rollback: float = 5.0  # nats
 
     def __post_init__(self) -> None:
-        _between("fallback", self.fallback, 0.0, 1.0, closed_low=True)
-        _between("rollback", self.rollback, 0.0, math.inf, closed_low=True)
+        check_number("fallback", self.fallback, low=0.0, high=1.0)
+        check_number("rollback", self.rollback, low=0.0)
 
     def check(self, sampling: SamplingOptions) -> None:
         require_greedy(self.name, sampling)
@@ -132,8 +132,8 @@ class Typical:
     delta: float = 0.3
 
     def __post_init__(self) -> None:
-        _between("epsilon", self.epsilon, 0.0, 1.0)
-        _between("delta", self.delta, 0.0, 1.0)
+        check_number("epsilon", self.epsilon, low=0.0, high=1.0, open_low=True)
+        check_number("delta", self.delta, low=0.0, high=1.0, open_low=True)
 
     def check(self, sampling: SamplingOptions) -> None:
         pass
@@ -185,11 +185,3 @@ def _choose(tree: DraftTree, nodes: Nodes, passes: Passes) -> Sequence[int]:
         path.append(best)
         best = tree.parents[best]
     return path[::-1]
-
-
-def _between(name: str, value: float, low: float, high: float, *, closed_low: bool = False) -> None:
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
-    if not fits or (value == low and not closed_low):
-        bounds = f"{'at least' if closed_low else 'above'} {low:g}"
-        bounds += f" and at most {high:g}" if high < math.inf else ""
-        raise ValueError(f"{name} must be a number {bounds}, got {value!r}")
