@@ -1,4 +1,4 @@
-"""Settings shared by all tests: one thread, no network, no model from the user's settings, hypothesis without
+"""Settings shared by all tests: one thread, no network, nothing of the user's settings and caches, hypothesis without
 deadlines."""
 
 from __future__ import annotations
@@ -13,11 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ["COPYSPEC_MODEL"] = "default"  # use the bundled model, whatever else is installed on this machine
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts would compile the package again
-
 import pytest
 from hypothesis import settings
 
@@ -26,6 +21,19 @@ if TYPE_CHECKING:
     from copyspec.budget import Budget, CostModel
     from copyspec.pipelines.langchain import ChatCopySpec
     from tests.helpers.chains import Seen
+
+ROOT = Path(__file__).parent.parent
+
+for name in [name for name in os.environ if name.startswith("GIT_")]:
+    del os.environ[name]  # GIT_DIR, as hooks set it, would have tests commit to the developer's repository
+os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+for name in ("COPYSPEC_API_KEY", "COPYSPEC_CORPORA"):
+    os.environ.pop(name, None)
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["COPYSPEC_MODEL"] = "default"  # use the bundled model, whatever else is installed on this machine
+os.environ["COPYSPEC_CACHE"] = str(ROOT / ".pytest_cache" / "copyspec")  # kept, so that SmolLM2 is converted once
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts would compile the package again
 
 # A shell's background jobs ignore Ctrl-C, and processes that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -43,6 +51,8 @@ def pytest_collection() -> None:
     from copyspec.engine import language
     from copyspec.targets.hooks.onednn import avoid_missing_tiles
 
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):  # pytest itself has followed them by now
+        os.environ.pop(name, None)
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
     torch.set_num_threads(1)  # tiny models are slower on several threads, and the suite runs one worker per core

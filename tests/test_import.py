@@ -36,7 +36,8 @@ def test_import_takes_less_than_a_third_of_a_second() -> None:
     assert min(float(run(code)) for _ in range(3)) < 0.3
 
 
-OF_MODELS = {"torch", "transformers", "tokenizers", "huggingface_hub", "safetensors", "langchain_core", "fastapi"}
+OF_MODELS = {"torch", "transformers", "tokenizers", "huggingface_hub", "safetensors", "faiss"}
+OF_MODELS |= {"langchain_core", "fastapi"}
 LATE = {"numpy", "asyncio", "multiprocessing", "sqlite3"}  # imported late by the command line
 
 UNCHANGED = "```\nthere is no prose here\n```\n"
@@ -48,6 +49,9 @@ UNCHANGED = "```\nthere is no prose here\n```\n"
         ("--version", 0, LATE),
         ("--help", 0, set()),
         ("gec --help", 0, set()),
+        ("edit --help", 0, set()),
+        ("index --help", 0, set()),
+        ("index add --help", 0, set()),
         ("gec --nonsense", 2, set()),
         ("gec {file} --format nonsense", 2, LATE),
         ("gec {folder}/none.md", 3, LATE),

@@ -4,12 +4,15 @@ packages."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,9 @@ PLATFORMS = {
     "macos arm64": ("darwin", "Darwin", "arm64"),
     "windows": ("win32", "Windows", "AMD64"),
 }
+
+NOT_FOR_DEVELOPMENT = {"docx", "haystack", "llama_index", "matplotlib", "pyarrow", "sentence_transformers", "triton"}
+"""Modules of other frameworks, of charts and of GPUs, without which a few tests are skipped."""
 
 
 def _requirements(extra: str | None = None, python: str = PYTHONS[-1]) -> list[Requirement]:
@@ -168,6 +174,20 @@ def test_every_requirement_is_pinned_once_and_within_its_range(python: str) -> N
     for requirement in [*_requirements(python=python), *_requirements("dev", python)]:
         assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     assert str(pins["torch"]) == "2.13.0"
+
+
+def test_development_has_what_tests_skip_without() -> None:
+    """Else they would be skipped everywhere."""
+    for requirement in _requirements("dev"):
+        try:
+            version(requirement.name)
+        except PackageNotFoundError:
+            pytest.skip(f"the extra copyspec[dev] is not installed: {requirement.name} is missing")
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    calls = re.compile(r'(?:importorskip|find_spec)\("(\w+)')
+    modules = {name for text in texts for name in calls.findall(text)} - set(sys.stdlib_module_names)
+    assert "pypdf" in modules
+    assert {name for name in modules if find_spec(name) is None} <= NOT_FOR_DEVELOPMENT
 
 
 def test_set_up_takes_the_pins_in_the_same_command() -> None:

@@ -113,13 +113,9 @@ def test_notebooks_run_and_show_their_results(path: Path) -> None:
 def test_dead_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<p id="x"></p><a href="b.html#y">1</a><a href="a.html#x">2</a><a href="c.html">')
     (tmp_path / "b.html").write_text('<script src="https://elsewhere/x.js"></script><img src="no.png"><a href="//e">')
-    assert (
-        list(links.problems(tmp_path))
-        == [
-            "a.html: b.html#y: no such anchor",
-            "a.html: c.html: no such file",
-            "b.html: no.png: no such file",
-            "b.html: https://elsewhere/x.js is loaded from elsewhere",
-        ]
-        or len(list(links.problems(tmp_path))) == 4
-    )
+    assert sorted(links.problems(tmp_path)) == [
+        "a.html: b.html#y: no such anchor",
+        "a.html: c.html: no such file",
+        "b.html: https://elsewhere/x.js is loaded from elsewhere",
+        "b.html: no.png: no such file",
+    ]

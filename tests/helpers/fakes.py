@@ -54,23 +54,23 @@ class FakeSession:
         self.cached: list[list[int]] = [[] for _ in range(rows)]
         self.closed = False
         self.calls = 0
-        self._chains: list[list[int]] = []
+        self._uncached: list[list[int]] = []
         self._trees: list[DraftTree] = []
 
     @property
     def lengths(self) -> Sequence[int]:
         return [len(tokens) for tokens in self.cached]
 
-    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        assert not self.closed and len(chains) == len(trees) == len(self.cached)
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+        assert not self.closed and len(uncached) == len(trees) == len(self.cached)
         self.calls += 1
-        self._chains, self._trees = [list(chain) for chain in chains], list(trees)
+        self._uncached, self._trees = [list(ids) for ids in uncached], list(trees)
         width = 1 + max(map(len, trees))
         logits = torch.full((len(trees), width, self.target.vocab_size), float("nan"))
-        for row, (chain, tree) in enumerate(zip(self._chains, trees, strict=True)):
+        for row, (ids, tree) in enumerate(zip(self._uncached, trees, strict=True)):
             check_tree(tree)
-            assert chain
-            prefixes = {ROOT: self.cached[row] + chain}
+            assert ids
+            prefixes = {ROOT: self.cached[row] + ids}
             logits[row, 0] = self.target.logits(prefixes[ROOT])
             for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
                 prefixes[node] = [*prefixes[parent], token]
@@ -84,7 +84,7 @@ class FakeSession:
             assert all(
                 self._trees[row].parents[node] == parent for node, parent in zip(path, [ROOT, *path], strict=False)
             )
-            self.cached[row] += self._chains[row] + [self._trees[row].tokens[node] for node in path]
+            self.cached[row] += self._uncached[row] + [self._trees[row].tokens[node] for node in path]
 
     def trim(self, lengths: Sequence[int]) -> None:
         self.cached = [tokens[:length] for tokens, length in zip(self.cached, lengths, strict=True)]

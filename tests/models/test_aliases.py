@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import re
 import shutil
+import time
 import zipfile
 from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -103,20 +105,22 @@ def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytes
         made_once("x", _write)
 
 
-def _make_slowly(cache: str, counter: str) -> None:
-    os.environ["COPYSPEC_CACHE"] = cache
-
+def _make_slowly(ready: Barrier, counter: Path) -> None:
     def make(folder: Path) -> None:
         with open(counter, "ab") as file:
             file.write(b".")
+        time.sleep(0.3)  # the others come meanwhile
         _write(folder)
 
+    ready.wait()
     made_once("x", make)
 
 
-def test_two_processes_at_once_make_it_once(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # the children start none
+def test_four_processes_at_once_make_it_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    makers = [context.Process(target=_make_slowly, args=(str(cache), str(tmp_path / "count"))) for _ in range(4)]
+    ready = context.Barrier(4)
+    makers = [context.Process(target=_make_slowly, args=(ready, tmp_path / "count")) for _ in range(4)]
     for maker in makers:
         maker.start()
     for maker in makers:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import thread_time
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.retrievers import Corpora, HuggingFaceEmbedder, split_passages
 from copyspec.retrievers import Document as Text
 from copyspec.text.chat import ChatError, render
-from copyspec.text.templates import bounded
+from copyspec.text.templates import SECONDS, bounded
 from tests.helpers.commands import run
 from tests.helpers.tiny import tiny_tokenizer
 
@@ -297,10 +298,12 @@ def test_an_index_chooses_no_encoder(
 def test_chat_templates_are_bounded(name: str, tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = TEMPLATES[name].replace("CANARY", str(tmp_path / "ran"))
+    began = thread_time()
     try:
         assert len(render(tokenizer, [{"role": "user", "content": "Hello"}])) < 2_000_000
     except ChatError as error:
         assert "the chat template of" in str(error) and len(str(error)) < 1_000
+    assert thread_time() - began < SECONDS + 2  # the clock is not read at every step
     assert not (tmp_path / "ran").exists()
 
 

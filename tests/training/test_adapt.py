@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,17 @@ def test_a_run_repeats_itself_and_resumes(prose: Path, base: Path, tmp_path: Pat
     assert all(torch.equal(x.bfloat16(), y.bfloat16()) for k in b for x, y in zip(b[k], d[k], strict=True))
     with pytest.raises(ValueError, match=r"is \(4, 32\); this run has \(2, 32\)"):
         adapt(prose, base, tmp_path / "e", replace(on, shape=replace(_SHAPE, rank=2)), 0.0)
+
+
+def test_a_pool_is_whole_or_not_there(prose: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    plan = replace(PRESETS["cpu"], shape=_SHAPE, batch=1024, limit=512, steps=1)
+    monkeypatch.setattr(os, "fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(prose, base, tmp_path / "run", plan, 1)
+    assert not list((tmp_path / "run" / "pools").glob("*.pt"))
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,20 @@ def test_a_run_repeats_itself_and_resumes(prose: Path, tmp_path: Path) -> None:
     assert not torch.equal(_state(tmp_path / "a")["master"], _state(tmp_path / "b")["master"])
 
 
+def test_a_run_that_was_killed_while_it_wrote_its_tokenizer_starts_again(
+    prose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "fsync", killed)
+        train(prose, tmp_path / "run", replace(_TINY, steps=1), 0.0)
+    assert not (tmp_path / "run" / "tokenizer.json").exists()
+    train(prose, tmp_path / "run", replace(_TINY, steps=1), 0.0)
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
 def test_two_processes_share_one_model(prose: Path, tmp_path: Path) -> None:
     # In a process of its own: where torch has CUDA, one in which gradients were computed cannot be forked.
     plan = replace(_TINY, world=2)
