@@ -26,7 +26,7 @@ from typing import Any
 
 SENTENCES = Path(__file__).parent / "data" / "sentences.txt"
 TOKENS = 48
-LEAST_ROWS = 8  # minimum per measurement, since a call of one row with drafts makes only four passes
+MIN_ROWS = 8  # minimum per measurement, since a call of one row with drafts makes only four passes
 
 
 class Clock:
@@ -73,9 +73,9 @@ class Meter:
 
 
 def measure(rows: int, *, drafts: bool) -> float:
-    """Seconds per pass outside model and drafter, averaged over calls that decode at least LEAST_ROWS rows in total."""
+    """Seconds per pass outside model and drafter, averaged over calls that decode at least MIN_ROWS rows in total."""
     texts = [line for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line]
-    texts = (texts * -(-max(rows, LEAST_ROWS) // len(texts)))[: max(rows, LEAST_ROWS)]
+    texts = (texts * -(-max(rows, MIN_ROWS) // len(texts)))[: max(rows, MIN_ROWS)]
     return mean(measure_call(texts[at : at + rows], drafts=drafts) for at in range(0, len(texts), rows))
 
 

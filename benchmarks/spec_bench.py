@@ -120,7 +120,7 @@ def run(engine: copyspec.Engine, case: Case, options: Mapping[str, Any], tokens:
     return {
         "seconds": round(seconds, 4),
         "tokens": list(result.token_ids),
-        "passes": stats.num_calls,
+        "passes": stats.num_passes,
         "drafting": round(stats.draft_seconds, 4),
         "nodes": stats.num_draft_tokens,
         "accepted": dict(stats.num_accepted_tokens_per_source),

@@ -26,7 +26,7 @@ from copyspec.engine.output_cache import OutputCache
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-    from copyspec.drafters.own import DrafterFactory
+    from copyspec.drafters.custom import DrafterFactory
     from copyspec.engine.draft_models import DraftChoice
 
     DrafterName = Literal["auto", "copy", "model", "none"]

@@ -207,7 +207,7 @@ def node_prices() -> str:
                 {each["tokens"]: each["cpu_seconds"] for each in way} for way in table["prices"].values()
             )
             where = f"{machine}, " if table is tables[0] else ""
-            for seconds, way in ((of_torch, "PyTorch's products"), (of_module, "as it is run")):
+            for seconds, way in ((of_torch, "PyTorch's products"), (of_module, "copyspec")):
                 costs = " | ".join(f"{seconds[tokens] / of_torch[1]:.2f}" for tokens in PRICED)
                 lines.append(f"| {where}{table['dtype']}, {way} | {costs} |")
                 where = ""

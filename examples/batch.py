@@ -24,7 +24,7 @@ def main() -> None:
     )
     for (question, _), result in zip(ASKED, results, strict=True):
         stats = result.stats
-        print(f"{question} {result.text.strip()} ({stats.num_output_tokens} tokens, {stats.num_calls} passes)")
+        print(f"{question} {result.text.strip()} ({stats.num_output_tokens} tokens, {stats.num_passes} passes)")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def main() -> None:
                 print(f"{' '.join(before[i:j])!r} -> {' '.join(after[k:m])!r}")
         if correction.result is not None:
             stats = correction.result.stats
-            print(f"{stats.num_output_tokens} tokens in {stats.num_calls} passes of the model\n")
+            print(f"{stats.num_output_tokens} tokens in {stats.num_passes} passes of the model\n")
 
 
 if __name__ == "__main__":

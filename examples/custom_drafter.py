@@ -33,7 +33,7 @@ def main() -> None:
     own = engine.generate(prompt, edit_source=text, drafter=["auto", KnownCorrections])
     copied = engine.generate(prompt, edit_source=text)
     assert own.text == copied.text
-    print(own.text, f"{copied.stats.num_calls} passes, {own.stats.num_calls} with the drafter", sep="\n")
+    print(own.text, f"{copied.stats.num_passes} passes, {own.stats.num_passes} with the drafter", sep="\n")
 
 
 if __name__ == "__main__":

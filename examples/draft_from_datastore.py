@@ -25,9 +25,9 @@ def main() -> None:
         # Only the datastore drafts here; by default, copies from the prompt would draft this quote as well.
         drafted = engine.generate(prompt, drafter="model", datastore=store, max_new_tokens=48)
         assert drafted.token_ids == plain.token_ids
-        print(f"{drafted.text.strip()}\nplain: {plain.stats.num_calls} passes of the model")
+        print(f"{drafted.text.strip()}\nplain: {plain.stats.num_passes} passes of the model")
         accepted = drafted.stats.num_accepted_tokens_per_source.get("datastore", 0)
-        print(f"with the datastore: {drafted.stats.num_calls}, {accepted} tokens of {corpus.size:,} in it accepted")
+        print(f"with the datastore: {drafted.stats.num_passes}, {accepted} tokens of {corpus.size:,} in it accepted")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def main() -> None:
     for chunk in chunks:
         print(chunk.text, end="|", flush=True)
         if chunk.result is not None:
-            print(f"\nfinished: {chunk.result.finish_reason}, {chunk.result.stats.num_calls} passes")
+            print(f"\nfinished: {chunk.result.finish_reason}, {chunk.result.stats.num_passes} passes")
 
 
 if __name__ == "__main__":

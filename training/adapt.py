@@ -24,6 +24,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from copyspec.filesystem import replacing
 from training.data import load_prose
 from training.examples import CORRECT, Example, ExampleMaker, Mixture
 from training.lora import Adapter, FrozenLlama, LoraShape, load_adapter, save_adapter
@@ -85,7 +86,8 @@ class AdaptBatches:
         """Prepare the first pools, because reading the prose takes a minute of CPU time."""
         folder.mkdir(parents=True, exist_ok=True)
         for number in range(pools):
-            torch.save(self._made(number), folder / f"{self.seed}-{number}.pt")
+            with replacing(folder / f"{self.seed}-{number}.pt") as file:
+                torch.save(self._made(number), file)
 
     def from_place(self, pool: int, index: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Yield (pool, index, ids, weights), [rows, length] each; the weights are those of the tokens as targets."""

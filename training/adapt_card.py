@@ -48,7 +48,7 @@ def types(quality: Row, name: str) -> str:
          behind.get(kind, {}).get("f0.5", ""))
         for kind, row in raw.items()
     ]  # fmt: skip
-    return table(("type", "right", "wrong", "missed", "precision", "recall", "F0.5", "F0.5 behind guards"), rows)
+    return table(("type", "right", "wrong", "missed", "precision", "recall", "F0.5", "F0.5 after guards"), rows)
 
 
 def everyday(quality: Row) -> str:
@@ -58,7 +58,7 @@ def everyday(quality: Row) -> str:
     for key in ("left", "other"):
         rows.append((key, *(found[way][key] for way in ("raw", "guarded"))))
     rows += [(kind, count, found["guarded"]["by_kind"][kind]) for kind, count in found["raw"]["by_kind"].items()]
-    return table(("", "repaired, raw", "behind the guards"), rows)
+    return table(("", "repaired, raw", "after the guards"), rows)
 
 
 def outputs(quality: Row, kind: str) -> str:
@@ -87,7 +87,7 @@ def write(quality: Row, run: Path) -> str:
         "types_jfleg": types(quality, "jfleg_dev"),
         "everyday": everyday(quality),
         "alone": table(
-            ("correct text", "n", "left exactly, raw", "behind the guards"),
+            ("correct text", "n", "left exactly, raw", "after the guards"),
             [(name.replace("_", " "), row["n"], row["exact"], row["exact, guarded"])
              for name, row in quality["alone"].items()],
         ) if "alone" in quality else "Not measured yet.",

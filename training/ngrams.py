@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from copyspec.drafters.predictors.ngrams import MOST, ORDERS, Ints, Order, WordNGrams, split_words
+from copyspec.drafters.predictors.ngrams import MAX_CONTINUATIONS, ORDERS, Ints, Order, WordNGrams, split_words
 
 
 def read_paragraphs(paths: Sequence[Path]) -> Iterator[str]:
@@ -61,12 +61,12 @@ def _order(sequence: Ints, order: int, least: int, words: int) -> Order:
     by_context = np.lexsort((-often, context[first]))
     first, often = first[by_context], often[by_context]
     _, starts, sizes = np.unique(context[first], return_index=True, return_counts=True)
-    kept = np.arange(len(first)) - np.repeat(starts, sizes) < MOST
+    kept = np.arange(len(first)) - np.repeat(starts, sizes) < MAX_CONTINUATIONS
     places = first[starts]
     return Order(
         np.stack([column[places] for column in columns[:-1]], axis=1),
         totals[context[places]],
-        np.minimum(sizes, MOST),
+        np.minimum(sizes, MAX_CONTINUATIONS),
         columns[-1][first[kept]],
         often[kept],
     )

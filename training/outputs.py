@@ -22,7 +22,7 @@ from torch import Tensor
 
 from copyspec.budget import Budget
 from copyspec.drafters.base import ScoredDraft
-from copyspec.drafters.own import DraftContext
+from copyspec.drafters.custom import DraftContext
 from copyspec.drafters.predictors.base import walked
 from copyspec.targets.hooks.states import LAST, hidden_states
 from copyspec.tree import DraftTree

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from copyspec.engine.engine import Engine
 
-MOST_DRAFT = 8  # maximum draft length that the objective considers
+MAX_DRAFT = 8  # maximum draft length that the objective considers
 CHANGES = 3  # maximum number of blocks changed per try
 START_SHARE = 0.4  # share of the blocks skipped by the first set: those in the middle
 
@@ -77,7 +77,7 @@ def best_draft(agreement: float, cost: float) -> Score:
     """The best draft length: n tokens cost n passes of the lighter model and one pass of the full model."""
     found = [
         Score(sum(agreement**k for k in range(n + 1)) / (1 + n * cost), agreement, cost, n)
-        for n in range(1, MOST_DRAFT + 1)
+        for n in range(1, MAX_DRAFT + 1)
     ]
     return max(found, key=lambda each: each.speed)
 

@@ -16,7 +16,6 @@ import argparse
 import itertools
 import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -31,7 +30,9 @@ import torch
 import torch.multiprocessing as mp
 from safetensors.torch import load_file
 
+from copyspec.filesystem import replacing
 from training.data import Batch, Batches, load_prose, make_tokenizer
+from training.examples import ExampleMaker
 from training.families import Tables, family_name, family_of
 from training.model import Shape, keep_layers
 from training.optim import Optimizer, Shared
@@ -85,14 +86,7 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
     out.mkdir(parents=True, exist_ok=True)
     family = family_of(plan.shape)
     maker, held = load_prose(data, plan.mixture, family.maker)
-    if plan.weights is not None:
-        shutil.copyfile(plan.weights / "tokenizer.json", out / "tokenizer.json")
-    elif not (out / "tokenizer.json").exists():
-        if plan.tokenizer is not None:
-            tokenizer = load_tokenizer(plan.tokenizer / "tokenizer.json")
-        else:
-            tokenizer = make_tokenizer(maker, plan.shape.vocab, plan.seed)
-        family.tokenizer(tokenizer).save(str(out / "tokenizer.json"))
+    _write_tokenizer(out / "tokenizer.json", maker, plan)
     (out / "plan.json").write_text(
         json.dumps({"shape": plan.shape.as_dict(), "rates": vars(plan.rates), "seed": plan.seed, "preset": plan.device,
                     "family": family_name(plan.shape),
@@ -134,6 +128,22 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
         barrier.abort()  # so that the others do not wait for this process after an error
         for process in others:
             process.join()
+
+
+def _write_tokenizer(path: Path, maker: ExampleMaker, plan: Plan) -> None:
+    """Write the tokenizer of a run, unless it is there from an earlier start."""
+    if plan.weights is not None:
+        content = (plan.weights / "tokenizer.json").read_bytes()
+    elif path.exists():
+        return
+    else:
+        if plan.tokenizer is not None:
+            tokenizer = load_tokenizer(plan.tokenizer / "tokenizer.json")
+        else:
+            tokenizer = make_tokenizer(maker, plan.shape.vocab, plan.seed)
+        content = family_of(plan.shape).tokenizer(tokenizer).to_str(pretty=True).encode()
+    with replacing(path) as file:
+        file.write(content)
 
 
 def _abort_with(processes: Sequence[BaseProcess], barrier: Barrier) -> None:

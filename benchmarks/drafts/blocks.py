@@ -25,7 +25,7 @@ from benchmarks.quality.run import read_rows
 from benchmarks.spec_bench import read_prompts
 from benchmarks.transcripts import machine, write_json
 from copyspec.budget import Budget
-from copyspec.drafters.own import DraftContext
+from copyspec.drafters.custom import DraftContext
 from copyspec.tree import ROOT, DraftTree
 from training.block_drafter import load_block, said_behind
 from training.lookahead import load_embeddings, said_at
@@ -142,7 +142,7 @@ def main() -> int:
             result = engine.generate(prompt, **options, **each)
             held = counts.setdefault(name, [0, 0, 0, 0])
             equal = result.token_ids == plain.token_ids
-            for place, value in enumerate((len(result.token_ids), result.stats.num_calls, equal, 1)):
+            for place, value in enumerate((len(result.token_ids), result.stats.num_passes, equal, 1)):
                 held[place] += value
     print("| method | tokens per pass | equal |\n|---|--:|---|")
     for name, (tokens, passes, equal, total) in counts.items():

@@ -32,9 +32,9 @@ from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter
 from copyspec.drafters.predictors.base import Path as DraftPath
-from copyspec.drafters.predictors.base import Reliability, Weights, Words, paths
+from copyspec.drafters.predictors.base import Reliability, TokenProbs, Weights, paths
 from copyspec.drafters.predictors.datastore import Store
-from copyspec.drafters.predictors.datastore_words import DatastorePredictor
+from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.retrievers import Datastore
 from copyspec.sources import Source
@@ -49,30 +49,30 @@ RIGHT = 6  # of ten most likely tokens of the stand-in model
 class Oracle:
     """A draft model without a forward pass. A fixed fraction of its most likely tokens is right."""
 
-    kind, can_read, seconds = "model", True, 0.0
+    kind, is_model, seconds = "model", True, 0.0
 
     def __init__(self, output: Sequence[int]) -> None:
         self._output, self._at = output, 0
         self._weights, self._reliability = Weights(), Reliability()
-        self._words: dict[DraftPath, Words] = {}
+        self._predicted: dict[DraftPath, TokenProbs] = {}
         self.reading = 0.0
-        """Seconds spent in `read`, which stands for the model's forward pass."""
+        """Seconds spent in `run`, which stands for the model's forward pass."""
 
     @property
-    def hits(self) -> float:
-        return self._reliability.hits
+    def top1_accuracy(self) -> float:
+        return self._reliability.top1_accuracy
 
-    def weight(self, left: float) -> float:
-        return self._weights(left)
+    def weight(self, miss_prob: float) -> float:
+        return self._weights(miss_prob)
 
-    def words(self, path: DraftPath) -> Words | None:
-        return self._words.get(path)
+    def predict(self, path: DraftPath) -> TokenProbs | None:
+        return self._predicted.get(path)
 
     def time(self) -> float:
-        """Current time in seconds, less the time spent in `read`."""
+        """Current time in seconds, less the time spent in `run`."""
         return perf_counter() - self.reading
 
-    def read(self, tree: DraftTree) -> bool:
+    def run(self, tree: DraftTree) -> bool:
         started = perf_counter()
         for path in ((), *paths(tree.tokens, tree.parents)):
             at = self._at + len(path)
@@ -80,19 +80,19 @@ class Oracle:
             other = [self._output[(number >> bits) % len(self._output)] for bits in range(7)]
             place = 0 if number % 10 < RIGHT else 1
             tokens = dict.fromkeys([*other[:place], self._output[min(at, len(self._output) - 1)], *other[place:]])
-            self._words[path] = [(token, 0.5 / 2**rank) for rank, token in enumerate(tokens)]
+            self._predicted[path] = [(token, 0.5 / 2**rank) for rank, token in enumerate(tokens)]
         self.reading += perf_counter() - started
         return True
 
-    def follow(self, tokens: Sequence[int]) -> None:
-        self._words.clear()
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._predicted.clear()
         self._at += len(tokens)
 
-    def rest(self) -> None:
-        self._reliability.rest()
+    def skip(self) -> None:
+        self._reliability.skip()
 
-    def learn(self, left: float, gradient: float) -> None:
-        self._weights.learn(left, gradient)
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
+        self._weights.update(miss_prob, gradient)
 
 
 @dataclass(frozen=True, slots=True)

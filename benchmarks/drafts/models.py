@@ -174,7 +174,7 @@ def spoken(
                 for output in outputs:
                     tokens += output.tokens
                     if output.stats is not None:
-                        tally.calls += output.stats.num_calls
+                        tally.calls += output.stats.num_passes
                         tally.nodes += output.stats.num_draft_tokens
                         for kind, count in output.stats.num_accepted_tokens_per_source.items():
                             tally.accepted_by_source[kind] = tally.accepted_by_source.get(kind, 0) + count

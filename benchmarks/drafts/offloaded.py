@@ -97,7 +97,7 @@ def main() -> int:
                     held[case.id]["runs"][name] = {
                         "seconds": perf_counter() - started,
                         "tokens": list(result.token_ids),
-                        "passes": result.stats.num_calls,
+                        "passes": result.stats.num_passes,
                         "drafting": result.stats.draft_seconds,
                         "nodes": result.stats.num_draft_tokens,
                     }

@@ -38,7 +38,7 @@ from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.predictors.datastore import DatastoreDrafter
-from copyspec.drafters.predictors.datastore_words import DatastorePredictor
+from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
 from copyspec.retrievers import Datastore
 
 

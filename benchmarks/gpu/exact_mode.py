@@ -59,15 +59,15 @@ def compared(engine: Engine, numbers: Sequence[int], new_tokens: int = NEW_TOKEN
         )
         seconds.append((perf_counter() - started) / len(prompts))
         outputs.append([list(result.token_ids) for result in results])
-        calls = calls or [result.stats.num_calls for result in results]
+        calls = calls or [result.stats.num_passes for result in results]
     found = []
-    for number, num_calls, drafted, plain in zip(numbers, calls, *outputs, strict=True):
+    for number, num_passes, drafted, plain in zip(numbers, calls, *outputs, strict=True):
         same = next((i for i, (a, b) in enumerate(zip(drafted, plain, strict=True)) if a != b), len(plain))
         found.append(
             {
                 "case": number,
                 "tokens": len(plain),
-                "calls": num_calls,
+                "calls": num_passes,
                 "differ": int(same < len(plain)),
                 "first": same if same < len(plain) else None,
                 "seconds": [round(each, 4) for each in seconds],

@@ -14,9 +14,9 @@ from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying import growth
-from copyspec.drafters.copying.growth import Grown, Voice
+from copyspec.drafters.copying.growth import Grown, PredictorCalls
 from copyspec.drafters.copying.tables import CONSTANTS
-from copyspec.drafters.predictors.base import Words
+from copyspec.drafters.predictors.base import TokenProbs
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import FORK, Source, SourceKind
 from copyspec.text.blocks import BUCKETS
@@ -34,15 +34,15 @@ ARGUMENTS = (
     *("tables", "text", "kinds", "places", "written", "cursors", "at_root", "deeper", "crowds", "substitutes"),
     *(
         "repeated",
-        "none_at_root",
-        "none_deeper",
-        "language",
+        "miss_at_root",
+        "miss_deeper",
+        "ngram_scale",
         "common_weights",
         "common",
         "max_nodes",
         "costs",
         "ngrams",
-        "voices",
+        "predictors",
     ),
 )
 
@@ -53,7 +53,7 @@ class Guesses:
     def __init__(self, seed: int, alphabet: str) -> None:
         self._seed, self._alphabet = seed, alphabet
 
-    def words(self, path: tuple[int, ...]) -> Words | None:
+    def predict(self, path: tuple[int, ...]) -> TokenProbs | None:
         number = (
             hash((self._seed, path)) & 0xFFFFFFFF
         )  # not Random, since seeding it breaks CPython when memory runs out
@@ -62,15 +62,15 @@ class Guesses:
         tokens = [*dict.fromkeys(ord(self._alphabet[(number >> at) % len(self._alphabet)]) for at in range(number % 8))]
         return [(token, 0.9 * (1 + (number >> at) % 7) / 7 / len(tokens)) for at, token in enumerate(tokens)]
 
-    def weight(self, left: float) -> float:
-        return 0.1 + left
+    def weight(self, miss_prob: float) -> float:
+        return 0.1 + miss_prob
 
 
-def guessing(rng: Random) -> tuple[Voice, ...]:
+def guessing(rng: Random) -> tuple[PredictorCalls, ...]:
     """Make up to three predictors; some may be models."""
     guesses = [Guesses(rng.randrange(1000), rng.choice(["a", "ab", "abcdef "])) for _ in range(rng.randint(0, 3))]
-    reads = rng.random() < 0.5
-    return tuple(Voice(each.words, each.weight, reads and rng.random() < 0.7) for each in guesses)
+    are_models = rng.random() < 0.5
+    return tuple(PredictorCalls(each.predict, each.weight, are_models and rng.random() < 0.7) for each in guesses)
 
 
 def record(rng: Random, module: Any, most: int) -> list[Case]:
@@ -110,7 +110,7 @@ def in_python(case: Case) -> tuple[object, ...]:
         ngrams._places, ngrams._starts, ngrams._stops = places, starts, stops
         ngrams._tokens, ngrams._shares, ngrams._left = tokens, shares, left
     budget = Budget(values.max_nodes, values.costs)
-    grown: Any = growth.grow(corpus, values.cursors, estimates, budget, ngrams, values.voices)  # type: ignore[arg-type]
+    grown: Any = growth.grow(corpus, values.cursors, estimates, budget, ngrams, values.predictors)  # type: ignore[arg-type]
     return tuple(getattr(grown, name) for name in Grown.__slots__)
 
 
@@ -163,7 +163,7 @@ def vary(rng: Random, case: Case) -> None:
     for _ in range(rng.randint(0, 3)):
         match rng.randint(0, 10):
             case 10:
-                case["voices"] = guessing(rng)
+                case["predictors"] = guessing(rng)
             case 0:
                 name = rng.choice(["at_root", "deeper", "common_weights"])
                 factors = rng.choices([0.0, 1e-3, 1.0, 1.0, 7.0, 1e3], k=len(case[name]))
@@ -176,9 +176,9 @@ def vary(rng: Random, case: Case) -> None:
             case 3:
                 rng.shuffle(case["common"])
             case 4:
-                case[rng.choice(["none_at_root", "none_deeper"])] = rng.choice([1e-9, 0.01, 1, 50.0])
+                case[rng.choice(["miss_at_root", "miss_deeper"])] = rng.choice([1e-9, 0.01, 1, 50.0])
             case 5:
-                case["language"] = rng.choice([0.0, 0.5, 1.0])
+                case["ngram_scale"] = rng.choice([0.0, 0.5, 1.0])
             case 6:  # ids too large for the keys
                 token, new = rng.choice(case["text"]), rng.choice([2**21 - 2, 2**21 - 1, 2**21, 2**31, 2**63 - 1])
                 if token >= 0 and new not in case["text"]:

@@ -15,7 +15,7 @@ from benchmarks.hostile.native_cases import Case
 from benchmarks.hostile.native_traps import NUMBERS, Trap, make_trap
 from copyspec.drafters.copying.substitutes import COLUMNS
 
-MOST_NODES = 1000
+MAX_NODES = 1000
 """Maximum nodes of a tree grown with invalid weights, since with some of them scores never fall."""
 
 
@@ -46,7 +46,7 @@ def spoil(rng: Random, case: Case, grow: Callable[..., object]) -> None:
 def _spoil_once(rng: Random, case: Case, trap: Trap) -> None:
     match rng.randint(0, 11):
         case 11:
-            case["voices"] = _spoil_voices(rng, trap)
+            case["predictors"] = _spoil_predictors(rng, trap)
         case 0:
             case[rng.choice([*case])] = _anything(rng, trap)
         case 1 | 2 | 3:
@@ -56,7 +56,7 @@ def _spoil_once(rng: Random, case: Case, trap: Trap) -> None:
         case 6 | 7:
             case["ngrams"] = _spoil_ngrams(rng, case["ngrams"], trap)
         case 8:
-            name = rng.choice(["none_at_root", "none_deeper", "language", "max_nodes", "costs"])
+            name = rng.choice(["miss_at_root", "miss_deeper", "ngram_scale", "max_nodes", "costs"])
             case[name] = rng.choice([trap, rng.choice(NUMBERS), [1.0], [rng.choice(NUMBERS)] * 99])
         case 9:
             _watch_collections(rng, trap)
@@ -64,8 +64,8 @@ def _spoil_once(rng: Random, case: Case, trap: Trap) -> None:
             for at in rng.choice([[-1], [0], range(0, len(case["text"]), 2)]):
                 case["text"][at] = -rng.choice([3, len(case["text"]), len(case["text"]) + rng.randint(1, 99), 2**62])
     # Done before the trap is dropped, which may call `grow`.
-    if isinstance(case["max_nodes"], int) and MOST_NODES < case["max_nodes"] < 2**63:
-        case["max_nodes"] = MOST_NODES
+    if isinstance(case["max_nodes"], int) and MAX_NODES < case["max_nodes"] < 2**63:
+        case["max_nodes"] = MAX_NODES
 
 
 def _is_list(value: object) -> bool:
@@ -133,7 +133,7 @@ def _spoil_places(rng: Random, index: dict[Any, Any], trap: Trap) -> None:
             index[token] = [rng.randint(-2, 200) for _ in range(9)]
 
 
-def _spoil_voices(rng: Random, trap: Trap) -> object:
+def _spoil_predictors(rng: Random, trap: Trap) -> object:
     """Make predictors that return arbitrary objects and modify what they can at each call."""
 
     def answer(wanted: object) -> Any:
@@ -152,15 +152,15 @@ def _spoil_voices(rng: Random, trap: Trap) -> object:
 
         return say
 
-    voices = [(answer([(97, 0.5), (98, 0.1)]), answer(1.0), rng.random() < 0.5) for _ in range(rng.randint(1, 3))]
+    predictors = [(answer([(97, 0.5), (98, 0.1)]), answer(1.0), rng.random() < 0.5) for _ in range(rng.randint(1, 3))]
     match rng.randint(0, 4):
         case 0:
-            return [*voices]
+            return [*predictors]
         case 1:
-            return (*voices, _anything(rng, trap))
+            return (*predictors, _anything(rng, trap))
         case 2:
-            return ((*voices[0][:2], 1), trap)
-    return tuple(voices)
+            return ((*predictors[0][:2], 1), trap)
+    return tuple(predictors)
 
 
 def _spoil_ngrams(rng: Random, ngrams: Any, trap: Trap) -> object:

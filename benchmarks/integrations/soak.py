@@ -54,7 +54,7 @@ KINDS = {
 
 STATUS = {"too large": (413, 400), "no JSON": (400, 422), "wrong value": (400,), "wrong key": (401,)}
 SETTLE_SECONDS = 20
-MOST_GROWTH = 64  # maximum growth in MiB between the first third of the run and its end
+MAX_GROWTH = 64  # maximum growth in MiB between the first third of the run and its end
 
 
 class Server:
@@ -267,7 +267,7 @@ async def soak(server: Server, texts: Sequence[str], options: argparse.Namespace
     third = max(grown[: max(1, len(grown) // 3)])
     found = {"seen": dict(run.seen), "faults": run.faults[:20], "before": before, "after": after, "MiB": grown}
     holds = not run.faults and status is None and same and not any(left.values())
-    holds = holds and after["files"] <= before["files"] + 8 and after["MiB"] - third <= MOST_GROWTH
+    holds = holds and after["files"] <= before["files"] + 8 and after["MiB"] - third <= MAX_GROWTH
     return found | {"left": left, "seconds": time.monotonic() - begun, "status": status, "holds": holds}
 
 

@@ -42,7 +42,7 @@ def _corrector(engine: Engine, keep: Path | None) -> Remembering:
 
 
 def measure_everyday(engine: Engine, keep: Path | None = None) -> Table:
-    """Count sentences repaired, harmed (changed into something wrong) and left unchanged, raw and behind the guards."""
+    """Count sentences repaired, harmed (changed into something wrong) and left unchanged, raw and after the guards."""
     rows = read_everyday()
     sources = [wrong for _, wrong, _ in rows]
     table: Table = {"n": len(rows)}
@@ -103,7 +103,7 @@ def measure_set(engine: Engine, data: Path, name: str, count: int | None, keep: 
 
 
 def measure_alone(engine: Engine, sets: Mapping[str, Sequence[str]], keep: Path | None = None) -> Table:
-    """Fraction of correct texts returned unchanged, character by character, raw and behind the guards."""
+    """Fraction of correct texts returned unchanged, character by character, raw and after the guards."""
     corrector, table = _corrector(engine, keep), {}
     for name, texts in sets.items():
         behind = [done.text for done in GECPipeline(corrector)(texts)]

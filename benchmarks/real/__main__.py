@@ -101,7 +101,7 @@ class Bench:
             "verifying": stats.verify_seconds,
             "elsewhere": stats.other_seconds,
         }
-        return Run([list(result.token_ids) for result in results], passes=stats.num_calls, parts=parts)
+        return Run([list(result.token_ids) for result in results], passes=stats.num_passes, parts=parts)
 
     def _theirs(self, prompts: Sequence[list[int]], limit: int, extra: Mapping[str, object]) -> Run:
         model = self._engine.model

@@ -36,7 +36,7 @@ from benchmarks.transcripts import (
 from copyspec.budget import Budget
 from copyspec.drafters.copying import priors, priors_found, situations
 from copyspec.drafters.copying.drafter import CopyDrafter
-from copyspec.drafters.copying.growth import SURE, join
+from copyspec.drafters.copying.growth import SURE_WEIGHT, join
 from copyspec.tree import ROOT
 
 TASKS = {"gec": 2, "gec_document": 2, "code_edit": 2, "multiturn_edit": 1.5, "math": 0.3, "translation": 0.1}
@@ -92,10 +92,10 @@ class RecordingDrafter(CopyDrafter):
     def _see(self, node: int, token: int) -> None:
         text, grown, weights = self._corpus.tokens, self._grown, self._estimates.deeper
         cursors = list(self._cursors if node == ROOT else grown.cursors[node])
-        if node != ROOT and sum(weights[situation] for _, situation in cursors) < SURE:
+        if node != ROOT and sum(weights[situation] for _, situation in cursors) < SURE_WEIGHT:
             join(self._corpus, grown.tokens[node], cursors)
         columns = situations.crowd_columns(cursors)
-        none = (situations.NONE_AT_ROOT if node == ROOT else situations.NONE_DEEPER) * situations.CROWD
+        none = (situations.MISS_AT_ROOT if node == ROOT else situations.MISS_DEEPER) * situations.CROWD
         voted, right, said = Counter({none: 1}), Counter[int](), set()
         for position, situation in cursors:
             if position < len(text) and text[position] >= 0:
@@ -184,7 +184,7 @@ def fit(likelihood: Likelihood, fitted: FittedPriors, families: Sequence[str] = 
         loss = likelihood(weights, crowds) + SMOOTH * rough + SHRINK * pull
         loss.backward()  # type: ignore[no-untyped-call]
         if weights.grad is not None and crowds.grad is not None:
-            weights.grad[situations.NONE_AT_ROOT] = 0.0  # fixed, as the unit of all weights
+            weights.grad[situations.MISS_AT_ROOT] = 0.0  # fixed, as the unit of all weights
             crowds.grad.view_as(crowd)[:, 0, 0] = 0.0  # a single cursor: fixed, as the unit of its crowd
             weights.grad[fixed] = 0.0
             if fixed.any():

@@ -67,7 +67,7 @@ class RecordingDrafter(CopyDrafter):
             return None
         found = resumptions.features(corpus.tokens, copied.anchor, copied.since, shifts, self._ngrams)
         columns = crowd_columns(self._cursors)
-        visit = Visit(share, estimates.none_at_root, [], [], [])
+        visit = Visit(share, estimates.miss_at_root, [], [], [])
         for at, situation in self._cursors:
             is_resumed = situation // STRIDE in _BY_ODDS
             own = situation - situation % STRIDE + RESUMED_ONE if is_resumed else situation

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from copyspec.budget import Budget
 
-LEAST, MOST = 0.001, 0.999
+MIN_RATE, MAX_RATE = 0.001, 0.999
 """Search range of the least score. Below it a copy drafter's draft is not cut; above it only certain nodes are kept."""
 
 HALVINGS = 14  # bisection steps, on a logarithmic scale: to within 0.05 %
@@ -56,7 +56,7 @@ def within_mean(measure: Callable[[Budget], _Counts], mean: float, most: int) ->
     if found.nodes <= mean * found.calls:
         return found
     fits: _Counts | None = None
-    low, high = math.log(LEAST), math.log(MOST)
+    low, high = math.log(MIN_RATE), math.log(MAX_RATE)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         found = measure(PromisingBudget(most, least_score=math.exp(middle)))

@@ -14,7 +14,7 @@ from copyspec.drafters.copying.situations import (
     FOLLOWED_RESUMED,
     GAPS,
     LATER_START,
-    NONE,
+    MISS,
     PROMPT_START,
     RESUMED,
     RESUMED_BY_KIND,
@@ -26,7 +26,7 @@ from copyspec.text.blocks import BUCKETS
 HEAD = '''"""Measured priors: the weight of a cursor in each situation, before anything is learned from the row.
 
 Fitted by maximum likelihood of the next token along recorded outputs: written by `benchmarks.replay.fit`. The event
-that no cursor is right has the weight "none".
+that no cursor is right has the weight "miss".
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _columns(family: int) -> Sequence[int]:
         return range(1, STRIDE)
     if family == COMMON:
         return range((COMMON_TOKENS + 1) // 2)
-    if family == NONE:
+    if family == MISS:
         return range(2)
     if family == EDIT_START:
         return range(6)  # two for an encoder's input, two after a paragraph break, one after a label

@@ -9,7 +9,7 @@ from benchmarks.replay.figures import Figures, Grid, by_limit, short
 
 WIDTH = 80
 LABEL = 31  # columns for the names of the sets
-LEAST_COLUMN = 7
+MIN_COLUMN = 7
 
 
 def terminal(figures: Sequence[Figures]) -> str:
@@ -63,7 +63,7 @@ def _line(label: str, cells: Sequence[str], methods: Sequence[str]) -> str:
 
 
 def _column(method: str) -> int:
-    return max(LEAST_COLUMN, 1 + max(len(part) for part in _parts(method)))
+    return max(MIN_COLUMN, 1 + max(len(part) for part in _parts(method)))
 
 
 def _parts(method: str) -> list[str]:

@@ -187,7 +187,7 @@ def _measured(method: str, answers: Sequence[RAGAnswer], plain: Sequence[RAGAnsw
         seconds=sum(answer.seconds for answer in answers),
         speedup=1.0,
         equal=all(answer.result.token_ids == other.result.token_ids for answer, other in pairs),
-        model_calls=sum(answer.result.stats.num_calls for answer in answers),
+        model_calls=sum(answer.result.stats.num_passes for answer in answers),
         rounds=total.rounds,
         guesses=total.guesses,
         search_calls=base.calls,

@@ -145,11 +145,11 @@ class Methods:
                 if output.stats is not None:
                     stats.append(output.stats)
         # All rows begin together, so the row with the most calls was in every step of the batch.
-        longest = max(stats, key=lambda row: row.num_calls)
+        longest = max(stats, key=lambda row: row.num_passes)
         return Run(
             outputs=outputs,
             prefill_seconds=longest.prefill_seconds,
-            row_calls=sum(row.num_calls for row in stats),
+            row_calls=sum(row.num_passes for row in stats),
             drafted=sum(row.num_draft_tokens for row in stats),
             draft_seconds=longest.draft_seconds,
             target_seconds=longest.prefill_seconds + longest.target_seconds,

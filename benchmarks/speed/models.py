@@ -208,15 +208,15 @@ class _ReplaySession:
     def is_settled(self) -> bool:
         return self._session.is_settled
 
-    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         with self._replay.showing(self._rows):
-            return self._session.score(chains, trees)
+            return self._session.score(uncached, trees)
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+        self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         with self._replay.showing(self._rows):
-            return self._session.score_with_states(chains, trees, layers)
+            return self._session.score_with_states(uncached, trees, layers)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         self._session.keep(paths)

@@ -71,7 +71,7 @@ class Line:
         for row in stats:
             decisions.update(row.decisions)
         self.decisions = dict(decisions)
-        self.nodes_per_call = ratio(sum(row.num_draft_tokens for row in stats), sum(row.num_calls for row in stats))
+        self.nodes_per_call = ratio(sum(row.num_draft_tokens for row in stats), sum(row.num_passes for row in stats))
 
 
 def drafters(nodes: int) -> dict[str, tuple[MakeDrafter, int]]:

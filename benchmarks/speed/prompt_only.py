@@ -45,7 +45,7 @@ def measure(engine: Engine, rows: Sequence[Transcript], max_new_tokens: int) -> 
             result = engine.generate(messages, **keywords)  # type: ignore[call-overload]
             seconds[mode] += time.perf_counter() - started
             tokens[mode] += len(result.token_ids)
-            passes[mode] += result.stats.num_calls
+            passes[mode] += result.stats.num_passes
             outputs.add(tuple(result.token_ids))
         equal += len(outputs) == 1
     per_pass = {mode: round(ratio(tokens[mode], passes[mode]), 3) for mode in MODES}

@@ -134,7 +134,7 @@ def measure(bench: Bench, texts: Sequence[str], repeats: int = 1) -> dict[str, A
         serial = [bench.run(method, cases) for _ in range(repeats)]
         batched = bench.run(method, cases, batch_size=BATCH)
         stats = serial[0].stats
-        calls, tokens = sum(row.num_calls for row in stats), sum(row.num_output_tokens for row in stats)
+        calls, tokens = sum(row.num_passes for row in stats), sum(row.num_output_tokens for row in stats)
         rows[method] = {
             "calls_per_text": round(calls / len(cases), 3),
             "tokens_per_call": round(tokens / calls, 2),

@@ -241,33 +241,33 @@ class _Session:
     def __init__(self, target: _Target, rows: list[int]) -> None:
         self._target, self._rows = target, rows
         self.lengths: list[int] = [0] * len(rows)
-        self._chains: Sequence[Sequence[int]] = ()
+        self._uncached: Sequence[Sequence[int]] = ()
 
     def score_with_states(
-        self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+        self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, None]:
-        return self.score(chains, trees), None
+        return self.score(uncached, trees), None
 
-    def score(self, chains: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         target = self._target
-        self._chains = chains
+        self._uncached = uncached
         width = max(map(len, trees))
-        upcoming = np.zeros((len(chains), 1 + width), np.int64)
-        for row, (chain, tree) in enumerate(zip(chains, trees, strict=True)):
+        upcoming = np.zeros((len(uncached), 1 + width), np.int64)
+        for row, (ids, tree) in enumerate(zip(uncached, trees, strict=True)):
             whole = target.whole[self._rows[row]]
-            root = self.lengths[row] + len(chain)
+            root = self.lengths[row] + len(ids)
             at = [root, *(root + depth for depth in tree.depths())]
             upcoming[row, : len(at)] = [whole[min(index, len(whole) - 1)] for index in at]
-        longest = max(map(len, chains))
+        longest = max(map(len, uncached))
         units = target.costs.units(width) if longest == 1 else 1.0 + (longest - 1 + width) * target.costs.prefill
         noise = np.exp(target.rng.gauss(0.0, target.costs.noise)) if target.costs.noise else 1.0
         target.clock.now += target.costs.seconds * units * float(noise)
-        logits = torch.zeros(len(chains), 1 + width, target.vocab_size)
+        logits = torch.zeros(len(uncached), 1 + width, target.vocab_size)
         return logits.scatter_(2, torch.from_numpy(upcoming).unsqueeze(2), 1.0)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        for row, (chain, path) in enumerate(zip(self._chains, paths, strict=True)):
-            self.lengths[row] += len(chain) + len(path)
+        for row, (ids, path) in enumerate(zip(self._uncached, paths, strict=True)):
+            self.lengths[row] += len(ids) + len(path)
 
     def trim(self, lengths: Sequence[int]) -> None:
         self.lengths = list(lengths)

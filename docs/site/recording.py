@@ -73,7 +73,7 @@ def record(model: str, repeats: int) -> dict[str, Any]:
                 "name": run.name,
                 "seconds": round(run.cpu_seconds, 3),  # CPU time, since other programs share the machine
                 "tokens": len(run.result.token_ids),
-                "passes": run.result.stats.num_calls,
+                "passes": run.result.stats.num_passes,
                 "equal": run.result.token_ids == found.plain.token_ids,
             }
             for run in found.runs
