@@ -120,6 +120,7 @@ def test_other_weights_are_another_model() -> None:
     for change in (
         lambda: vars(layer).update(forward=lambda hidden: -forward(hidden)),
         lambda: setattr(rotary, "inv_freq", frequencies / 2),
+        lambda: (vars(layer).pop("forward"), setattr(layer, "act_fn", nn.Tanh())),
     ):
         change()
         plain = engine.generate(prompt, **OPTIONS)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class ModelState:
-    """Everything besides tokens that keys and values depend on: weights, buffers, hooks, replaced forwards, adapters,
-    autocast.
+    """Everything besides tokens that keys and values depend on: weights, buffers, activations, hooks, replaced
+    forwards, adapters, autocast.
 
     In-place writes count as new weights. Writes through `tensor.data` are only noticed if they come from merging
     adapters.
@@ -32,6 +32,8 @@ class ModelState:
                 self._modules.append(_module_state(module))
             if "forward" in of_module and (placed := replacement(module, "forward")) is not None:
                 self._modules.append((id(module), id(placed)))
+            if not (of_module["_parameters"] or of_module["_buffers"] or of_module["_modules"]):
+                self._modules.append((ref(module),))  # an activation: no weight tells one from another
             held += [each for each in of_module["_parameters"].values() if each is not None]
             held += [each for each in of_module["_buffers"].values() if each is not None]
             waiting += [each for each in of_module["_modules"].values() if each is not None]
