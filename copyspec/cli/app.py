@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 the run failed, outputs that should be equal differ, --check or --diff found changes, a question
 has no answer, or `doctor` found a failure; 2 wrong usage, including a model that cannot be loaded; 3 some files failed,
-or stdout could not be written; 130 interrupted.
+or stdout could not be written; 130 interrupted; 141 the reader of stdout has gone (as by SIGPIPE).
 Only results go to stdout; errors are one line on stderr unless -v is given.
 """
 
@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Annotated
@@ -40,7 +41,7 @@ from copyspec.cli.serve import serve
 from copyspec.cli.trace import trace
 from copyspec.views.escaping import visible
 
-FAILED, USAGE, UNWRITTEN, INTERRUPTED = 1, 2, 3, 130
+FAILED, USAGE, UNWRITTEN, INTERRUPTED, CLOSED = 1, 2, 3, 130, 141
 
 app = typer.Typer(
     rich_markup_mode="markdown",  # join the lines of a paragraph, whatever the width
@@ -115,12 +116,16 @@ def _run(arguments: list[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except SystemExit as error:  # typer's, without a message, when the reader of a pipe has gone
-        code = error.code
+        code = CLOSED if isinstance(error.__context__, BrokenPipeError) else error.code
     except Exception as error:
         if hasattr(error, "format_message"):
             return _fail(_usage_message(error), USAGE)
+        if isinstance(error, BrokenPipeError):
+            return CLOSED
         if isinstance(error, StdoutError):
             return _fail(_one_line(error), UNWRITTEN)
+        if _is_of_parser(error):
+            return _fail(f"stdout cannot be written: {getattr(error, 'strerror', None) or error}", UNWRITTEN)
         if "-v" in arguments or "--verbose" in arguments:
             raise
         # The library raises ValueError and TypeError for invalid options, and LoadError for models. LoadError is
@@ -132,6 +137,14 @@ def _run(arguments: list[str]) -> int:
     if code == INTERRUPTED:
         return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
+
+
+def _is_of_parser(error: Exception) -> bool:
+    """Whether the parser could not write on stdout, where it prints help texts in its own way."""
+    if not isinstance(error, OSError) or error.filename is not None:
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("click", "rich", "typer")
 
 
 def _open_closed_streams() -> None:

@@ -71,7 +71,7 @@ def chat(
         options["seed"] = seed
     talk = Conversation(engine, options, system)
     for path in add or ():
-        talk.add(path)
+        talk.add(path, "--add")
     while (line := read_line()) is not None:
         if not line.strip():
             continue
@@ -102,9 +102,9 @@ class Conversation:
     waiting: list[str] = field(default_factory=list)
     last: Result | None = None
 
-    def add(self, path: Path) -> None:
-        """Put a file before the next message. Raises UsageError if it cannot be read."""
-        text, place = read(path, "/add"), path.resolve()
+    def add(self, path: Path, option: str = "/add") -> None:
+        """Put a file before the next message. Raises UsageError, which names the `option`, if it cannot be read."""
+        text, place = read(path, option), path.resolve()
         name = path.name if self.places.setdefault(path.name, place) == place else os.fspath(path)
         self.files[name] = text
         self.waiting.append(f"{name}:\n{text.strip()}")

@@ -207,6 +207,8 @@ def generate(
     shows = [name for name, given in (("--json", json_output), ("--spans", spans), ("--watch", watched)) if given]
     if len(shows) > 1:
         raise UsageError(f"{' and '.join(shows)} show the output in two ways; give one")
+    if logprobs is not None and not json_output:
+        raise UsageError("--logprobs are in the output of --json: add it")
     streams = stream if stream is not None else sys.stdout.isatty() and not shows
     if streams and (json_output or spans):
         raise UsageError(f"{shows[0]} prints at the end; leave --stream out")
@@ -222,6 +224,8 @@ def generate(
             print_coloured(result.provenance(), _shown(result.text, options))
         elif str(html) != STDIN:
             echo(as_json(result.to_dict()) if json_output else _shown(result.text, options))
+    if not result.text and not json_output:
+        echo("copyspec: an empty output; --model names another model (see: copyspec models)", err=True)
     if html is not None:
         write_page(html, [result.to_html()])
     if trace is not None and result.trace is not None:

@@ -183,6 +183,8 @@ class _FileReader:
 
     def documents(self, paths: Sequence[Path], field: str) -> Iterator[Document]:
         """The texts of all files that need to be read."""
+        if missing := [path for path in paths if not path.exists()]:
+            raise UsageError(f"there is no file or folder {str(missing[0])!r}")
         from copyspec.pipelines import DOCUMENT_READERS
         from copyspec.retrievers import is_gone, read_documents
 
@@ -227,7 +229,8 @@ class _FileReader:
     def report(self, corpus: Corpus) -> None:
         """Report unchanged files and replaced passages on stderr."""
         if self._unchanged:
-            echo(f"{self._unchanged:,} files have not changed and were not read again", err=True)
+            have = "file has" if self._unchanged == 1 else "files have"
+            echo(f"{self._unchanged:,} {have} not changed since the last time", err=True)
         if corpus.replaced:
             echo(f"passages of changed or deleted files that are gone: {corpus.replaced:,}", err=True)
 

@@ -88,7 +88,7 @@ def serve(
 
     settings = _settings(
         names=tuple(name or ()) or (_name(model),),
-        api_key=api_key if api_key is not None else os.environ.get(KEY_VARIABLE) or None,
+        api_key=api_key if api_key is not None else os.environ.get(KEY_VARIABLE),
         batch_size=batch_size,
         max_waiting=max_waiting,
         max_body_bytes=_bytes("--max-body", max_body, 1 << 20),

@@ -44,15 +44,15 @@ def print_coloured(found: Provenance, text: str) -> None:
         screen.print(coloured(found, screen)[len(found.text) - len(text) :], soft_wrap=True)
     else:
         echo(text)
-    print_legend(found)
+    print_legend(found, skipped=len(found.text) - len(text))
 
 
-def print_legend(found: Provenance, order: Sequence[str] = ()) -> None:
-    """Print on stderr which number is which source."""
+def print_legend(found: Provenance, order: Sequence[str] = (), skipped: int = 0) -> None:
+    """Print on stderr which number is which source. `skipped`: characters of the text that were not shown."""
     from copyspec.views.terminal import legend
 
     screen = console(err=True)
-    for line in legend(found, screen, order):
+    for line in legend(found, screen, order, skipped):
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 

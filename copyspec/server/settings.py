@@ -44,7 +44,9 @@ class ServerSettings:
 def _check_key(key: str) -> None:
     """Raise ValueError for a key that no client can send. The message does not show the key."""
     if not key.strip():
-        raise ValueError("api_key is empty: give a key, or leave it out for a server that is open to everybody")
+        raise ValueError(
+            "api_key (or COPYSPEC_API_KEY) is empty: give a key, or leave out both for a server that is open to all"
+        )
     if not key.isprintable():
         raise ValueError("api_key holds characters that no HTTP header can carry, such as a line break")
     if key != key.strip():

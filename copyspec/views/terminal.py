@@ -64,10 +64,11 @@ def coloured(found: Provenance, console: Console, order: Sequence[str] = ()) -> 
     return text
 
 
-def legend(found: Provenance, console: Console, order: Sequence[str] = ()) -> Iterator[Text]:
+def legend(found: Provenance, console: Console, order: Sequence[str] = (), skipped: int = 0) -> Iterator[Text]:
     """Yield one line per source that was copied from: number and colour, share and name.
 
-    `order`: names of sources in the order of numbers already shown. Without colours, the copied parts are listed too.
+    `order`: names of sources in the order of numbers already shown. Without colours, the copied parts are listed too,
+    at their places in the shown text, which lacks the first `skipped` characters.
     """
     counts = found.copied_characters()
     length = max(1, len(found.text))
@@ -84,7 +85,8 @@ def legend(found: Provenance, console: Console, order: Sequence[str] = ()) -> It
         place = piece.place
         quoted = found.text[piece.start : min(piece.end, piece.start + _QUOTED)]
         more = "..." if piece.end - piece.start > _QUOTED else ""
-        where = f"{piece.start}-{piece.end} from {numbers[place.source]}, {place.start}-{place.end}"
+        shown = f"{max(0, piece.start - skipped)}-{piece.end - skipped}"
+        where = f"{shown} from {numbers[place.source]}, {place.start}-{place.end}"
         yield Text(f"{where}: {' '.join(visible(quoted).split())}{more}", no_wrap=True, overflow="ellipsis")
 
 

@@ -37,8 +37,8 @@ def test_without_the_extra_it_says_what_to_install(
     [
         (["--timeout", "0"], "timeout must be a number above 0"),
         (["--batch-size", "0"], "--batch-size must be"),
-        (["--api-key", ""], "--api-key is empty"),
-        (["--api-key", " "], "--api-key is empty"),
+        (["--api-key", ""], "--api-key (or COPYSPEC_API_KEY) is empty"),
+        (["--api-key", " "], "--api-key (or COPYSPEC_API_KEY) is empty"),
         (["--api-key", " key"], "--api-key begins or ends with a space"),
         (["--max-body", "inf"], "--max-body inf: a number from 0 to 1048576"),
         (["--prefix-cache", "nan"], "--prefix-cache nan: a number from 0"),
@@ -62,7 +62,7 @@ def test_wrong_options_are_named(
     ("arguments", "variable", "key"),
     [
         ([], "of the variable", "of the variable"),
-        ([], "", None),
+        ([], "", ""),
         (["--api-key", "given"], "of the variable", "given"),
     ],
 )
@@ -71,7 +71,7 @@ def test_the_key_comes_from_the_option_or_the_variable(
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     variable: str,
-    key: str | None,
+    key: str,
 ) -> None:
     found: list[object] = []
 
@@ -86,13 +86,15 @@ def test_the_key_comes_from_the_option_or_the_variable(
 
 
 @needs_server
+@pytest.mark.parametrize("key", ["key ", "", " "])
 def test_a_variable_that_is_no_key_is_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COPYSPEC_API_KEY", "key ")
+    monkeypatch.setenv("COPYSPEC_API_KEY", key)
     monkeypatch.setattr(sys.modules["copyspec.cli.serve"], "_engine", lambda *_: pytest.fail("it was served"))
     code, out, err = run(capsys, "serve", "--port", "0")
-    assert code == 2 and out == "" and "api-key begins or ends with a space" in err
+    words = "begins or ends with a space" if key.strip() else "(or COPYSPEC_API_KEY) is empty"
+    assert code == 2 and out == "" and words in err
 
 
 @needs_server

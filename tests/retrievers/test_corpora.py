@@ -202,7 +202,7 @@ def test_the_command_builds_lists_and_removes(
     assert code == 0 and (json.loads(out)["size"], json.loads(out)["replaced"]) == (7, 1), "cut in another way"
     assert err == "passages of changed or deleted files that are gone: 1\n"
     code, out, err = run(capsys, "index", *again)
-    assert (code, err) == (0, "2 files have not changed and were not read again\n")
+    assert (code, err) == (0, "2 files have not changed since the last time\n")
     code, out, err = run(capsys, "index", *again, "--duplicates")
     assert (code, err) == (0, "") and json.loads(out)["size"] == 14
     _change_one_file(corpus, tmp_path / "corpora", model, capsys)
@@ -234,7 +234,7 @@ def test_a_passage_of_two_files_stays_while_one_has_it(tmp_path: Path, capsys: p
         return {passage.text: Path(passage.document).name for passage in held}
 
     assert run(capsys, *add)[0] == 0 and found()[header] == "a.md"
-    assert "3 files have not changed and were not read again" in run(capsys, *add)[2]
+    assert "3 files have not changed since the last time" in run(capsys, *add)[2]
     (folder / "a.md").write_text("# a\n\nAnother text of a.")
     code, _, err = run(capsys, *add)
     assert code == 0 and found()[header] == "b.md" and len(found()) == 4
@@ -366,7 +366,7 @@ def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.Ca
         patch.setattr(HuggingFaceEmbedder, "__call__", counted)
         add = ["add", "my-dense", str(corpus), "--kind", "dense", "--encoder", str(model), "--dir", str(corpora)]
         code, _, err = run(capsys, "index", *add)
-    assert code == 0 and "have not changed and were not read again" in err and "gone" in err
+    assert code == 0 and "not changed since the last time" in err and "gone" in err
     assert [text for text in embedded if "Otters" in text] == embedded != []
     held = Corpora(corpora).open("my-dense", encode=model)[1]
     texts = [passage.text for passage in held]
@@ -384,7 +384,7 @@ def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.Ca
         (["add", "a", "b", "--search", "x"], 2, "--search must be one of exact, flat, hnsw, ivf, got 'x'"),
         (["add", "a", "b", "--kind", "dense"], 2, "--kind dense needs --encoder"),
         (["add", "/a", "b"], 2, "'/a' cannot name a corpus"),
-        (["add", "a", "/no/such"], 1, "there is no file or folder '/no/such'"),
+        (["add", "a", "/no/such"], 2, "there is no file or folder '/no/such'"),
         (["add", "a", "/no/such", "--kind", "tokens", "--model", "/no"], 2, "no tokenizer for --model '/no'"),
         (["remove", "a", "--dir", "/no/such"], 2, "there is no corpus 'a' in '/no/such'; it holds none"),
     ],

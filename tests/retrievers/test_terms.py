@@ -274,7 +274,7 @@ def test_the_command_builds_a_hybrid_and_names_what_it_needs(
     common = ["index", "add", "both", str(text), "--dir", str(tmp_path), "--kind", "hybrid"]
     status, out, _ = run(capsys, *common, "--encoder", str(transformer))
     assert status == 0 and "hybrid" in out and "4 passages" in out
-    assert "1 files have not changed" in run(capsys, *common, "--encoder", str(transformer))[2]
+    assert "1 file has not changed" in run(capsys, *common, "--encoder", str(transformer))[2]
     status, _, err = run(capsys, *common)
     assert status == 2 and "--kind hybrid needs --encoder" in err
     status, _, err = run(capsys, *common, "--encoder", "x", "--language", "klingon")

@@ -371,7 +371,7 @@ async def test_nothing_is_decoded_for_a_client_that_has_gone(engine: Engine) -> 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"api_key": " "}, "api_key is empty"),
+        ({"api_key": " "}, r"api_key \(or COPYSPEC_API_KEY\) is empty"),
         ({"api_key": "key "}, "api_key begins or ends with a space"),
         ({"api_key": "a\nb"}, "api_key holds characters"),
         ({"batch_size": 0}, "batch_size"),

@@ -47,6 +47,7 @@ def test_without_colours_parts_are_underlined_and_listed() -> None:
     screen = console(colours=False)
     assert style_of(3, screen).underline and style_of(3, screen).bgcolor is None
     assert "4-11 from 1, 0-7: the dog" in [line.plain for line in legend(found(), screen)]
+    assert "3-10 from 1, 0-7: the dog" in [line.plain for line in legend(found(), screen, skipped=1)]
 
 
 def test_control_characters_reach_no_terminal() -> None:
