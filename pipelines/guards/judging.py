@@ -70,7 +70,7 @@ reference of JFLEG dev."""
 
 _SET_OFF = frozenset('<>*_"“”«»`')  # marks around words that are meant as they are, such as foreign words and names
 MEANT = 2.0  # factor on the margin for another form of a word that the writer uses often
-_CONTINUES = ",;"  # behind these a text goes on
+_CONTINUES = ",;"  # after these a text goes on
 _MARKS = re.compile(r"[.!?…]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
 _MOVING = frozenset(",.!?;:")
@@ -141,8 +141,10 @@ class Judge:
         return refusal if margin is None or margin < max(1.0, self._caution) * self._margins["swap"] else None
 
     def _wrong_end(self, was: str, becomes: str, end: int) -> Refusal | None:
-        """The refusal of changes of sentence ends, except adding one that a sentence lacks, and of final commas."""
-        if end == self._segment.end and becomes.rstrip()[-1:] in {*_CONTINUES} - {was.rstrip()[-1:]}:
+        """The refusal of changes of sentence ends, except adding one that a sentence lacks, and of final commas; of
+        colons at the end of headings and cells, too."""
+        continues = _CONTINUES + ":" * self._segment.is_label
+        if end == self._segment.end and becomes.rstrip()[-1:] in {*continues} - {was.rstrip()[-1:]}:
             return Refusal("marks", f"{becomes!r} would end a text that does not go on")
         had, has = _MARKS.findall(was), _MARKS.findall(becomes)
         if len(had) == len(has) and not any(len(a) > 1 and a != b for a, b in zip(had, has, strict=True)):

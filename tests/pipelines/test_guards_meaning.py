@@ -132,3 +132,10 @@ def test_each_guard_can_be_turned_off(option: str, source: str, output: str, exp
     others = {"allow_numbers", "allow_links", "allow_code", "allow_names", "allow_new_words", "allow_swaps"} - {option}
     assert reason(source, output, **dict.fromkeys(others, True)) == expected, "the others do not refuse it"
     assert reason(source, output, **{option: True}) == ""
+
+
+def test_headings_get_no_colon() -> None:
+    source, output = "Notes about teh garden in spring", "Notes about the garden in spring:"
+    for is_label in (True, False):
+        found = check(source, Segment(0, len(source), is_label=is_label), output)
+        assert apply(source, found.edits) == (output[:-1] if is_label else output)
