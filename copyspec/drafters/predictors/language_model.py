@@ -176,15 +176,14 @@ class Reader:
         return [token if token < size else SUBSTITUTE for token in tokens]
 
 
-class ModelPredictor:
-    """A draft model's predictions for one row, calibrated by its accuracy so far."""
+class CalibratedPredictor:
+    """What predictors of a draft model share, however it reads: probabilities calibrated by its accuracy so far."""
 
     kind = "model"
     is_model = True
 
-    def __init__(self, model: DraftModel, context: RowContext) -> None:
+    def __init__(self, model: DraftModel) -> None:
         self._model = model
-        self._reader = Reader(model.target, context)
         self._predicted: dict[Path, TokenProbs] = {}  # uncalibrated predictions since the output last grew
         self._calibrated: dict[Path, TokenProbs] = {}  # calibrated, as far as they were asked for
 
@@ -195,15 +194,37 @@ class ModelPredictor:
     def top1_accuracy(self) -> float:
         return self._model.reliability.top1_accuracy
 
-    @property
-    def seconds(self) -> float:
-        return self._model.time.seconds
-
     def predict(self, path: Path) -> TokenProbs | None:
         probs = self._calibrated.get(path)
         if probs is None and (predicted := self._predicted.get(path)) is not None:
             probs = self._calibrated[path] = calibrated(predicted, self._model.reliability)
         return probs
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for index, token in enumerate(tokens):
+            if predicted := self._predicted.get(tuple(tokens[:index])):
+                self._model.reliability.record(predicted, token)
+        self._predicted.clear()
+        self._calibrated.clear()
+
+    def skip(self) -> None:
+        self._model.reliability.skip()
+        self._model.time.skip()
+
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
+        self._model.weights.update(miss_prob, gradient)
+
+
+class ModelPredictor(CalibratedPredictor):
+    """A draft model's predictions for one row."""
+
+    def __init__(self, model: DraftModel, context: RowContext) -> None:
+        super().__init__(model)
+        self._reader = Reader(model.target, context)
+
+    @property
+    def seconds(self) -> float:
+        return self._model.time.seconds
 
     def run(self, tree: DraftTree) -> bool:
         if not self._model.target.supports_trees:
@@ -215,19 +236,8 @@ class ModelPredictor:
         return self._read(path, EMPTY)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        for index, token in enumerate(tokens):
-            if predicted := self._predicted.get(tuple(tokens[:index])):
-                self._model.reliability.record(predicted, token)
-        self._predicted.clear()
-        self._calibrated.clear()
+        super().accept(tokens)
         self._reader.follow(tokens)
-
-    def skip(self) -> None:
-        self._model.reliability.skip()
-        self._model.time.skip()
-
-    def update_weight(self, miss_prob: float, gradient: float) -> None:
-        self._model.weights.update(miss_prob, gradient)
 
     def _read(self, path: Path, tree: DraftTree) -> bool:
         started = perf_counter()

@@ -9,8 +9,15 @@ from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from copyspec.drafters.predictors.base import Path, TokenProbs, calibrated
-from copyspec.drafters.predictors.language_model import CHAIN_TOKENS, CONFIDENCE, DraftModel, Reader, RowContext
+from copyspec.drafters.predictors.base import Path
+from copyspec.drafters.predictors.language_model import (
+    CHAIN_TOKENS,
+    CONFIDENCE,
+    CalibratedPredictor,
+    DraftModel,
+    Reader,
+    RowContext,
+)
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY
 
@@ -33,7 +40,7 @@ class Tokenizing:
     decode: Decode
 
 
-class BridgedPredictor:
+class BridgedPredictor(CalibratedPredictor):
     """The predictions of a draft model whose tokenizer is not the target's.
 
     The draft model reads the text in its own tokens and drafts a chain. The chain is decoded, encoded with the target's
@@ -41,9 +48,6 @@ class BridgedPredictor:
     target's vocabulary, so draws from another vocabulary cannot be coupled to it. Universal assisted generation in
     transformers does the same for chains (`_assisted_decoding` with two tokenizers).
     """
-
-    kind = "model"
-    is_model = True
 
     def __init__(
         self,
@@ -59,7 +63,8 @@ class BridgedPredictor:
         model, whose prompt is separate from its output."""
         if model.target.is_encoder_decoder:
             raise ValueError("a draft model with a tokenizer of its own must be decoder-only")
-        self._model, self._ours, self._theirs = model, ours, theirs
+        super().__init__(model)
+        self._ours, self._theirs = ours, theirs
         self._vocab_size = context.vocab_size
         self._text = list(context.prompt)  # in the target's tokens
         self._prompt = theirs.encode(ours.decode(context.prompt))
@@ -67,26 +72,11 @@ class BridgedPredictor:
         plain = replace(context, prompt=self._prompt, sampling=SamplingOptions(), vocab_size=model.target.vocab_size)
         self._reader = Reader(model.target, plain)
         self._tokens, self._confidence = tokens, confidence
-        self._predicted: dict[Path, TokenProbs] = {}
-        self._calibrated: dict[Path, TokenProbs] = {}  # calibrated, as far as they were asked for
         self._has_read = False
-
-    @property
-    def top1_accuracy(self) -> float:
-        return self._model.reliability.top1_accuracy
 
     @property
     def seconds(self) -> float:
         return self._model.time.seconds * self._tokens / 2  # a draft takes several forward passes
-
-    def weight(self, miss_prob: float) -> float:
-        return self._model.weights(miss_prob)
-
-    def predict(self, path: Path) -> TokenProbs | None:
-        probs = self._calibrated.get(path)
-        if probs is None and (predicted := self._predicted.get(path)) is not None:
-            probs = self._calibrated[path] = calibrated(predicted, self._model.reliability)
-        return probs
 
     def run(self, tree: DraftTree) -> bool:
         """Draft one chain per step; `tree` is ignored. Returns False for later calls of the step and empty drafts."""
@@ -104,21 +94,10 @@ class BridgedPredictor:
         return bool(path)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        for index, token in enumerate(tokens):
-            if predicted := self._predicted.get(tuple(tokens[:index])):
-                self._model.reliability.record(predicted, token)
-        self._predicted.clear()
-        self._calibrated.clear()
+        super().accept(tokens)
         self._has_read = False
         self._text += tokens
         self._output += tokens
-
-    def skip(self) -> None:
-        self._model.reliability.skip()
-        self._model.time.skip()
-
-    def update_weight(self, miss_prob: float, gradient: float) -> None:
-        self._model.weights.update(miss_prob, gradient)
 
     def _chain(self) -> tuple[list[int], list[float]]:
         """Draft a chain: the draft model's tokens and their conditional probabilities."""
