@@ -17,7 +17,7 @@ class GrowingIds:
         """`limit`: maximum number of output tokens."""
         self.length = len(start)
         self._ids = torch.zeros((1, len(start) + min(limit, _ROOM)), dtype=torch.long, device=device)
-        self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long)
+        self._ids[0, : len(start)] = torch.tensor(list(start), dtype=torch.long, device=device)
 
     def append(self, token: int) -> None:
         """Add a token that joined the output."""

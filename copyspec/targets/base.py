@@ -101,6 +101,11 @@ class Target(Protocol):
         ...
 
     @property
+    def encoder_length(self) -> int | None:
+        """Maximum length of a prompt that an encoder reads, in tokens; None without an encoder or a limit."""
+        ...
+
+    @property
     def device(self) -> torch.device: ...
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:

@@ -245,7 +245,7 @@ class TreeCache(Cache):
     def move(self, moves: Sequence[Move]) -> None:
         """Make the accepted paths contiguous in every layer."""
         on_device: dict[torch.device, torch.Tensor] = {}
-        packed = torch.tensor(moves[0].sources) if len(moves) == 1 else _packed(moves)
+        packed = torch.tensor(moves[0].sources, device="cpu") if len(moves) == 1 else _packed(moves)
         for layer in self._filled():
             if layer.device not in on_device:
                 on_device[layer.device] = packed.to(layer.device, non_blocking=True)

@@ -22,6 +22,7 @@ from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.states import RowStates, hidden_states
 from copyspec.targets.layers import HeadInput
+from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
 from copyspec.targets.rows import RowSessions, padded
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
@@ -59,6 +60,7 @@ class WrappedModel(ABC):
         self.model = model
         self.supports_trees = supports_trees
         self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
+        self.encoder_length = encoder_length(model.config)
         self._facts = facts
 
     @property

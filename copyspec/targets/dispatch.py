@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -13,6 +14,7 @@ from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget, training_error
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts
 from copyspec.targets.hooks.attention import is_recurrent
+from copyspec.targets.hooks.spread import is_spread
 from copyspec.targets.limits import rope_limit
 from copyspec.targets.plain import PlainTarget
 from copyspec.targets.selftest import checking as selftest
@@ -90,6 +92,11 @@ def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
             f"{name} has LLM.int8 layers, which compute in 16 bits what exceeds llm_int8_threshold in any token of a "
             "pass, so draft nodes would change each other's logits: load it with llm_int8_threshold=0.0 or in 4 bits"
         )
+    if any(_shares_scale(weight) for weight in model.parameters()):
+        return (
+            f"{name} quantises activations with one scale for all tokens of a pass, so draft nodes would change each "
+            "other's logits: quantise it with granularity=PerRow(), a scale for each token"
+        )
     unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
     return f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts" if unknown else None
 
@@ -98,6 +105,17 @@ def _reads_outliers(part: nn.Module) -> bool:
     """Whether this is a layer of bitsandbytes that treats the columns with outliers apart."""
     threshold = getattr(getattr(part, "state", None), "threshold", 0.0)
     return type(part).__name__ == "Linear8bitLt" and threshold > 0.0
+
+
+def _shares_scale(weight: torch.Tensor) -> bool:
+    """Whether this is a weight of torchao whose inputs are quantised by the largest number of all tokens of a pass."""
+    if getattr(weight, "act_quant_scale", None) is not None:  # measured beforehand
+        return False
+    settings = getattr(weight, "act_quant_kwargs", None)
+    granularity = getattr(settings, "granularity", None)
+    if type(weight).__name__ == "LinearActivationQuantizedTensor":  # of torchao's first version
+        granularity = getattr(weight, "quant_kwargs", {}).get("activation_granularity")
+    return type(granularity).__name__ == "PerTensor" or getattr(settings, "use_dynamic_per_tensor_scale", False) is True
 
 
 def _check(model: PreTrainedModel, on_unsupported: str) -> None:
@@ -116,6 +134,12 @@ def _check(model: PreTrainedModel, on_unsupported: str) -> None:
         )
     if model.training:
         raise training_error(model)
+    if is_spread(model):
+        raise UnsupportedModelError(
+            f"{name} is spread over several processes (tensor parallelism, FSDP or ZeRO-3), which must make the same "
+            "passes, and each would size its drafts by the times that it measures: load the model in one process, with "
+            'device_map="auto" for several GPUs, or call model.generate without custom_generate'
+        )
 
 
 def _warn_rope_limit(model: PreTrainedModel, name: str) -> None:

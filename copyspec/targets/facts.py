@@ -76,7 +76,8 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
     positions = position_style(model, arguments)
     window = getattr(config, "sliding_window", None)
     chunk = getattr(config, "attention_chunk_size", None)
-    kinds, lowest = _attention_kinds(config, window, chunk), torch.full((), torch.finfo(dtype).min, dtype=dtype)
+    kinds = _attention_kinds(config, window, chunk)
+    lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device="cpu")
     few_shapes = prefers_few_shapes(device)
     group = group_size(model, config) if positions == "argument" else 1
     mask_format = None

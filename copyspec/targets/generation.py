@@ -16,6 +16,24 @@ if TYPE_CHECKING:
 Arguments = dict[str, Any]
 
 
+class OwnStopStrings(GenerationConfig):
+    """A config that `generate` does not complete with the model's stop strings, for which it needs a tokenizer."""
+
+    @classmethod
+    def of(cls, config: GenerationConfig) -> OwnStopStrings:
+        """The settings of `config` without its stop strings."""
+        made = cls()
+        vars(made).update(vars(config) | {"stop_strings": None})
+        return made
+
+    def update(self, defaults_only: bool = False, allow_custom_entries: bool = False, **changes: Any) -> Any:
+        if defaults_only:  # `changes` are the model's config, for what is None here
+            changes.pop("stop_strings", None)
+        return super().update(  # type: ignore[no-untyped-call]
+            defaults_only=defaults_only, allow_custom_entries=allow_custom_entries, **changes
+        )
+
+
 def prepared(
     model: PreTrainedModel, prompt: Sequence[int], first: Sequence[int], *, use_cache: bool
 ) -> tuple[torch.Tensor, Arguments]:
@@ -55,12 +73,13 @@ def settings(model: PreTrainedModel, *, new_tokens: int = 1, **options: object) 
         name: getattr(model.generation_config, name, None)
         for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id")
     }
-    return GenerationConfig(  # type: ignore[no-untyped-call]
+    return OwnStopStrings(  # type: ignore[no-untyped-call]
         **{name: value for name, value in named.items() if value is not None},
         do_sample=False,
         num_beams=1,
         num_return_sequences=1,
         max_new_tokens=new_tokens,
         min_new_tokens=new_tokens,
+        token_healing=False,
         **options,
     )

@@ -140,15 +140,15 @@ class FastLayer(ReplacedLayer):
         rounding in float32. `rotary`: the model's cosines and sines of positions."""
         drawn = torch.Generator().manual_seed(0)
         size = self._parts.linears[0].in_features
-        visible = torch.rand((TRIED, 2 * TRIED), generator=drawn) < 0.5
-        visible[:, TRIED:] &= torch.ones((TRIED, TRIED), dtype=torch.bool).tril()
+        visible = torch.rand((TRIED, 2 * TRIED), generator=drawn, device="cpu") < 0.5
+        visible[:, TRIED:] &= torch.ones((TRIED, TRIED), dtype=torch.bool, device="cpu").tril()
         visible[:, TRIED:].fill_diagonal_(True)
         mask = torch.where(visible, 0.0, torch.finfo(self.dtype).min).to(self.dtype)[None, None]
         for _ in range(TRIALS[self.dtype]):
             ours, theirs = TreeCache(1), TreeCache(1)
             for start, columns, seen in ((0, TRIED, mask[..., TRIED:]), (TRIED, TRIED, mask), (2 * TRIED, 1, None)):
-                hidden = torch.randn((1, columns, size), generator=drawn).to(self.dtype)
-                positions = torch.arange(start, start + columns).unsqueeze(0)
+                hidden = torch.randn((1, columns, size), generator=drawn, device="cpu").to(self.dtype)
+                positions = torch.arange(start, start + columns, device="cpu").unsqueeze(0)
                 turned, seen = rotary(hidden, positions), None if seen is None else seen.contiguous()
                 ours.write = theirs.write = Write(start, start + columns, plain=seen is None)
                 expected = self._forward(
@@ -357,5 +357,5 @@ def _bits(tensor: torch.Tensor) -> NDArray[np.uint16]:
 @cache
 def _silu() -> NDArray[np.uint16]:
     """PyTorch's SiLU of every bfloat16, indexed by its bit pattern. [65536]"""
-    numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16)
+    numbers = torch.arange(1 << 16, dtype=torch.int32, device="cpu").to(torch.uint16).view(torch.bfloat16)
     return _bits(torch.nn.functional.silu(numbers))

@@ -112,7 +112,7 @@ def multiplied(dtype: torch.dtype) -> range:
 @in_inference_mode
 def _gain_for_many(dtype: torch.dtype) -> float:
     """PyTorch's time for a product of many tokens over the module's; some 10 ms."""
-    given, weight = torch.zeros(MANY, SIDE, dtype=dtype), torch.zeros(SIDE, SIDE, dtype=dtype)
+    given, weight = (torch.zeros(rows, SIDE, dtype=dtype, device="cpu") for rows in (MANY, SIDE))
     arrays = numbers(weight), None
     ours, theirs = [], []
     for _ in range(5):
@@ -299,7 +299,8 @@ def _is_right(module: nn.Linear, packed: PackedWeights | None = None) -> bool:
     rounding in float32. packed: instead of the weights in place."""
     weight = module.weight
     tokens = min(1 + TRIED // weight.shape[0], max(ROWS[weight.dtype]))
-    given = torch.randn((tokens, weight.shape[1]), generator=torch.Generator().manual_seed(0)).to(weight.dtype)
+    drawn = torch.Generator().manual_seed(0)
+    given = torch.randn((tokens, weight.shape[1]), generator=drawn, device="cpu").to(weight.dtype)
     theirs = torch.cat([linear(given[at : at + 1], weight, module.bias) for at in range(tokens)])
     arrays = _arrays(weight, module.bias)
     ours = _product(given, arrays if packed is None else (packed.units, arrays[1]), APART)
@@ -319,7 +320,8 @@ def _reads_right(module: nn.Linear) -> bool:
     if multiplied(weight.dtype).stop < sys.maxsize:
         return False
     # The second half nearly takes back the first: bits that another order of sums loses are among the leading ones.
-    half = torch.randn((max(READ), weight.shape[1] // 2), generator=torch.Generator().manual_seed(0))
+    drawn = torch.Generator().manual_seed(0)
+    half = torch.randn((max(READ), weight.shape[1] // 2), generator=drawn, device="cpu")
     given = torch.cat([half, -half * (1 + 2.0**-7)], dim=1).bfloat16()
     mirrored = weight[:, : weight.shape[1] // 2].repeat(1, 2)
     apart = _apart(weight.shape[1])

@@ -53,7 +53,7 @@ class Seq2SeqSession(TreeSession):
     @in_inference_mode
     def select(self, rows: Sequence[int]) -> None:
         super().select(rows)
-        index = torch.tensor(rows)
+        index = torch.tensor(rows, device="cpu")
         for layer in self._cross.layers:
             assert isinstance(layer, DynamicLayer)
             layer.batch_select_indices(index.to(layer.device))
@@ -112,12 +112,12 @@ class Seq2SeqSession(TreeSession):
         """Run the encoder; return its states [B, S, D], and which of them are not padding [B, S] (None: all)."""
         longest = max(map(len, prompts))
         pad = self._model.config.pad_token_id or 0
-        tokens = torch.tensor([[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts])
-        tokens = tokens.to(self._facts.device)
+        rows = [[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts]
+        tokens = torch.tensor(rows, device=self._facts.device)
         visible: torch.Tensor | None = None
         if any(len(prompt) < longest for prompt in prompts):
-            lengths = torch.tensor([[len(prompt)] for prompt in prompts])
-            visible = (torch.arange(longest) < lengths).long().to(self._facts.device)
+            lengths = torch.tensor([[len(prompt)] for prompt in prompts], device=self._facts.device)
+            visible = (torch.arange(longest, device=self._facts.device) < lengths).long()
         with masked_attention(self._model, self._facts.configs):
             encoder = self._model.get_encoder()
             encoded: BaseModelOutput = encoder(input_ids=tokens, attention_mask=visible, return_dict=True)
@@ -127,7 +127,7 @@ class Seq2SeqSession(TreeSession):
         return False  # rows begin with the start token alone, and the cross-attention cache holds all rows
 
     def _continue(self, uncached: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
-        tokens = torch.tensor(uncached).to(self._facts.device, non_blocking=True)
+        tokens = torch.tensor(uncached, device=self._facts.device)
         return self._forward(tokens, None, kept)
 
     def _score(self, columns: Columns) -> torch.Tensor:

@@ -109,7 +109,7 @@ def _cases(heads: int, key_heads: int, size: int) -> Iterator[tuple[torch.Tensor
 
 
 def _drawn(drawn: torch.Generator, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=drawn)
+    return torch.randn(shape, generator=drawn, device="cpu")
 
 
 def _is_equal(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float, registers: int) -> bool:

@@ -62,6 +62,10 @@ def summary(trace: Trace) -> list[str]:
     return lines
 
 
+PASS_HEADS = f"{'pass':>5} {'start':>9} {'time':<{_BAR}}{'model':>7} {'outside':>7}  accepted text"
+"""Heads of the columns of `pass_line`."""
+
+
 def pass_line(trace: Trace, number: int, longest: float) -> Text:
     """One pass: start, time in the model and outside, accepted and drafted tokens, and the text it added."""
     each = trace.passes[number]

@@ -269,14 +269,28 @@ def test_a_folder_of_custom_generate(tmp_path: Path, monkeypatch: pytest.MonkeyP
     model, words = tiny_model(), tiny_tokenizer()
     generator: Any = model
     inputs = words("a wall, a wall, a wall", return_tensors="pt", return_token_type_ids=False)
-    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "tokenizer": words}
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
     text = words.decode(generator.generate(**inputs, **options)[0, inputs["input_ids"].shape[1] :])
-    for more in ({}, {"stop_strings": [text[2:4]]}):
+    told: list[str] = []
+    monkeypatch.setattr("transformers.generation.utils.logger.warning_once", lambda text, *_, **__: told.append(text))
+    configs = [GenerationConfig(**options), GenerationConfig(**options, stop_strings=[text[5:7]])]
+    for of_model, more in (
+        (None, options),
+        (None, options | {"stop_strings": [text[2:4]]}),
+        (None, {"generation_config": configs[1]}),
+        ([text[2:4]], options),
+        ([text[2:4]], options | {"stop_strings": [text[5:7]]}),
+        ([text[2:4]], options | {"stop_strings": None}),
+        ([text[2:4]], {"generation_config": configs[0]}),
+        ([text[2:4]], {"generation_config": configs[1]}),
+    ):
+        model.generation_config.stop_strings = of_model
         expected, heard = Heard(), Heard()
-        plain = generator.generate(**inputs, **options, streamer=expected, **more)
+        plain = generator.generate(**inputs, **more, tokenizer=words, streamer=expected)
         own = {"references": [text], "custom_generate": str(FOLDER), "trust_remote_code": True}
-        copied = generator.generate(**inputs, **options, **more, **own, streamer=heard)
+        copied = generator.generate(**inputs, **more, **own, tokenizer=words, streamer=heard)
         assert torch.equal(plain, copied) and heard.received == expected.received
+    assert configs[1].stop_strings == [text[5:7]] and not any("is deprecated" in text for text in told)
     with pytest.raises(TypeError, match="tokenizer must be the model's tokenizer, for stop_strings"):
         integration.generate(model, **inputs, stop_strings=["a"])
 
@@ -309,6 +323,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "SynthIDTextWatermarkLogitsProcessor keeps a state",
     ),
     "unknown": ({"referencse": ["a"]}, ValueError, "referencse"),
+    "several processes": ({"synced_gpus": True}, ValueError, "does not pass synced_gpus to the model .got bool: True"),
     "references": ({"references": [3.5]}, TypeError, "references"),
     "tokenizer": ({"tokenizer": 3}, TypeError, "tokenizer must be a transformers tokenizer; got int: 3"),
     "no tokenizer": ({"tokenizer": None}, TypeError, "give tokenizer= too"),

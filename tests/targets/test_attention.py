@@ -114,6 +114,28 @@ def test_keys_that_cannot_be_moved_in_place_are_copied() -> None:
     )
 
 
+@torch.inference_mode()
+def test_arguments_of_attention_may_be_named_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = lay_out([20], [[7]], [tree_of([ROOT, ROOT, 0])])
+    mask = marked(torch.where(torch.from_numpy(columns.visible)[:, None], 0.0, LOWEST).bfloat16(), columns)
+    query, key, value = (torch.randn(1, 4, size, 16).bfloat16() for size in (4, 24, 24))
+    by_row, calls = attention._by_row, list[torch.Tensor]()
+
+    def counted(*given: Any, **named: Any) -> torch.Tensor:
+        calls.append(by_row(*given, **named))
+        return calls[-1]
+
+    monkeypatch.setattr(attention, "_by_row", counted)
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    values = (query, key, value, mask, 0.0, False)
+    for count in (0, 3, 4, 6):
+        named = dict(zip(names[count:], values[count:], strict=True))
+        torch.nn.functional.scaled_dot_product_attention(*values[:count], **named)
+    assert len(calls) == 4 and all(torch.equal(each, calls[0]) for each in calls)
+    halved = torch.mul(input=mask, other=0.5)
+    assert isinstance(halved, SplitMask) and halved.calls is mask.calls
+
+
 @pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 1), (torch.float32, 3)])
 def test_long_prompts_in_bfloat16_are_read_in_one_pass_as_by_generate(dtype: torch.dtype, count: int) -> None:
     model = tiny("llama", max_position_embeddings=4096).to(dtype)

@@ -18,8 +18,8 @@ from copyspec.targets.causal import TreeSession
 from copyspec.targets.hooks.states import LAST
 from copyspec.tree import DraftTree
 from tests.helpers import models
+from tests.helpers.trees import Rows
 from tests.targets.static.test_static_equal import LENGTHS, expected_of, run
-from tests.targets.test_tree import Rows
 
 EAGER = StaticOptions(use="never")
 TREE = DraftTree([20, 21, 22, 23], [-1, 0, -1, 2], [0.5] * 4, [None] * 4)

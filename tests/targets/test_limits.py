@@ -18,7 +18,7 @@ from copyspec.targets import wrap
 from tests.helpers import models
 from tests.helpers.decoded import decoded
 from tests.helpers.fakes import ScriptedDrafter
-from tests.targets.test_tree import Rows, fingerprint
+from tests.helpers.trees import Rows, fingerprint
 
 torch.set_num_threads(1)
 

@@ -20,7 +20,7 @@ from copyspec.targets.locks import lock_of
 from copyspec.targets.selftest import checking as selftest
 from tests.decoding.test_greedy_equality import generated
 from tests.helpers import models
-from tests.targets.test_tree import Rows, fingerprint
+from tests.helpers.trees import Rows, fingerprint
 
 torch.set_num_threads(1)
 

@@ -20,7 +20,7 @@ from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest
 from copyspec.targets.seq2seq import Seq2SeqTarget
 from tests.helpers import models
-from tests.targets.test_tree import fingerprint
+from tests.helpers.trees import fingerprint
 
 torch.set_num_threads(1)
 

@@ -17,12 +17,13 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 import copyspec
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
+from copyspec.targets.dispatch import _shares_scale
 from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.selftest import checking as selftest
 from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
 from tests.helpers.texts import byte_level, llama
-from tests.targets.test_tree import Rows, fingerprint, random_tree
+from tests.helpers.trees import Rows, fingerprint, random_tree
 
 torch.set_num_threads(1)
 
@@ -302,6 +303,69 @@ def test_outliers_of_int8_layers_are_refused_drafts() -> None:
     assert not wrap(model, on_unsupported="plain").supports_drafts
     layer.state = SimpleNamespace(threshold=0.0)
     assert wrap(model).supports_drafts
+
+
+class PerTensor:
+    """A stand-in for torchao's."""
+
+
+class PerRow:
+    """A stand-in for torchao's."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_drafted_for"),
+    [
+        ({"act_quant_kwargs": SimpleNamespace(granularity=PerTensor())}, False),
+        ({"act_quant_kwargs": SimpleNamespace(granularity=PerTensor()), "act_quant_scale": 0.1}, True),
+        ({"act_quant_kwargs": SimpleNamespace(granularity=PerRow())}, True),
+        ({"act_quant_kwargs": SimpleNamespace(use_dynamic_per_tensor_scale=True)}, False),
+        ({"act_quant_kwargs": None}, True),
+    ],
+)
+def test_one_scale_for_the_activations_of_a_pass_is_refused_drafts(
+    settings: dict[str, object], *, is_drafted_for: bool
+) -> None:
+    model = copy.deepcopy(llama(len(byte_level())))
+    vars(model.model.layers[0].mlp.down_proj.weight).update(settings)
+    if not is_drafted_for:
+        with pytest.raises(UnsupportedModelError, match=r"one scale for all tokens of a pass.*PerRow\(\).*plain"):
+            wrap(model)
+    assert wrap(model, on_unsupported="plain").supports_drafts is is_drafted_for
+
+
+@pytest.mark.parametrize(("granularity", "is_drafted_for"), [(PerTensor(), False), (PerRow(), True)])
+def test_one_scale_of_torchaos_first_version_is_refused_drafts(granularity: object, *, is_drafted_for: bool) -> None:
+    weight = type("LinearActivationQuantizedTensor", (), {"quant_kwargs": {"activation_granularity": granularity}})()
+    assert _shares_scale(weight) is not is_drafted_for
+
+
+@pytest.mark.parametrize(
+    ("name", "spread", "alone"),
+    [
+        ("_tp_size", 2, 1),
+        ("_device_mesh", SimpleNamespace(size=lambda: 2), SimpleNamespace(size=lambda: 1)),
+    ],
+)
+def test_models_that_are_spread_over_processes_are_refused(name: str, spread: object, alone: object) -> None:
+    model = models.tiny("llama")
+    setattr(model, name, spread)
+    for on_unsupported in ("error", "plain"):
+        with pytest.raises(UnsupportedModelError, match=r'spread over several processes.*device_map="auto"'):
+            wrap(model, on_unsupported=on_unsupported)  # type: ignore[arg-type]
+    for one_process in (alone, None):
+        setattr(model, name, one_process)
+        assert wrap(model).supports_drafts
+
+
+def test_models_of_fsdp_are_refused_in_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.tiny("llama")
+    vars(model.model.layers[0])["_is_fsdp_managed_module"] = True
+    assert wrap(model).supports_drafts
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    with pytest.raises(UnsupportedModelError, match="spread over several processes"):
+        wrap(model)
 
 
 def test_a_model_whose_scales_depend_on_the_pass_is_decoded_plainly_on_request() -> None:

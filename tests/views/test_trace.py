@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,8 @@ def test_a_saved_trace_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["trace", str(path), "--html", str(page)]) == 0
     out = capsys.readouterr().out
     assert f"in {result.stats.num_passes} passes" in out and "\x1b" not in out
+    head, first = next((line, below) for line, below in pairwise(out.splitlines()) if line.startswith(" pass "))
+    assert head.index("text") == first.index("/") + len("/999 ")
     assert page.read_text(encoding="utf-8").count("<details>") == result.stats.num_passes
     assert main(["trace", str(path), "--pass", "1"]) == 0
     assert main(["trace", str(path), "--pass", "999"]) == 2

@@ -33,7 +33,7 @@ REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
 
 HARMLESS = frozenset(
     {"attention_mask", "position_ids", "use_cache", "logits_to_keep", "cache_position", "encoder_outputs"}
-    | {"decoder_attention_mask", "synced_gpus", "streamer", "return_dict", "output_router_logits"}
+    | {"decoder_attention_mask", "streamer", "return_dict", "output_router_logits"}
 )
 """Model arguments that `generate` derives from the tokens, or that do not affect the tokens."""
 
@@ -195,7 +195,7 @@ def _check_positions(ids: torch.Tensor, arguments: Mapping[str, object]) -> None
 
 
 def _tokens(criterion: EosTokenCriteria) -> list[int]:
-    tokens: list[int] = torch.as_tensor(criterion.eos_token_id).flatten().tolist()
+    tokens: list[int] = torch.as_tensor(criterion.eos_token_id, device="cpu").flatten().tolist()
     return tokens
 
 

@@ -23,6 +23,7 @@ from copyspec.integrations.transformers.outputs import (
     stacked,
 )
 from copyspec.integrations.transformers.rows import ScoreRecorder, check_processors, row_processors, row_stops
+from copyspec.targets.generation import OwnStopStrings
 
 if TYPE_CHECKING:
     from transformers import (
@@ -75,6 +76,7 @@ class CustomGenerate:
         own = {name: given.pop(name) for name in OWN if name in given}
         lost = _lost_arguments(self)
         refuse_encoded(lost)
+        given.setdefault("synced_gpus", lost.get("synced_gpus"))
         rows = read_rows(model, input_ids, inputs_tensor, generation_config, stopping_criteria, given)
         check_processors(logits_processor)
         engine = api.load(model, tokenizer=_tokenizer(own, lost), **_loading(own))
@@ -114,10 +116,12 @@ class _Call:
             own = row_processors(processors, row, len(self._jobs), ids[row : row + 1, :padding].to(device))
             own = [*(self._logits or ())[row : row + 1], *own, *(self._scores or ())[row : row + 1]]
             stops = row_stops(criteria, ids[row].tolist(), self._rows.max_new_tokens, device)
+            if self._options.stop_strings and job.stop_strings is not None:  # else the model's, which are criteria
+                stops = [job.stop_strings, *stops]
             job.request = replace(
                 job.request,
                 processors=own,
-                stops=[*([job.stop_strings] if job.stop_strings is not None else []), *stops],
+                stops=stops,
                 # Rows with equal prompts must draw different samples.
                 sampling=replace(job.request.sampling, sample=row),
             )
@@ -151,8 +155,10 @@ class _Call:
 
 def _options(rows: Rows, own: Mapping[str, Any], *, sampled: bool) -> CallOptions:
     given = {name: own[name] for name in CALL_OPTIONS if own.get(name) is not None}
-    # The seed comes from torch's generator, so that `set_seed` works; greedy calls do not touch it, as in `generate`.
-    seed = given.pop("seed", None) if not sampled or "seed" in given else int(torch.randint(2**31 - 1, ()))
+    seed = given.pop("seed", None)
+    if sampled and seed is None:
+        # From torch's generator, so that `set_seed` works; greedy calls do not touch it, as in `generate`.
+        seed = int(torch.randint(2**31 - 1, (), device="cpu"))
     given |= {
         "max_new_tokens": rows.max_new_tokens,
         "temperature": 1.0 if sampled else 0.0,  # the config's temperature is among its processors
@@ -180,11 +186,11 @@ def _tokenizer(own: Mapping[str, Any], lost: Mapping[str, object]) -> PreTrained
 
 
 def _lost_arguments(loop: object) -> Mapping[str, object]:
-    """`tokenizer` and `streamer` as given by the caller of `generate`.
+    """`tokenizer`, `streamer` and `synced_gpus` as given by the caller of `generate`.
 
-    transformers (5.17 to 5.23) removes both from the arguments of custom loops. They are still in the frame of
-    `generate`'s wrapper, recognised by its `custom_generate`. If that frame is not found, only these two are lost, and
-    the caller can give `copyspec_tokenizer` and `copyspec_streamer` instead.
+    transformers (5.17 to 5.23) removes them from the arguments of custom loops. They are still in the frame of
+    `generate`'s wrapper, recognised by its `custom_generate`. If that frame is not found, only these are lost, and the
+    caller can give `copyspec_tokenizer` and `copyspec_streamer` instead.
     """
     frame: FrameType | None = sys._getframe(2)
     for _ in range(4):
@@ -205,12 +211,21 @@ has the same form, and greedy outputs are equal token for token in float32."""
 def generate(model: PreTrainedModel, *, tokenizer: Any = None, streamer: Any = None, **given: Any) -> Any:
     """`model.generate` with copyspec, for folders loaded with `custom_generate="folder"`. It accepts what `generate`
     accepts, including `stop_strings`, and returns the same."""
-    strings = given.pop("stop_strings", None)
-    if strings is not None:
-        from transformers import StoppingCriteriaList, StopStringCriteria
+    from transformers import StoppingCriteriaList, StopStringCriteria
 
+    config, criteria = given.get("generation_config"), given.get("stopping_criteria") or []
+    configs = [each for each in (config, model.generation_config) if each is not None]
+    default = next((each.stop_strings for each in configs if each.stop_strings is not None), None)
+    strings = given.pop("stop_strings", default)
+    if strings is not None:
         check_type(tokenizer is not None, "tokenizer", tokenizer, "the model's tokenizer, for stop_strings")
-        criterion = StopStringCriteria(stop_strings=strings, tokenizer=tokenizer)
-        given["stopping_criteria"] = StoppingCriteriaList([*(given.get("stopping_criteria") or []), criterion])
+        if not any(type(each) is StopStringCriteria for each in criteria):  # which takes its place, as in `generate`
+            criterion = StopStringCriteria(stop_strings=strings, tokenizer=tokenizer)
+            given["stopping_criteria"] = StoppingCriteriaList([*criteria, criterion])
+    # The strings are a criterion now: `generate`, which gets no tokenizer, must not find them in a config.
+    if config is None:
+        given["stop_strings"] = None
+    else:
+        given["generation_config"] = OwnStopStrings.of(config)
     generator: Any = model
     return generator.generate(**given, custom_generate=hf, copyspec_tokenizer=tokenizer, copyspec_streamer=streamer)

@@ -48,7 +48,7 @@ class StreamerColumns:
         """Pass on all columns for which every row has a token or has ended."""
         while any(self._waiting) and all(w or e for w, e in zip(self._waiting, self._ended, strict=True)):
             column = [waiting.pop(0) if waiting else self._pad for waiting in self._waiting]
-            self._streamer.put(torch.tensor(column))  # type: ignore[no-untyped-call]
+            self._streamer.put(torch.tensor(column, device="cpu"))  # type: ignore[no-untyped-call]
 
 
 def sequences(ids: torch.Tensor, outputs: Sequence[Sequence[int]], pad: int) -> torch.LongTensor:

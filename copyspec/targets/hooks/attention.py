@@ -44,6 +44,7 @@ LENGTHS = (*range(1, 18), *range(64, 80))
 Masks = torch.Tensor | dict[str, torch.Tensor]
 
 _fused = torch.nn.functional.scaled_dot_product_attention
+_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # its own, in order
 
 
 @cache
@@ -64,12 +65,13 @@ def _shares(seen: int, size: int, heads: int, key_heads: int, width: int) -> boo
     """Whether the result for `seen` keys stays bitwise equal when masked keys are appended up to the next multiple of
     `size`. width: numbers per head."""
     drawn = torch.Generator().manual_seed(seen)
-    query = torch.randn((1, heads, 1, width), generator=drawn)
-    keys, half = (torch.randn((1, key_heads, each, width), generator=drawn) for each in (seen + size, seen // 2))
-    half *= torch.exp(4.0 * torch.randn(half.shape, generator=drawn))
-    values = torch.cat([half, -half, torch.zeros((1, key_heads, seen % 2 + size, width))], dim=2)
-    values[:, :, :seen] = values[:, :, torch.randperm(seen, generator=drawn)]
-    mask = torch.full((1, 1, 1, seen + size), -torch.inf)
+    query = torch.randn((1, heads, 1, width), generator=drawn, device="cpu")
+    shapes = [(1, key_heads, each, width) for each in (seen + size, seen // 2)]
+    keys, half = (torch.randn(shape, generator=drawn, device="cpu") for shape in shapes)
+    half *= torch.exp(4.0 * torch.randn(half.shape, generator=drawn, device="cpu"))
+    values = torch.cat([half, -half, half.new_zeros((1, key_heads, seen % 2 + size, width))], dim=2)
+    values[:, :, :seen] = values[:, :, torch.randperm(seen, generator=drawn, device="cpu")]
+    mask = half.new_full((1, 1, 1, seen + size), -torch.inf)
     mask[..., :seen] = 0.0
     for factor in (0.0, 1.0):  # uniform attention weights, then random ones
         q, k, v = (factor * query).bfloat16(), keys.bfloat16(), values.bfloat16()
@@ -250,14 +252,16 @@ class SplitMask(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        mask = named.get("attn_mask")
-        if func is _fused and isinstance(mask, SplitMask) and len(args) == 3:
-            return _by_row(*args, **named)
+        if func is _fused:
+            given = {**dict(zip(_ARGUMENTS, args, strict=False)), **named}
+            if isinstance(given.get("attn_mask"), SplitMask):
+                return _by_row(**given)
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **named)
-        if isinstance(args[0], SplitMask) and _is_mask_like(result, args[0]):
+        mask = args[0] if args else named.get("input")
+        if isinstance(mask, SplitMask) and _is_mask_like(result, mask):
             result = result.as_subclass(SplitMask)
-            result.calls = args[0].calls
+            result.calls = mask.calls
         return result
 
 
@@ -385,14 +389,15 @@ def _parts(mask: torch.Tensor, found: Split) -> list[Part]:
     by_column = mask.transpose(0, 1).unsqueeze(2)  # [Q, 1 or H, 1, K]
     for columns, slots in found.groups:
         follow = columns[-1] - columns[0] + 1 == len(columns)
-        nodes = None if follow else torch.tensor(columns)
+        nodes = None if follow else torch.tensor(columns, device=mask.device)
         seen = by_column[columns[0] : columns[0] + len(columns)] if nodes is None else by_column[nodes]
         end, order = found.cached + len(slots), None
         if slots[-1] == end - 1:
             seen = seen[..., :end]
         else:
-            order = torch.tensor(slots) - found.cached
-            seen = torch.cat([seen[..., : found.cached], seen[..., torch.tensor(slots)]], dim=-1)
+            places = torch.tensor(slots, device=mask.device)
+            order = places - found.cached
+            seen = torch.cat([seen[..., : found.cached], seen[..., places]], dim=-1)
         parts.append((nodes, order, seen))
     return parts
 
@@ -401,4 +406,4 @@ def _is_causal(mask: torch.Tensor) -> bool:
     """Whether an additive mask, [1, 1, Q, Q], hides what follows and nothing else."""
     if mask.shape[1] != 1:
         return False
-    return torch.equal(mask[0, 0] == 0, torch.ones(mask.shape[2:], dtype=torch.bool).tril())
+    return torch.equal(mask[0, 0] == 0, mask.new_ones(mask.shape[2:], dtype=torch.bool).tril())

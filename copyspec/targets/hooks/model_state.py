@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -34,8 +35,11 @@ class ModelState:
                 self._modules.append((id(module), id(placed)))
             if not (of_module["_parameters"] or of_module["_buffers"] or of_module["_modules"]):
                 self._modules.append((ref(module),))  # an activation: no weight tells one from another
+            buffers = of_module["_buffers"]
+            if "rope_type" in of_module and "longrope" in str(of_module["rope_type"]):
+                buffers = _without_frequencies(of_module["rope_type"], buffers)
             held += [each for each in of_module["_parameters"].values() if each is not None]
-            held += [each for each in of_module["_buffers"].values() if each is not None]
+            held += [each for each in buffers.values() if each is not None]
             waiting += [each for each in of_module["_modules"].values() if each is not None]
         # Parameters on the meta device stand for offloaded ones, and are created anew after every pass.
         held = [each for each in held if not each.is_meta]
@@ -53,6 +57,16 @@ class ModelState:
     def has_weights_of(self, other: ModelState) -> bool:
         """Whether the weights are the same; the adapters may differ."""
         return self._weights == other._weights and all([each() is not None for each in (*self._alive, *other._alive)])
+
+
+def _without_frequencies(
+    rope_type: object, buffers: Mapping[str, torch.Tensor | None]
+) -> Mapping[str, torch.Tensor | None]:
+    """The buffers of a rotary module without those that LongRoPE writes anew in every pass, from the others.
+    `rope_type`: the module's, or those of each type of layers."""
+    types = rope_type if isinstance(rope_type, dict) else {"": rope_type}
+    written = {f"{layers}_inv_freq".lstrip("_") for layers, each in types.items() if each == "longrope"}
+    return {name: each for name, each in buffers.items() if name not in written}
 
 
 def _autocast(device: str) -> torch.dtype | None:

@@ -13,7 +13,7 @@ from copyspec.targets.facts import read_device, read_facts
 from copyspec.targets.generation import prepared, settings
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.tree import ROOT, DraftTree
+from copyspec.tree import ROOT, DraftTree, path_to
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,7 +70,7 @@ class Trial:
         for row, (sequence, tree) in enumerate(zip(self._sequences, trees, strict=True)):
             found = logits[row, : 1 + len(tree)]
             check(found, self._expected(row, tree), f"draft nodes after {len(sequence)} tokens")
-            paths.append(_path(tree, self._random.randrange(ROOT, len(tree))))
+            paths.append(path_to(tree.parents, self._random.randrange(ROOT, len(tree))))
         self.session.keep(paths)
         for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
             self._cached[row] += len(uncached[row]) + len(path)
@@ -134,7 +134,7 @@ class Trial:
         sequence, parents = self._sequences[row], set(tree.parents)
         rows: dict[int, torch.Tensor] = {}
         for leaf in [node for node in range(len(tree)) if node not in parents] or [ROOT]:
-            path = _path(tree, leaf)
+            path = path_to(tree.parents, leaf)
             logits = alone(self._model, self._prompts[row], [*sequence, *(tree.tokens[node] for node in path)])
             for place, node in enumerate([ROOT, *path]):
                 rows[node] = logits[len(sequence) - 1 + place]
@@ -200,11 +200,3 @@ def check(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
     ratio = (found - expected).abs().amax(-1) / expected.std(-1)
     if not bool((ratio <= tolerance).all()):
         raise MismatchError(f"logits of {what} differ by {float(ratio.max()):.2g} of their deviation")
-
-
-def _path(tree: DraftTree, node: int) -> list[int]:
-    path: list[int] = []
-    while node != ROOT:
-        path.append(node)
-        node = tree.parents[node]
-    return path[::-1]

@@ -210,7 +210,7 @@ class ProgramRunner:
             run = torch.compile(program, fullgraph=True, dynamic=False, backend=self._options.compiler)
         with inference_mode(False):
             packed = torch.zeros(shape, dtype=torch.long, device=self._device)
-            staging = torch.zeros(shape, dtype=torch.long, pin_memory=self._device.type == "cuda")
+            staging = torch.zeros(shape, dtype=torch.long, device="cpu", pin_memory=self._device.type == "cuda")
         copied = torch.cuda.Event() if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._steps[size] = _Step(run, program, packed, staging, staging.numpy(), copied)
         return self._steps[size]

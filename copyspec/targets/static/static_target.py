@@ -98,6 +98,10 @@ class StaticTarget:
         return self.inner.max_length
 
     @property
+    def encoder_length(self) -> int | None:
+        return self.inner.encoder_length
+
+    @property
     def device(self) -> torch.device:
         return self.inner.device
 
@@ -115,16 +119,16 @@ class StaticTarget:
         freed."""
         if self.model.training:
             raise training_error(self.model)
-        if self.options.use == "auto" and self.device.type != "cuda":  # the model was moved
-            return self.inner.open(prompts, new_tokens)
         if _is_autocast(self.device):
             return self.inner.open(prompts, new_tokens)
         with self._lock:
             is_changed = self._check_state()
+            if self.options.use == "auto" and self.device.type != "cuda":  # the model was moved
+                return self.inner.open(prompts, new_tokens)
             if not any([len(session.lengths) for session in self._sessions]):  # none is open
                 self._is_dynamic = keeps_states and self.options.use == "auto" and not self.options.exact
                 self._decide(refusal(self.inner) or self._failure("masks"))
-            elif is_changed:
+            elif is_changed and self._refused is None:
                 self._fused = self._fusible()
             if self._refused is None and not self._is_dynamic:
                 session: Session = StaticSession(self, prompts, new_tokens)

@@ -18,7 +18,7 @@ from copyspec.targets.static.static_target import StaticTarget
 from tests.helpers import models
 from tests.helpers.cpu_graph import CpuGraph
 from tests.targets.static.test_static_equal import LENGTHS, expected_of, run
-from tests.targets.static.test_tree_attention import DEVICE, require_kernels
+from tests.targets.static.test_tree_kernel import DEVICE, require_kernels
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 

@@ -226,6 +226,29 @@ def no_cuda_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+def test_a_model_that_was_moved_from_its_gpu_leaves_no_arena_there() -> None:
+    target = static_target()
+    opened(target).close()
+    assert target.arenas._free
+    target.options = StaticOptions()  # which makes no static passes on a CPU
+    weight = target.model.lm_head.weight  # type: ignore[union-attr]
+    weight.data = weight.detach().clone()  # type: ignore[operator, union-attr, assignment]
+    session = target.open([[5, 6, 7]])
+    assert not isinstance(session, StaticSession) and not target.arenas._free
+    session.close()
+
+
+def test_layers_of_a_refused_model_are_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = static_target("mpt")
+    first = target.open([[5, 6, 7]])
+    assert target._refused is not None
+    monkeypatch.setattr(target, "_fusible", lambda: pytest.fail("tried"))
+    weight = target.model.lm_head.weight  # type: ignore[union-attr]
+    weight.data = weight.detach().clone()  # type: ignore[operator, union-attr, assignment]
+    for session in (target.open([[5, 6, 7]]), first):
+        session.close()
+
+
 @torch.inference_mode()
 def test_rare_sizes_share_a_padded_program_and_frequent_ones_get_their_own() -> None:
     target = static_target()

@@ -23,7 +23,7 @@ from copyspec.targets.static.static_target import StaticTarget
 from tests.helpers import models
 from tests.helpers.cpu_graph import CpuGraph
 from tests.helpers.fakes import ScriptedDrafter
-from tests.targets.test_tree import Rows, fingerprint
+from tests.helpers.trees import Rows, fingerprint
 
 torch.set_num_threads(1)
 

@@ -1,0 +1,110 @@
+"""A default device (torch.set_default_device) changes nothing: tensors are on the model's device or on the CPU.
+
+The default is "meta" here, whose tensors cannot be read, in place of a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import copyspec
+from copyspec.static_options import StaticOptions
+from copyspec.targets import layers, linears, tree_attention
+from copyspec.targets.hooks import attention
+from copyspec.targets.linears import FastLinears, is_compiled
+from copyspec.targets.static.running import ProgramRunner
+from tests.helpers.models import random_ids, tiny
+from tests.helpers.texts import byte_level
+
+META = torch.device("meta")
+STATIC = StaticOptions(use="always", graphs=False)
+
+
+def test_trials_of_the_processor_have_the_same_results() -> None:
+    trials = [
+        attention.vector.__wrapped__,
+        lambda: tree_attention.registers.__wrapped__(4, 2, 16),
+        layers._silu.__wrapped__,
+    ]
+    expected = [trial() for trial in trials]
+    with META:
+        found = [trial() for trial in trials]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
+def test_the_products_of_the_module_are_timed() -> None:
+    with META:
+        assert linears._gain_for_many(torch.bfloat16) > 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fast_layers_are_found(dtype: torch.dtype) -> None:
+    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_key_value_heads": 4}
+    model = tiny("llama", **sizes).to(dtype)
+    expected = FastLinears(model)
+    assert len(expected) > 0 or not is_compiled(dtype)
+    with META:
+        found = FastLinears(model)
+    assert (len(found), len(found._layers), found.packed_bytes) == (
+        len(expected),
+        len(expected._layers),
+        expected.packed_bytes,
+    )
+    assert found.counts == expected.counts
+
+
+@pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
+def test_products_of_prompts_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linears, "multiplied", lambda dtype: range(1, sys.maxsize))  # whatever the processor gains
+    module = nn.Linear(256, 256, bias=False).bfloat16().requires_grad_(False)
+    expected = linears._reads_right(module)
+    with META:
+        assert linears._reads_right(module) == expected
+
+
+def test_the_input_of_a_static_pass_is_packed_on_the_host() -> None:
+    runner = ProgramRunner(
+        lambda size: SimpleNamespace(fields=lambda: 6),  # type: ignore[arg-type, return-value]
+        torch.device("cpu"),
+        STATIC,
+        nullcontext,
+    )
+    with META:
+        assert runner.staging((2, 9, 512)).shape == (6, 2, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "static", "lengths"),
+    [
+        ("llama", torch.float32, None, (40, 21)),
+        ("llama", torch.bfloat16, None, (40,)),
+        ("llama", torch.float32, STATIC, (40, 21)),
+        ("bart", torch.float32, None, (40, 21)),
+        ("bart", torch.float32, STATIC, (40, 21)),
+    ],
+)
+def test_outputs_are_the_same(
+    name: str, dtype: torch.dtype, static: StaticOptions | None, lengths: tuple[int, ...]
+) -> None:
+    model = tiny(name, vocab_size=len(byte_level())).to(dtype)
+    prompts = [random_ids(length, seed=length) for length in lengths]
+    options: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
+    sampled: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "seed": 3, "repetition_penalty": 1.3}
+    plain = copyspec.Engine(model, byte_level(), static=static)
+    engine = copyspec.Engine(model, byte_level(), static=static)
+    references = [[list(each.token_ids)] for each in plain.generate(prompts, **options)]
+    for more in ({}, sampled, {"logprobs": 1, "stopping_criteria": [lambda ids, scores: [False]]}):
+        expected = plain.generate(prompts, references, **options, **more)
+        with META:
+            found = engine.generate(prompts, references, **options, **more)
+        assert [each.token_ids for each in found] == [each.token_ids for each in expected]
