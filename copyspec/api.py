@@ -21,16 +21,20 @@ from copyspec.engine.keywords import GenerateOptions
 from copyspec.engine.results import Chunk, Comparison, Result
 from copyspec.engine.unknown import reject_unknown
 from copyspec.models.aliases import ALIASES
+from copyspec.models.errors import expanded
 from copyspec.models.loading import (
+    BUNDLED,
+    DEFAULT,
     MODEL_VARIABLE,
     ModelChoice,
     about_default,
     check_dtype,
     choose_default,
-    named,
+    resolve_name,
     unwrapped,
 )
 from copyspec.models.model_kwargs import check_model_kwargs
+from copyspec.models.resolve import is_adapter
 from copyspec.static_options import StaticOptions
 
 if TYPE_CHECKING:
@@ -63,8 +67,8 @@ class LoadOptions(TypedDict, total=False):
     static: StaticOptions | None
     """Static shapes, CUDA graphs, compiled forward passes and exact mode: docs/gpu.md."""
     adapter: str | os.PathLike[str] | None
-    """The folder of a LoRA adapter (`peft`), merged into `model` once, in float32. An adapter folder may also be given
-    as `model`: it names its base model itself."""
+    """The folder of a LoRA adapter (`peft`), merged into `model` once, in float32. If no model is given or configured,
+    or if the folder is given as `model`, its base is the one that it names."""
     model_kwargs: Mapping[str, object] | None
     """Options passed on to `from_pretrained`. Accepted: attn_implementation, device_map, max_memory, offload_folder,
     offload_buffers, quantization_config, cache_dir, token, local_files_only."""
@@ -240,13 +244,25 @@ def load_corrector(
     return _engine({"model": model, **options}, corrects=True)
 
 
+def default_name(*, corrects: bool = False) -> str:
+    """The name of the model that `load` takes if none is given (with `corrects`, `load_corrector`), without loading
+    it."""
+    configured = _STATE.configured
+    if isinstance(configured, Engine):
+        return configured.name
+    chosen = choose_default(corrects=corrects) if configured is None else configured.model
+    if not isinstance(chosen, str):
+        return str(chosen.name_or_path or type(chosen).__name__)
+    return DEFAULT if chosen == str(BUNDLED) else chosen
+
+
 def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = None) -> None:
     """Release one loaded model, or all of them; the memory is freed when nothing else refers to them.
 
     Raises ValueError if `model` is not loaded.
     """
     if isinstance(model, (str, os.PathLike)):
-        model = named(model)
+        model = resolve_name(model)
     _STATE.defaults.clear()
     found = _STATE.registry.forget(model)
     if isinstance(model, Engine):
@@ -259,7 +275,7 @@ def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = Non
 def configure(*, max_loaded: int | None = None, **options: Unpack[ModelKeywords]) -> None:
     """Set the model for calls that name none. `configure()` restores the default.
 
-    max_loaded: how many models stay loaded.
+    max_loaded: how many models stay loaded; one that drafts never replaces the model that it drafts for.
     """
     if max_loaded is not None:
         _STATE.registry.max_loaded = check_count("max_loaded", max_loaded)
@@ -288,16 +304,24 @@ def _engine(options: Mapping[str, object], *, corrects: bool = False) -> Engine:
         kept = {each.name: getattr(configured, each.name) for each in fields(configured)}
         kept = {name: value for name, value in kept.items() if name == "model" or value != getattr(standard, name)}
         chosen = _choice(kept | loading)
+    elif "adapter" in loading and not os.environ.get(MODEL_VARIABLE) and _names_base(loading["adapter"]):
+        adapter = loading.pop("adapter")
+        chosen = _choice({**loading, "model": adapter})
     else:
         model = os.environ.get(MODEL_VARIABLE) or _STATE.defaults.get(corrects) or choose_default(corrects=corrects)
         if model in ALIASES and MODEL_VARIABLE not in os.environ:
             _STATE.defaults[corrects] = model
         # Invalid options raise before the default model is logged.
-        chosen = _choice({**loading, "model": model}) if loading else ModelChoice(named(model))
+        chosen = _choice({**loading, "model": model}) if loading else ModelChoice(resolve_name(model))
         if not _STATE.named_default and not os.environ.get(MODEL_VARIABLE):
             _STATE.named_default = True
             logger.warning("%s", about_default(model, corrects=corrects))
     return chosen if isinstance(chosen, Engine) else _STATE.registry.engine(chosen)
+
+
+def _names_base(adapter: object) -> bool:
+    """Whether it is the folder of an adapter, whose configuration names its base."""
+    return isinstance(adapter, (str, os.PathLike)) and is_adapter(expanded(os.fspath(adapter), "adapter"))
 
 
 def _choice(options: dict[str, object]) -> ModelChoice | Engine:
@@ -309,7 +333,7 @@ def _choice(options: dict[str, object]) -> ModelChoice | Engine:
         if loading:
             raise ValueError(f"model is a loaded engine: {', '.join(sorted(loading))} cannot be changed any more")
         return model
-    model = named(model) if isinstance(model, (str, os.PathLike)) else unwrapped(model)
+    model = resolve_name(model) if isinstance(model, (str, os.PathLike)) else unwrapped(model)
     if not isinstance(model, (str, PreTrainedModel)) or model == "":
         raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
     if "dtype" in loading:

@@ -14,6 +14,9 @@ OUTPUT = -1
 FORK = -2
 """Marker in a block's tokens: here the output may continue as the block does, or end with one of `Source.ends`."""
 
+EVEN_ODDS = 12
+"""The bucket of odds 1; the odds double from one bucket to the next (`Source.starts`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -122,6 +122,15 @@ class DraftTree:
 EMPTY = DraftTree()
 
 
+def path_to(parents: Sequence[int], node: int) -> list[int]:
+    """The nodes on the path from the root to `node`, itself included."""
+    path: list[int] = []
+    while node != ROOT:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
 def chain_first_order(parents: Sequence[int], count: int) -> list[int]:
     """The first `count` nodes of a tree, its first root-to-leaf chain before all others.
 

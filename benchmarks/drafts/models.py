@@ -38,11 +38,12 @@ from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.drafters import create
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
+from copyspec.drafters.predictors.base import RowContext
 from copyspec.drafters.predictors.early_exit import early_exit
-from copyspec.drafters.predictors.language_model import DraftModel, LanguageModelDrafter, ModelPredictor, RowContext
+from copyspec.drafters.predictors.language_model import DraftModel, LanguageModelDrafter, ModelPredictor
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.engine.language import Language
-from copyspec.models.loading import named
+from copyspec.models.loading import resolve_name
 from copyspec.models.pretrained import Pretrained
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
@@ -207,7 +208,7 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    found = Pretrained(named(name))
+    found = Pretrained(resolve_name(name))
     model = found.model(AutoModelForCausalLM, found.config(), dtype=torch.float32)
     model.train(False)
     return model, found.tokenizer()

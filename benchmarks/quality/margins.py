@@ -54,14 +54,12 @@ def changes_of(corrector: Remembering, pairs: Sequence[tuple[str, str]]) -> list
         outcome = corrector.outcome(text)
         if outcome is None or outcome.text is None:
             continue
-        wanted = {(e.start, e.end, e.replacement) for edits, *_ in _changes(text, right) for e in edits}
-        for edits, kind, margin, reason in _changes(text, outcome.text.removeprefix(" "), outcome.changes):
-            hit = {(e.start, e.end, e.replacement) for e in edits} <= wanted
+        wanted = {edit for edit, *_ in _changes(text, right)}
+        for edit, kind, margin, reason in _changes(text, outcome.text.removeprefix(" "), outcome.changes):
             rows.append(
                 {
-                    "kind": kind, "margin": margin, "reason": reason, "right": hit, "clean": text == right,
-                    "was": " ".join(text[e.start : e.end] for e in edits),
-                    "becomes": " ".join(e.replacement for e in edits), "text": text,
+                    "kind": kind, "margin": margin, "reason": reason, "right": edit in wanted, "clean": text == right,
+                    "was": text[edit.start : edit.end], "becomes": edit.replacement, "text": text,
                 }
             )  # fmt: skip
     return rows

@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.quality.gleu import corpus_gleu, sentence_gleu
 from benchmarks.quality.model import CORRECT, GUARD, QualityModel, guarded
-from copyspec.models.loading import named
+from copyspec.models.loading import resolve_name
 from training.text import held_out, read_paragraphs, split_sentences, straight_quotes, well_formed
 
 _GEC_SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
@@ -245,7 +245,7 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    folder = Path(named(args.model))
+    folder = Path(resolve_name(args.model))
     result = evaluate(
         QualityModel(folder, instruction=args.instruction), args.data, args.rows, args.repairs, args.seed, args.whole
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from copyspec.drafters.copying.context import COMMON_TOKENS, EDIT
+from copyspec.drafters.copying.corpus import COMMON_TOKENS, EDIT
 from copyspec.drafters.copying.situations import (
     COMMON,
     CROWD_ROWS,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from copyspec.models.loading import named
+from copyspec.models.loading import resolve_name
 from copyspec.models.pretrained import Pretrained
 from copyspec.targets.base import Session, Target
 from copyspec.targets.hooks.states import RowStates
@@ -92,7 +92,7 @@ def load_model(name: str, device: str, dtype: torch.dtype, *, vocab_size: int = 
     if name.startswith(SHAPE_PREFIX):
         model = _shape(name.removeprefix(SHAPE_PREFIX), device, dtype, vocab_size)
         return Model(name, model, None, frozenset())
-    folder = Path(named(name))
+    folder = Path(resolve_name(name))
     if not (folder / "config.json").is_file():
         raise ValueError(f"no model in {str(folder)!r}: --model is default, a folder with config.json, or shape:NAME")
     found = Pretrained(str(folder))

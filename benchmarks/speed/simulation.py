@@ -213,7 +213,7 @@ class _Target:
 
     supports_trees = supports_drafts = True
     is_encoder_decoder = False
-    max_length = None
+    max_length = encoder_length = None
     device = torch.device("cpu")
 
     def __init__(self, dense: _Dense, device: Device, clock: Clock, rng: random.Random) -> None:

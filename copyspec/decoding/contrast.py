@@ -28,6 +28,15 @@ class Contrast:
         """Number of positions that the weaker model supports."""
         return self._amateur.max_length
 
+    def check(self, prompt: Sequence[int]) -> None:
+        """Raise ValueError for a prompt that the weaker model's encoder cannot read."""
+        limit = self._amateur.encoder_length
+        if limit is not None and len(prompt) > limit:
+            raise ValueError(
+                f"a prompt of {len(prompt)} tokens does not fit into the encoder of contrast=, which reads {limit}; "
+                "shorten it, or take a weaker model that reads as much as the model"
+            )
+
     def scores(
         self, prompt: Sequence[int], output: Sequence[int], tree: DraftTree, logits: torch.Tensor
     ) -> torch.Tensor:

@@ -148,7 +148,7 @@ def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
 
 @dataclass(eq=False, slots=True)
 class Batch:
-    """Rows and the session that holds their KV caches. Rows may join and leave; `replace` swaps a single one."""
+    """Rows and the session that holds their KV caches. Rows may join and leave; `swap_row` swaps a single one."""
 
     _target: Target
     _draft: DraftOptions
@@ -161,7 +161,7 @@ class Batch:
     def open(self, rows: list[Row]) -> None:
         """Start the batch with `rows`; the next step reads their prompts."""
         prompts, limit = [row.request.prompt for row in rows], max(row.limit for row in rows)
-        if any([row.observes and row.wanted_states() is not None for row in rows]):
+        if any([row.can_observe and row.wanted_states() is not None for row in rows]):
             self._session = self._target.open(prompts, limit, keeps_states=True)
         else:
             self._session = self._target.open(prompts, limit)
@@ -172,7 +172,7 @@ class Batch:
             return
         clock = self._costs.clock
         started = clock()
-        if reuse.begin(rows, self._session, self._target):
+        if reuse.load(rows, self._session, self._target):
             self._times.passes += 1
             self._times.prefill += clock() - started
 
@@ -217,7 +217,7 @@ class Batch:
         # A row that has ended needs no cache for its last accepted tokens.
         session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
         if is_first and fills_prefixes:
-            reuse.keep(rows, session, target)
+            reuse.store(rows, session, target)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
         sizes = [len(tree.tokens) for tree in trees]
         self._record(marks, longest if is_first else 0, max(sizes))
@@ -250,14 +250,14 @@ class Batch:
 
     def drop_finished(self) -> None:
         """Remove rows that have ended; close the session after the last one."""
-        goes_on = [row.finish is None for row in self.rows]
+        is_running = [row.finish is None for row in self.rows]
         for row in self.rows:
             if row.finish is not None:
                 row.close()
         if self._session is not None:
             # Rows that go on are cached when they end.
-            reuse.keep(self.rows, self._session, self._target, only_finished=True)
-        places = going(goes_on)
+            reuse.store(self.rows, self._session, self._target, only_finished=True)
+        places = compacted(is_running)
         self.rows = [self.rows[place] for place in places]
         if not self.rows:
             self.close()
@@ -282,7 +282,7 @@ class Batch:
         """Number of tokens that the session has cached for the first row."""
         return self._session.lengths[0] if self._session is not None else 0
 
-    def replace(self, row: Row, cached: int) -> None:
+    def swap_row(self, row: Row, cached: int) -> None:
         """Put `row` in place of the only row, whose first `cached` tokens it shares."""
         assert self._session is not None and len(self.rows) == 1
         self.rows[0].close()
@@ -304,7 +304,7 @@ class Batch:
         rows, session, uncached = self.rows, self._session, [row.uncached for row in self.rows]
         assert session is not None
         states: Sequence[RowStates] | None = None
-        wanted = [layers for row in rows if row.observes and (layers := row.wanted_states()) is not None]
+        wanted = [layers for row in rows if row.can_observe and (layers := row.wanted_states()) is not None]
         if wanted:
             logits, states = session.score_with_states(uncached, trees, sorted({*chain.from_iterable(wanted)}))
         else:
@@ -314,11 +314,11 @@ class Batch:
         return logits, states
 
 
-def going(goes_on: Sequence[bool]) -> list[int]:
+def compacted(is_running: Sequence[bool]) -> list[int]:
     """Return the rows that go on; the last ones fill the places of those that ended, so that few caches move."""
-    count, places = sum(goes_on), list(range(len(goes_on)))
-    last = [place for place in places[count:] if goes_on[place]]
-    return [place if goes_on[place] else last.pop() for place in places[:count]]
+    count, places = sum(is_running), list(range(len(is_running)))
+    last = [place for place in places[count:] if is_running[place]]
+    return [place if is_running[place] else last.pop() for place in places[:count]]
 
 
 def fit(
@@ -393,7 +393,7 @@ def calibrated_scores(parents: Sequence[int], scores: Sequence[float], scale: fl
     """The path probability of each node, multiplied by `scale` at every step of the path. [m]"""
     worth: list[float] = []
     for parent, score in zip(parents, scores, strict=True):
-        above, said = (1.0, 1.0) if parent == ROOT else (worth[parent], scores[parent])
-        likely = said > 0.0 and score > 0.0  # drafters of users may report anything, NaN too
-        worth.append(above * scale * (score / said if score < said else 1.0) if likely else 0.0)
+        parent_worth, parent_score = (1.0, 1.0) if parent == ROOT else (worth[parent], scores[parent])
+        likely = parent_score > 0.0 and score > 0.0  # drafters of users may report anything, NaN too
+        worth.append(parent_worth * scale * (score / parent_score if score < parent_score else 1.0) if likely else 0.0)
     return worth

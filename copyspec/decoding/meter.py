@@ -104,10 +104,12 @@ class Meter:
         self._count_sources(0, tree, range(size))
         self._count_sources(1, tree, path)
 
-    def conclude(self) -> None:
-        """Report the row's gain, once it has ended: it sets the allowance of later rows."""
+    def conclude(self, *, without_own: bool) -> None:
+        """Report the row's gain, once it has ended: it sets the allowance of later rows. `without_own`: the last pass
+        ended with a draft token, so that it saved a pass less than its accepted tokens."""
         self._costs.learn()  # for the row's last figures
         if self.controller is not None:
+            self.controller.saved_passes -= without_own
             self._costs.finish(self.controller.saved_passes)
 
     def stats(self, output_tokens: int, *, ended: bool = True) -> Stats:

@@ -36,7 +36,7 @@ def pick(
 ) -> Sequence[Picks]:
     """Each row's picks. Tokens that do not depend on the walk are read from the device as one small tensor."""
     for index, row in enumerate(rows):
-        if row.observes:
+        if row.can_observe:
             size = 1 + len(trees[index])
             row.show(trees[index], logits[index, :size], None if states is None else states[index])
     if all([row.takes_argmax for row in rows]):

@@ -24,7 +24,7 @@ ROOM = 64
 """Free slots that are allocated after the prompt in a session that loads a cached prefix."""
 
 
-def begin(rows: Sequence[Row], session: Session, target: Target) -> bool:
+def load(rows: Sequence[Row], session: Session, target: Target) -> bool:
     """Load the cached prefixes of new rows' prompts. Returns whether that took a pass of the model."""
     model: PreTrainedModel | None = getattr(target, "model", None)
     if model is None or not getattr(session, "keeps_prefixes", False):
@@ -54,7 +54,7 @@ def check_state(rows: Sequence[Row], target: Target) -> None:
                 row.model_state = None
 
 
-def keep(rows: Sequence[Row], session: Session, target: Target, *, only_finished: bool = False) -> None:
+def store(rows: Sequence[Row], session: Session, target: Target, *, only_finished: bool = False) -> None:
     """Store the rows' keys and values in their prefix caches."""
     for index, row in enumerate(rows):
         cache, state = row.request.prefixes, row.model_state

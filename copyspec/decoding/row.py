@@ -49,8 +49,10 @@ class Row:
         """State of the model that all passes of the row used; None: the row is not stored in a prefix cache."""
         self.contrast = request.contrast() if request.contrast is not None else None
         longest = target.max_length
-        if self.contrast is not None and (held := self.contrast.max_length) is not None:
-            longest = held if longest is None else min(longest, held)
+        if self.contrast is not None:
+            self.contrast.check(request.prompt)
+            if (held := self.contrast.max_length) is not None:
+                longest = held if longest is None else min(longest, held)
         self.limit = request.max_new_tokens
         """Maximum number of output tokens. The last one is never an input, so that it needs no position."""
         if longest is not None:
@@ -86,8 +88,8 @@ class Row:
                 self._drafter = request.drafter()
             except BaseException as error:
                 self._lose_drafter(error)
-        self.observes = callable(getattr(self._drafter, "observe", None))
-        self.reads_scores = self.observes or self.contrast is not None or not self.takes_argmax
+        self.can_observe = callable(getattr(self._drafter, "observe", None))
+        self.reads_scores = self.can_observe or self.contrast is not None or not self.takes_argmax
         """Whether the row needs the target's logits, not only their argmax."""
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
@@ -146,7 +148,7 @@ class Row:
     def verify(self, tree: DraftTree, picks: Picks) -> Sequence[int]:
         """Extend the output along the accepted path, and return its nodes."""
         before = len(self.output)
-        path = self._take(tree, picks) if isinstance(picks, ScoredPicks) else self._walk(tree, picks)
+        path = self._accept_known(tree, picks) if isinstance(picks, ScoredPicks) else self._accept_walking(tree, picks)
         count = len(self.output) - before
         # 0 is the argmax of scores that are all NaN. After an error of the owner's own code the path is not known.
         if count and self.output[-1] == 0 and count <= len(path) + 1:
@@ -190,7 +192,7 @@ class Row:
         if self._keep_margins:
             step.margins = self._margins[since:]
         if self.finish is not None:
-            self.meter.conclude()
+            self.meter.conclude(without_own=0 < len(path) == len(step.tokens))
             step.stats = self.meter.stats(len(self.output))
             step.divergences = self._divergences.found() if self._divergences is not None else ()
         return step
@@ -212,7 +214,7 @@ class Row:
         if self._drafter is not None and tokens:
             self._drafter.accept(tokens)
 
-    def _take(self, tree: DraftTree, picks: ScoredPicks) -> Sequence[int]:
+    def _accept_known(self, tree: DraftTree, picks: ScoredPicks) -> Sequence[int]:
         """`verify` where the target's token after every node is known in advance."""
         known, path = picks.tokens, accepted(tree.tokens, tree.parents, picks.tokens)
         tokens = [known[0], *[known[node + 1] for node in path]] if path else known[:1]
@@ -235,7 +237,7 @@ class Row:
             self._divergences.follow(tokens, lambda index: picks.scores(path[index - 1] if index else ROOT))
         return path[:count] if len(path) > count else path
 
-    def _walk(self, tree: DraftTree, picks: Picks) -> list[int]:
+    def _accept_walking(self, tree: DraftTree, picks: Picks) -> list[int]:
         """`verify` where the target's token depends on the path that leads to a node."""
 
         def emit(token: int, node: int) -> bool:

@@ -128,7 +128,7 @@ class RewindableSequence:
         row.replay(output)
         if self._batch.rows:
             if self._target.supports_drafts:
-                self._passes.run(partial(self._batch.replace, row, common_prefix(held, row.uncached[:-1])))
+                self._passes.run(partial(self._batch.swap_row, row, common_prefix(held, row.uncached[:-1])))
             else:
                 self.close()
         self._row = row

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence, Set
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.copying.drafter import CopyDrafter
+from copyspec.drafters.copying.versions import VersionComparisons
 from copyspec.drafters.predictors.base import Predictor
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
@@ -24,6 +25,7 @@ def create(
     ngrams: NGrams | None = None,
     breaks: Set[int] = frozenset(),
     at_once: bool = True,
+    comparisons: VersionComparisons | None = None,
 ) -> Drafter:
     """Make the drafter of one row.
 
@@ -35,14 +37,27 @@ def create(
     `ngrams`: n-grams of the language in the target's tokens, drafted where nothing is copied.
     `breaks`: tokens that end an introduction before the edited text (`text.block_tokens.break_tokens`).
     `at_once`: False leaves the index of a CopyDrafter's sources to its `prepare`.
+    `comparisons`: those of the edited text with its versions, by all rows of the call; None: the row makes its own.
     """
     models = [make() for make in predictors]
     if models and not copies:
         return PredictorDrafter(models)
     if models:
         return BlendDrafter(
-            sources, models, eos=eos_token_ids, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks
+            sources,
+            models,
+            eos=eos_token_ids,
+            continues_prompt=continues_prompt,
+            ngrams=ngrams,
+            breaks=breaks,
+            comparisons=comparisons,
         )
     return CopyDrafter(
-        sources, eos=eos_token_ids, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks, at_once=at_once
+        sources,
+        eos=eos_token_ids,
+        continues_prompt=continues_prompt,
+        ngrams=ngrams,
+        breaks=breaks,
+        at_once=at_once,
+        comparisons=comparisons,
     )

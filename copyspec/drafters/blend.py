@@ -8,12 +8,13 @@ from dataclasses import replace
 from copyspec.budget import Budget
 from copyspec.drafters import base
 from copyspec.drafters.base import ScoredDraft
-from copyspec.drafters.copying.context import CopyContext
-from copyspec.drafters.copying.drafter import NOTHING, CopyDrafter, grow
+from copyspec.drafters.copying.corpus import CopyCorpus
+from copyspec.drafters.copying.drafter import NO_TREE, CopyDrafter, grow
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Grown, PredictorCalls
+from copyspec.drafters.copying.versions import VersionComparisons
+from copyspec.drafters.mixture import grow_with_models, update_weights
 from copyspec.drafters.predictors.base import Predictor, paths
-from copyspec.drafters.predictors.mixture import grow_with_models, update_weights
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import EMPTY, DraftTree, chain_first_order
@@ -64,13 +65,21 @@ class BlendDrafter(_Observing, CopyDrafter):
         continues_prompt: bool = True,
         ngrams: NGrams | None = None,
         breaks: Set[int] = frozenset(),
+        comparisons: VersionComparisons | None = None,
     ) -> None:
-        super().__init__(sources, eos=eos, continues_prompt=continues_prompt, ngrams=ngrams, breaks=breaks)
+        super().__init__(
+            sources,
+            eos=eos,
+            continues_prompt=continues_prompt,
+            ngrams=ngrams,
+            breaks=breaks,
+            comparisons=comparisons,
+        )
         self._predictors = list(predictors)
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of copied and predicted tokens. Predictors are called as long as a call is worth its time."""
-        self._cursors, self._grown = [], NOTHING
+        self._cursors, self._grown = [], NO_TREE
         if budget.max_nodes <= 0:
             return EMPTY
         self._cursors = self._tracker.cursors()
@@ -98,12 +107,12 @@ class PredictorDrafter(_Observing):
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:
         self._predictors = list(predictors)
-        self._empty_corpus, self._estimates = CopyContext([], None), Estimates()
-        self._grown = NOTHING
+        self._empty_corpus, self._estimates = CopyCorpus([], None), Estimates()
+        self._grown = NO_TREE
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the most likely nodes; predictors are called level by level as long as a call is worth its time."""
-        self._grown = NOTHING
+        self._grown = NO_TREE
         if budget.max_nodes <= 0:
             return EMPTY
 
@@ -120,7 +129,7 @@ class PredictorDrafter(_Observing):
         update_weights(self._grown, self._predictors, tokens)
         for predictor in self._predictors:
             predictor.accept(tokens)
-        self._grown = NOTHING
+        self._grown = NO_TREE
 
 
 def _with_drafters(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor]) -> DraftTree:

@@ -72,6 +72,7 @@ class _Guessing:
         self._first = list(prompt) or [0]
         self._random = random.Random(0)
         self._predicted: Mapping[Path, int] = {}
+        self._was_asked = False  # for a draft, since the output last grew
 
     def observe(self, scored: ScoredDraft) -> None:
         """Keep the target's most likely token after the root and each node."""
@@ -94,6 +95,7 @@ class JacobiDrafter(_Guessing):
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the chain of guesses, cut to `budget.max_nodes`."""
+        self._was_asked = True
         return DraftTree.of_chain(self._chain[: max(0, budget.max_nodes)], self._chance)
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -101,13 +103,14 @@ class JacobiDrafter(_Guessing):
         right = 0
         while right < min(len(tokens) - 1, len(self._chain)) and self._chain[right] == tokens[right]:
             right += 1
-        self._chance = MEMORY * self._chance + (1 - MEMORY) * (right > 0)
+        if self._was_asked:  # the guess may have been right although the pass left it out
+            self._chance = MEMORY * self._chance + (1 - MEMORY) * (self._chain[0] == tokens[0])
         predicted = [
             self._predicted.get(tuple(self._chain[:length])) for length in range(right + 1, len(self._chain) + 1)
         ]
         kept = [token for token in predicted if token is not None]
         self._chain = [*kept, *(self._guess() for _ in range(self._options.tokens - len(kept)))]
-        self._predicted = {}
+        self._predicted, self._was_asked = {}, False
 
 
 class LookaheadDrafter(_Guessing):
@@ -126,6 +129,7 @@ class LookaheadDrafter(_Guessing):
         if budget.max_nodes <= 0:
             return EMPTY
         chances: dict[Path, float] = {}
+        self._was_asked = True
         self._proposed = list(reversed(self._pool.get(self._last, ())))[: self._options.candidates]
         for gram in self._proposed:
             _add(chances, gram, self._gram_chance, budget.max_nodes)
@@ -137,12 +141,11 @@ class LookaheadDrafter(_Guessing):
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Put the completed columns into the pool and shift the rows up by one."""
-        right = len(tokens) > 1
-        if self._proposed:
-            hit = right and any(gram[0] == tokens[0] for gram in self._proposed)
+        if self._proposed:  # n-grams and guesses may have been right although the pass left them out
+            hit = any(gram[0] == tokens[0] for gram in self._proposed)
             self._gram_chance = MEMORY * self._gram_chance + (1 - MEMORY) * hit
-        hit = right and self._rows[0][0] == tokens[0]
-        self._guess_chance = MEMORY * self._guess_chance + (1 - MEMORY) * hit
+        if self._was_asked:
+            self._guess_chance = MEMORY * self._guess_chance + (1 - MEMORY) * (self._rows[0][0] == tokens[0])
         newest: list[int] = []
         for column in range(self._options.window):
             path = self._column(column)
@@ -151,7 +154,7 @@ class LookaheadDrafter(_Guessing):
             if found is not None:
                 self._keep((*path[column:], found))
         self._rows = [*self._rows[1:], newest]
-        self._last, self._predicted = tokens[-1], {}
+        self._last, self._predicted, self._proposed, self._was_asked = tokens[-1], {}, [], False
 
     def _column(self, column: int) -> Path:
         """The path to a column's last guess: along the first row to the column, then down."""

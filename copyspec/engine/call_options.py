@@ -39,7 +39,7 @@ from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.text.codec import encodable
 from copyspec.verification.contrast import DEFAULT_CUTOFF, DEFAULT_STRENGTH, ContrastOptions
-from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, decides_apart
+from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, may_change_tokens
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
@@ -74,7 +74,8 @@ class CallOptions:
     """As for transformers' `generate`: its settings override the model's own, and options of the call override both."""
     max_new_tokens: int | Sequence[int] | None = None
     """Maximum number of new tokens, or one per prompt. Default: the generation_config's limit, else 512; with
-    `edit_source` at least twice its length. Always capped by the context length."""
+    `edit_source` at least twice its length, unless the call's own generation_config sets a limit. Always capped by the
+    context length."""
     max_tokens: int | Sequence[int] | None = None
     """Another name for `max_new_tokens`."""
     min_new_tokens: int | None = None
@@ -96,7 +97,8 @@ class CallOptions:
     """Seed of the sampling noise, or one per prompt; None draws one for each prompt, which its result reports. Same
     prompt and seed, same output."""
     stop: str | Sequence[str] | None = None
-    """End the output before this string, or before the first of several."""
+    """End the output before this string, or before the first of several, instead of the generation_config's
+    `stop_strings`."""
     include_stop: bool = False
     """Keep the stop string (or the text of the stop token) in the text."""
     stop_token_ids: Sequence[int] | None = None
@@ -104,7 +106,8 @@ class CallOptions:
     ignore_eos: bool = False
     """Continue past the model's end-of-sequence token."""
     stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria] | None = None
-    """transformers stopping criteria, evaluated after each token of a prompt's output."""
+    """transformers stopping criteria, evaluated after each token of a prompt's output. One of transformers' own types
+    takes the place of the generation_config's setting, as in `generate`."""
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
     """transformers logits processors, applied to each token's scores as in `generate`."""
     json_schema: Mapping[str, object] | type | str | None = None
@@ -182,7 +185,7 @@ class CallOptions:
     sampling: SamplingOptions = field(init=False)
     draft: DraftOptions = field(init=False)
     verification: VerificationOptions = field(init=False)
-    apart: Rule | None = field(init=False)
+    acceptance_rule: Rule | None = field(init=False)
     """The acceptance rule, if its tokens may differ from the default rule's."""
     is_constrained: bool = field(init=False)
     """Whether a grammar constrains the output."""
@@ -312,7 +315,7 @@ class CallOptions:
         return {
             "sampling": sampling,
             "verification": verification,
-            "apart": accepts if decides_apart(accepts, sampling) else None,
+            "acceptance_rule": accepts if may_change_tokens(accepts, sampling) else None,
         }
 
     def _drafting(self) -> dict[str, object]:
@@ -334,7 +337,7 @@ class CallOptions:
                 "drafter='model' needs a model to draft with: give draft_model='a hub id or a folder', or datastore="
             )
         # If the output depends on the drafts, the drafts must not depend on measured times, or no run would repeat.
-        steady = self.apart is not None
+        steady = self.acceptance_rule is not None
         if steady and self.logprobs is not None:
             raise ValueError(
                 f"logprobs={self.logprobs} works with the default rule only, but rule={self.rule!r} is given"

@@ -38,7 +38,7 @@ def compare_jobs(
     if options.max_time is not None:
         raise ValueError(f"compare needs whole outputs, and max_time={options.max_time} may cut them: leave it out")
     # Both sides need the same number of threads: another number rounds differently.
-    options = replace(engine.completed(options), max_time=None).seeded(len(parse_prompts(prompt)[0]))
+    options = replace(engine.with_model_defaults(options), max_time=None).seeded(len(parse_prompts(prompt)[0]))
     # A prefix cache would let the second side reuse what the first computed.
     options = replace(options, threads=options.threads or engine.threads, prefix_cache=False)
     plain_options = replace(options, max_draft_nodes=0)

@@ -214,7 +214,7 @@ class _GrammarProcessor:
                 f"properties or alternatives: {_first_line(self._matcher.get_error())}"
             )
         bits = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
-        allowed = (bits[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        allowed = (bits[:, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device)) & 1
         known = allowed.flatten()[: scores.shape[-1]].bool().to(scores.device)
         fits = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
         fits[: len(known)] = known

@@ -7,12 +7,12 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.checks import check_type
-from copyspec.drafters.predictors.datastore import Store
 from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
+from copyspec.drafters.predictors.store import Store
 from copyspec.fingerprints import tokenizer_fingerprint
 
 if TYPE_CHECKING:
-    from copyspec.drafters.predictors.language_model import RowContext
+    from copyspec.drafters.predictors.base import RowContext
     from copyspec.engine.draft_models import MakePredictor
     from copyspec.text.codec import Codec
 

@@ -6,22 +6,24 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Union
 
 from copyspec.checks import brief
+from copyspec.drafters.predictors.base import RowContext
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
-from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor, RowContext
+from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor
 from copyspec.drafters.predictors.online import LearningHeads, LearningPredictor
 from copyspec.drafters.predictors.skipping import load_skips, without_blocks
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.drafters.predictors.token_pool import PoolPredictor
 from copyspec.forks import check_forked, fork_safe
 from copyspec.models.errors import LoadError, expanded
-from copyspec.models.loading import ModelChoice, identity, load_model, named
+from copyspec.models.loading import ModelChoice, identity, load_model, resolve_name
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.facts import read_device
@@ -72,6 +74,16 @@ DraftChoice = Union[str, "os.PathLike[str]", "PreTrainedModel", LoadedModel]
 MakePredictor = Callable[[RowContext], "Predictor"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Matched:
+    """A choice that drafts, matched to the engine's tokenizer."""
+
+    chosen: object  # held because its key may be its id
+    make: MakePredictor
+    target: Target | None = None  # of a model
+    same_vocabulary: bool = True
+
+
 class DraftModels:
     """The draft models of one engine, used without changes. Models given by name are loaded onto the engine's device in
     its dtype and kept as long as the engine; engines of one registry share them."""
@@ -81,8 +93,7 @@ class DraftModels:
     ) -> None:
         """`load`: loads models given by name; None: they are loaded for this engine alone."""
         self._model, self._codec, self._load_named = model, codec, load
-        self._loaded: dict[object, tuple[object, MakePredictor]] = {}  # the key may be the id of the first value
-        self._read_by: dict[object, tuple[Target, Codec]] = {}  # same keys
+        self._loaded: dict[object, _Matched] = {}
         self._loading = fork_safe(threading.Lock())
         self.locks: tuple[threading.RLock, ...] = ()
         """Locks of the models that draft."""
@@ -90,7 +101,7 @@ class DraftModels:
     def predictors(self, chosen: Sequence[object]) -> list[MakePredictor]:
         """A factory of row predictors for each choice. Raises ValueError, TypeError or LoadError for one that cannot
         draft."""
-        return [self._find(each) for each in chosen]
+        return [self._find(each).make for each in chosen]
 
     def amateur(self, chosen: object) -> Target:
         """The target of the model that `contrast` names. Raises ValueError for a model that cannot score the target's
@@ -98,14 +109,13 @@ class DraftModels:
         if isinstance(chosen, str) and (chosen == POOL or chosen.startswith((HEADS, LEARNING))):
             raise ValueError(f"contrast={chosen!r} is not a model; give a smaller one, or 'layers:2'")
         try:
-            self._find(chosen)
+            found = self._find(chosen)
         except (ValueError, LoadError) as error:
             kind = LoadError if isinstance(error, LoadError) else ValueError
             raise kind(str(error).replace("draft_model=", "contrast=")) from error
-        target, codec = self._read_by[_key(chosen)]
-        same = codec is self._codec or codec.tokenizer.get_vocab() == self._codec.tokenizer.get_vocab()
-        size = self._model.config.get_text_config(decoder=True).vocab_size
-        if not same or target.vocab_size != size:
+        target, size = found.target, self._model.config.get_text_config(decoder=True).vocab_size
+        assert target is not None
+        if not found.same_vocabulary or target.vocab_size != size:
             raise ValueError(
                 f"contrast={chosen!r} has another vocabulary than the model, so it cannot score the model's tokens"
             )
@@ -115,28 +125,24 @@ class DraftModels:
 
     def rematch(self, codec: Codec) -> None:
         """Match the draft models again after the engine's tokenizer or vocabulary has changed."""
-        self._codec, self._loaded, self._read_by = (
-            codec,
-            {},
-            {},
-        )  # without the lock: a thread that holds the model's lock must not wait for one that loads
+        # Without the lock: a thread that holds the model's lock must not wait for one that loads.
+        self._codec, self._loaded = codec, {}
 
     def unload(self) -> None:
         """Release all draft models."""
         self._loaded.clear()
-        self._read_by.clear()
         self.__dict__.pop("_model", None)
 
-    def _find(self, chosen: object) -> MakePredictor:
+    def _find(self, chosen: object) -> _Matched:
         if isinstance(chosen, str) and chosen == POOL:
-            return lambda row: PoolPredictor(row.prompt)
+            return _Matched(chosen, lambda row: PoolPredictor(row.prompt))
         if isinstance(chosen, str) and chosen.startswith((HEADS, LEARNING)):
             return self._find_heads(chosen)
         if "_model" not in self.__dict__:
             raise RuntimeError("the engine was unloaded while a call was being prepared; load the model again")
         key = _key(chosen)
         if (found := self._loaded.get(key)) is not None:
-            return found[1]  # without the lock: a thread that holds the model's lock must not wait for one that loads
+            return found  # without the lock: a thread that holds the model's lock must not wait for one that loads
         check_forked(self._loading, "loading a draft model")
         with self._loading:
             loaded = self._loaded
@@ -145,12 +151,11 @@ class DraftModels:
                 self._check(model)
                 # Of static shapes, each row of a batch would have buffers and captures of its own.
                 drafting = DraftModel(wrap(model, static=StaticOptions(use="never")))
-                self._read_by[key] = drafting.target, codec
-                loaded[key] = (chosen, self._make(drafting, codec))
+                loaded[key] = self._match(chosen, drafting, codec)
                 self.locks = tuple({*self.locks, lock_of(model)})
-            return loaded[key][1]
+            return loaded[key]
 
-    def _find_heads(self, chosen: str) -> MakePredictor:
+    def _find_heads(self, chosen: str) -> _Matched:
         if (found := self._loaded.get(chosen)) is None:
             prefix = HEADS if chosen.startswith(HEADS) else LEARNING
             folder = _path(chosen, prefix)
@@ -161,8 +166,8 @@ class DraftModels:
                 make: MakePredictor = partial(LearningPredictor, LearningHeads(file, self._model))
             else:
                 make = partial(HeadsPredictor, DraftHeads(file, self._model))
-            found = self._loaded[chosen] = (chosen, make)
-        return found[1]
+            found = self._loaded[chosen] = _Matched(chosen, make)
+        return found
 
     def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
         """The chosen model and its tokenizer; a model object uses the target's."""
@@ -178,7 +183,7 @@ class DraftModels:
             path = _path(chosen, SKIP)
             return without_blocks(self._model, load_skips(path, self._model)), self._codec
         if isinstance(chosen, (str, os.PathLike)):
-            name, device = named(chosen), read_device(self._model)
+            name, device = resolve_name(chosen), read_device(self._model)
             choice = ModelChoice(name, device=device, dtype=self._model.dtype)
             if self._load_named is not None:
                 named_model = self._load_named(choice)
@@ -207,22 +212,32 @@ class DraftModels:
                 f"draft_model.to({str(device)!r}), or give its name to have it loaded there"
             )
 
-    def _make(self, model: DraftModel, codec: Codec) -> MakePredictor:
+    def _match(self, chosen: object, model: DraftModel, codec: Codec) -> _Matched:
         ours, theirs = self._codec, codec
         if ours is theirs or ours.tokenizer.get_vocab() == theirs.tokenizer.get_vocab():
-            return partial(ModelPredictor, model)
+            return _Matched(chosen, partial(ModelPredictor, model), model.target)
         if model.target.is_encoder_decoder:
             raise ValueError("a draft model with a tokenizer of its own must be decoder-only")
         logger.info("the draft model has a tokenizer of its own: its drafts are converted as text")
-        return lambda row: BridgedPredictor(model, row, _tokenizing(ours), _tokenizing(theirs))
+
+        def make(row: RowContext) -> Predictor:
+            return BridgedPredictor(model, row, _tokenizing(ours), _tokenizing(theirs))
+
+        return _Matched(chosen, make, model.target, same_vocabulary=False)
 
 
 def _key(chosen: object) -> object:
-    return identity(named(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
+    return identity(resolve_name(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
 
 
 def _path(chosen: str, prefix: str) -> Path:
     return expanded(chosen[len(prefix) :], f"the path of draft_model={prefix!r}")
+
+
+def names_model(chosen: str) -> bool:
+    """Whether a str given as `draft_model` names a model; others mean parts of the target, heads for it, or the
+    pool."""
+    return chosen != POOL and not chosen.startswith((LAYERS, SKIP, HEADS, LEARNING))
 
 
 def can_draft(chosen: object) -> bool:

@@ -36,7 +36,7 @@ from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.hooks.attention import restore_attention
-from copyspec.targets.limits import encoder_length, trained_length
+from copyspec.targets.limits import trained_length
 from copyspec.targets.locks import lock_of
 from copyspec.targets.prefixes import PrefixCache
 from copyspec.targets.static.static_target import StaticTarget
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_UNLOADED = ("model", "_target", "_jobs", "_threads")
+_UNLOADED = ("model", "_target", "_job_maker", "_threads")
 """Attributes that `unload` removes."""
 
 _CASTING = frozenset(("cpu", "cuda", "mps", "xpu"))
@@ -103,22 +103,21 @@ class Engine:
         self.prefix_cache = PrefixCache()
         """Cache of keys and values kept by calls with `prefix_cache=True`: at most `max_bytes`; `clear` empties it."""
         self._vocabulary: tuple[object, ...] = ()  # changes with the vocabulary of model and tokenizer
-        self._current_jobs()
+        self._current_job_maker()
 
     def _make_parts(self) -> None:
         """Build everything that depends on the current vocabulary of model and tokenizer."""
         model = self.model
         self._target = wrap(model, on_unsupported=self._on_unsupported, static=self._static)
-        limit = encoder_length(model.config)
-        self._jobs = JobMaker(
+        self._job_maker = JobMaker(
             self._target,
             self.codec,
             model,
-            limit,
+            self._target.encoder_length,
             self._drafting,
             self.prefix_cache,
         )
-        self._jobs.settings(CallOptions())  # raises if the generation_config is invalid
+        self._job_maker.settings(CallOptions())  # raises if the generation_config is invalid
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -131,7 +130,7 @@ class Engine:
         A decoder's prompt and output share this length. Longer prompts raise PromptTooLongError.
         """
         self._check_loaded()
-        return encoder_length(self.model.config) if self._target.is_encoder_decoder else self._target.max_length
+        return self._target.encoder_length if self._target.is_encoder_decoder else self._target.max_length
 
     @property
     def split_length(self) -> int | None:
@@ -219,8 +218,8 @@ class Engine:
         """`submit` with options that are already checked."""
         began = monotonic()
         with self.scheduler.arriving():
-            maker = self._current_jobs()
-            options = maker.completed(options)
+            maker = self._current_job_maker()
+            options = maker.with_model_defaults(options)
             prompts, single = gather(prompt, references, options)
             jobs = maker.make(prompts, options)
             ticket = self._queue([job.request for job in jobs], options, loop)
@@ -243,7 +242,7 @@ class Engine:
         exceeds the model's context yields None instead of raising PromptTooLongError. A None among the
         inputs means that no input is available yet. Closing the iterator ends the generation.
         """
-        checked = self.completed(check_options(options))
+        checked = self.with_model_defaults(check_options(options))
         if checked.lists:
             raise ValueError(
                 f"{checked.lists[0]} must be one value for all inputs, got a list; give an Input its own max_new_tokens"
@@ -274,16 +273,16 @@ class Engine:
         decode = partial(self.steps, autocast=(device, autocast))
         return self.scheduler.submit(decode, requests, options, version=version, loop=loop)
 
-    def completed(self, options: CallOptions) -> CallOptions:
+    def with_model_defaults(self, options: CallOptions) -> CallOptions:
         """The options, with unset sampling options taken from the model's generation_config."""
-        return self._current_jobs().completed(options)
+        return self._current_job_maker().with_model_defaults(options)
 
     def jobs(
         self, prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
     ) -> tuple[list[Job], bool]:
         """Make one job per prompt and sample; the bool says whether a single prompt was given. `earlier` as in
         `Input`."""
-        maker = self._current_jobs()
+        maker = self._current_job_maker()
         prompts, single = gather(prompt, references, options, earlier)
         return maker.make(prompts, options), single
 
@@ -354,7 +353,7 @@ class Engine:
             given = self._threads.count()  # fixed for a call: other counts round differently
         return Passes(self._locks, self._threads, given)
 
-    def _current_jobs(self) -> JobMaker:
+    def _current_job_maker(self) -> JobMaker:
         """The current JobMaker, rebuilt if tokens or a template were added to the tokenizer or the model was resized.
         Calls that are already running keep the old one. Raises RuntimeError if the engine was unloaded."""
         self._check_loaded()
@@ -368,7 +367,7 @@ class Engine:
             with self._lock:
                 self.codec, self._vocabulary = codec, vocabulary
                 self._make_parts()
-        return self._jobs
+        return self._job_maker
 
     def _check_loaded(self) -> None:
         if forks.held_at_fork:
@@ -408,8 +407,11 @@ class Registry:
         self._lock = forks.fork_safe(threading.RLock())  # protects `_engines`
         self._loading: dict[tuple[object, ...], threading.Lock] = {}  # by key, also protected by it
 
-    def engine(self, choice: ModelChoice) -> Engine:
-        """The engine of `choice`, loaded if necessary. Loaded engines are returned while others load."""
+    def engine(self, choice: ModelChoice, keep: tuple[object, ...] = ()) -> Engine:
+        """The engine of `choice`, loaded if necessary. Loaded engines are returned while others load.
+
+        `keep`: the key of an engine that a load does not replace, as the loaded model drafts for it.
+        """
         key = choice.key()
         while True:
             with self._lock:
@@ -419,22 +421,24 @@ class Registry:
                     return engine
                 loading = self._loading.setdefault(key, forks.fork_safe(threading.Lock()))
             forks.check_forked(loading, "loading a model")
-            self._load(choice, key, loading)
+            self._load(choice, key, loading, keep)
 
-    def _load(self, choice: ModelChoice, key: tuple[object, ...], loading: threading.Lock) -> None:
+    def _load(
+        self, choice: ModelChoice, key: tuple[object, ...], loading: threading.Lock, keep: tuple[object, ...]
+    ) -> None:
         """Load the engine of `choice`, unless another thread has done so in the meantime. Other models load beside it:
         making an engine waits for the passes of its model, whose own code may load another one."""
         with loading:
             with self._lock:
                 if key in self._engines:
                     return
-            engine = load_engine(choice, self.engine)
+            engine = load_engine(choice, partial(self.engine, keep=key))
             with self._lock:
                 self._loading.pop(key, None)
                 self._engines[key] = engine
-                while len(self._engines) > self.max_loaded:
-                    # Not unloaded, since a caller may still use it; it is freed with the last reference.
-                    self._engines.popitem(last=False)
+                others = [each for each in self._engines if each not in (key, keep)]  # least recently used first
+                for other in others[: max(0, len(self._engines) - self.max_loaded)]:
+                    del self._engines[other]  # not unloaded: a caller may use it; it is freed with the last reference
 
     def names(self) -> list[str]:
         """Names of the loaded models, least recently used first."""

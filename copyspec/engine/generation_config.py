@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, cast
+
+from transformers import MaxLengthCriteria
 
 from copyspec.checks import (
     brief,
@@ -85,23 +88,29 @@ def read(model: PreTrainedModel, options: CallOptions | None = None) -> Generati
         raise TypeError(f"model.generation_config must be a transformers GenerationConfig, got {shown(own)}")
     if options is None:
         return own
-    given = options.generation_config
-    changes: dict[str, object] = {}
-    if given is not None:
-        settings = given if isinstance(given, Mapping) else vars(given)
-        changes = {name: value for name, value in settings.items() if value is not None and not _is_metadata(name)}
-        for name, value in changes.items():
-            if not isinstance(name, str) or not hasattr(own, name):
-                raise TypeError(f"generation_config has no setting {brief(name)}")
-            changes[name] = plain_value(value)
+    changes = given(options)
+    for name, value in changes.items():
+        if not isinstance(name, str) or not hasattr(own, name):
+            raise TypeError(f"generation_config has no setting {brief(name)}")
+        changes[name] = plain_value(value)
     if options.min_new_tokens is not None:
         changes["min_new_tokens"] = options.min_new_tokens
     config, derived = _changed(own, changes), dict[str, object]()
-    if options.stop_ids and (config.min_new_tokens or config.min_length):
+    least = config.min_length if config.min_new_tokens is None else config.min_new_tokens
+    if options.stop_ids and least:
         derived["eos_token_id"] = sorted(eos_token_ids(config) | options.stop_ids)
     if penalises(config, options):
         derived["repetition_penalty"] = options.repetition_penalty
     return _changed(config, derived)
+
+
+def given(options: CallOptions) -> dict[str, object]:
+    """The settings of the call's own generation_config, without those that are None."""
+    config = options.generation_config
+    if config is None:
+        return {}
+    settings = config if isinstance(config, Mapping) else vars(config)
+    return {name: value for name, value in settings.items() if value is not None and not _is_metadata(name)}
 
 
 def _changed(config: GenerationConfig, changes: Mapping[str, object]) -> GenerationConfig:
@@ -130,8 +139,16 @@ def _is_metadata(name: str) -> bool:
     return name == "transformers_version" or str(name).startswith("_")
 
 
-def limit(config: GenerationConfig, start: int) -> int | None:
-    """Number of new tokens the config allows after `start` tokens; None if it sets no limit."""
+LIMITS = ("max_new_tokens", "max_length")
+"""The settings that limit an output."""
+
+
+def limit(config: GenerationConfig, start: int, options: CallOptions) -> int | None:
+    """Number of new tokens allowed after `start` tokens by the config, or by the caller's `MaxLengthCriteria`, which
+    takes its place as in `generate`; None if there is no limit."""
+    for each in options.criteria:
+        if type(each) is MaxLengthCriteria:
+            return max(1, int(min(each.max_length, sys.maxsize)) - start)
     if config.max_new_tokens is not None:
         return int(config.max_new_tokens)
     return None if config.max_length is None else max(1, int(config.max_length) - start)
@@ -140,9 +157,8 @@ def limit(config: GenerationConfig, start: int) -> int | None:
 def sampling_summary(before: CallOptions, after: CallOptions, config: GenerationConfig) -> str:
     """The log line about the settings that a call takes from the config; "" if there are none."""
     taken = {name: getattr(after, name) for name in _FOLLOWED if getattr(after, name) != getattr(before, name)}
-    if before.limit is None and limit(config, 0) is not None:
-        names = ("max_new_tokens", "max_length")
-        taken |= {name: value for name in names if (value := getattr(config, name)) is not None}
+    if before.limit is None and not any(type(each) is MaxLengthCriteria for each in before.criteria):
+        taken |= {name: value for name in LIMITS if (value := getattr(config, name)) is not None}
     return f"following the generation_config: {', '.join(f'{k}={v}' for k, v in taken.items())}" if taken else ""
 
 
@@ -275,8 +291,8 @@ def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor
     """Logits processors of the output's config, in the order of `GenerationMixin._get_logits_processor`.
 
     `penalise=False` leaves out the config's repetition penalty: the caller gave one, which is applied before them.
-    Sampling settings are not included: `JobMaker.completed` copies them into the call's options. Raises ValueError for
-    settings that transformers rejects.
+    Sampling settings are not included: `JobMaker.with_model_defaults` copies them into the call's options. Raises
+    ValueError for settings that transformers rejects.
     """
     try:
         return list(_processors(output, penalise))
@@ -327,7 +343,7 @@ def _processors(output: Output, penalise: bool) -> Iterator[LogitsProcessor]:
     eos, device = sorted(output.settings.eos_token_ids), str(output.device)
     if config.bad_words_ids is not None:
         yield hf.NoBadWordsLogitsProcessor(config.bad_words_ids, eos or None)
-    if eos and config.min_length:
+    if eos and config.min_length and config.min_new_tokens is None:  # which replaces it
         yield hf.MinLengthLogitsProcessor(config.min_length, eos, device=device)
     if eos and config.min_new_tokens:
         yield hf.MinNewTokensLengthLogitsProcessor(output.start, config.min_new_tokens, eos, device=device)

@@ -37,7 +37,14 @@ ACCEPTED_REFERENCES = (
 _NAMES = ("source", "file_path", "file_name")  # metadata keys that may hold a document's name
 
 UNKNOWN = -1
-"""Replaces tokens in a source that the model does not have. No match or copy crosses it (`CopyContext`)."""
+"""Replaces tokens in a source that the model does not have. No match or copy crosses it (`CopyCorpus`)."""
+
+_TOKEN_TYPES = frozenset(("token_type_ids", "mm_token_type_ids"))  # 0 for the tokens of a single text
+_BOOKKEEPING = frozenset(
+    {"special_tokens_mask", "offset_mapping", "length", "assistant_masks"}
+    | {"overflow_to_sample_mapping", "overflowing_tokens", "num_truncated_tokens"}
+)
+"""What tokenizers say about an encoding, none of which a model reads."""
 
 MIN_CHARACTERS = 200
 """Shorter texts are encoded within a tenth of a millisecond, and are not cached."""
@@ -128,6 +135,7 @@ def _is_encoding(value: object) -> TypeGuard[Mapping[str, object]]:
 
 def _unpadded(encoding: Mapping[str, object], where: str) -> object:
     """The token ids of an encoding (one list, or one per row) without padding on either side."""
+    _check_text(encoding, where)
     ids, mask = plain_value(encoding["input_ids"]), plain_value(encoding.get("attention_mask"))
     if not isinstance(ids, (list, tuple)):
         raise TypeError(f"{where}: input_ids must be token ids; got {shown(ids)}")
@@ -138,6 +146,26 @@ def _unpadded(encoding: Mapping[str, object], where: str) -> object:
     if not isinstance(mask, (list, tuple)) or len(mask) != len(ids):
         raise ValueError(f"{where}: input_ids has {len(ids)} rows, and attention_mask has another number of them")
     return [_seen(plain_value(row), plain_value(seen), where) for row, seen in zip(ids, mask, strict=True)]
+
+
+def _check_text(encoding: Mapping[str, object], where: str) -> None:
+    """Raise TypeError for an encoding with more than text for the model to read, such as an image."""
+    for name, value in encoding.items():
+        if name in ("input_ids", "attention_mask") or name in _BOOKKEEPING or value is None:
+            continue
+        if name in _TOKEN_TYPES and _is_zero(value):
+            continue
+        raise TypeError(
+            f"{where} is an encoding with {name} ({shown(value)}), and copyspec gives a model text only: leave it out, "
+            "and any image or audio that it came from"
+        )
+
+
+def _is_zero(value: object) -> bool:
+    """Whether a list of numbers, or of such lists, holds nothing but 0."""
+    found = plain_value(value)
+    rows = found if isinstance(found, (list, tuple)) and not is_ids(found) else [found]
+    return all(isinstance(row := plain_value(each), (list, tuple)) and not any(row) for each in rows)
 
 
 def _seen(ids: object, mask: object, where: str) -> list[object]:
@@ -383,9 +411,19 @@ class InputEncoder:
         return encoded
 
     def sources(
-        self, prompt: Prompt, ids: Sequence[int], earlier: Sequence[Reference], *, with_references: bool
+        self,
+        prompt: Prompt,
+        ids: Sequence[int],
+        earlier: Sequence[Reference],
+        shared: dict[tuple[str, Lead], Encoded],
+        *,
+        with_references: bool,
     ) -> list[NamedSource]:
-        """The edit source and the references as sources, without empty ones; `earlier` outputs come last."""
+        """The edit source and the references as sources, without empty ones; `earlier` outputs come last.
+
+        `shared`: the texts that the call has encoded so far, to which these are added. References that all its prompts
+        share may be more than is kept between calls.
+        """
         given = [(prompt.edit, "edit")] if prompt.edit is not None else []
         if with_references:
             given += [(reference, reference.kind) for reference in prompt.references]
@@ -398,9 +436,11 @@ class InputEncoder:
         for reference, kind in given:
             if reference.text is None:
                 encoded = Encoded(list(reference.ids or ()))
+            elif (key := (reference.text, lead)) in shared:
+                encoded = shared[key]
             else:
                 encode = self._copies.encode if len(reference.text) >= MIN_CHARACTERS else self._codec.encode_copy
-                encoded = encode(reference.text, lead)
+                encoded = shared[key] = encode(reference.text, lead)
             if encoded.ids:
                 known = encoded.ids
                 if max(known) >= size:  # replaced one by one, so that character offsets stay aligned

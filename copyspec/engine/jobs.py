@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from transformers import EosTokenCriteria, MaxTimeCriteria, StopStringCriteria
+
 from copyspec.checks import plain_value
 from copyspec.decoding.contrast import Contrast
 from copyspec.decoding.divergence import Divergence
 from copyspec.decoding.requests import Finish, Request, StepOutput
 from copyspec.decoding.stats import Stats
-from copyspec.drafters.predictors.language_model import RowContext
+from copyspec.drafters.copying.versions import VersionComparisons
+from copyspec.drafters.predictors.base import RowContext
 from copyspec.engine import generation_config
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
 from copyspec.engine.constraints import Constraints
@@ -24,7 +27,7 @@ from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
 from copyspec.engine.results import Change, Result, Span
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
-from copyspec.text.codec import Codec
+from copyspec.text.codec import Codec, Encoded, Lead
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
 from copyspec.text.stops import CriterionStop, StopStrings, text_of
 from copyspec.tree import Origin
@@ -44,6 +47,15 @@ if TYPE_CHECKING:
     from copyspec.targets.prefixes import PrefixCache
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Copyable:
+    """What the rows of one prompt copy from."""
+
+    sources: Sequence[NamedSource]
+    blocks: Sequence[PromptBlock]
+    comparisons: VersionComparisons  # of all rows of the call
 
 
 @dataclass(slots=True)
@@ -71,14 +83,14 @@ class Job:
         if self.recorder is not None:
             self.logprobs.extend(self.recorder.take(len(self.tokens), output.tokens))
         self.tokens.extend(output.tokens)
-        self._origins.extend(map(self.named, output.origins) if self.blocks else output.origins)
+        self._origins.extend(map(self.source_origin, output.origins) if self.blocks else output.origins)
         self._margins.extend(output.margins)
         if output.finish is not None:
             self.result = self._finish(output.finish, output.stats or Stats(), output.divergences)
             if self.options.output_cache is not None:
                 self.options.output_cache.add(self.codec.decode(self.request.prompt), self.result.text)
 
-    def named(self, origin: Origin | None) -> Origin | None:
+    def source_origin(self, origin: Origin | None) -> Origin | None:
         """Map an origin onto `sources`: a copy from a prompt block counts as a copy from the prompt."""
         if origin is None or origin.source < len(self.sources):
             return origin
@@ -89,19 +101,19 @@ class Job:
         """Spans of the first `count` tokens that no later token can change."""
         tokens = tuple(self.tokens[:count])
         whole = text_of(tokens, self.codec.decode, takes_back=self.codec.takes_back)
-        text = self.shown(whole)
+        text = self.without_leading_space(whole)
         skipped = len(whole) - len(text)
         origins = cast("tuple[Origin | None, ...]", tuple(self._origins[:count]))
         copied = CopiedOutput(tokens, origins, self.sources, text, skipped, self.codec.takes_back)
         return copied.find_spans(self.codec.decode, only_settled=True)
 
-    def shown(self, text: str) -> str:
+    def without_leading_space(self, text: str) -> str:
         """The text of the output so far as the result shows it, without a dropped leading space."""
         return text.removeprefix(" ") if self.leaves_space else text
 
     def _finish(self, finish: Finish, stats: Stats, divergences: Sequence[Divergence]) -> Result:
         whole, detail = self._text(finish), finish.detail
-        text = self.shown(whole)
+        text = self.without_leading_space(whole)
         # Ending at the model's own end-of-sequence token gives no stop reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
         skipped = len(whole) - len(text)
@@ -191,28 +203,31 @@ class JobMaker:
         if options.stop_strings:
             self._note_special(options.stop_strings)
         shared, jobs = options if options.sampling.is_greedy else options.seeded(len(prompts)), list[Job]()
+        comparisons = VersionComparisons()
+        texts = dict[tuple[str, Lead], Encoded]()  # of the references, which prompts may share
         for index, given in enumerate(prompts):
             options = shared.of_prompt(index, len(prompts)) if shared.lists else shared
             encoded = self._encoder.prompt(index, given, options)
             prompt, start = encoded.ids, target.start(encoded.ids)
             cache = options.output_cache if options.drafts else None
             earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
-            sources = self._encoder.sources(given, prompt, earlier, with_references=options.drafts)
+            sources = self._encoder.sources(given, prompt, earlier, texts, with_references=options.drafts)
             # Needed without drafts too: the default token limit depends on it.
             edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
             if options.drafts:
                 sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, given.text))
             limit = options.limit
             if limit is None:
-                default = generation_config.limit(settings.config, len(start)) or DEFAULT_MAX_NEW_TOKENS
-                limit = max(default, EDIT_GROWTH * edit_tokens)
+                limit = generation_config.limit(settings.config, len(start), options) or DEFAULT_MAX_NEW_TOKENS
+                if edit_tokens and generation_config.given(options).keys().isdisjoint(generation_config.LIMITS):
+                    limit = max(limit, EDIT_GROWTH * edit_tokens)
             if target.max_length is not None:
                 limit = min(limit, target.max_length - len(start) + 1)
             output = generation_config.Output(settings, prompt, len(start), limit, target.device)
             finds = options.drafts and options.copies and len(sources) == 1 and not target.is_encoder_decoder
-            blocks = prompt_blocks(self._codec, prompt) if finds else []
+            copyable = Copyable(sources, prompt_blocks(self._codec, prompt) if finds else [], comparisons)
             for sample in range(options.n):
-                jobs.append(self._job(index, sample, output, sources, blocks, options))
+                jobs.append(self._job(index, sample, output, copyable, options))
                 jobs[-1].leaves_space = encoded.leaves_space and not target.is_encoder_decoder
         return jobs
 
@@ -231,9 +246,11 @@ class JobMaker:
         if settings is None or values != settings.values:
             size = self._target.vocab_size
             settings = self._settings = generation_config.Settings.of(config, values, size, self._noted)
+        elif settings.config is not config:  # equal when it was read, but the model's may have changed since
+            settings = self._settings = replace(settings, config=config)
         return settings
 
-    def completed(self, options: CallOptions) -> CallOptions:
+    def with_model_defaults(self, options: CallOptions) -> CallOptions:
         """The options, with the sampling settings of the generation_config where the call gives none, as in `generate`;
         they are logged once."""
         config = self.settings(options).config
@@ -265,14 +282,14 @@ class JobMaker:
         index: int,
         sample: int,
         output: generation_config.Output,
-        named: Sequence[NamedSource],
-        blocks: Sequence[PromptBlock],
+        copyable: Copyable,
         options: CallOptions,
     ) -> Job:
         settings = output.settings
-        eos = frozenset() if options.ignore_eos else settings.eos_token_ids
+        replaced = {type(each) for each in options.criteria}  # they take the places of the config's, as in `generate`
+        eos = frozenset() if options.ignore_eos or EosTokenCriteria in replaced else settings.eos_token_ids
         eos |= options.stop_ids
-        stop = tuple(dict.fromkeys((*options.stop_strings, *settings.stops)))
+        stop = options.stop_strings or (() if StopStringCriteria in replaced else settings.stops)
         strings = StopStrings(stop, self._codec.decode, takes_back=self._codec.takes_back) if stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
         start = self._target.start(output.prompt)
@@ -280,14 +297,11 @@ class JobMaker:
             CriterionStop(criterion, start, output.max_new_tokens, self._target.device)
             for criterion in options.criteria
         ]
-        if options.max_time is not None:
-            from transformers import MaxTimeCriteria
-
-            if not any(type(each) is MaxTimeCriteria for each in options.criteria):  # which replaces it, in `generate`
-                criterion = MaxTimeCriteria(options.max_time)  # its clock starts now
-                stops.append(CriterionStop(criterion, start, output.max_new_tokens, output.device))
-        sources = [Source(source.tokens, _KINDS.get(source.kind, "prompt")) for source in named]
-        sources += [block.source for block in blocks]
+        if options.max_time is not None and MaxTimeCriteria not in replaced:
+            criterion = MaxTimeCriteria(options.max_time)  # its clock starts now
+            stops.append(CriterionStop(criterion, start, output.max_new_tokens, output.device))
+        sources = [Source(source.tokens, _KINDS.get(source.kind, "prompt")) for source in copyable.sources]
+        sources += [block.source for block in copyable.blocks]
         sampling = options.sampling
         of_config = options.repetition_penalty is not None and generation_config.penalises(settings.config, options)
         if sample or of_config:
@@ -314,20 +328,20 @@ class JobMaker:
             sampling=sampling,
             eos_token_ids=eos,
             sources=sources,
-            drafter=self._drafter(sources, eos, row, options, own) if drafts else None,
+            drafter=self._drafter(sources, eos, row, options, own, copyable.comparisons) if drafts else None,
             stops=stops,
             processors=[
                 *processors,
                 *limits,
                 *([cast("LogitsProcessor", recorder)] if recorder is not None else []),
             ],
-            rule=options.apart,
+            rule=options.acceptance_rule,
             prefixes=self._prefixes if options.prefix_cache else None,
             most_kept=None if isinstance(options.prefix_cache, bool) else options.prefix_cache,
             contrast=self._contrast(options) if options.contrast is not None else None,
             recorder=TraceRecorder(partial(drafter_name, sources=sources, eos=eos)) if options.trace else None,
         )
-        return Job(index, request, named, self._codec, options, strings, blocks, recorder=recorder)
+        return Job(index, request, copyable.sources, self._codec, options, strings, copyable.blocks, recorder=recorder)
 
     def _drafter(
         self,
@@ -336,6 +350,7 @@ class JobMaker:
         row: RowContext,
         options: CallOptions,
         own: Sequence[DrafterFactory],
+        comparisons: VersionComparisons,
     ) -> Callable[[], Drafter]:
         from copyspec.drafters import CopyDrafter, create
 
@@ -349,6 +364,7 @@ class JobMaker:
             "continues_prompt": not self._target.is_encoder_decoder,
             "ngrams": self._language.ngrams if options.copies else None,
             "breaks": self._codec.breaks if options.copies else frozenset(),
+            "comparisons": comparisons,
         }
         builtin: Callable[[], Drafter] = partial(CopyDrafter, sources, eos=known, **copying)
         if predictors:

@@ -31,7 +31,8 @@ class GenerateOptions(TypedDict, total=False):
     """As for transformers' `generate`: its settings override the model's own, and options of the call override both."""
     max_new_tokens: int | Sequence[int] | None
     """Maximum number of new tokens, or one per prompt. Default: the generation_config's limit, else 512; with
-    `edit_source` at least twice its length. Always capped by the context length."""
+    `edit_source` at least twice its length, unless the call's own generation_config sets a limit. Always capped by the
+    context length."""
     max_tokens: int | Sequence[int] | None
     """Another name for `max_new_tokens`."""
     min_new_tokens: int | None
@@ -53,7 +54,8 @@ class GenerateOptions(TypedDict, total=False):
     """Seed of the sampling noise, or one per prompt; None draws one for each prompt, which its result reports. Same
     prompt and seed, same output."""
     stop: str | Sequence[str] | None
-    """End the output before this string, or before the first of several."""
+    """End the output before this string, or before the first of several, instead of the generation_config's
+    `stop_strings`."""
     include_stop: bool | None
     """Keep the stop string (or the text of the stop token) in the text."""
     stop_token_ids: Sequence[int] | None
@@ -61,7 +63,8 @@ class GenerateOptions(TypedDict, total=False):
     ignore_eos: bool | None
     """Continue past the model's end-of-sequence token."""
     stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria] | None
-    """transformers stopping criteria, evaluated after each token of a prompt's output."""
+    """transformers stopping criteria, evaluated after each token of a prompt's output. One of transformers' own types
+    takes the place of the generation_config's setting, as in `generate`."""
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
     """transformers logits processors, applied to each token's scores as in `generate`."""
     json_schema: Mapping[str, object] | type | str | None

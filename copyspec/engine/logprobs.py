@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,5 +73,5 @@ class LogprobRecorder:
                 self._know(position, row, token)
             chosen, values, ids = self._known.pop(position)
         pairs = zip(values.tolist(), ids.tolist(), strict=True)
-        top = [TokenLogprob(i, self._decode([i]), value) for value, i in pairs if value > float("-inf")]
+        top = [TokenLogprob(i, self._decode([i]), value) for value, i in pairs if math.exp(value) > 0.0]
         return TokenLogprob(token, self._decode([token]), float(chosen), tuple(top))

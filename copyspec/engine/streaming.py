@@ -61,7 +61,7 @@ class _TextStream:
         piece = text[: len(text) - keep]
         self._held = text[len(text) - keep :]
         if piece and self._is_first:
-            self._is_first, piece = False, self._job.shown(piece)
+            self._is_first, piece = False, self._job.without_leading_space(piece)
         self._given += len(piece)
         return piece
 
@@ -70,7 +70,7 @@ def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:
     """The source name of each token; None for the model's own."""
     names: list[str | None] = []
     for found in output.origins:
-        origin = job.named(found)
+        origin = job.source_origin(found)
         name = None if origin is None else "output" if origin.source == OUTPUT else job.sources[origin.source].name
         names.append(name)
     return tuple(names)

@@ -12,13 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from copyspec.sources import EVEN_ODDS
+
 BUCKETS = 19
 """Number of buckets; the odds double from one to the next."""
 
-EVEN = 12
-"""The bucket of odds 1."""
-
-MAX_ODDS = 2.0 ** (BUCKETS - 1 - EVEN)
+MAX_ODDS = 2.0 ** (BUCKETS - 1 - EVEN_ODDS)
 
 MAX_BLOCKS = 8
 MAX_STARTS = 48
@@ -318,4 +317,4 @@ def _closed(text: str, kind: str, match: re.Match[str], start: int, turn: int) -
 
 
 def _bucket(weight: float) -> int:
-    return max(0, min(BUCKETS - 1, EVEN + round(math.log2(weight))))
+    return max(0, min(BUCKETS - 1, EVEN_ODDS + round(math.log2(weight))))

@@ -196,9 +196,11 @@ def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
 
 
 def _is_content(content: object) -> bool:
-    return isinstance(content, str) or (
-        isinstance(content, (list, tuple)) and all(isinstance(block, Mapping) and "type" in block for block in content)
-    )
+    """Whether `content` is text or a list of text blocks. Of an image, a template would write the placeholder alone."""
+    if not isinstance(content, (list, tuple)):
+        return isinstance(content, str)
+    texts = [part.get("text", part.get("thinking")) for part in content if isinstance(part, Mapping) and "type" in part]
+    return len(texts) == len(content) and all(isinstance(text, str) for text in texts)
 
 
 def _name(tokenizer: PreTrainedTokenizerBase) -> str:

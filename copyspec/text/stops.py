@@ -149,7 +149,7 @@ class CriterionStop:
         name = type(self._criterion).__name__
         if not isinstance(done, (bool, torch.Tensor)):
             try:
-                done = torch.as_tensor(done)
+                done = torch.as_tensor(done, device="cpu")
             except (TypeError, ValueError, RuntimeError):
                 raise TypeError(
                     f"{name} of stopping_criteria returned {shown(done)}; it must return True, False or a tensor"

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 DEFAULT_STRENGTH = 0.5
 DEFAULT_CUTOFF = 0.1
 
+DISTANCE = 2.0**33
+"""Excluded tokens are so far below the others that their probability is 0 at every temperature. -inf would leave no
+token where a grammar or a logits processor forbids all others. A power of two keeps small differences."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContrastOptions:
@@ -32,8 +36,11 @@ class ContrastOptions:
         check_number("contrast_cutoff", self.cutoff, low=0.0, high=1.0, open_low=True, why="1: the best token alone")
 
     def __call__(self, expert: torch.Tensor, amateur: torch.Tensor) -> torch.Tensor:
-        """Combine two models' logits, [..., V] each, into scores in float32; -inf for excluded tokens."""
+        """Combine two models' logits, [..., V] each, into scores in float32. Those of excluded tokens are below all
+        others, in the target's order."""
         expert, amateur = expert.float(), amateur.float()
-        least = expert.amax(-1, keepdim=True) + math.log(self.cutoff)
+        best = expert.amax(-1, keepdim=True)
+        is_excluded = expert < best + math.log(self.cutoff)
         scores = (1.0 + self.strength) * expert - self.strength * amateur
-        return scores.masked_fill(expert < least, -math.inf)
+        lowest = scores.masked_fill(is_excluded, 0.0).amin(-1, keepdim=True)
+        return scores.where(~is_excluded, lowest - DISTANCE * (best - expert + 1.0))

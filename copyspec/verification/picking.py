@@ -32,7 +32,7 @@ MAX_BIAS = 1e30
 """Larger biases, infinity too, count as this one. It outweighs any logit, and unlike infinity it gives
 log-probabilities."""
 
-NO_IDS = torch.zeros((1, 0), dtype=torch.long)  # warpers depend on the scores alone
+NO_IDS = torch.zeros((1, 0), dtype=torch.long, device="cpu")  # warpers depend on the scores alone
 
 
 class Picks(Protocol):

@@ -45,7 +45,7 @@ class VerificationOptions:
         return chosen
 
 
-def decides_apart(chosen: Rule, sampling: SamplingOptions) -> bool:
+def may_change_tokens(chosen: Rule, sampling: SamplingOptions) -> bool:
     """Whether the rule's tokens can differ from the default's with these options. Under greedy decoding all exact
     rules pick the same tokens."""
     return chosen.preserves is None or (chosen.preserves == "distribution" and not sampling.is_greedy)

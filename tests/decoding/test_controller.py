@@ -176,7 +176,7 @@ def test_claims_are_weighed_by_the_record() -> None:
     for _ in range(20):
         controller.observe(tree, tree, [], 0.1, 0.0)
     assert controller.calibration < 0.2
-    assert controller.is_probe, "a probe is made as if calibrated_scores: `fit` leaves `trust` out of it"
+    assert controller.is_probe, "a probe uses the drafter's raw scores"
     (probe,), _ = fit([controller], [DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)], Budget(8, [1.0] * 9))
     assert len(probe) <= PROBE_NODES
     controller.observe(tree, tree, [0, 1], 0.0, 0.0)

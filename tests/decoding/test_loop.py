@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.loop import DecodeSettings, decode, going
+from copyspec.decoding.loop import DecodeSettings, compacted, decode
 from copyspec.decoding.requests import Finish, Request
 from copyspec.decoding.stats import Stats
 from copyspec.options import DraftOptions, SamplingOptions
@@ -248,6 +248,24 @@ def test_accepted_tokens_save_calls_and_are_counted() -> None:
     assert [origin.offset for origin in outcome.origins] == list(range(40))
 
 
+@pytest.mark.parametrize("nodes", [4, 5, 8])
+def test_a_pass_that_ends_with_a_draft_token_saves_one_less(nodes: int) -> None:
+    """Of five output tokens in one pass, four were saved, whether the last is the target's own or not."""
+    target = FakeTarget(vocab_size=20_000, order=3)
+    script = greedy_reference(target, [7], 12, frozenset())
+
+    class Perfect(ScriptedDrafter):
+        def propose(self, budget: Budget) -> DraftTree:
+            return DraftTree.of_chain(script[: budget.max_nodes], 0.9)
+
+    request = Request([7], 12, SamplingOptions(), frozenset({script[4]}))
+    request.drafter = lambda: Perfect(script, 20_000, 1.0)
+    settings = DecodeSettings(draft=DraftOptions(max_nodes=nodes))
+    ((output,),) = decode(target, [request], settings, CostModel(slope=0.0))
+    assert output.stats is not None and output.tokens == script[:5]
+    assert output.stats.saved_passes == output.stats.num_output_tokens - output.stats.num_passes == 4
+
+
 def test_closing_the_iterator_frees_the_caches() -> None:
     target = FakeTarget(VOCAB)
     steps = decode(target, [Request([1], 50, SamplingOptions())])
@@ -397,7 +415,7 @@ def test_margins_show_the_token_and_its_runner_up() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=12))
-def test_few_rows_move_where_others_leave(goes_on: list[bool]) -> None:
-    places = going(goes_on)
-    assert sorted(places) == [index for index, goes in enumerate(goes_on) if goes]
-    assert sum(place != row for place, row in enumerate(places)) == sum(not goes for goes in goes_on[: len(places)])
+def test_few_rows_move_where_others_leave(is_running: list[bool]) -> None:
+    places = compacted(is_running)
+    assert sorted(places) == [index for index, runs in enumerate(is_running) if runs]
+    assert sum(place != row for place, row in enumerate(places)) == sum(not runs for runs in is_running[: len(places)])

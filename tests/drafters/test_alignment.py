@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.drafters.copying.alignment import MAX_EXCESS, MOVE_EVERY, SOON, Alignment
-from copyspec.drafters.copying.context import BORDER, LONGEST, RECENT, CopyContext, matches
+from copyspec.drafters.copying.corpus import BORDER, LONGEST, RECENT, CopyCorpus, matches
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.sources import Source
 
@@ -165,14 +165,14 @@ def slow_matches(text: list[int]) -> dict[int, int]:
 )
 def test_matches_against_comparing_backwards(reference: list[int], prompt: list[int], output: list[int]) -> None:
     # A prompt that quotes the reference is indexed only once; such cases have a test of their own.
-    corpus = CopyContext([Source(reference[:7], "reference"), Source(prompt, "prompt")], None)
+    corpus = CopyCorpus([Source(reference[:7], "reference"), Source(prompt, "prompt")], None)
     corpus.extend(output)
     assert dict(matches(corpus)) == slow_matches(corpus.tokens)
 
 
 def test_many_places_keep_the_longest_and_latest() -> None:
     text = [0, 1, 2, 0, 1, 3] * 200
-    corpus = CopyContext([Source([*text, 5, 2, 0, 1], "prompt")], None)
+    corpus = CopyCorpus([Source([*text, 5, 2, 0, 1], "prompt")], None)
     found, expected = dict(matches(corpus)), slow_matches(corpus.tokens)
     assert all(expected[place] == length for place, length in found.items())
     for length in set(expected.values()):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from benchmarks.hostile.native_cases import PROSE, random_row
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
-from copyspec.drafters.copying import alignment, context, resumptions, tables
+from copyspec.drafters.copying import alignment, corpus, resumptions, tables
 from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.predictors.ngrams import NGrams
@@ -35,7 +35,7 @@ LETTERS = NGrams(count([PROSE], 1000, (1, 1, 1)), lambda texts: [list(map(ord, t
 @contextmanager
 def in_python() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in (alignment, context, copying):
+        for module in (alignment, corpus, copying):
             stack.enter_context(mock.patch.object(module, "COMPILED", None))
         yield
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from copyspec.budget import Budget
 from copyspec.drafters import Drafter
-from copyspec.drafters.predictors.datastore import CONTEXT, PRIOR, DatastoreDrafter
+from copyspec.drafters.predictors.datastore import DatastoreDrafter
+from copyspec.drafters.predictors.store import CONTEXT_TOKENS, PRIOR_RATES
 from copyspec.retrievers import Datastore
 from copyspec.tree import EMPTY, ROOT, Origin, check_tree
 
@@ -68,8 +69,8 @@ def test_frequent_continuations_come_first() -> None:
     tree = DatastoreDrafter(Fixed(hits), [1], first_source=0).propose(Budget(8))
     assert (list(tree.tokens), list(tree.parents)) == ([4, 6, 8, 5], [ROOT, 0, ROOT, 0])
     assert list(tree.origins) == [Origin(0, 7), Origin(1, 4), Origin(2, 2), Origin(0, 8)]
-    assert tree.scores[0] == pytest.approx(PRIOR[3] * 0.6 / 0.9)
-    assert tree.scores[1] == pytest.approx(tree.scores[0] * PRIOR[4] * 0.4 / 0.6)
+    assert tree.scores[0] == pytest.approx(PRIOR_RATES[3] * 0.6 / 0.9)
+    assert tree.scores[1] == pytest.approx(tree.scores[0] * PRIOR_RATES[4] * 0.4 / 0.6)
 
 
 def test_nothing_found_is_an_empty_tree() -> None:
@@ -93,7 +94,7 @@ def test_scores_follow_what_was_accepted() -> None:
             drafter.accept([1 if right else 2])
         return drafter.propose(Budget(4)).scores[0]
 
-    assert score(False) < 0.2 < PRIOR[3] < score(True) < 1
+    assert score(False) < 0.2 < PRIOR_RATES[3] < score(True) < 1
 
 
 def test_the_output_is_followed() -> None:
@@ -101,7 +102,7 @@ def test_the_output_is_followed() -> None:
     drafter = DatastoreDrafter(store, range(100))
     drafter.accept([7, 8])
     drafter.propose(Budget(4))
-    assert store.asked == [[*range(70, 100), 7, 8]] and len(store.asked[0]) == CONTEXT
+    assert store.asked == [[*range(70, 100), 7, 8]] and len(store.asked[0]) == CONTEXT_TOKENS
 
 
 def test_a_text_that_is_in_the_store_is_drafted_from_it(tmp_path: Path) -> None:

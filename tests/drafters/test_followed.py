@@ -14,10 +14,11 @@ import copyspec
 from benchmarks.replay.run import Tally, accepted_path
 from copyspec.budget import Budget
 from copyspec.drafters import create
-from copyspec.drafters.copying.context import QUESTION_ODDS, STATEMENT_ODDS, CopyContext
+from copyspec.drafters.copying import versions
+from copyspec.drafters.copying.corpus import QUESTION_ODDS, STATEMENT_ODDS, CopyCorpus
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.situations import FOLLOWED_RESUMED, RESUMED_ONE, STRIDE
-from copyspec.drafters.copying.versions import MAX_LENGTH, Version, compare
+from copyspec.drafters.copying.versions import MAX_LENGTH, Version, VersionComparisons, compare, find_versions
 from copyspec.models.loading import BUNDLED
 from copyspec.sources import FORK, Source
 from copyspec.tree import ROOT
@@ -58,11 +59,11 @@ def test_a_short_question_weighs_as_the_prompt_that_it_is() -> None:
         return Source(TEXT * times, "block", [(0, odds)], (3, 63), asks=asks)
 
     sources = [Source(PROMPT, "prompt"), block(QUESTION_ODDS, True)]
-    assert CopyContext(sources, EOS).is_question
-    assert CopyContext([sources[0], block(STATEMENT_ODDS, False)], EOS).is_question
+    assert CopyCorpus(sources, EOS).is_question
+    assert CopyCorpus([sources[0], block(STATEMENT_ODDS, False)], EOS).is_question
     for other in (block(QUESTION_ODDS + 1, True), block(STATEMENT_ODDS + 1, False), block(QUESTION_ODDS, True, 5)):
-        assert not CopyContext([sources[0], other], EOS).is_question
-    assert not CopyContext([sources[0], Source(TEXT, "reference")], EOS).is_question
+        assert not CopyCorpus([sources[0], other], EOS).is_question
+    assert not CopyCorpus([sources[0], Source(TEXT, "reference")], EOS).is_question
     assert _calls(sources, EDITED) < _calls(sources[:1], EDITED)
 
 
@@ -141,13 +142,47 @@ def test_spans_lead_to_the_prompt() -> None:
 def test_repetitive_texts_are_compared_and_searched_in_little_time() -> None:
     started = time.process_time()
     edit, reference = Source([5] * MAX_LENGTH, "edit"), Source(([5, 5, 9] * MAX_LENGTH)[:MAX_LENGTH], "reference")
-    assert not CopyContext([edit, reference, Source([1], "prompt")], 2).versions
-    assert not CopyContext([edit, *[reference] * 50, Source([1], "prompt")], 2).versions
+    assert not CopyCorpus([edit, reference, Source([1], "prompt")], 2).versions
+    assert not CopyCorpus([edit, *[reference] * 50, Source([1], "prompt")], 2).versions
     assert time.process_time() - started < 5.0, "by the cube of the length it would take minutes"
     for quoted in ([5000] * 30_000, [*[5000] * 29_999, 6], [6, *[5000] * 29_999], [5000, 6] * 15_000):
         started = time.process_time()
-        CopyContext([Source(quoted, "reference"), Source([5000] * 60_000, "prompt")], 2)
+        CopyCorpus([Source(quoted, "reference"), Source([5000] * 60_000, "prompt")], 2)
         assert time.process_time() - started < 0.5
+
+
+def test_no_comparison_is_prepared_once_the_steps_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[object]()
+
+    def counted(*texts: object, **options: object) -> object:
+        made.append(texts)
+        return SequenceMatcher(*texts, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(versions, "SequenceMatcher", counted)
+    tokens = [5] * 3_000 + [token // 3_000 for token in range(5 * 3_000, 55 * 3_000)]
+    edited, same, *others = (range(start, start + 3_000) for start in range(0, len(tokens), 3_000))
+    assert not find_versions(tokens, edited, [same, *others])
+    assert len(made) == 1, "the first one takes 9 million steps"
+    monkeypatch.setattr(versions, "MAX_STEPS", 20 * 6_000)
+    assert not find_versions(tokens, edited, others)
+    assert len(made) == 1 + 20
+
+
+def test_the_rows_of_a_call_share_comparisons_and_have_steps_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[object]()
+
+    def counted(*texts: object, **options: object) -> object:
+        made.append(texts)
+        return SequenceMatcher(*texts, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(versions, "SequenceMatcher", counted)
+    monkeypatch.setattr(versions, "MAX_STEPS", 500)  # a comparison takes 270
+    prompt, text, version = Source([1], "prompt"), list(range(10, 100)), list(range(12, 100))
+    comparisons = VersionComparisons()
+    for first in (3, 3, 4, 5, 6, 3):
+        sources = [Source([first, *text], "edit"), *[Source(version, "reference")] * 2, prompt]
+        assert len(CopyCorpus(sources, 2, comparisons=comparisons).versions) == 1, "as of a row alone"
+    assert len(made) == 4 * 2
 
 
 def test_texts_as_long_as_may_be_are_versions_if_they_repeat_tokens_as_prose_does() -> None:
@@ -156,10 +191,10 @@ def test_texts_as_long_as_may_be_are_versions_if_they_repeat_tokens_as_prose_doe
     edited = [rng.randrange(10, 5000) if rng.random() < 0.1 else token for token in text]
     other = rng.choices(range(5000, 9000), k=MAX_LENGTH - 2)
     references = [Source(each, "reference") for each in (edited, other, text[:-9], text[: MAX_LENGTH // 3])]
-    corpus = CopyContext([Source(text, "edit"), *references, Source([1], "prompt")], 2)
+    corpus = CopyCorpus([Source(text, "edit"), *references, Source([1], "prompt")], 2)
     assert [len(each.version) for each in corpus.versions] == [MAX_LENGTH - 1, MAX_LENGTH - 10]
     short = [Source([token % 90 + 10, *range(10, 100)], "reference") for token in range(50)]
-    assert len(CopyContext([Source(list(range(10, 100)), "edit"), *short, Source([1], "prompt")], 2).versions) == 50
+    assert len(CopyCorpus([Source(list(range(10, 100)), "edit"), *short, Source([1], "prompt")], 2).versions) == 50
 
 
 def test_texts_with_many_equal_tokens_as_in_code_are_versions() -> None:
@@ -168,7 +203,7 @@ def test_texts_with_many_equal_tokens_as_in_code_are_versions() -> None:
     text = [token if rng.random() > 0.3 else rng.randrange(20, 900) for _ in range(220) for token in line][:3900]
     edited = [rng.randrange(20, 900) if rng.random() < 0.05 else token for token in text]
     sources = [Source(text, "edit"), Source(edited, "reference"), Source([1], "prompt")]
-    assert len(CopyContext(sources, None).versions) == 1
+    assert len(CopyCorpus(sources, None).versions) == 1
 
 
 lists_of_few = st.lists(st.integers(1, 3), max_size=20)
@@ -186,7 +221,7 @@ def test_quotations_are_found_wherever_they_stand(edited: list[int], data: st.Da
     """The first and the last token of each may differ."""
     part = st.sampled_from([edited, edited[:4], [1], [3], [*edited[:-1], 3]])
     prompts = [[token for each in data.draw(st.lists(part, max_size=5)) for token in each] for _ in range(2)]
-    corpus = CopyContext([Source(edited, "edit"), *(Source(each, "prompt") for each in prompts)], None)
+    corpus = CopyCorpus([Source(edited, "edit"), *(Source(each, "prompt") for each in prompts)], None)
     expected: list[int] = []
     inside, end = edited[1:-1], 0
     for place in range(corpus.followed[1], len(corpus.tokens)):
@@ -214,7 +249,7 @@ def test_a_version_stands_in_itself(source: list[int], version: list[int], data:
     tokens = [-1, *source, EOS, -1, *version, EOS, -1]
     first, second = range(1, len(source) + 2), range(len(source) + 3, len(tokens) - 1)
     matcher = SequenceMatcher(None, [*source, EOS], [*version, EOS], autojunk=False)
-    made = Version(tokens, first, second, matcher)
+    made = Version(tokens, first, second, matcher.get_opcodes())
     tokens += data.draw(st.lists(st.integers(1, 4), max_size=4))
     for position in first:
         place, length = made.beside(position)

@@ -25,7 +25,7 @@ from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying import growth, situations
-from copyspec.drafters.copying.context import CopyContext
+from copyspec.drafters.copying.corpus import CopyCorpus
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, PredictorCalls
 from copyspec.drafters.copying.native_module import COMPILED
@@ -65,7 +65,7 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
     predictors = guessing(Random(data.draw(st.integers(0, 99))))
     grown, compiled = [], copying.grow
 
-    def by_both(corpus: CopyContext, cursors: list[Cursor], *rest: object) -> Grown:
+    def by_both(corpus: CopyCorpus, cursors: list[Cursor], *rest: object) -> Grown:
         for said in (predictors, ()):
             found, expected = (make(corpus, list(cursors), *rest, said) for make in (compiled, growth.grow))  # type: ignore[arg-type]
             assert found == expected
@@ -107,7 +107,7 @@ def _accepted(tokens: Sequence[int], parents: Sequence[int], output: Sequence[in
 
 
 def _case() -> Case:
-    corpus, estimates = CopyContext([Source([1, 2, 3, 1, 2, ord(" "), ord("a")], "prompt")], eos=7), Estimates()
+    corpus, estimates = CopyCorpus([Source([1, 2, 3, 1, 2, ord(" "), ord("a")], "prompt")], eos=7), Estimates()
     weights = [estimates.miss_at_root, estimates.miss_deeper, estimates.ngram_scale, estimates.common]
     said = [[(3, 100)], estimates.at_root, estimates.deeper, list(estimates.crowds)]
     said += [{3: 2 * COLUMNS}, estimates.repeated]
@@ -304,7 +304,7 @@ def test_ids_that_no_key_has_room_for_cut_off_what_comes_before() -> None:
 def test_numbers_below_0_in_a_source_are_borders() -> None:
     """Even -2 and -3, which have other meanings in the heap that trees grow from."""
     tokens = [5, -2, -3, 6, -(2**40)] * 4
-    corpus = CopyContext([Source(tokens, "reference"), Source([6, 5], "prompt")], eos=7)
+    corpus = CopyCorpus([Source(tokens, "reference"), Source([6, 5], "prompt")], eos=7)
     assert min(corpus.common) > 0
     assert min(corpus.places) > 0
     tree = CopyDrafter([Source(tokens, "reference"), Source([6, 5], "prompt")], eos=7).propose(Budget(64))
@@ -322,27 +322,27 @@ def test_a_tree_takes_the_room_that_it_needs_whatever_it_is_allowed() -> None:
 def test_the_index_is_the_same_compiled_and_in_python(text: list[int], other: list[int], kind: Any) -> None:
     """Also if a prompt quotes another source, and if a reference is a version of the edited text."""
     sources = [Source(text, kind), Source([*text, -1, *other], "reference"), Source([*other, *text, 1], "prompt")]
-    whole, parts = CopyContext(sources, 7), CopyContext(sources, 7, at_once=False)
+    whole, parts = CopyCorpus(sources, 7), CopyCorpus(sources, 7, at_once=False)
     while not parts.prepare(7):
         assert not parts.common
     assert (parts.places, parts.common) == (whole.places, whole.common)
     compiled_index = whole.places
-    with mock.patch("copyspec.drafters.copying.context.COMPILED", None):
-        in_python = CopyContext(sources, 7).places
+    with mock.patch("copyspec.drafters.copying.corpus.COMPILED", None):
+        in_python = CopyCorpus(sources, 7).places
     assert [*compiled_index.items()] == [*in_python.items()]
 
 
 @needs_compiler
 @given(st.lists(st.tuples(st.integers(-1, 12), st.integers(-2, 30)), min_size=1, max_size=12), st.data())
 def test_trees_are_arranged_the_same_compiled_and_in_python(nodes: list[tuple[int, int]], data: st.DataObject) -> None:
-    corpus = CopyContext([Source([1, 2, 3], "reference"), Source([4] * 9, "reference"), Source([5, 6], "prompt")], 7)
+    corpus = CopyCorpus([Source([1, 2, 3], "reference"), Source([4] * 9, "reference"), Source([5, 6], "prompt")], 7)
     corpus.extend([8] * 6)
     parents = [ROOT, *(min(parent, node) for node, (parent, _) in enumerate(nodes[1:]))]
     positions = [min(position, len(corpus.tokens) - 1) or -1 for _, position in nodes]  # position 0 is a border
     tokens, scores = list(range(len(nodes))), [0.5**node for node in range(len(nodes))]
     count = data.draw(st.integers(1, len(nodes)))
     arranged = corpus.arranged(tokens, parents, scores, positions, count)
-    with mock.patch("copyspec.drafters.copying.context.COMPILED", None):
+    with mock.patch("copyspec.drafters.copying.corpus.COMPILED", None):
         assert corpus.arranged(tokens, parents, scores, positions, count) == arranged
     assert all(type(origin) in (Origin, type(None)) for origin in arranged.origins)
 

@@ -21,12 +21,11 @@ from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors import heads as heads_module
 from copyspec.drafters.predictors import online
-from copyspec.drafters.predictors.base import MIN_TIME, RunTime
+from copyspec.drafters.predictors.base import MIN_TIME, RowContext, RunTime
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
 from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
-from copyspec.drafters.predictors.language_model import RowContext
 from copyspec.drafters.predictors.online import Learner, LearningHeads, LearningPredictor
 from copyspec.engine.engine import Engine
 from copyspec.models.errors import LoadError
@@ -36,7 +35,7 @@ from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Target
 from copyspec.targets.hooks.states import LAST, output_head
-from copyspec.tree import ROOT, DraftTree
+from copyspec.tree import EMPTY, ROOT, DraftTree
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
 from tests.helpers.texts import byte_level, llama
@@ -387,6 +386,7 @@ EAGLE_CONFIG = (
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "has rope_scaling="),
         ({"rms_norm_eps": -1}, "rms_norm_eps=-1; it is a number above 0"),
         ({"num_key_value_heads": 3}, "has 4 heads of size 8 and 3 for keys"),
+        ({"num_attention_heads": 64}, "has 64 heads of size 0 and 2 for keys"),
         ({"hidden_size": 64}, "for a model of hidden_size=64"),
         ({"vocab_size": 5}, "for a model of vocab_size=5"),
         ({"fc.weight": torch.ones(3, 3)}, r"has 'fc.weight' of shape \[3, 3\]"),
@@ -443,6 +443,21 @@ def test_a_feature_layer_drafts_as_it_was_trained() -> None:
                 at = place + depth
                 nodes = reader.step(layer, nodes, embeddings[at : at + 1])
             torch.testing.assert_close(nodes[0].feature, found[depth][place], atol=1e-5, rtol=1e-4)
+
+
+def test_a_feature_layer_that_is_not_asked_keeps_as_many_states_as_it_reads() -> None:
+    heads = DraftHeads(random_heads("eagle"), memoryless())
+    asked, idle = (HeadsPredictor(heads, RowContext([7], SamplingOptions(), 1, VOCAB_SIZE)) for _ in range(2))
+    for token, state in zip(random_ids(100), torch.randn(100, 1, SIZE), strict=True):
+        for predictor in (asked, idle):
+            predictor.observe(ScoredDraft(EMPTY, torch.zeros(1, VOCAB_SIZE), {LAST: state}))
+            predictor.accept([token])
+        asked.run(EMPTY)
+        assert sum(len(tokens) for _, tokens in idle._pairs) <= 13
+    idle.run(EMPTY)
+    expected, found = (list(zip(*predictor._predicted[()], strict=True)) for predictor in (asked, idle))
+    assert found[0] == expected[0]
+    assert found[1] == pytest.approx(expected[1], abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "layers"])

@@ -18,12 +18,12 @@ from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
+from copyspec.drafters.predictors.base import RowContext
 from copyspec.drafters.predictors.language_model import (
     DraftModel,
     LanguageModelDrafter,
     ModelPredictor,
     Reader,
-    RowContext,
 )
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
@@ -261,6 +261,19 @@ def test_a_text_beyond_the_draft_models_context_is_drafted_without_it() -> None:
     ((tokens, stats),) = run(model, [request])
     assert tokens == expected
     assert 0 < stats.num_drafts < stats.num_passes
+
+
+def test_a_prompt_beyond_the_draft_models_encoder_is_decoded_without_it() -> None:
+    model = target_model()
+    short = DraftModel(wrap(tiny("bart", max_position_embeddings=16, seed=3)))
+    for length in (16, 40):
+        request = Request(random_ids(length), 6, GREEDY)
+        ((expected, _),) = run(model, [request])
+        for shape in ("chain", "tree"):
+            request.drafter = drafting(request, shape, [short])
+            ((tokens, stats),) = run(model, [request])
+            assert tokens == expected
+            assert (stats.num_drafts > 0) == (length == 16), shape
 
 
 def test_drafters_of_other_architectures() -> None:

@@ -69,6 +69,26 @@ def test_trees_keep_their_contract_with_any_guesses() -> None:
     drafter.accept([4])
 
 
+def test_only_passes_that_asked_for_a_draft_tell_how_often_guesses_are_right() -> None:
+    lookahead, jacobi = LookaheadDrafter(Lookahead(), [4]), JacobiDrafter(Jacobi(), [4])
+    lookahead._keep((4, 4, 4))
+
+    def chances() -> list[float]:
+        return [lookahead._gram_chance, lookahead._guess_chance, jacobi._chance]
+
+    for drafter in (lookahead, jacobi):
+        assert len(drafter.propose(Budget(8)))
+    before = chances()
+    for drafter in (lookahead, jacobi):
+        drafter.accept([4])  # the first guess, which the pass need not have verified
+    assert all(now > then for now, then in zip(chances(), before, strict=True))
+    before = chances()
+    for drafter in (lookahead, jacobi):
+        for _ in range(100):
+            drafter.accept([9])
+    assert chances() == before
+
+
 def test_beside_copies() -> None:
     engine = Engine(llama(len(byte_level())), byte_level())
     text = "The cat sat on the mat, and the dog sat on"

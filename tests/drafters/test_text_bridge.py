@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import sleep
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from copyspec.decoding.requests import Request
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
-from copyspec.drafters.predictors.language_model import DraftModel, RowContext
+from copyspec.drafters.predictors.base import RowContext
+from copyspec.drafters.predictors.language_model import DraftModel
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
@@ -124,6 +126,41 @@ def test_tokens_hold_as_the_draft_up_to_their_end_does() -> None:
     assert [token for token, _ in found] == list(WORDS.encode(" sat on"))
     assert found[0][1] == pytest.approx(0.5 ** len(" sat"))
     assert found[1][1] == pytest.approx(0.5 ** len(" on"))
+
+
+def test_the_work_of_a_draft_does_not_grow_with_the_text() -> None:
+    counted, count = list[int](), 1_000
+
+    def encode(text: str) -> list[int]:
+        counted.append(len(text))
+        return [ord(character) for character in text]
+
+    def decode(ids: Sequence[int]) -> str:
+        counted.append(len(ids))
+        return "".join(map(chr, ids))
+
+    side = Tokenizing(encode, decode)
+    row = RowContext([65] * 4, SamplingOptions(), 4, 128)
+    predictor = BridgedPredictor(DraftModel(FakeTarget(128)), row, side, side, tokens=1)  # type: ignore[arg-type]
+    for _ in range(count):
+        predictor.run(EMPTY)
+        predictor.accept([66])
+    assert predictor._reader._tokens == [65] * 4 + [66] * (count - 1)
+    assert sum(counted) < 300 * count
+
+
+def test_the_time_of_a_draft_includes_its_conversion() -> None:
+    def encode(text: str) -> list[int]:
+        sleep(0.003)
+        return [ord(character) for character in text]
+
+    side = Tokenizing(encode, lambda ids: "".join(map(chr, ids)))
+    row = RowContext([65] * 4, SamplingOptions(), 4, 128)
+    predictor = BridgedPredictor(DraftModel(FakeTarget(128)), row, side, side, tokens=1)  # type: ignore[arg-type]
+    for _ in range(3):
+        predictor.run(EMPTY)
+        predictor.accept([66])
+    assert predictor.seconds > 0.006
 
 
 def test_half_a_character_and_nothing_are_not_drafted() -> None:

@@ -199,3 +199,14 @@ def test_an_error_in_the_middle_of_a_pass_reaches_its_caller_only(engine: Engine
         bad.results()
     with pytest.raises(ValueError, match="mine"):
         engine.generate([5, 6, 7], logits_processor=fails, **options)
+
+
+def test_a_stream_needs_no_await(engine: Engine) -> None:
+    async def texts() -> tuple[str, str]:
+        options = {"model": engine, "stream": True, "max_new_tokens": 8}
+        plain = [chunk.text async for chunk in copyspec.agenerate("the cat", **options)]  # type: ignore[call-overload]
+        awaited = [chunk.text async for chunk in await copyspec.agenerate("the cat", **options)]  # type: ignore[call-overload]
+        return "".join(plain), "".join(awaited)
+
+    plain, awaited = asyncio.run(texts())
+    assert plain == awaited == engine.generate("the cat", max_new_tokens=8).text

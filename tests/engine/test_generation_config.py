@@ -13,18 +13,32 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    EosTokenCriteria,
     GenerationConfig,
     LogitsProcessorList,
+    MaxLengthCriteria,
     MaxTimeCriteria,
     MinNewTokensLengthLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    StoppingCriteriaList,
+    StopStringCriteria,
 )
 
 import copyspec
 from copyspec.engine import generation_config
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.models import tiny as tiny_model
+from tests.helpers.texts import SPECIAL, bart, byte_level, llama
 
 PROMPT = "the cat sat on the mat and the cat sat"
+MARKED = "the cat sat on the mat #"
+"""A prompt whose end begins no stop string in a text without this sign."""
+
+
+def unmarked() -> list[int]:
+    """Tokens to suppress so that an output is ASCII without the sign."""
+    texts = [byte_level().decode([token]) for token in range(len(byte_level()))]
+    fits = [text.isascii() and text.isprintable() and "#" not in text for text in texts]
+    return [token for token in range(len(texts)) if token < len(SPECIAL) or not fits[token]]
 
 
 @pytest.fixture
@@ -87,6 +101,87 @@ def test_own_processors_take_the_place_of_those_of_the_config(tiny: copyspec.Eng
     assert list(tiny.generate(PROMPT, max_new_tokens=9, max_time=1e-9, stopping_criteria=limit).token_ids) == list(
         tiny.generate(PROMPT, max_new_tokens=9).token_ids
     )
+
+
+def test_criteria_and_strings_take_the_places_of_those_of_the_config(tiny: copyspec.Engine) -> None:
+    ids, tokenizer = torch.tensor([tiny.tokenizer(MARKED)["input_ids"]]), tiny.tokenizer
+    base: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "no_repeat_ngram_size": 1}
+    base["suppress_tokens"] = unmarked()
+
+    def theirs(*criteria: Any, **options: Any) -> tuple[int, ...]:
+        options |= {"attention_mask": torch.ones_like(ids), "stopping_criteria": StoppingCriteriaList(criteria)}
+        output = tiny.model.generate(ids, tokenizer=tokenizer, **options)
+        return tuple(output[0, ids.shape[1] :].tolist())
+
+    tiny.model.generation_config = GenerationConfig(**base)
+    free = tiny.generate(MARKED, max_new_tokens=30).token_ids
+    texts = [tiny.codec.decode([token]) for token in free]
+    first, *_, last = [place for place in range(3, 30) if texts[place] not in tiny.codec.decode(free[:place])]
+    for settings, criterion in (
+        ({"eos_token_id": free[first]}, EosTokenCriteria(free[last])),
+        ({"stop_strings": [texts[first]]}, StopStringCriteria(tokenizer, [texts[last]])),
+    ):
+        tiny.model.generation_config = GenerationConfig(**base | settings)
+        assert theirs(max_new_tokens=30) == tiny.generate(MARKED, max_new_tokens=30).token_ids == free[: first + 1]
+        found = tiny.generate(MARKED, max_new_tokens=30, stopping_criteria=[criterion])
+        assert found.token_ids == theirs(criterion, max_new_tokens=30) == free[: last + 1]
+        assert found.stop_reason == type(criterion).__name__
+    found = tiny.generate(MARKED, max_new_tokens=30, stop=[texts[last]])
+    assert found.token_ids == theirs(max_new_tokens=30, stop_strings=[texts[last]]) == free[: last + 1]
+    tiny.model.generation_config = GenerationConfig(**base, max_length=ids.shape[1] + 4)
+    assert len(theirs()) == len(tiny.generate(MARKED).token_ids) == 4
+    found = tiny.generate(MARKED, stopping_criteria=[MaxLengthCriteria(60)])
+    assert found.token_ids == theirs(MaxLengthCriteria(60)) and found.prompt_tokens + len(found.token_ids) == 60
+
+
+def test_a_changed_config_of_the_model_leaves_that_of_a_call_alone(tiny: copyspec.Engine) -> None:
+    config, options = tiny.model.generation_config, {"ignore_eos": True}
+    for given, later in (({"max_new_tokens": 5}, 9), ({"repetition_penalty": 1.8, "max_new_tokens": 20}, 1.0)):
+        for name, value in given.items():
+            setattr(config, name, value)
+        before = tiny.generate(PROMPT, **options).token_ids
+        setattr(config, next(iter(given)), later)
+        assert tiny.generate(PROMPT, generation_config=given, **options).token_ids == before
+        assert tiny.generate(PROMPT, **options).token_ids != before
+
+
+def test_a_limit_of_the_call_is_kept_whatever_is_edited(tiny: copyspec.Engine) -> None:
+    options: dict[str, Any] = {"edit_source": [5] * 30, "ignore_eos": True}
+    length = len(tiny.tokenizer(PROMPT)["input_ids"])
+    for settings in ({"max_new_tokens": 6}, {"max_length": length + 6}):
+        assert len(tiny.generate(PROMPT, generation_config=settings, **options).token_ids) == 6
+    tiny.model.generation_config.max_new_tokens = 6
+    assert len(tiny.generate(PROMPT, **options).token_ids) == 60
+
+
+def test_min_new_tokens_takes_the_place_of_min_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = bart(len(byte_level())), byte_level()(PROMPT)["input_ids"]
+    base: dict[str, Any] = {"bos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 1, "max_new_tokens": 20}
+    monkeypatch.setattr(model, "generation_config", GenerationConfig(**base))
+    engine = copyspec.Engine(model, byte_level())
+    end = engine.generate(ids).token_ids[4]
+    monkeypatch.setattr(model, "generation_config", GenerationConfig(**base, eos_token_id=end, min_length=12))
+    lengths = []
+    for least in (None, 0, 3):
+        given = torch.tensor([ids])
+        expected = model.generate(given, attention_mask=torch.ones_like(given), min_new_tokens=least)[0, 1:].tolist()
+        assert list(engine.generate(ids, min_new_tokens=least).token_ids) == expected
+        lengths.append(len(expected))
+    assert lengths[1] <= 5 < lengths[0]
+
+
+def test_stop_strings_of_a_model_that_is_decoded_plainly() -> None:
+    model = tiny_model("mamba", vocab_size=len(byte_level()))
+    engine = copyspec.Engine(model, byte_level(), on_unsupported="plain")
+    config: Any = model.generation_config
+    config.suppress_tokens = unmarked()
+    free = engine.generate(MARKED, max_new_tokens=20).token_ids
+    config.stop_strings = engine.codec.decode(free[:3])
+    ids = torch.tensor([byte_level()(MARKED)["input_ids"]])
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, tokenizer=byte_level())
+    config.token_healing = True  # is not applied, and would change the prompt
+    found = engine.generate(MARKED, max_new_tokens=20)
+    assert list(found.token_ids) == output[0, ids.shape[1] :].tolist() and len(found.token_ids) <= 3
 
 
 def test_a_repetition_penalty_comes_after_biases_however_it_is_given(tiny: copyspec.Engine) -> None:

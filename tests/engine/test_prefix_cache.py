@@ -15,7 +15,7 @@ import copyspec
 from copyspec.engine.inputs import CopyEncodings
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache
-from tests.helpers.models import Adapted, random_ids, tiny
+from tests.helpers.models import BORDER_NAME, LONGROPE, Adapted, random_ids, tiny
 from tests.helpers.texts import bart, byte_level, llama
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
@@ -157,6 +157,31 @@ def test_adapters_that_are_switched_in_the_middle() -> None:
     )
 
 
+def test_frequencies_that_longrope_writes_in_every_pass_are_no_state() -> None:
+    rope = LONGROPE | {BORDER_NAME: 256}
+    model = tiny("llama", vocab_size=len(byte_level()), max_position_embeddings=512, rope_parameters=rope)
+    engine, prompt, before = copyspec.Engine(model, byte_level()), random_ids(70), ModelState(model)
+    plain = engine.generate(prompt, **OPTIONS)
+    assert ModelState(model) == before
+    for cached in (0, 64):
+        kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        assert kept.token_ids == plain.token_ids and kept.stats.num_cached_tokens == cached
+    model.model.rotary_emb.original_inv_freq.mul_(0.5)  # type: ignore[union-attr, operator]
+    assert ModelState(model) != before
+
+
+def test_only_the_frequencies_of_layers_with_longrope_are_no_state() -> None:
+    rotary = nn.Module()
+    rotary.rope_type = {"full": "longrope", "sliding": "default"}  # type: ignore[assignment]
+    for layers in rotary.rope_type:  # type: ignore[union-attr]
+        rotary.register_buffer(f"{layers}_inv_freq", torch.ones(4))
+        rotary.register_buffer(f"{layers}_original_inv_freq", torch.ones(4))
+    for name, buffer in rotary.named_buffers():
+        before = ModelState(rotary)  # type: ignore[arg-type]
+        buffer.copy_(torch.ones(4))
+        assert (ModelState(rotary) == before) == (name == "full_inv_freq")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", ["mamba", "bart"])
 def test_models_whose_rows_cannot_begin_elsewhere(name: str) -> None:
     vocabulary = len(byte_level())
@@ -240,6 +265,18 @@ def test_references_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in (texts[0], texts[1], texts[0], "x" * 6_000):
         assert memory.encode(text, " ").ids == encode(text, " ").ids
     assert sorted(map(len, (text for text, _ in memory._held))) == [2400]
+
+
+def test_references_that_prompts_share_are_encoded_once_however_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = copyspec.Engine(llama(len(byte_level())), byte_level())
+    encoder, encode, counted = engine._job_maker._encoder, engine.codec.encode_copy, list[int]()
+    monkeypatch.setattr(encoder, "_copies", CopyEncodings(engine.codec, 5_000))
+    monkeypatch.setattr(
+        engine.codec, "encode_copy", lambda text, lead: (counted.append(len(text)), encode(text, lead))[1]
+    )
+    texts = [(word * 1_500)[:length] for word, length in (("cat ", 3_000), ("sea ", 3_000), ("dog ", 6_000))]
+    engine.generate(["The cat", "The dog", "The sea"], texts, max_new_tokens=2)
+    assert counted == [3_000, 3_000, 6_000]
 
 
 def test_an_answer_is_kept_even_if_its_prompt_is_the_oldest() -> None:

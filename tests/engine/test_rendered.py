@@ -68,6 +68,25 @@ def test_encodings_are_prompts_without_their_padding(tiny: copyspec.Engine) -> N
     assert mixed[1].prompt_tokens == 7
 
 
+def test_encodings_of_more_than_text_are_refused(tiny: copyspec.Engine) -> None:
+    ids = tiny.tokenizer("the cat sat")["input_ids"]
+    zeros = [0] * len(ids)
+    known = {"token_type_ids": zeros, "mm_token_type_ids": torch.tensor(zeros), "offset_mapping": [(0, 1)] * len(ids)}
+    wanted = tiny.generate(ids, max_new_tokens=4)
+    found = tiny.generate({"input_ids": ids, "pixel_values": None, **known}, max_new_tokens=4)  # type: ignore[call-overload]
+    assert found.token_ids == wanted.token_ids
+    for name, value in (
+        ("pixel_values", torch.zeros(1, 3, 2, 2)),
+        ("input_features", [[0.5]]),
+        ("token_type_ids", [[1] * len(ids)]),
+        ("mm_token_type_ids", torch.ones(1, len(ids))),
+    ):
+        encoding = {"input_ids": torch.tensor([ids]), name: value}
+        for prompt in (encoding, ["the cat", encoding]):
+            with pytest.raises(TypeError, match=f"is an encoding with {name} "):
+                tiny.generate(prompt, max_new_tokens=2)  # type: ignore[call-overload]
+
+
 def test_masks_that_hide_more_than_padding(tiny: copyspec.Engine) -> None:
     ids = torch.tensor([[5, 6, 7]])
     with pytest.raises(ValueError, match="attention_mask masks tokens between others"):

@@ -17,7 +17,7 @@ T = TypeVar("T")
 VOCAB = 5
 EXACT = 1e-6  # total variation allowed for float32 rounding
 
-# A toy example that exposes every mistake in `test_verification_traps`: the target's P and the drafter's Q.
+# A toy example that exposes every mistake in tests/verification/test_traps.py: the target's P and the drafter's Q.
 P = torch.tensor([7.0, 8.0, 7.0, 3.0, 1.0]) / 26
 Q = torch.tensor([5.0, 2.0, 4.0, 2.0, 11.0]) / 24
 
@@ -55,10 +55,10 @@ def outcomes(run: Callable[[Randomness], T]) -> Iterator[tuple[float, T]]:
     """Yield every outcome of `run` with its probability."""
     scripts: list[list[int]] = [[]]
     while scripts:
-        chance = Branching(scripts.pop())
-        outcome = run(chance)
-        scripts += chance.others
-        yield chance.weight, outcome
+        rng = Branching(scripts.pop())
+        outcome = run(rng)
+        scripts += rng.others
+        yield rng.weight, outcome
 
 
 def emitted(run: Callable[[Randomness], int]) -> torch.Tensor:
@@ -77,18 +77,18 @@ def variation(left: torch.Tensor, right: torch.Tensor) -> float:
 class TableNodes:
     """A target whose P is the table row of the last token, or the last row at the root."""
 
-    def __init__(self, table: torch.Tensor, tree: DraftTree, chance: Randomness, *, greedy: bool = False) -> None:
-        self._table, self._tree, self._chance, self.greedy = table, tree, chance, greedy
+    def __init__(self, table: torch.Tensor, tree: DraftTree, rng: Randomness, *, greedy: bool = False) -> None:
+        self._table, self._tree, self._rng, self.greedy = table, tree, rng, greedy
 
     def probabilities(self, node: int) -> torch.Tensor:
         return self._table[-1 if node == ROOT else self._tree.tokens[node]]
 
     def own_token(self, node: int) -> int:
         p = self.probabilities(node)
-        return int(p.argmax()) if self.greedy else self._chance.token(p)
+        return int(p.argmax()) if self.greedy else self._rng.token(p)
 
-    def chance(self, node: int) -> Randomness:
-        return self._chance
+    def randomness(self, node: int) -> Randomness:
+        return self._rng
 
 
 class RuleWalk:
@@ -133,7 +133,7 @@ def tree_of(children: Mapping[tuple[int, ...], Sequence[int]], drawn: Mapping[tu
 
 def drafted(
     table: torch.Tensor,
-    chance: Randomness,
+    rng: Randomness,
     counts: tuple[int, int],
     *,
     replacement: bool = True,
@@ -143,11 +143,11 @@ def drafted(
     copied = copied or {}
     drawn: dict[tuple[int, ...], Sampled] = {}
     if counts[0]:
-        drawn[()] = draw(table[-1], counts[0], chance, replacement=replacement)
+        drawn[()] = draw(table[-1], counts[0], rng, replacement=replacement)
     children = [*copied.get((), ()), *(drawn[()].tokens if counts[0] else ())]
     if counts[1]:
         for token in dict.fromkeys(children):
-            drawn[(token,)] = draw(table[token], counts[1], chance, replacement=replacement)
+            drawn[(token,)] = draw(table[token], counts[1], rng, replacement=replacement)
     return tree_of(copied, drawn)
 
 
@@ -157,9 +157,9 @@ def joint(rule: Rule, target: torch.Tensor, draft: Callable[[Randomness], DraftT
     If a step emits one token, the second is distributed as the target, since later steps use the same rule.
     """
 
-    def run(chance: Randomness) -> tuple[int, ...]:
-        tree = draft(chance)
-        return walked(rule, tree, TableNodes(target, tree, chance), 2)
+    def run(rng: Randomness) -> tuple[int, ...]:
+        tree = draft(rng)
+        return walked(rule, tree, TableNodes(target, tree, rng), 2)
 
     total = torch.zeros(VOCAB, VOCAB, dtype=torch.float64)
     for weight, tokens in outcomes(run):

@@ -18,6 +18,7 @@ class FakeTarget:
     """A target whose logits are pseudo-random functions of the last `order` tokens of the prefix, without ties."""
 
     is_encoder_decoder = False
+    encoder_length = None
     device = DEVICE
 
     def __init__(

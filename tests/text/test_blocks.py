@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.replay.prompt_forms import FITTED, HELD_OUT, Form
+from copyspec.sources import EVEN_ODDS
 from copyspec.text import blocks
 from copyspec.text.block_tokens import encode_block, token_starts
-from copyspec.text.blocks import BUCKETS, EVEN, LOOKED_AT, MAX_BLOCKS, MAX_CHARACTERS, Block, find_blocks
+from copyspec.text.blocks import BUCKETS, LOOKED_AT, MAX_BLOCKS, MAX_CHARACTERS, Block, find_blocks
 
 TEXTS = (
     "She have two cat, and he go to school every days with them.",
@@ -65,7 +66,7 @@ def test_texts_that_are_certain_to_be_edited_keep_the_ratio_of_their_odds(monkey
         monkeypatch.setattr(blocks, "MAX_ODDS", limit)
         by_start[limit] = {start: bucket for block in find_blocks(prompt) for start, bucket in block.starts}
     fence, code = prompt.index("```"), prompt.index("def")
-    assert by_start[4.0][code] == EVEN + 2
+    assert by_start[4.0][code] == EVEN_ODDS + 2
     ratios = [starts[code] - starts[fence] for starts in by_start.values()]
     assert ratios[0] > 0 and abs(ratios[0] - ratios[1]) <= 1  # odds are rounded
 
@@ -82,7 +83,7 @@ def test_code_in_a_fence_starts_behind_it() -> None:
         prompt = f"User:\n## Code\n{fence}\n{code}\n{fence[:3]}\n\n## Task\nRename it to total.\n\nAssistant:\n"
         starts = {start: bucket for block in find_blocks(prompt) for start, bucket in block.starts}
         begins = prompt.index(code)
-        assert starts[begins] > EVEN + 2
+        assert starts[begins] > EVEN_ODDS + 2
         assert all(bucket < starts[begins] for start, bucket in starts.items() if start != begins)
 
 

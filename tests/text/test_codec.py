@@ -207,9 +207,12 @@ def test_errors_of_chats_say_what_to_write() -> None:
     for message in ({"role": "user"}, {"role": "user", "content": None}, {"role": "user", "text": "hi"}):
         with pytest.raises(ChatError, match=r"prompt\[0\] has no content: .* write \{'role': \.\.\., 'content'"):
             check_chat([message], "prompt")
-    for content in (5, ["hi"]):
+    text, image = {"type": "text", "text": "hi"}, {"type": "image", "image": "a.png"}
+    for content in (5, ["hi"], [image], [text, image], [{"type": "text"}]):
         with pytest.raises(ChatError, match=r"prompt\[0\] has content that is not text: .* write 'content': 'text'"):
             check_chat([{"role": "user", "content": content}], "prompt")
+    parts = {"role": "user", "content": [{"type": "thinking", "thinking": "hm"}, text]}
+    assert check_chat([parts], "prompt") == [parts]
     called = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}
     assert check_chat([called], "prompt") == [called]
     with pytest.raises(ChatError, match="the chat begins with a system message; keep one of the two"):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.engine.engine import Engine
+from copyspec.verification.contrast import ContrastOptions
 from copyspec.verification.noise import gumbel
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.models import tiny
+from tests.helpers.texts import bart, byte_level, llama
 
 TEXT = "The cat sat on the mat, and the dog sat on"
 
@@ -66,6 +69,58 @@ def test_no_strength_is_the_model_alone(engine: Engine) -> None:
     assert (
         engine.generate(TEXT, max_new_tokens=16, contrast="layers:1", contrast_strength=0).token_ids == plain.token_ids
     )
+
+
+@pytest.mark.parametrize(
+    "options", [{"choices": ["sun", "rain"]}, {"generation_config": {"no_repeat_ngram_size": 1}, "ignore_eos": True}]
+)
+def test_excluded_tokens_follow_in_the_models_order_where_others_are_forbidden(
+    engine: Engine, options: dict[str, Any]
+) -> None:
+    """A cutoff of 1 leaves the model's best token alone."""
+    plain = engine.generate(TEXT, max_new_tokens=12, **options)
+    for drafter in ("none", "auto"):
+        found = engine.generate(
+            TEXT, max_new_tokens=12, drafter=drafter, contrast="layers:1", contrast_cutoff=1.0, **options
+        )
+        assert found.token_ids == plain.token_ids and found.text == plain.text, drafter
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_excluded_tokens_have_no_probability(dtype: torch.dtype) -> None:
+    strong, weak = (20 * torch.randn(2, 4, 50, generator=torch.Generator().manual_seed(0))).to(dtype)
+    scores = ContrastOptions(strength=2.0, cutoff=0.3)(strong, weak)
+    is_excluded = strong.float() < strong.float().amax(-1, keepdim=True) + math.log(0.3)
+    for temperature in (1e-6, 1.0, 1e6):
+        assert bool((((scores / temperature).softmax(-1) == 0.0) | ~is_excluded).all()), temperature
+    for row, own, excluded in zip(strong.float(), scores, is_excluded, strict=True):
+        order = own[excluded].argsort(stable=True, descending=True)
+        assert order.tolist() == row[excluded].argsort(stable=True, descending=True).tolist()
+
+
+def test_excluded_tokens_are_not_among_the_most_probable(engine: Engine) -> None:
+    result = engine.generate(TEXT, max_new_tokens=3, contrast="layers:1", contrast_cutoff=1.0, logprobs=3)
+    assert [(each.logprob, len(each.top)) for each in result.logprobs] == [(0.0, 1)] * len(result.token_ids)
+
+
+def test_a_prompt_beyond_the_weaker_encoder_is_told_to_its_call_alone() -> None:
+    size = len(byte_level())
+    engine, short = Engine(bart(size), byte_level()), tiny("bart", vocab_size=size, max_position_embeddings=16)
+    options = {"contrast": short, "max_new_tokens": 4}
+    expected = engine.generate([5] * 16, **options)
+    fits, long = (engine.submit([5] * length, **options) for length in (16, 40))
+    with pytest.raises(ValueError, match=r"40 tokens does not fit into the encoder of contrast=, which reads 16"):
+        long.results()
+    assert fits.results()[0].token_ids == expected.token_ids
+
+
+def test_vocabularies_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, other = (Engine(llama(len(byte_level()), seed), byte_level()) for seed in (0, 1))
+    compared, get_vocab = list[object](), PreTrainedTokenizerFast.get_vocab
+    monkeypatch.setattr(PreTrainedTokenizerFast, "get_vocab", lambda self: (compared.append(self), get_vocab(self))[1])
+    for _ in range(2):
+        engine.generate([TEXT] * 5, max_new_tokens=2, drafter="model", contrast=other)
+        assert len(compared) == 2
 
 
 def test_wrong_options_are_told(engine: Engine) -> None:

@@ -39,11 +39,11 @@ def test_lenience_emits_at_most_p_over_lenience(
 ) -> None:
     """On trees too, by induction over the turns: the bound of a turn is that of its residual."""
 
-    def run(chance: Randomness) -> int:
-        turns = candidates_of(draw(q, count, chance, replacement=replacement), p)
-        turns += [DraftCandidate(token, None) for token in copied]
-        token, rest = verify_candidates(p, turns, chance, lenience=lenience)
-        return chance.token(rest) if token is None else token
+    def run(rng: Randomness) -> int:
+        candidates = candidates_of(draw(q, count, rng, replacement=replacement), p)
+        candidates += [DraftCandidate(token, None) for token in copied]
+        token, rest = verify_candidates(p, candidates, rng, lenience=lenience)
+        return rng.token(rest) if token is None else token
 
     out = emitted(run)
     assert bool((out <= p.double() / lenience + 1e-5).all())
@@ -54,16 +54,16 @@ def test_lenience_emits_at_most_p_over_lenience(
 def test_lenience_of_one_token_is_its_formula() -> None:
     """The output has min(Q, P/l) from acceptance; the rest of the probability follows max(0, P - Q)."""
     lenience = 0.4
-    out = emitted(lambda chance: first(rule("lenience", lenience=lenience), {(): draw(Q, 1, chance)}, chance))
+    out = emitted(lambda rng: first(rule("lenience", lenience=lenience), {(): draw(Q, 1, rng)}, rng))
     taken = Q.minimum(P / lenience)
     rest = (P - Q).clamp(min=0)
     assert variation(out, taken + (1 - taken.sum()) * rest / rest.sum()) < 1e-6
     assert variation(out, P) > 0.05, "and that is not P"
 
 
-def first(chosen: Rule, drawn: dict[tuple[int, ...], Sampled], chance: Randomness) -> int:
+def first(chosen: Rule, drawn: dict[tuple[int, ...], Sampled], rng: Randomness) -> int:
     tree = tree_of({}, drawn)
-    return walked(chosen, tree, TableNodes(P[None], tree, chance), 1)[0]
+    return walked(chosen, tree, TableNodes(P[None], tree, rng), 1)[0]
 
 
 def passed(chosen: Rule, p: list[float], tokens: list[int] | None = None, sampled: bool = False) -> set[int]:

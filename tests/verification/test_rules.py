@@ -55,8 +55,8 @@ def tables(seed: int, *, support: int = VOCAB) -> torch.Tensor:
     return table.softmax(-1)
 
 
-def settle(token: int | None, rest: torch.Tensor, chance: Randomness) -> int:
-    return chance.token(rest) if token is None else token
+def settle(token: int | None, rest: torch.Tensor, rng: Randomness) -> int:
+    return rng.token(rest) if token is None else token
 
 
 @settings(max_examples=40, deadline=None)
@@ -66,12 +66,10 @@ def test_multi_step_emits_p(
 ) -> None:
     """Any number of draws, with and without replacement, with copied children before or after them."""
 
-    def run(chance: Randomness) -> int:
-        candidates = candidates_of(draw(q, count, chance, replacement=replacement), p)
+    def run(rng: Randomness) -> int:
+        candidates = candidates_of(draw(q, count, rng, replacement=replacement), p)
         certain = [DraftCandidate(token, None) for token in copied]
-        return settle(
-            *verify_candidates(p, candidates + certain if drawn_first else certain + candidates, chance), chance
-        )
+        return settle(*verify_candidates(p, candidates + certain if drawn_first else certain + candidates, rng), rng)
 
     assert variation(emitted(run), p) < EXACT
 
@@ -79,11 +77,11 @@ def test_multi_step_emits_p(
 @settings(max_examples=25, deadline=None)
 @given(distributions, distributions, st.integers(1, 3), copied_sets)
 def test_k_sequential_emits_p(p: torch.Tensor, q: torch.Tensor, count: int, copied: list[int]) -> None:
-    def run(chance: Randomness) -> int:
-        token, rest = k_sequential(p, q, draw(q, count, chance).tokens, chance)
+    def run(rng: Randomness) -> int:
+        token, rest = k_sequential(p, q, draw(q, count, rng).tokens, rng)
         if token is None:
-            token, rest = verify_candidates(rest, [DraftCandidate(token, None) for token in copied], chance)
-        return settle(token, rest, chance)
+            token, rest = verify_candidates(rest, [DraftCandidate(token, None) for token in copied], rng)
+        return settle(token, rest, rng)
 
     assert variation(emitted(run), p) < EXACT
 
@@ -119,12 +117,12 @@ def test_trees_of_depth_two_keep_the_joint_distribution(case: str) -> None:
     for name, counts, replacement, copied in TREES[case]:
 
         def draft(
-            chance: Randomness,
+            rng: Randomness,
             counts: tuple[int, int] = counts,
             replacement: bool = replacement,
             copied: dict[tuple[int, ...], list[int]] = copied,
         ) -> DraftTree:
-            return drafted(drafter, chance, counts, replacement=replacement, copied=copied)
+            return drafted(drafter, rng, counts, replacement=replacement, copied=copied)
 
         assert variation(joint(rule(name), target, draft), expected) < EXACT
 
@@ -138,8 +136,8 @@ def test_draws_without_a_node_keep_their_turns() -> None:
     """Trees cut to fewer nodes or levels remain exact, since the draws are listed at the parent."""
     target, drafter = tables(1), tables(2, support=3)
 
-    def draft(chance: Randomness) -> DraftTree:
-        return drafted(drafter, chance, (2, 1)).up_to_depth(1).first_chain()
+    def draft(rng: Randomness) -> DraftTree:
+        return drafted(drafter, rng, (2, 1)).up_to_depth(1).first_chain()
 
     expected = target[-1].double()[:, None] * target[:-1].double()
     for name in ("multi-step", "k-sequential"):
@@ -150,7 +148,7 @@ def test_draws_without_a_node_keep_their_turns() -> None:
 def test_greedy_decoding_takes_the_argmax_under_every_exact_rule(name: str) -> None:
     target, drafter = tables(3), tables(4)
     best = int(target[-1].argmax())
-    for weight, tree in outcomes(lambda chance: drafted(drafter, chance, (2, 1))):
+    for weight, tree in outcomes(lambda rng: drafted(drafter, rng, (2, 1))):
         nodes = TableNodes(target, tree, Branching([]), greedy=True)
         tokens = walked(rule(name), tree, nodes, 2)
         assert weight > 0 and tokens == (best, int(target[best].argmax()))[: len(tokens)]
@@ -158,9 +156,7 @@ def test_greedy_decoding_takes_the_argmax_under_every_exact_rule(name: str) -> N
 
 def accepted(p: torch.Tensor, run_turns: list[DraftCandidate]) -> float:
     """Return the probability that a turn is accepted."""
-    return sum(
-        w for w, token in outcomes(lambda chance: verify_candidates(p, run_turns, chance)[0]) if token is not None
-    )
+    return sum(w for w, token in outcomes(lambda rng: verify_candidates(p, run_turns, rng)[0]) if token is not None)
 
 
 @settings(max_examples=40, deadline=None)
@@ -170,7 +166,7 @@ def test_drawn_children_first_is_never_worse(p: torch.Tensor, q: torch.Tensor, c
     copied."""
     certain = [DraftCandidate(token, None) for token in copied]
     first = last = 0.0
-    for weight, drawn in outcomes(lambda chance: draw(q, 1, chance)):
+    for weight, drawn in outcomes(lambda rng: draw(q, 1, rng)):
         candidates = candidates_of(drawn, p)
         first += weight * accepted(p, candidates + certain)
         last += weight * accepted(p, certain + candidates)

@@ -120,8 +120,8 @@ def test_numbers_are_keyed_by_position_and_never_shared() -> None:
     sampling = SamplingOptions(temperature=1.0, seed=7)
     uniform = torch.full((50,), 1 / 50)
 
-    def numbers(chance: KeyedRandom) -> list[int]:
-        return [chance.token(uniform) for _ in range(20)]
+    def numbers(rng: KeyedRandom) -> list[int]:
+        return [rng.token(uniform) for _ in range(20)]
 
     first = numbers(KeyedRandom(sampling, 9))
     assert numbers(KeyedRandom(sampling, 9)) == first
@@ -135,7 +135,7 @@ def test_numbers_are_keyed_by_position_and_never_shared() -> None:
     assert abs(sum(taken) - 1000) < 120 and abs(sum(drawn) - 1000) < 120
     assert abs(sum(a == b for a, b in zip(taken, drawn, strict=True)) - 1000) < 120
     # Turns at one position have separate random numbers.
-    turns = [[chance.accepts(0.5) for _ in range(2)] for chance in (KeyedRandom(sampling, at) for at in range(2000))]
+    turns = [[rng.accepts(0.5) for _ in range(2)] for rng in (KeyedRandom(sampling, at) for at in range(2000))]
     assert abs(sum(first == second for first, second in turns) - 1000) < 120
     assert not any(KeyedRandom(sampling, at).accepts(0.0) for at in range(50))
 

@@ -22,85 +22,85 @@ RARE = 0.05  # SPREAD has one token below this
 BEST, SECOND = (int(token) for token in Q.topk(2).indices)
 
 
-def settle(p: torch.Tensor, candidates: list[DraftCandidate], chance: Randomness) -> int:
-    token, rest = verify_candidates(p, candidates, chance)
-    return chance.token(rest) if token is None else token
+def settle(p: torch.Tensor, candidates: list[DraftCandidate], rng: Randomness) -> int:
+    token, rest = verify_candidates(p, candidates, rng)
+    return rng.token(rest) if token is None else token
 
 
-def under(name: str, tree: DraftTree, chance: Randomness) -> int:
+def under(name: str, tree: DraftTree, rng: Randomness) -> int:
     """Return the first token that one step with copyspec's rule emits."""
-    nodes = TableNodes(P[None], tree, chance)
+    nodes = TableNodes(P[None], tree, rng)
     return walked(rule(name), tree, nodes, 1)[0]
 
 
-def every_path_draws(chance: Randomness) -> int:
+def every_path_draws(rng: Randomness) -> int:
     """REST's and Medusa's nucleus mode: each path has its own sample, and a fresh one ends the step."""
-    samples = [chance.token(P) for _ in range(2)]
+    samples = [rng.token(P) for _ in range(2)]
     for child, sample in zip((BEST, SECOND), samples, strict=True):
         if sample == child:
             return child
-    return chance.token(P)
+    return rng.token(P)
 
 
-def one_draw_for_all_paths(chance: Randomness) -> int:
-    return under("coupled", tree_of({(): [BEST, SECOND]}, {}), chance)
+def one_draw_for_all_paths(rng: Randomness) -> int:
+    return under("coupled", tree_of({(): [BEST, SECOND]}, {}), rng)
 
 
-def unchanged_q(chance: Randomness) -> int:
+def unchanged_q(rng: Randomness) -> int:
     """Children drawn without replacement, verified with the Q of the first."""
-    drawn = draw(Q, 2, chance, replacement=False)
-    return settle(P, [DraftCandidate(token, Q) for token in drawn.tokens], chance)
+    drawn = draw(Q, 2, rng, replacement=False)
+    return settle(P, [DraftCandidate(token, Q) for token in drawn.tokens], rng)
 
 
-def renormalised_q(chance: Randomness) -> int:
-    return under("multi-step", tree_of({}, {(): draw(Q, 2, chance, replacement=False)}), chance)
+def renormalised_q(rng: Randomness) -> int:
+    return under("multi-step", tree_of({}, {(): draw(Q, 2, rng, replacement=False)}), rng)
 
 
-def ratio_for_certain_children(chance: Randomness) -> int:
+def ratio_for_certain_children(rng: Randomness) -> int:
     """The two most likely children of Q, which are always drafted, verified as if they were drawn."""
-    return settle(P, [DraftCandidate(BEST, Q), DraftCandidate(SECOND, Q)], chance)
+    return settle(P, [DraftCandidate(BEST, Q), DraftCandidate(SECOND, Q)], rng)
 
 
-def certain_children(chance: Randomness) -> int:
-    return under("multi-step", tree_of({(): [BEST, SECOND]}, {}), chance)
+def certain_children(rng: Randomness) -> int:
+    return under("multi-step", tree_of({(): [BEST, SECOND]}, {}), rng)
 
 
-def duplicate_dropped(chance: Randomness) -> int:
+def duplicate_dropped(rng: Randomness) -> int:
     """A drawn child equal to a copied child loses its rejected turn."""
-    token = chance.token(Q)
-    return settle(P, [DraftCandidate(BEST, None)] + ([DraftCandidate(token, Q)] if token != BEST else []), chance)
+    token = rng.token(Q)
+    return settle(P, [DraftCandidate(BEST, None)] + ([DraftCandidate(token, Q)] if token != BEST else []), rng)
 
 
-def duplicate_kept(chance: Randomness) -> int:
-    return under("multi-step", tree_of({(): [BEST]}, {(): draw(Q, 1, chance)}), chance)
+def duplicate_kept(rng: Randomness) -> int:
+    return under("multi-step", tree_of({(): [BEST]}, {(): draw(Q, 1, rng)}), rng)
 
 
-def duplicate_kept_after_the_copy(chance: Randomness) -> int:
-    token = chance.token(Q)
-    return settle(P, [DraftCandidate(BEST, None), DraftCandidate(token, Q)], chance)
+def duplicate_kept_after_the_copy(rng: Randomness) -> int:
+    token = rng.token(Q)
+    return settle(P, [DraftCandidate(BEST, None), DraftCandidate(token, Q)], rng)
 
 
-def pruned(chance: Randomness) -> int:
+def pruned(rng: Randomness) -> int:
     """A draw pruned for its small Q is treated as if it had never been made."""
-    token = chance.token(SPREAD)
-    return settle(P, [DraftCandidate(token, SPREAD)] if SPREAD[token] > RARE else [], chance)
+    token = rng.token(SPREAD)
+    return settle(P, [DraftCandidate(token, SPREAD)] if SPREAD[token] > RARE else [], rng)
 
 
-def pruned_from_the_tree_alone(chance: Randomness) -> int:
-    drawn = draw(SPREAD, 1, chance)
+def pruned_from_the_tree_alone(rng: Randomness) -> int:
+    drawn = draw(SPREAD, 1, rng)
     tree = tree_of({}, {(): drawn})
     if SPREAD[drawn.tokens[0]] < RARE:
         tree = DraftTree((), (), (), (), tree.sampled)
-    return under("multi-step", tree, chance)
+    return under("multi-step", tree, rng)
 
 
-def q_before_processors(chance: Randomness) -> int:
-    drawn = draw(SHARPENED, 1, chance)
-    return under("rejection", tree_of({}, {(): Sampled(drawn.tokens, Q)}), chance)
+def q_before_processors(rng: Randomness) -> int:
+    drawn = draw(SHARPENED, 1, rng)
+    return under("rejection", tree_of({}, {(): Sampled(drawn.tokens, Q)}), rng)
 
 
-def q_as_drawn(chance: Randomness) -> int:
-    return under("rejection", tree_of({}, {(): draw(SHARPENED, 1, chance)}), chance)
+def q_as_drawn(rng: Randomness) -> int:
+    return under("rejection", tree_of({}, {(): draw(SHARPENED, 1, rng)}), rng)
 
 
 TRAPS: list[tuple[Callable[[Randomness], int], float, list[Callable[[Randomness], int]]]] = [

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from copyspec.drafters.copying.context import CopyContext
+from copyspec.drafters.copying.corpus import CopyCorpus
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Grown, forked
 from copyspec.drafters.copying.situations import NEXT_SITUATION
-from copyspec.tree import ROOT
+from copyspec.tree import ROOT, path_to
 
 Chain = tuple[list[int], list[float], list[int]]
 """Tokens, scores and corpus positions of a chain."""
 
 
-def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Chain:
+def best_chain(grown: Grown, corpus: CopyCorpus, estimates: Estimates, length: int) -> Chain:
     """Return the first `length` tokens of the chain of most expected accepted tokens. A shorter chain is continued with
     its heaviest cursor, by nodes that are appended to the tree."""
     expected: list[float] = []
     for parent, score in zip(grown.parents, grown.scores, strict=True):
         expected.append(score + (expected[parent] if parent != ROOT else 0.0))
-    node = expected.index(max(expected)) if expected else ROOT
-    path = []
-    while node != ROOT:
-        path.append(node)
-        node = grown.parents[node]
-    path.reverse()
+    path = path_to(grown.parents, expected.index(max(expected)) if expected else ROOT)
     while path and len(path) < length and _lengthen(grown, path[-1], corpus, estimates):
         path.append(len(grown.tokens) - 1)
     path = path[:length]
@@ -31,7 +26,7 @@ def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: 
     return tokens, scores, [grown.positions[node] for node in path]
 
 
-def _lengthen(grown: Grown, node: int, corpus: CopyContext, estimates: Estimates) -> bool:
+def _lengthen(grown: Grown, node: int, corpus: CopyCorpus, estimates: Estimates) -> bool:
     """Append the token of the heaviest cursor after `node`, although a tree would have no place for it."""
     text, weights = corpus.tokens, estimates.deeper
     cursors = [each for each in forked(text, grown.cursors[node]) if each[0] < len(text) and text[each[0]] >= 0]

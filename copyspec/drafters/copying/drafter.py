@@ -15,11 +15,11 @@ from copyspec.budget import Budget
 from copyspec.drafters.copying import chains, growth, learning, resumptions
 from copyspec.drafters.copying.alignment import make_alignment
 from copyspec.drafters.copying.chains import Chain
-from copyspec.drafters.copying.context import EDIT, LONGEST, PROMPT, REFERENCE, WRITTEN, CopyContext, matches
+from copyspec.drafters.copying.corpus import EDIT, LONGEST, PROMPT, REFERENCE, WRITTEN, CopyCorpus, matches
 from copyspec.drafters.copying.estimates import NGRAM_PRECISION, Estimates
 from copyspec.drafters.copying.followed import (
     INSTRUCTION,
-    WITHIN,
+    MAX_GAP,
     Copied,
     EditedText,
     EncoderInput,
@@ -55,26 +55,25 @@ from copyspec.drafters.copying.situations import (
     resumed,
 )
 from copyspec.drafters.copying.tables import BREAKING_TABLES, ODDS, RATES, TABLES
-from copyspec.drafters.copying.versions import version_of
+from copyspec.drafters.copying.versions import VersionComparisons, version_of
 from copyspec.drafters.predictors.ngrams import NGrams
-from copyspec.sources import Source
-from copyspec.text.blocks import EVEN
+from copyspec.sources import EVEN_ODDS, Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 CHAIN_SEARCH = 2
 """To find the best chain of n tokens, a tree of this many times n nodes is grown: 3 and 5 find no better ones."""
 
-NOTHING = Grown()  # the empty tree; never changed
+NO_TREE = Grown()  # the empty tree; never changed
 
 NEAR_COPY = 32  # positions after the end of the last copy that count as near it
-LONG_RUN = 4  # copied tokens in a row, outside followed text, after which a broken-off copy is expected to resume
+MIN_RUN_TO_RESUME = 4  # copied tokens in a row, outside followed text, from which on a broken-off copy may resume
 MIN_COPIED_TO_BEGIN = 2  # tokens accepted at once from the followed text, from which on the output has begun it
 FIRST_DIFFER = 2  # first output tokens that may replace those at the start of the edited text
 MIN_LABEL = 2  # leading output tokens, none copied, from which they count as an introduction ("Corrected:")
-REPEATED_INSTRUCTION = EVEN + 2
+REPEATED_INSTRUCTION = EVEN_ODDS + 2
 """Odds bucket for an output that begins like its prompt although a text is edited."""
 RESUME_WITHIN = 6  # output tokens after a copy broke off within which it may resume
-BESIDE = frozenset({ALIGNED, ALIGNED_1, ALIGNED_3, EDIT_START, RESUMED_BY_KIND[EDIT]})
+FAMILIES_WITH_VERSIONS = frozenset({ALIGNED, ALIGNED_1, ALIGNED_3, EDIT_START, RESUMED_BY_KIND[EDIT]})
 """Families of cursors in the edited text that get cursors in its other versions beside them."""
 RESUME_FOLLOWED_WITHIN = 48  # as RESUME_WITHIN, in followed text, which the output follows to the end
 
@@ -93,7 +92,7 @@ class CopyDrafter:
     stands directly before the output, as for decoder-only models. If it does not and there is no edit source, that
     prompt is followed as a text that the output may edit. `ngrams`: in the target's tokens, for where there is nothing
     to copy. `breaks`: tokens that may end an introduction before the edited text. `at_once`: False leaves the index of
-    the sources to `prepare`.
+    the sources to `prepare`. `comparisons`: those of all rows of the call (`CopyCorpus`).
     """
 
     def __init__(
@@ -105,9 +104,10 @@ class CopyDrafter:
         ngrams: NGrams | None = None,
         breaks: Set[int] = frozenset(),
         at_once: bool = True,
+        comparisons: VersionComparisons | None = None,
     ) -> None:
         self._ngrams = ngrams
-        self._corpus = corpus = CopyContext(sources, eos, continues_prompt, at_once=at_once)
+        self._corpus = corpus = CopyCorpus(sources, eos, continues_prompt, at_once=at_once, comparisons=comparisons)
         followed: Followed = FoundText(corpus)
         if corpus.followed[0]:
             (start, stop), kind = corpus.followed, EncoderInput if corpus.follows_input else EditedText
@@ -115,7 +115,7 @@ class CopyDrafter:
         self._tracker = Tracker(corpus, followed, Copied(anchor=followed.start), breaks, ngrams)
         self._estimates = Estimates(found=bool(corpus.text_starts), is_question=corpus.is_question)
         self._cursors: list[Cursor] = []
-        self._grown = NOTHING
+        self._grown = NO_TREE
 
     def prepare(self, max_tokens: int) -> bool:
         """Index the next `max_tokens` of the sources; whether all are, which is needed before any other call."""
@@ -128,7 +128,7 @@ class CopyDrafter:
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of likely continuations. The time grows with the number of nodes, hardly with the context."""
-        self._cursors, self._grown = [], NOTHING
+        self._cursors, self._grown = [], NO_TREE
         if budget.max_nodes <= 0:
             return EMPTY
         if budget.chain:
@@ -145,7 +145,7 @@ class CopyDrafter:
     def chain(self, length: int) -> tuple[list[int], list[float]]:
         """The tokens and scores of `propose(Budget(length, chain=True))`, for engines that need no more."""
         if length <= 0:
-            self._cursors, self._grown = [], NOTHING
+            self._cursors, self._grown = [], NO_TREE
             return [], []
         tokens, scores, _ = self._chain(length)
         return tokens, scores
@@ -153,7 +153,7 @@ class CopyDrafter:
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output, and learn from what was accepted of the last tree."""
         grown, estimates = self._grown, self._estimates
-        node, taken = walk(grown, tokens, self._corpus, estimates)
+        node, taken = learn(grown, tokens, self._corpus, estimates)
         if grown.offered:  # learn from the token that the output took at the root
             offered = tokens[0] in grown.offered
             resumed = [cursor for cursor in self._cursors if cursor[1] // STRIDE == FOLLOWED_RESUMED]
@@ -171,7 +171,7 @@ class CopyDrafter:
         cursors = self._cursors if node == ROOT else grown.cursors[node]  # at the last accepted node
         self._tracker.follow(tokens, taken, cursors, estimates.deeper)
         self._corpus.extend(tokens)
-        self._cursors, self._grown = [], NOTHING
+        self._cursors, self._grown = [], NO_TREE
 
     def _chain(self, length: int) -> Chain:
         """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from."""
@@ -184,7 +184,7 @@ class CopyDrafter:
 class Tracker:
     """Tracks the output's position in the row's sources by suffix matches, edit alignment and interrupted copies."""
 
-    _corpus: CopyContext
+    _corpus: CopyCorpus
     _followed: Followed
     _copied: Copied  # the last copy; at first at the start of the followed text
     _breaks: Set[int] = frozenset()
@@ -199,7 +199,7 @@ class Tracker:
         # Positions that the output may have reached, with their edit cost above the minimum.
         near = alignment.near(followed.start) if alignment is not None and followed.is_active else {}
         starts = corpus.likely_starts if alignment is None else ()
-        duplicates = followed.duplicate_spans if copied.since <= WITHIN and anchor < followed.stop else ()
+        duplicates = followed.duplicate_spans if copied.since <= MAX_GAP and anchor < followed.stop else ()
         cursors: list[Cursor] = []
         for position, length in matches(corpus):
             if duplicates and any(start < position <= stop for start, stop in duplicates):
@@ -264,7 +264,7 @@ class Tracker:
         for number, version in enumerate(self._corpus.versions):
             family, seen = VERSION + min(number, VERSIONS - 1), set()
             for position, situation in cursors[:]:
-                if position not in version.source or situation // STRIDE not in BESIDE:
+                if position not in version.source or situation // STRIDE not in FAMILIES_WITH_VERSIONS:
                     continue
                 place, length = version.beside(position)
                 if place in version.version and place not in seen:
@@ -336,7 +336,7 @@ class Tracker:
         if is_followed or kind == EDIT:
             if since > RESUME_FOLLOWED_WITHIN:
                 return
-        elif since > RESUME_WITHIN or copied.run < LONG_RUN:
+        elif since > RESUME_WITHIN or copied.run < MIN_RUN_TO_RESUME:
             return
         seen = {position for position, _ in cursors}
         family = (followed.resumed if is_followed else RESUMED_BY_KIND[kind]) * STRIDE
@@ -370,7 +370,7 @@ def _beyond(tokens: list[int], position: int) -> int:
 
 
 def grow(
-    corpus: CopyContext,
+    corpus: CopyCorpus,
     cursors: list[Cursor],
     estimates: Estimates,
     budget: Budget,
@@ -405,7 +405,7 @@ def grow(
     return Grown(*grown)
 
 
-def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: int) -> Chain:
+def best_chain(grown: Grown, corpus: CopyCorpus, estimates: Estimates, length: int) -> Chain:
     """Return the first `length` tokens of the chain of most expected accepted tokens, with scores and positions. A
     shorter chain is lengthened by nodes appended to `grown`. In C if compiled, else `chains.best_chain`."""
     if COMPILED is None:
@@ -425,11 +425,11 @@ def best_chain(grown: Grown, corpus: CopyContext, estimates: Estimates, length: 
     return found
 
 
-def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Estimates) -> tuple[int, int]:
+def learn(grown: Grown, tokens: Sequence[int], corpus: CopyCorpus, estimates: Estimates) -> tuple[int, int]:
     """Follow the output's next `tokens` through the tree, and update the records of `estimates` and the substitutes of
-    `corpus`. Returns the last accepted node and the number accepted. In C if compiled, else `learning.walk`."""
+    `corpus`. Returns the last accepted node and the number accepted. In C if compiled, else `learning.learn`."""
     if COMPILED is None:
-        return learning.walk(grown, tokens, corpus, estimates)
+        return learning.learn(grown, tokens, corpus, estimates)
     found: tuple[int, int] = COMPILED.walk(
         RATES,
         tokens,

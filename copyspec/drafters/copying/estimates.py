@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
 from copyspec.drafters.copying import priors, priors_found
-from copyspec.drafters.copying.context import COMMON_TOKENS
+from copyspec.drafters.copying.corpus import COMMON_TOKENS
 from copyspec.drafters.copying.situations import (
     COMMON,
     COUNT,

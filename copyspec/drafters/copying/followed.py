@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from copyspec.drafters.copying.alignment import Alignment, make_alignment
-from copyspec.drafters.copying.context import LONGEST, CopyContext
+from copyspec.drafters.copying.corpus import LONGEST, CopyCorpus
 from copyspec.drafters.copying.growth import Cursor
 from copyspec.drafters.copying.situations import (
     ALIGNED,
@@ -25,26 +25,26 @@ from copyspec.drafters.copying.situations import (
     STRIDE,
     VERSION,
 )
-from copyspec.text.blocks import EVEN
+from copyspec.sources import EVEN_ODDS
 
-KNOWN = 4  # tokens copied in a row from the expected position, after which it counts as certain
-JUMP = 8  # tokens copied in a row from another position, after which the output is taken to be there
-WITHIN = 48  # output tokens after the end of a copy for which the text is still followed
+MIN_RUN_IN_ORDER = 4  # tokens copied in a row from the expected position, after which it counts as certain
+MIN_RUN_ELSEWHERE = 8  # tokens copied in a row from another position, after which the output is taken to be there
+MAX_GAP = 48  # output tokens after the end of a copy for which the text is still followed
 
-FEW_EDITS, EDITED_SHARE = 1, 0.5
+INPUT_FREE_EDITS, INPUT_EDIT_SHARE = 1, 0.5
 """An encoder's input is followed up to this many edits, plus this share of the output tokens: translations and
 summaries edit nearly every token, corrections one in ten to one in three."""
 INSTRUCTION = 12  # tokens of an instruction that may precede the edited text in an encoder's input
 
-ESTABLISHED, ESTABLISHED_SHARE = 12, 0.4
+MIN_COPIED, MIN_COPIED_SHARE = 12, 0.4
 """A text that was copied from its start is followed past changes after this many tokens copied in order, if they are at
 least this share of the output since. Summaries copy a phrase here and there, corrections copy nearly everything."""
-UNBEGUN, UNBEGUN_SHARE = 24, 0.7
+MIN_COPIED_FROM_MIDDLE, MIN_COPIED_FROM_MIDDLE_SHARE = 24, 0.7
 """The same for copies that began in the middle of a text, as quotations in answers do, which then end."""
-CREDIT = 12  # tokens counted as copied if the copy began at a likely start of a text in the prompt
-CREDIT_QUESTION = 10  # the same where the block is likely a question
-CREDIT_ODDS = EVEN  # least odds bucket of such a start
-FOUND_EDITS = 3  # edits allowed since the last certain position, in addition to one per token
+START_CREDIT = 12  # tokens counted as copied if the copy began at a likely start of a text in the prompt
+START_CREDIT_QUESTION = 10  # the same where the block is likely a question
+START_CREDIT_ODDS = EVEN_ODDS  # least odds bucket of such a start
+FOUND_FREE_EDITS = 3  # edits allowed since the last certain position, in addition to one per token
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Followed(ABC):
     free_prefix: ClassVar[int] = 0
     """First positions at any of which the output may begin without cost."""
 
-    _corpus: CopyContext
+    _corpus: CopyCorpus
     start: int = 0
     stop: int = 0
     alignment: Alignment | None = None  # with the output; None: the text is yet to be found
@@ -87,7 +87,7 @@ class EditedText(Followed):
     def follow(self, tokens: Sequence[int], copied: Copied) -> None:
         assert self.alignment is not None
         cursor = copied.cursor
-        certain = KNOWN if cursor is not None and cursor[1] // STRIDE in (ALIGNED, VERSION) else LONGEST
+        certain = MIN_RUN_IN_ORDER if cursor is not None and cursor[1] // STRIDE in (ALIGNED, VERSION) else LONGEST
         is_inside = self.start <= copied.anchor <= self.stop and copied.since <= len(tokens)
         if cursor is not None and is_inside and copied.run >= certain:
             # The last copy's end is the output's certain position: only the tokens after it are aligned.
@@ -110,7 +110,7 @@ class EncoderInput(Followed):
         if is_sure and not alignment.in_band(place):
             alignment.reset_at(place)
         written = len(corpus.tokens) + len(tokens) - corpus.output_start
-        self.is_active = alignment.least() <= FEW_EDITS + EDITED_SHARE * written
+        self.is_active = alignment.least() <= INPUT_FREE_EDITS + INPUT_EDIT_SHARE * written
 
 
 @dataclass(eq=False)
@@ -148,11 +148,13 @@ class FoundText(Followed):
         elif self.alignment is not None:
             self.alignment.extend(tokens)
         if self.alignment is not None:
-            least, share = (ESTABLISHED, ESTABLISHED_SHARE) if self._is_begun else (UNBEGUN, UNBEGUN_SHARE)
+            least, share = MIN_COPIED, MIN_COPIED_SHARE
+            if not self._is_begun:
+                least, share = MIN_COPIED_FROM_MIDDLE, MIN_COPIED_FROM_MIDDLE_SHARE
             self.is_active = (
                 self._in_order >= max(least, share * self._written)
-                and copied.since <= WITHIN
-                and self.alignment.least() <= FOUND_EDITS + copied.since  # last: it is what takes time
+                and copied.since <= MAX_GAP
+                and self.alignment.least() <= FOUND_FREE_EDITS + copied.since  # last: it is what takes time
             )
 
     def _where(self, tokens: Sequence[int], copied: Copied) -> tuple[bool, bool]:
@@ -161,14 +163,14 @@ class FoundText(Followed):
             return False, False
         in_order = FOLLOWED <= copied.cursor[1] // STRIDE <= FOLLOWED_3
         if in_order:
-            return copied.run >= (KNOWN if self.alignment is not None else 1), True
-        return copied.run >= (JUMP if self.is_active else KNOWN), False
+            return copied.run >= (MIN_RUN_IN_ORDER if self.alignment is not None else 1), True
+        return copied.run >= (MIN_RUN_ELSEWHERE if self.is_active else MIN_RUN_IN_ORDER), False
 
     def _find(self, start: int, stop: int, copied: Copied) -> None:
         self.start, self.stop = start, stop
         self.alignment = make_alignment(self._corpus.tokens[start:stop])
         self.duplicate_spans = self._corpus.duplicate_spans(start)
         begun = [self._corpus.text_starts.get(copied.anchor - back, -1) for back in range(copied.run + 2)]
-        self._is_begun = max(begun) >= CREDIT_ODDS
-        credit = CREDIT_QUESTION if self._corpus.is_question else CREDIT
+        self._is_begun = max(begun) >= START_CREDIT_ODDS
+        credit = START_CREDIT_QUESTION if self._corpus.is_question else START_CREDIT
         self._written = self._in_order = credit if self._is_begun else 0

@@ -1,6 +1,6 @@
 """Grows the draft tree, best first: the reference for the compiled `grow` in native/.
 
-A cursor is a position in the corpus (`context.CopyContext`) whose token may come next, with its situation. The tree may
+A cursor is a position in the corpus (`corpus.CopyCorpus`) whose token may come next, with its situation. The tree may
 also be grown with predictors, such as a draft model or a datastore. A miss is the event that no copied token is right.
 """
 
@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from copyspec.budget import Budget
-from copyspec.drafters.copying.context import WRITTEN, CopyContext
+from copyspec.drafters.copying.corpus import WRITTEN, CopyCorpus
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.situations import (
     AFTER_SUBSTITUTE,
@@ -30,7 +30,7 @@ from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.drafters.predictors.base import Path, TokenProbs
 from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, KEY_TOKENS, ORDERS, NGrams, context
 from copyspec.sources import FORK
-from copyspec.tree import ROOT
+from copyspec.tree import ROOT, path_to
 
 Cursor = tuple[int, int]
 """(position in the corpus, situation): a hypothesis that the token at the position comes next."""
@@ -98,7 +98,7 @@ its drafter. A list, because weights are added in place."""
 
 
 def grow(
-    corpus: CopyContext,
+    corpus: CopyCorpus,
     cursors: list[Cursor],
     estimates: Estimates,
     budget: Budget,
@@ -179,7 +179,7 @@ def grow(
     return grown
 
 
-def _check(corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, budget: Budget) -> None:
+def _check(corpus: CopyCorpus, cursors: list[Cursor], estimates: Estimates, budget: Budget) -> None:
     """Raise ValueError for invalid arguments, as the compiled module does."""
     for miss_weight in (estimates.miss_at_root, estimates.miss_deeper):
         if not 0.0 < miss_weight < inf:
@@ -227,7 +227,7 @@ def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
     return found
 
 
-def join(corpus: CopyContext, token: int, group: list[Cursor]) -> None:
+def join(corpus: CopyCorpus, token: int, group: list[Cursor]) -> None:
     """Add to a node's cursors the latest positions that match the drafted path in its last token only."""
     seen = {position for position, _ in group}
     seen.add(len(corpus.tokens))
@@ -241,7 +241,7 @@ def join(corpus: CopyContext, token: int, group: list[Cursor]) -> None:
 
 
 def roots(
-    corpus: CopyContext,
+    corpus: CopyCorpus,
     cursors: list[Cursor],
     estimates: Estimates,
     grown: Grown,
@@ -273,7 +273,7 @@ def roots(
 
 
 def children(
-    corpus: CopyContext,
+    corpus: CopyCorpus,
     cursors: list[Cursor],
     estimates: Estimates,
     grown: Grown,
@@ -315,7 +315,7 @@ def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, predict
     if not predictors:
         return total
     miss_prob = max(1.0 - sum([vote[0] for vote in votes.values()]) / total, MISS_PROB_FLOOR)
-    path = _path(grown, node)
+    path = tuple([grown.tokens[each] for each in path_to(grown.parents, node)])
     heard = []
     for number, predictor in enumerate(predictors):
         if (predictor.is_model or miss_prob >= TABLE_MIN_MISS_PROB) and (probs := predictor.predict(path)):
@@ -339,15 +339,6 @@ def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, predict
                 if vote[1] == NOWHERE and vote[4] < 0:
                     vote[4] = number
     return checked_total(total + weights)
-
-
-def _path(grown: Grown, node: int) -> Path:
-    """The tokens from the root to `node`."""
-    found = []
-    while node != ROOT:
-        found.append(grown.tokens[node])
-        node = grown.parents[node]
-    return tuple(reversed(found))
 
 
 def _checked_weight(weight: float) -> float:
@@ -386,9 +377,7 @@ def _context(grown: Grown, node: int) -> int:
     return (grown.context << shift | key) & KEY_MASK
 
 
-def _vote(
-    corpus: CopyContext, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int
-) -> dict[int, _Vote]:
+def _vote(corpus: CopyCorpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
     """Sum up the cursors after `node` by their next token. Cursors at a border or the end have none."""
     if not cursors:
         return {}
@@ -405,7 +394,7 @@ def _vote(
         if at < end:
             token, position = text[at], at
         else:
-            drafted = _ancestor(grown, node, at - end)
+            drafted = path_to(grown.parents, node)[at - end]  # the cursor has passed the text's end into the draft
             token, position = grown.tokens[drafted], grown.positions[drafted]
         if token < 0:
             continue
@@ -432,12 +421,3 @@ def _cast(votes: dict[int, _Vote], token: int, weight: float, position: int, mov
         vote[2].append(moved)
     if weight > vote[3]:
         vote[3], vote[1] = weight, position
-
-
-def _ancestor(grown: Grown, node: int, index: int) -> int:
-    """The node at `index` on the path to `node`, for a cursor that has passed the text's end into the draft."""
-    path = []
-    while node != ROOT:
-        path.append(node)
-        node = grown.parents[node]
-    return path[-1 - index]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from copyspec.drafters.copying.context import CopyContext
+from copyspec.drafters.copying.corpus import CopyCorpus
 from copyspec.drafters.copying.estimates import Estimates, record_number
 from copyspec.drafters.copying.growth import Grown
 from copyspec.drafters.copying.substitutes import COLUMNS
 from copyspec.tree import ROOT
 
 
-def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Estimates) -> tuple[int, int]:
+def learn(grown: Grown, tokens: Sequence[int], corpus: CopyCorpus, estimates: Estimates) -> tuple[int, int]:
     """Walk a tree along the output's next `tokens`, and update the records and substitutes.
 
     Returns the last accepted node and the number of accepted nodes."""
@@ -39,7 +39,7 @@ def walk(grown: Grown, tokens: Sequence[int], corpus: CopyContext, estimates: Es
 
 
 def _learn_substitute(
-    grown: Grown, child: int, is_likely: bool, tokens: Sequence[int], taken: int, corpus: CopyContext
+    grown: Grown, child: int, is_likely: bool, tokens: Sequence[int], taken: int, corpus: CopyCorpus
 ) -> None:
     """Update the substitutes of a child's token, where the output has tokens[taken]."""
     text, substitutes, token = corpus.tokens, corpus.substitutes, grown.tokens[child]

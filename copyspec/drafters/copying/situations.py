@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from copyspec.drafters.copying.context import EDIT, LIKELY, LONGEST, PROMPT, REFERENCE, WRITTEN
+from copyspec.drafters.copying.corpus import EDIT, LIKELY, LONGEST, PROMPT, REFERENCE, WRITTEN
 
 LONG_RUNS = (32, 64, 128)
 """Match lengths beyond LONGEST that get situations of their own: long copies tell an output that changes one word in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copyspec.drafters.copying import growth, resumptions, situations
-from copyspec.drafters.copying.context import WRITTEN
+from copyspec.drafters.copying.corpus import WRITTEN
 from copyspec.drafters.copying.estimates import DECAY as RECORD_DECAY
 from copyspec.drafters.copying.estimates import MAX_FACTOR, PRIOR_COUNT, PRIOR_COUNT_WRONG, SHORT
 from copyspec.drafters.copying.native_module import COMPILED

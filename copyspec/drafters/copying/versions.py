@@ -6,7 +6,8 @@ A version is aligned with the edited text, so that a position in one gives the p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import accumulate
 
@@ -14,26 +15,29 @@ ALIKE = 0.6  # least similarity (SequenceMatcher.ratio) of a version and the edi
 LENGTHS = 1.5  # largest ratio of their lengths
 MAX_LENGTH = 4096  # of a text that is compared, in tokens
 MAX_STEPS = 1 << 23
-"""Maximum number of steps of all comparisons of a row, about half a second: pairs of equal tokens that are looked at.
-Two versions of MAX_LENGTH tokens take one to six million; repetitive texts could take up to the cube of their
-lengths."""
+"""Maximum number of steps of all comparisons of a row, about half a second: the tokens of both texts, and the pairs of
+equal tokens that are looked at. Two versions of MAX_LENGTH tokens take one to six million; repetitive texts could take
+up to the cube of their lengths."""
 LONGEST_SUFFIX = 16
 
 Block = tuple[int, int, int]
 """Equal tokens: their offset in one text, that in the other, and their number."""
 
+Opcode = tuple[str, int, int, int, int]
+"""How a part of one text becomes that of the other, as `SequenceMatcher.get_opcodes` says it."""
+
 
 class Version:
     """Maps positions of the edited text to positions of one version, and back. Positions are those of the corpus."""
 
-    def __init__(self, tokens: list[int], source: range, version: range, matcher: SequenceMatcher[int]) -> None:
+    def __init__(self, tokens: list[int], source: range, version: range, opcodes: Iterable[Opcode]) -> None:
         """`tokens`: the corpus, which grows with the output; `source`, `version`: the spans of the two texts, which
-        `matcher` has compared."""
+        differ by `opcodes`."""
         self._tokens, self.source, self.version = tokens, source, version
         self._beside: list[tuple[int, int]] = [(0, 0)] * (len(source) + 1)
         """By offset in the edited text: the first and last offset in the version that may correspond."""
         self._back = [0] * (len(version) + 1)
-        for kind, first, last, begin, end in matcher.get_opcodes():
+        for kind, first, last, begin, end in opcodes:
             begun = self._beside[first][0] if first else 0  # an insertion also belongs to the offset it precedes
             for place in range(first, last + 1):
                 at = begin + place - first
@@ -66,21 +70,50 @@ class Version:
         return length
 
 
-def find_versions(tokens: list[int], source: range, references: Iterable[range]) -> list[Version]:
+@dataclass(slots=True)
+class VersionComparisons:
+    """The comparisons of one call. Its rows often have the same texts, and a batch waits while a row begins."""
+
+    _found: dict[tuple[Sequence[int], Sequence[int], int], tuple[Sequence[Opcode] | None, int]] = field(
+        default_factory=dict
+    )
+
+    def opcodes(self, text: tuple[int, ...], other: tuple[int, ...], steps: int) -> tuple[Sequence[Opcode] | None, int]:
+        """How `other` differs from `text`, and how many of the row's `steps` are left. None: it is no version of it,
+        or the steps did not suffice (left: below 0)."""
+        key = text, other, steps
+        if key not in self._found:
+            self._found[key] = _compared(text, other, steps)
+        return self._found[key]
+
+
+def _compared(text: Sequence[int], other: Sequence[int], steps: int) -> tuple[Sequence[Opcode] | None, int]:
+    steps -= len(text) + len(other)  # to prepare the comparison
+    if steps < 0:
+        return None, steps
+    matcher = SequenceMatcher(None, text, other, autojunk=False)
+    if matcher.quick_ratio() < ALIKE:  # an upper bound
+        return None, steps
+    steps = compare(matcher, text, other, steps)
+    return (matcher.get_opcodes() if steps >= 0 and matcher.ratio() >= ALIKE else None), steps
+
+
+def find_versions(
+    tokens: list[int], source: range, references: Iterable[range], comparisons: VersionComparisons | None = None
+) -> list[Version]:
     """Return those of the references (spans of `tokens`) that are versions of the edited text (`source`)."""
     comparable = [each for each in references if _may_be_version(len(source), len(each))]
     if not comparable:
         return []
+    comparisons, steps = comparisons or VersionComparisons(), MAX_STEPS
     found: list[Version] = []
-    text, steps = tokens[source.start : source.stop], MAX_STEPS
+    text = tuple(tokens[source.start : source.stop])
     for each in comparable:
-        other = tokens[each.start : each.stop]
-        matcher = SequenceMatcher(None, text, other, autojunk=False)
-        if matcher.quick_ratio() < ALIKE:  # an upper bound
-            continue
-        steps = compare(matcher, text, other, steps)
-        if steps >= 0 and matcher.ratio() >= ALIKE:
-            found.append(Version(tokens, source, each, matcher))
+        opcodes, steps = comparisons.opcodes(text, tuple(tokens[each.start : each.stop]), steps)
+        if opcodes is not None:
+            found.append(Version(tokens, source, each, opcodes))
+        if steps < 0:
+            break
     return found
 
 
@@ -89,7 +122,7 @@ def _may_be_version(source: int, version: int) -> bool:
     return max(source, version) <= min(MAX_LENGTH, LENGTHS * source, LENGTHS * version)
 
 
-def compare(matcher: SequenceMatcher[int], text: list[int], other: list[int], steps: int) -> int:
+def compare(matcher: SequenceMatcher[int], text: Sequence[int], other: Sequence[int], steps: int) -> int:
     """Find the matching blocks of `matcher`, made of both texts, as its `get_matching_blocks`. Returns how many steps
     of `steps` are left; below 0, the texts were not compared."""
     counts = Counter(other)

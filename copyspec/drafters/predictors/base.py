@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from copyspec.tree import ROOT, DraftTree
+
+if TYPE_CHECKING:
+    from copyspec.options import SamplingOptions
 
 Path = tuple[int, ...]
 """Draft tokens from the root to a node; () is the root."""
@@ -31,6 +35,18 @@ MISS_PROBS = (0.4, 0.15, 0.05)  # borders between ranges of the probability of a
 PRIOR_WEIGHTS = (4.0, 2.0, 1.0, 0.5)  # from the range above 0.4 to that below 0.05
 MIN_WEIGHT, MAX_WEIGHT = 0.05, 64.0
 RATE = 0.5  # learning rate of a weight's logarithm
+
+
+@dataclass(frozen=True, slots=True)
+class RowContext:
+    """The row that a predicting drafter is made for."""
+
+    prompt: Sequence[int]
+    sampling: SamplingOptions
+    position: int
+    """Absolute position of the output's first token in the target; the sampling noise is keyed by position."""
+    vocab_size: int
+    """Vocabulary size of the target; higher token ids are not drafted."""
 
 
 class Predictor(Protocol):

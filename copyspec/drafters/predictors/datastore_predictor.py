@@ -6,13 +6,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from copyspec.drafters.predictors.base import Path, TokenProbs, Weights
-from copyspec.drafters.predictors.datastore import (
-    CONTEXT,
-    DECAY,
-    HITS,
-    LENGTH,
-    PRIOR,
-    PRIOR_WEIGHT,
+from copyspec.drafters.predictors.store import (
+    CONTEXT_TOKENS,
+    CONTINUATION_TOKENS,
+    MAX_HITS,
+    PRIOR_COUNT,
+    PRIOR_RATES,
+    RATE_DECAY,
+    Hit,
     Store,
 )
 from copyspec.tree import DraftTree
@@ -31,8 +32,6 @@ the length of the match suggests; where copies propose the same token, just as o
 
 ANY = 1 << 32  # the token ids of a datastore are lower
 
-_Hit = tuple[int, int, Sequence[int], float]
-
 
 class DatastorePredictor:
     """Predicts what followed the longest suffix matches of the output in a datastore; one row's view of it.
@@ -50,13 +49,13 @@ class DatastorePredictor:
     def __init__(self, store: Store, context: Sequence[int], *, vocab_size: int | None = None) -> None:
         self._store = store
         self._vocab_size = ANY if vocab_size is None else vocab_size
-        self._context = list(context[-CONTEXT:])
+        self._context = list(context[-CONTEXT_TOKENS:])
         self._weights = Weights(PRIOR_WEIGHTS)
-        self._right = [PRIOR_WEIGHT * prior for prior in PRIOR]
-        self._tries = [PRIOR_WEIGHT] * len(PRIOR)
+        self._right = [PRIOR_COUNT * prior for prior in PRIOR_RATES]
+        self._tries = [PRIOR_COUNT] * len(PRIOR_RATES)
         self._matched = 0
-        self._hits: list[_Hit] | None = None  # of this context; None: not searched yet
-        self._groups: dict[Path, list[_Hit]] = {}  # the hits, by the beginning of their continuation
+        self._hits: list[Hit] | None = None  # of this context; None: not searched yet
+        self._groups: dict[Path, list[Hit]] = {}  # the hits, by the beginning of their continuation
         self._predicted: dict[Path, TokenProbs | None] = {}
 
     @property
@@ -80,12 +79,12 @@ class DatastorePredictor:
     def accept(self, tokens: Sequence[int]) -> None:
         predicted = self.predict(()) if tokens and self._hits else None
         if predicted:
-            bucket = min(self._matched, len(PRIOR) - 1)
-            prior = PRIOR_WEIGHT * (1 - DECAY)
+            bucket = min(self._matched, len(PRIOR_RATES) - 1)
+            prior = PRIOR_COUNT * (1 - RATE_DECAY)
             right = any(token == tokens[0] for token, _ in predicted)
-            self._right[bucket] = DECAY * self._right[bucket] + prior * PRIOR[bucket] + right
-            self._tries[bucket] = DECAY * self._tries[bucket] + prior + 1
-        self._context = [*self._context, *tokens][-CONTEXT:]
+            self._right[bucket] = RATE_DECAY * self._right[bucket] + prior * PRIOR_RATES[bucket] + right
+            self._tries[bucket] = RATE_DECAY * self._tries[bucket] + prior + 1
+        self._context = [*self._context, *tokens][-CONTEXT_TOKENS:]
         self._hits, self._groups, self._predicted = None, {}, {}
 
     def skip(self) -> None:
@@ -100,7 +99,7 @@ class DatastorePredictor:
             return None
         total = 0.0
         shares: dict[int, float] = {}
-        onward: dict[int, list[_Hit]] = {}
+        onward: dict[int, list[Hit]] = {}
         for hit in group:
             _, _, tokens, weight = hit
             total += weight
@@ -120,12 +119,12 @@ class DatastorePredictor:
         return predicted or None
 
     def _chance(self, matched: int) -> float:
-        bucket = min(matched, len(PRIOR) - 1)
+        bucket = min(matched, len(PRIOR_RATES) - 1)
         return self._right[bucket] / self._tries[bucket]
 
-    def _going(self, path: Path) -> list[_Hit]:
+    def _going(self, path: Path) -> list[Hit]:
         """The hits whose continuation begins with `path`. `predict` of the parent path groups them by next token."""
-        if len(path) > LENGTH:  # no continuation is longer, and the recursion would be as deep as the path
+        if len(path) > CONTINUATION_TOKENS:  # no continuation is longer, and the recursion would be as deep as the path
             return []
         if not path:
             return self._found()
@@ -133,10 +132,10 @@ class DatastorePredictor:
             self.predict(path[:-1])
         return self._groups.get(path, [])
 
-    def _found(self) -> list[_Hit]:
+    def _found(self) -> list[Hit]:
         if self._hits is None:
             self._hits = []
             if self._context:
-                (self._matched, _), found = self._store.find(self._context, LENGTH, HITS)
+                (self._matched, _), found = self._store.find(self._context, CONTINUATION_TOKENS, MAX_HITS)
                 self._hits = list(found)
         return self._hits

@@ -187,6 +187,10 @@ class FeatureReader:
         none = last.keys[0, :0]
         return FeatureNode(feature, none, none)
 
+    def skip(self, count: int) -> None:
+        """Leave out the next `count` pairs, which no pair that is read later attends to."""
+        self._places += count
+
     def step(self, layer: FeatureLayer, nodes: list[FeatureNode], embeddings: torch.Tensor) -> list[FeatureNode]:
         """Return the nodes after `nodes`, which have equal depth, for tokens with these embeddings. [n, D]"""
         assert self._held is not None

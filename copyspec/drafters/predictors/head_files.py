@@ -212,7 +212,8 @@ class _Reader:
         tensors["norm"] = held["norm.weight"]
         vocabulary = None
         if "d2t" in held:  # offset from each token of the draft vocabulary to the target's
-            vocabulary = self._checked_vocabulary(held["d2t"].long() + torch.arange(len(held["d2t"])))
+            offsets = held["d2t"].long()
+            vocabulary = self._checked_vocabulary(offsets + torch.arange(len(offsets), device=offsets.device))
         return HeadFile(
             FeatureLayer(tensors, sizes, FEATURE_DEPTH, held["lm_head.weight"]), vocabulary, self._folder.name
         )
@@ -231,7 +232,7 @@ class _Reader:
         heads = self._count("num_attention_heads", most=MAX_UNITS)
         kv_heads = self._count("num_key_value_heads", most=heads) if "num_key_value_heads" in config else heads
         head_dim = self._count("head_dim", most=MAX_UNITS) if config.get("head_dim") else self._size // heads
-        if heads % kv_heads or head_dim % 2:
+        if heads % kv_heads or head_dim % 2 or head_dim < 2:
             raise FileError(f"{CONFIG} has {heads} heads of size {head_dim} and {kv_heads} for keys, which do not fit")
         context = "context" if "context" in config else "max_position_embeddings"
         longest = self._count(context, most=1 << 24) if context in config else CONTEXT
@@ -264,7 +265,7 @@ class _Reader:
                     f"{EAGLE_WEIGHTS} has embeddings of shape {there.get_shape()}; the model's have shape "
                     f"{list(table.shape)}"
                 )
-            rows = torch.linspace(0, self._vocab - 1, 64).long().tolist()
+            rows = torch.linspace(0, self._vocab - 1, 64, device="cpu").long().tolist()
             theirs = torch.cat([there[row : row + 1] for row in rows]).float()
         ours = table.detach()[rows].float().cpu()
         if not torch.nn.functional.cosine_similarity(theirs.flatten(), ours.flatten(), dim=0) >= SAME_MODEL:

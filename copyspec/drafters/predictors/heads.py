@@ -13,6 +13,7 @@ from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.predictors.base import (
     Path,
     Reliability,
+    RowContext,
     RunTime,
     TokenProbs,
     Weights,
@@ -23,7 +24,6 @@ from copyspec.drafters.predictors.base import (
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureNode, FeatureReader
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, moved
-from copyspec.drafters.predictors.language_model import RowContext
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import LAST, decoder_layers, output_head, real_weight
 from copyspec.targets.linears import Forward, few_row_product, is_compiled
@@ -226,13 +226,16 @@ class HeadsPredictor:
         if len(path) < len(tokens) - 1:
             return False
         places, following = [root, *[root + 1 + node for node in path]], list(tokens)
-        if not isinstance(self._heads.bound.heads, FeatureLayer):
+        head = self._heads.bound.heads
+        if not isinstance(head, FeatureLayer):
             self._pairs = [(states[places[-1:]], following[-1:])]
             return True
-        before = min(root, len(self._tokens) - 1, self._heads.bound.heads.sizes.context)
+        before = min(root, len(self._tokens) - 1, head.sizes.context)
         if before > 0:  # a prompt, or the part of it that was not in the prefix cache
             places, following = [*range(root - before, root), *places], [*self._tokens[-before:], *following]
         self._pairs.append((states[places], following))
+        if len(self._pairs) > head.sizes.context + 1:  # the last pair attends to no older ones
+            self._reader.skip(len(self._pairs.pop(0)[1]))
         return True
 
     def _uncalibrated(self, path: Path) -> TokenProbs | None:

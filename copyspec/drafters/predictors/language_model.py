@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import torch
 from copyspec.drafters.predictors.base import (
     Path,
     Reliability,
+    RowContext,
     RunTime,
     TokenProbs,
     Weights,
@@ -20,7 +21,6 @@ from copyspec.drafters.predictors.base import (
     paths,
     walked,
 )
-from copyspec.options import SamplingOptions
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.noise import gumbel
@@ -38,18 +38,6 @@ and it only costs a node."""
 TOP_K = 8  # top tokens read after each node
 SHORT_PASS = 64  # tokens; longer passes read a prompt, and do not predict the time of the next one
 SUBSTITUTE = 0  # stands for a token that the draft model lacks: a slightly wrong context only costs acceptance
-
-
-@dataclass(frozen=True, slots=True)
-class RowContext:
-    """The row that a predicting drafter is made for."""
-
-    prompt: Sequence[int]
-    sampling: SamplingOptions
-    position: int
-    """Absolute position of the output's first token in the target; the sampling noise is keyed by position."""
-    vocab_size: int
-    """Vocabulary size of the target; higher token ids are not drafted."""
 
 
 class DraftModel:
@@ -71,7 +59,7 @@ class DraftModel:
         self.time = RunTime()
 
     def took(self, seconds: float, columns: int) -> None:
-        """Record that a forward pass over `columns` tokens took `seconds`."""
+        """Record that a run whose forward passes read `columns` tokens took `seconds`."""
         if columns <= SHORT_PASS:
             self.time.took(seconds)
 
@@ -109,18 +97,23 @@ class Reader:
         self._tokens += self._known(tokens)
         self._position += len(tokens)
 
-    def rewrite(self, tokens: Sequence[int]) -> None:
-        """Replace the row's tokens, for a text that was tokenised again; the cache keeps the common prefix."""
-        self._tokens, self._agreed = self._known(tokens), 0
+    def rewrite(self, tokens: Sequence[int], drop: int) -> None:
+        """Replace the row's last `drop` tokens by `tokens`, for a text whose end was tokenised again; the cache keeps
+        the common prefix."""
+        kept = max(0, len(self._tokens) - drop)
+        self._tokens[kept:] = self._known(tokens)
+        self._agreed = min(self._agreed, kept)
 
     def read(self, path: Path, tree: DraftTree) -> list[TokenProbs] | None:
         """Return the most likely tokens after the text plus `path`, and after each node of `tree` from there. [1 + m]
 
-        None if the text, the path and the tree's depth exceed the model's context length.
+        None if the text, the path and the tree's depth exceed the model's context length, or the prompt its encoder's.
         """
         depths = [0, *tree.depths()]
-        limit = self._target.max_length
+        limit, encoded = self._target.max_length, self._target.encoder_length
         if limit is not None and len(self._tokens) + len(path) + max(depths) > limit:
+            return None
+        if encoded is not None and len(self._prompt) > encoded:
             return None
         if not self._tokens:
             return None

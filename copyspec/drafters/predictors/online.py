@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear, smooth_l1_loss
 
-from copyspec.drafters.predictors.base import walked
+from copyspec.drafters.predictors.base import RowContext, walked
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import RecurrentHead
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
@@ -28,7 +28,6 @@ from copyspec.forks import fork_safe
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.drafters.predictors.language_model import RowContext
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +121,9 @@ class Learner:
 
     def choose(self, windows: Sequence[Window]) -> list[Window]:
         """Choose a random batch."""
-        places = torch.randint(len(windows), (min(BATCH, len(windows)),), generator=self._generator).tolist()
-        return [windows[place] for place in places]
+        size = (min(BATCH, len(windows)),)
+        places = torch.randint(len(windows), size, generator=self._generator, device="cpu")
+        return [windows[place] for place in places.tolist()]
 
     def step(self, windows: Sequence[Window]) -> None:
         """Make one training step. Hands over the weights every SWAP_STEPS steps, and resets them if the loss grew."""
@@ -151,7 +151,7 @@ class Learner:
         first = self._heads.bound.heads
         assert isinstance(first, RecurrentHead)
         head = RecurrentHead(dict(self._weights), first.depth, first.layers)
-        state, total = head.entered(states[:, 0]), torch.zeros(())
+        state, total = head.entered(states[:, 0]), states.new_zeros(())
         states = states[..., : state.shape[-1]]
         with torch.no_grad():
             embeddings = self._table[tokens.to(self._table.device)].cpu().float()
@@ -186,6 +186,6 @@ class LearningPredictor(HeadsPredictor):
                 self._recent.append((token, state, wrong))
                 if len(self._recent) == self._recent.maxlen and any(each[2] for each in self._recent):
                     window = list(self._recent)
-                    chosen = torch.tensor([each[0] for each in window]), torch.stack([each[1] for each in window])
-                    self._learning.add(chosen)
+                    read = torch.tensor([each[0] for each in window], device="cpu")
+                    self._learning.add((read, torch.stack([each[1] for each in window])))
         super().accept(tokens)

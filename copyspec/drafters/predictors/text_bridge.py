@@ -5,24 +5,27 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from copyspec.drafters.predictors.base import Path
+from copyspec.drafters.predictors.base import Path, RowContext
 from copyspec.drafters.predictors.language_model import (
     CHAIN_TOKENS,
     CONFIDENCE,
     CalibratedPredictor,
     DraftModel,
     Reader,
-    RowContext,
 )
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from copyspec.tree import DraftTree
+
+OVERLAP = 32
+"""Last tokens of the text that are tokenised for the draft model again, together with those that follow: enough for any
+word that continues. Tokenising the whole text for each draft would take time that grows with its length."""
 
 SEAM = 8
 """Last tokens of the text that are tokenised again together with the draft: enough for any word or character that
@@ -67,54 +70,65 @@ class BridgedPredictor(CalibratedPredictor):
         self._ours, self._theirs = ours, theirs
         self._vocab_size = context.vocab_size
         self._text = list(context.prompt)  # in the target's tokens
-        self._prompt = theirs.encode(ours.decode(context.prompt))
-        self._output: list[int] = []  # likewise, without the prompt
-        plain = replace(context, prompt=self._prompt, sampling=SamplingOptions(), vocab_size=model.target.vocab_size)
+        self._followed = len(self._text)  # how many of them the reader has
+        prompt = theirs.encode(ours.decode(context.prompt))
+        plain = replace(context, prompt=prompt, sampling=SamplingOptions(), vocab_size=model.target.vocab_size)
         self._reader = Reader(model.target, plain)
         self._tokens, self._confidence = tokens, confidence
         self._has_read = False
 
     @property
     def seconds(self) -> float:
-        return self._model.time.seconds * self._tokens / 2  # a draft takes several forward passes
+        return self._model.time.seconds
 
     def run(self, tree: DraftTree) -> bool:
         """Draft one chain per step; `tree` is ignored. Returns False for later calls of the step and empty drafts."""
         if self._has_read:
             return False
         self._has_read = True
-        self._reader.rewrite([*self._prompt, *self._theirs.encode(self._ours.decode(self._output))])
-        drafted, chances = self._chain()
+        started = perf_counter()
+        self._follow()
+        drafted, chances, columns = self._chain()
         if not drafted:
             return False
         path: Path = ()
         for token, chance in self._in_our_tokens(drafted, chances):
             self._predicted[path] = [(token, chance)]
             path = (*path, token)
+        self._model.took(perf_counter() - started, columns)
         return bool(path)
 
     def accept(self, tokens: Sequence[int]) -> None:
         super().accept(tokens)
         self._has_read = False
         self._text += tokens
-        self._output += tokens
 
-    def _chain(self) -> tuple[list[int], list[float]]:
-        """Draft a chain: the draft model's tokens and their conditional probabilities."""
+    def _follow(self) -> None:
+        """Give the reader what was accepted since its last run, in place of the tokens that a word which continues had
+        before."""
+        start = max(0, self._followed - OVERLAP)
+        texts = (self._ours.decode(self._text[start:end]) for end in (self._followed, len(self._text)))
+        before, now = map(self._theirs.encode, texts)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
+        self._reader.rewrite(now[same:], len(before) - same)
+        self._followed = len(self._text)
+
+    def _chain(self) -> tuple[list[int], list[float], int]:
+        """Draft a chain: the draft model's tokens, their conditional probabilities, and the number of tokens read."""
         drafted: list[int] = []
         chances: list[float] = []
+        columns = 0
         while len(drafted) < self._tokens:
-            started = perf_counter()
             found = self._reader.read(tuple(drafted), EMPTY)
             if found is None:
                 break
-            self._model.took(perf_counter() - started, self._reader.columns)
+            columns += self._reader.columns
             token, chance = found[0][0]
             drafted.append(token)
             chances.append(chance)
             if chance < self._confidence:
                 break
-        return drafted, chances
+        return drafted, chances, columns
 
     def _in_our_tokens(self, drafted: Sequence[int], chances: Sequence[float]) -> list[tuple[int, float]]:
         """The drafted text in the target's tokens, with their conditional probabilities.

@@ -39,7 +39,7 @@ class Randomness(Protocol):
 
 
 def verify_candidates(
-    p: torch.Tensor, candidates: Sequence[DraftCandidate], chance: Randomness, *, lenience: float = 1.0
+    p: torch.Tensor, candidates: Sequence[DraftCandidate], rng: Randomness, *, lenience: float = 1.0
 ) -> tuple[int | None, torch.Tensor]:
     """Try the candidates in order; return the accepted token, or None and what is left of P to draw from, [V].
 
@@ -50,7 +50,7 @@ def verify_candidates(
     """
     rest = p
     for token, q in candidates:
-        if chance.accepts(acceptance(rest, q, token, lenience=lenience)):
+        if rng.accepts(acceptance(rest, q, token, lenience=lenience)):
             return token, rest
         rest = residual(rest, q, token)
     return None, rest
@@ -82,7 +82,7 @@ def residual(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tenso
 
 
 def k_sequential(
-    p: torch.Tensor, q: torch.Tensor, tokens: Sequence[int], chance: Randomness
+    p: torch.Tensor, q: torch.Tensor, tokens: Sequence[int], rng: Randomness
 ) -> tuple[int | None, torch.Tensor]:
     """Try k independent draws from Q; return the accepted token, or None and what is left of P, [V].
 
@@ -93,7 +93,7 @@ def k_sequential(
         return None, p
     rho = solve_rho(p, q, len(tokens))
     for token in tokens:
-        if chance.accepts(acceptance(p, q, token, lenience=rho)):
+        if rng.accepts(acceptance(p, q, token, lenience=rho)):
             return token, p
     covered = q.minimum(p / rho)
     beta = min(float(covered.sum()), 1.0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from copyspec.checks import check_number
-from copyspec.tree import ROOT, DraftTree
+from copyspec.tree import ROOT, DraftTree, path_to
 from copyspec.verification.classic.candidates import Randomness, verify_candidates
 from copyspec.verification.classic.rules import Children, Guarantee, NextToken, Nodes, at_each_node, require_greedy
 
@@ -46,9 +46,9 @@ class Lenience:
             return _longest_path(tree, nodes, self._passes)
         children = Children(tree)
 
-        def decide(p: torch.Tensor, node: int, chance: Randomness) -> tuple[int | None, torch.Tensor]:
-            turns = [*children.drawn(node, p), *children.copied(node)]
-            return verify_candidates(p, turns, chance, lenience=self.lenience)
+        def decide(p: torch.Tensor, node: int, rng: Randomness) -> tuple[int | None, torch.Tensor]:
+            candidates = [*children.drawn(node, p), *children.copied(node)]
+            return verify_candidates(p, candidates, rng, lenience=self.lenience)
 
         return at_each_node(decide, nodes)
 
@@ -180,8 +180,4 @@ def _choose(tree: DraftTree, nodes: Nodes, passes: Passes) -> Sequence[int]:
             if passed:
                 reached[child] = (depth + 1, log_p + own_log)
                 best = child if reached[child] > reached[best] else best
-    path: list[int] = []
-    while best != ROOT:
-        path.append(best)
-        best = tree.parents[best]
-    return path[::-1]
+    return path_to(tree.parents, best)

@@ -50,7 +50,7 @@ class Nodes(Protocol):
         """P after `node`. [V], float32."""
         ...
 
-    def chance(self, node: int) -> Randomness:
+    def randomness(self, node: int) -> Randomness:
         """New randomness for the position after `node`; each call restarts its sequence."""
         ...
 
@@ -126,8 +126,8 @@ def _in_turns(tree: DraftTree, nodes: Nodes, most: int | None = None) -> NextTok
     """Try the children of each node in order, drawn ones first, and at most `most` of them."""
     children = Children(tree)
 
-    def decide(p: torch.Tensor, node: int, chance: Randomness) -> tuple[int | None, torch.Tensor]:
-        return verify_candidates(p, [*children.drawn(node, p), *children.copied(node)][:most], chance)
+    def decide(p: torch.Tensor, node: int, rng: Randomness) -> tuple[int | None, torch.Tensor]:
+        return verify_candidates(p, [*children.drawn(node, p), *children.copied(node)][:most], rng)
 
     return at_each_node(decide, nodes)
 
@@ -177,12 +177,12 @@ class KSequential:
             )
         children = Children(tree)
 
-        def decide(p: torch.Tensor, node: int, chance: Randomness) -> tuple[int | None, torch.Tensor]:
+        def decide(p: torch.Tensor, node: int, rng: Randomness) -> tuple[int | None, torch.Tensor]:
             drawn = children.drawn(node, p)
             token: int | None = None
             if drawn and (q := drawn[0].q) is not None:
-                token, p = k_sequential(p, q, [turn.token for turn in drawn], chance)
-            return (token, p) if token is not None else verify_candidates(p, children.copied(node), chance)
+                token, p = k_sequential(p, q, [candidate.token for candidate in drawn], rng)
+            return (token, p) if token is not None else verify_candidates(p, children.copied(node), rng)
 
         return at_each_node(decide, nodes)
 
@@ -193,9 +193,9 @@ def at_each_node(
     """Decide node by node: an accepted draft token, or a draw from what is left of P; greedy: the target's token."""
 
     def next_token(node: int) -> int:
-        chance = nodes.chance(node)
-        token, rest = decide(nodes.probabilities(node), node, chance)
-        return chance.token(rest) if token is None else token
+        rng = nodes.randomness(node)
+        token, rest = decide(nodes.probabilities(node), node, rng)
+        return rng.token(rest) if token is None else token
 
     return nodes.own_token if nodes.greedy else next_token
 

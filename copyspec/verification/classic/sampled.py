@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from copyspec.options import SamplingOptions
-from copyspec.tree import ROOT, DraftTree, Sampled
+from copyspec.tree import ROOT, DraftTree, Sampled, path_to
 from copyspec.verification.classic.candidates import Randomness, residual
 from copyspec.verification.classic.rules import NextToken, Rule
 from copyspec.verification.margins import Margin, best_two
@@ -41,10 +41,10 @@ class KeyedRandom:
         return int((probabilities.log() + noise[0]).argmax())
 
 
-def draw(q: torch.Tensor, count: int, chance: Randomness, *, replacement: bool = True) -> Sampled:
+def draw(q: torch.Tensor, count: int, rng: Randomness, *, replacement: bool = True) -> Sampled:
     """Draw `count` draft tokens for `DraftTree.sampled` from Q [V], given after temperature and truncation.
 
-    Without replacement, fewer are returned if Q has fewer tokens. `chance`: that of the drafted position,
+    Without replacement, fewer are returned if Q has fewer tokens. `rng`: that of the drafted position,
     `KeyedRandom(sampling, position, drafting=True)`.
     """
     q = q.float() / q.float().sum()
@@ -53,7 +53,7 @@ def draw(q: torch.Tensor, count: int, chance: Randomness, *, replacement: bool =
     tokens: list[int] = []
     rest = q
     for _ in range(count):
-        tokens.append(chance.token(rest))
+        tokens.append(rng.token(rest))
         rest = rest if replacement else residual(rest, None, tokens[-1])
     return Sampled(tokens, q, replacement)
 
@@ -94,7 +94,7 @@ class RulePicks:
     def probabilities(self, node: int) -> torch.Tensor:
         return self.scores(node).softmax(-1)
 
-    def chance(self, node: int) -> Randomness:
+    def randomness(self, node: int) -> Randomness:
         return KeyedRandom(self._picker.sampling, self._position(node))
 
     def scores(self, node: int) -> torch.Tensor:
@@ -108,8 +108,4 @@ class RulePicks:
 
     def _path(self, node: int) -> Sequence[int]:
         """Draft tokens from the root to `node`."""
-        tokens: list[int] = []
-        while node != ROOT:
-            tokens.append(self._tree.tokens[node])
-            node = self._tree.parents[node]
-        return tokens[::-1]
+        return [self._tree.tokens[each] for each in path_to(self._tree.parents, node)]

@@ -264,11 +264,11 @@ PyDoc_STRVAR(make_tables_doc,
 
 PyDoc_STRVAR(index_doc,
              "index(text, places, start, stop)\n\n"
-             "Adds the positions after the tokens text[start:stop] to `places`, by token: CopyContext._index.");
+             "Adds the positions after the tokens text[start:stop] to `places`, by token: CopyCorpus.prepare.");
 
 PyDoc_STRVAR(arrange_doc,
              "arrange(tokens, parents, scores, positions, count, starts, sources, lengths, output_start, end, Origin)\n\n"
-             "The fields of a DraftTree of the first `count` nodes: CopyDrafter._tree.");
+             "The fields of a DraftTree of the first `count` nodes: CopyCorpus.arranged.");
 
 PyDoc_STRVAR(align_doc,
              "align(band, move_every, soon, near, source, free=0)\n\n"
@@ -288,7 +288,7 @@ PyDoc_STRVAR(columns_doc,
 
 PyDoc_STRVAR(extend_doc,
              "extend(text, written, counts, common, tokens, own_count, most)\n\n"
-             "CopyContext.extend.");
+             "CopyCorpus.extend.");
 
 PyDoc_STRVAR(make_rates_doc,
              "make_rates(decay, prior_count, prior_count_wrong, max_factor, stride, short, seen, kept)\n\n"
@@ -297,7 +297,7 @@ PyDoc_STRVAR(make_rates_doc,
 PyDoc_STRVAR(walk_doc,
              "walk(rates, tokens, drafted, parents, scores, positions, cursors, text, output_start, substitutes, "
              "records, priors, at_root, deeper)\n\n"
-             "learning.walk, of the lists of a growth.Grown and of the fields of Estimates.");
+             "learning.learn, of the lists of a growth.Grown and of the fields of Estimates.");
 
 static PyMethodDef methods[] = {
     {"align", draft_align, METH_VARARGS, align_doc},

@@ -79,7 +79,7 @@ is_below(PyObject *counts, PyObject *common, Py_ssize_t rank, int64_t count, int
     return counted < 0 ? -1 : strictly ? counted < count : counted <= count;
 }
 
-/* `CopyContext._rank`: `token`, which is `number`, moves up among the common ones, now of frequency `count`. */
+/* `CopyCorpus._rank`: `token`, which is `number`, moves up among the common ones, now of frequency `count`. */
 static int
 rank_token(PyObject *counts, PyObject *common, PyObject *token, int64_t number, int64_t count, Py_ssize_t most)
 {

@@ -26,7 +26,7 @@ draft_take_predictors(Draft *draft, PyObject *predictors)
     return draft->mixes == NULL ? -1 : 0;
 }
 
-/* `growth._path`: the tokens from the root to `node`. */
+/* `tree.path_to`, as tokens. */
 static PyObject *
 path_to(const Draft *draft, Py_ssize_t node)
 {

@@ -191,7 +191,7 @@ group_cursors(Draft *draft, Group group, const int64_t *said, const int64_t *als
     return 0;
 }
 
-/* `growth._ancestor`: the node at `index` on the path to `node`; below 0 with an exception. */
+/* The node at `index` of `tree.path_to` of `node`; below 0 with an exception. */
 static Py_ssize_t
 ancestor(const Draft *draft, Py_ssize_t node, Py_ssize_t index)
 {

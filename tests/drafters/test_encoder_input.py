@@ -11,7 +11,7 @@ from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.drafters.copying.alignment import Alignment
 from copyspec.sources import Source
-from tests.drafters.test_create import EOS, Run, check_contract, run
+from tests.drafters.test_copying import EOS, Run, check_contract, run
 
 INSTRUCTION = [3, 4, 5]
 NODES = 32

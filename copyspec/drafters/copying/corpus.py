@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import Substitutes
-from copyspec.drafters.copying.versions import Version, find_versions
-from copyspec.sources import FORK, OUTPUT, Source
-from copyspec.text.blocks import EVEN
+from copyspec.drafters.copying.versions import Version, VersionComparisons, find_versions
+from copyspec.sources import EVEN_ODDS, FORK, OUTPUT, Source
 from copyspec.tree import DraftTree, Origin, chain_first_order
 
 BORDER = -1
@@ -28,10 +27,10 @@ itself until its target is known, then -p (below FORK): the text continues after
 EDIT, REFERENCE, PROMPT, WRITTEN = range(4)
 """Kinds of position, in order of trust; WRITTEN is the row's own output."""
 
-LIKELY = EVEN - 3
+LIKELY = EVEN_ODDS - 3
 """Starts in an odds bucket from here on are likely enough that a match there has situations of its own."""
 
-QUESTION_ODDS, STATEMENT_ODDS, QUESTION_TOKENS = EVEN, EVEN - 2, 256
+QUESTION_ODDS, STATEMENT_ODDS, QUESTION_TOKENS = EVEN_ODDS, EVEN_ODDS - 2, 256
 """Blocks with at most these odds of an edited text (the first where a block ends with a question mark, the second where
 not) and fewer tokens than this in all are likely a question: answers take words from it, but seldom copy it."""
 
@@ -50,7 +49,7 @@ _DUPLICATE_TOKENS = 8  # a shorter reference may occur in a prompt by chance
 _make_origin = partial(tuple.__new__, Origin)  # called for every node, and twice as fast as calling the class
 
 
-class CopyContext:
+class CopyCorpus:
     """All tokens that a row may copy from, addressed by position in one list.
 
     Sources that the output may copy to their end are followed by an end-of-sequence token. The last prompt comes last
@@ -58,6 +57,7 @@ class CopyContext:
     only the source is indexed, because the same text is no additional evidence.
 
     `at_once`: False leaves the index to `prepare`, for callers that cannot wait until long texts are indexed.
+    `comparisons`: those of all rows of the call; None: this corpus makes its own.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class CopyContext:
         continues_prompt: bool = True,
         *,
         at_once: bool = True,
+        comparisons: VersionComparisons | None = None,
     ) -> None:
         if not isinstance(eos, (int, NoneType)):
             eos = _last_used(sources, eos) if len(eos) > 1 else min(eos, default=None)
@@ -102,7 +103,8 @@ class CopyContext:
         self.written: dict[int, list[int]] = {}  # token -> the positions after it, in the output
         self.substitutes = Substitutes()
         self._arrays: dict[int, NDArray[np.int64]] = {}
-        self.versions = self._find_versions() if edits and len(sources) > len(edits) + len(prompts) else []
+        may_have_versions = edits and len(sources) > len(edits) + len(prompts)
+        self.versions = self._find_versions(comparisons) if may_have_versions else []
         """References that are other versions of the edited text. They are followed beside it, and not indexed."""
         # `quotations`: where prompts quote the followed text, as positions of its first token there.
         quoted, self.quotations = self._find_quotations()
@@ -308,12 +310,12 @@ class CopyContext:
                 self.kinds += [self.kinds[position]] * (len(end) + 2)
         self._ends = range(ends_start, len(self.tokens))
 
-    def _find_versions(self) -> list[Version]:
+    def _find_versions(self, comparisons: VersionComparisons | None) -> list[Version]:
         start, stop = self.followed
         if not start or self.kinds[start] != EDIT:
             return []
         references = [range(begin, self.around(begin)[1] + 1) for begin in self.starts(REFERENCE)]
-        return find_versions(self.tokens, range(start, stop), references)
+        return find_versions(self.tokens, range(start, stop), references, comparisons)
 
     def _find_quotations(self) -> tuple[list[range], list[int]]:
         """Where prompts quote the other sources, without the first token and the last one; and the positions of the
@@ -355,7 +357,7 @@ class CopyContext:
         yield start, stop
 
 
-def matches(corpus: CopyContext) -> list[tuple[int, int]]:
+def matches(corpus: CopyCorpus) -> list[tuple[int, int]]:
     """Return (position, length) of the earlier occurrences of the text's last token; of very many, the longest and
     latest.
 
@@ -389,7 +391,7 @@ def matches(corpus: CopyContext) -> list[tuple[int, int]]:
     return found
 
 
-def _narrowed(corpus: CopyContext, last: int, found: list[tuple[int, int]]) -> tuple[list[int], int]:
+def _narrowed(corpus: CopyCorpus, last: int, found: list[tuple[int, int]]) -> tuple[list[int], int]:
     """Measure many matches of the text's end, whose token is `last`, at once, one token at a time, until FEW are left.
 
     Returns those and their length so far; appends the shorter ones, with their lengths, to `found`."""

@@ -20,7 +20,7 @@ PROMPT = "some text that the model goes on with"
 
 @pytest.fixture(autouse=True)
 def _no_ngrams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would take a third of a second per engine; test_drafters_ngrams.py tests them."""
+    """They would take a third of a second per engine; tests/drafters/test_ngrams.py tests them."""
     monkeypatch.setattr(Language, "ngrams", None)
 
 
