@@ -11,13 +11,14 @@ from .faiss_index import FaissIndex, FaissOptions
 from .files import IndexFileError
 from .headings import Heading
 from .hybrid import HybridRetriever
-from .passages import Document, Passage, is_gone, load_passages, read_documents, split_passages
+from .passages import UNSTAMPED, Document, Passage, is_gone, read_documents, split_passages, without_surrogates
+from .places import load_passages
 from .reranking import CrossEncoderScorer, RerankingRetriever
 from .shortlist import Shortlist, shortlist_of
 from .speculative.retriever import Answer, SpeculationStats, SpeculativeRetriever
 from .speculative.scheduler import Costs, Plan, Scheduler
 from .speculative.worker import Search, Worker
-from .terms import MARKS, PLAIN, STOP_WORDS, WORD, Stems, languages, words
+from .terms import MARKS, PLAIN, STOP_WORDS, UNSPACED, WORD, Stems, cased_words, languages, share_of_word, words
 from .tokens.continuations import Continuation, Match
 from .tokens.datastore import Datastore
 from .vectors import ExactIndex, VectorIndex
@@ -26,6 +27,8 @@ __all__ = [
     "MARKS",
     "PLAIN",
     "STOP_WORDS",
+    "UNSPACED",
+    "UNSTAMPED",
     "WORD",
     "Answer",
     "BM25Retriever",
@@ -59,14 +62,17 @@ __all__ = [
     "Stems",
     "VectorIndex",
     "Worker",
+    "cased_words",
     "is_gone",
     "languages",
     "load_corpus",
     "load_passages",
     "load_retriever",
     "read_documents",
+    "share_of_word",
     "shortlist_of",
     "split_passages",
     "tokenizer_fingerprint",
+    "without_surrogates",
     "words",
 ]

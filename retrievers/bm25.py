@@ -14,6 +14,7 @@ from rank_bm25 import BM25Okapi
 
 from . import files
 from .base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts, in_context
+from .places import keep_places
 from .saving import Saving, saving
 from .shortlist import Shortlist, WordShortlist
 from .terms import PLAIN, Split, query_splitter, split_fingerprint, splitter, splitter_name, words
@@ -104,6 +105,11 @@ class BM25Retriever:
         """The function that splits texts into terms."""
         return self._split
 
+    @property
+    def no_match(self) -> float:
+        """The score of texts without any word of the query, with which a search fills up its hits."""
+        return 0.0
+
     def holders(self, term: str) -> int:
         """Return the number of texts that hold `term`."""
         return len(self._held.postings.of(term)[0])
@@ -137,8 +143,10 @@ class BM25Retriever:
             self.write(index)
 
     def write(self, index: Saving) -> None:
-        """Write the retriever's files into `index`, and commit it with all that was written to it before."""
+        """Write the retriever's files into `index`, and commit it with all that was written to it before, or with the
+        places of the texts that the folder holds."""
         made_with, facts = self.write_files(index)
+        keep_places(index, self.texts)
         index.commit(KIND, made_with, facts)
 
     def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:

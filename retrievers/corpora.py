@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
 from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, identity
 
-from . import bm25, dense, files, hybrid, passages
+from . import bm25, dense, files, hybrid
 from .base import Folder, Retriever
 from .bm25 import BM25Retriever
 from .dense import DenseRetriever, Encode, FaissRetriever
 from .embedding import HuggingFaceEmbedder
 from .faiss_index import FaissOptions
 from .hybrid import HybridRetriever
-from .passages import Document, Passage
+from .passages import SHARED, UNSTAMPED, Document, Passage
+from .places import file_of, read_places, read_stamps, write_passages
 from .saving import Saving, remove, saving
 from .terms import splitter
 from .tokens import datastore
@@ -114,7 +115,7 @@ class Corpora:
         if not (path / files.MANIFEST).exists():
             return {}
         with files.opened(path) as index:
-            return passages.read_stamps(index)
+            return read_stamps(index)
 
     def add_bm25(
         self,
@@ -129,8 +130,8 @@ class Corpora:
 
         `language`: of the Snowball stemmer, or "words" for no stemming; an existing corpus keeps its own. New corpora
         use Lucene's idf (bm25.Idf), which also works for few passages. `stamps`: of the files that the passages were
-        read from, "" for a file that is gone; older passages of all these files are removed. Raises ValueError for an
-        unknown language."""
+        read from, "" for a file that is gone; older passages of all these files are removed, except for files whose
+        stamp is UNSTAMPED. Raises ValueError for an unknown language."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             return _by_words(texts, contexts, language)
@@ -205,7 +206,7 @@ class Corpora:
                     yield ids
 
             def beside(index: Saving, count: int) -> None:
-                passages.write_passages(index, named)
+                write_passages(index, named)
 
             if store is None:
                 Datastore.created(index, tokens(), fingerprint, beside)
@@ -225,16 +226,21 @@ class Corpora:
             if index.is_there():
                 with files.opened(path, addition.kind) as held:  # another kind is an error that names both
                     retriever = read(held)
-                    before, earlier = _placed(held, retriever), passages.read_stamps(held)
-            kept = [number for number, each in enumerate(before) if passages.file_of(each, stamps) is None]
+                    before, earlier = _placed(held, retriever), read_stamps(held)
+            replaced = {file for file, stamp in stamps.items() if stamp != UNSTAMPED}
+            kept = [number for number, each in enumerate(before) if file_of(each, replaced) is None]
             held_before = [before[number] for number in kept]
             new, twins = (list(more), list[Passage]()) if addition.duplicates else _unseen(more, held_before)
-            shared = {passages.file_of(each, stamps) for each in twins}
-            stamps = {file: passages.SHARED * (file in shared) + stamp for file, stamp in stamps.items()}
+            shared = {file_of(each, stamps) for each in twins}
+            stamps = {
+                file: SHARED * (file in shared) + stamp
+                for file, stamp in stamps.items()
+                if file in replaced or file not in earlier
+            }
             wanted = [*held_before, *new]
             if {each.text for each in before}.difference(each.text for each in wanted):
                 # A file with one of these texts gives it when it is read next.
-                earlier = {file: stamp for file, stamp in earlier.items() if not stamp.startswith(passages.SHARED)}
+                earlier = {file: UNSTAMPED if stamp.startswith(SHARED) else stamp for file, stamp in earlier.items()}
             if before and not wanted:
                 raise ValueError(
                     f"nothing is left to search for in {addition.name!r}: none of its files holds a text any more. The "
@@ -251,7 +257,7 @@ class Corpora:
                 elif new:
                     retriever.add(texts, contexts)
                 held_files = {file: stamp for file, stamp in {**earlier, **stamps}.items() if stamp}
-                passages.write_passages(index, wanted, held_files)
+                write_passages(index, wanted, held_files)
                 retriever.write(index)
             corpus = self._corpus(addition.name)
             removed = len({*before}.difference(wanted))
@@ -273,7 +279,7 @@ class Corpora:
             if kind == datastore.KIND:
                 store = Datastore.read(index)
                 return Corpus(name, kind, store.num_documents, store.num_tokens, used)
-            places = passages.read_places(index, index.strings("texts"))
+            places = read_places(index, index.strings("texts"))
             return Corpus(name, kind, len({place.document for place in places}), len(places), used)
 
 
@@ -292,12 +298,12 @@ def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[Passage]]:
     """Open an existing datastore, with a placeholder passage for the name of each document."""
     store = Datastore(path, fingerprint=fingerprint)
     with files.opened(path, datastore.KIND) as index:
-        return store, passages.read_places(index, [""] * store.num_documents)
+        return store, read_places(index, [""] * store.num_documents)
 
 
 def _placed(index: files.Opened, retriever: Retriever) -> list[Passage]:
     """Return the passages of an index, by id."""
-    return passages.read_places(index, retriever.texts)
+    return read_places(index, retriever.texts)
 
 
 def _rebuilt(retriever: _Indexed, wanted: Sequence[Passage], kept: Sequence[int | None]) -> _Indexed:

@@ -14,6 +14,7 @@ from copyspec.forks import fork_safe
 from . import files
 from .base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context
 from .faiss_index import FaissIndex, FaissOptions
+from .places import keep_places
 from .saving import Saving, saving
 from .shortlist import Shortlist, VectorShortlist
 from .vectors import (
@@ -179,8 +180,11 @@ class DenseRetriever:
             self.write(index)
 
     def write(self, index: Saving) -> None:
-        """Write the retriever's files into `index`, and commit it with all that was written to it before."""
-        index.commit(KIND, facts=self.write_files(index))
+        """Write the retriever's files into `index`, and commit it with all that was written to it before, or with the
+        places of the texts that the folder holds."""
+        facts = self.write_files(index)
+        keep_places(index, self.texts)
+        index.commit(KIND, facts=facts)
 
     def write_files(self, index: Saving) -> dict[str, object]:
         """Write the files. Returns the facts for the manifest."""

@@ -55,6 +55,7 @@ class HuggingFaceEmbedder:
             self._model = found.model(AutoModel, found.config())
             self._tokenizer = found.tokenizer()
             self._settings = sentence_settings(found)
+            self._settings.check_prompts(prefix)
             self._normalize = self._settings.normalizes if normalize is None else normalize
             self._set_up()
         except LoadError as error:

@@ -15,6 +15,7 @@ from . import bm25, dense, files
 from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
 from .bm25 import BM25Retriever
 from .dense import DenseRetriever, Encode
+from .places import keep_places
 from .saving import Saving, saving
 from .terms import Split
 
@@ -31,7 +32,8 @@ class HybridRetriever:
     """Ranks texts by the sum of 1 / (60 + rank) over the rankings of several retrievers of the same texts.
 
     Word search finds names and rare terms, vector search finds paraphrases; ranks need no common scale of scores. The
-    first `depth` ranks of each retriever count. A saved hybrid consists of one BM25 and one dense retriever.
+    first `depth` ranks of each retriever count, but not those of texts that share no word with the query. A saved
+    hybrid consists of one BM25 and one dense retriever.
     """
 
     def __init__(self, retrievers: Sequence[Retriever], *, depth: int = DEPTH, weights: Sequence[float] = ()) -> None:
@@ -100,10 +102,13 @@ class HybridRetriever:
         """The hits of each query by id, with their fused scores."""
         found: list[dict[int, Hit]] = [{} for _ in queries]
         for retriever, weight in zip(self._retrievers, self._weights, strict=True):
+            no_match = getattr(retriever, "no_match", None)
             for fused, hits in zip(found, retriever.search_batch(queries, self._depth), strict=True):
                 for place, hit in enumerate(hits, start=1):
                     before = fused[hit.id].score if hit.id in fused else 0.0
-                    fused[hit.id] = replace(hit, score=before + weight / (RANK_CONSTANT + place))
+                    # The ranks of texts that do not match only say in which order the texts were added.
+                    gain = weight / (RANK_CONSTANT + place) if hit.score != no_match else 0.0
+                    fused[hit.id] = replace(hit, score=before + gain)
         return found
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
@@ -133,7 +138,8 @@ class HybridRetriever:
             self.write(index)
 
     def write(self, index: Saving) -> None:
-        """Write the retriever's files into `index`, and commit it with all that was written to it before."""
+        """Write the retriever's files into `index`, and commit it with all that was written to it before, or with the
+        places of the texts that the folder holds."""
         first, second = (*self._retrievers, None)[:2]
         if not isinstance(first, BM25Retriever) or not isinstance(second, DenseRetriever) or len(self._retrievers) > 2:
             kinds = ", ".join(type(each).__name__ for each in self._retrievers)
@@ -145,6 +151,7 @@ class HybridRetriever:
         facts = {**facts, **second.write_files(index)}
         if self._depth != DEPTH or set(self._weights) != {1.0}:
             facts |= {"depth": self._depth, "weights": list(self._weights)}
+        keep_places(index, self.texts)
         index.commit(KIND, made_with, facts)
 
     @classmethod

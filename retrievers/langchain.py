@@ -26,7 +26,7 @@ from .bm25 import Idf
 from .corpora import read_retriever
 from .dense import Encode, FaissRetriever
 from .embedding import HuggingFaceEmbedder
-from .passages import read_places
+from .places import read_places
 from .saving import Written, saving
 from .terms import PLAIN, splitter
 

@@ -6,24 +6,17 @@ import json
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
 from copyspec.filesystem import read_input
 from copyspec.text.codec import encodable
 
-from . import files
 from .base import Folder
 from .headings import Heading, found_headings, paths_at
-from .saving import Saving
 
-_FILES = ("passages.names", "passages.documents", "passages.starts")
-_CONTEXT_FILES = ("passages.titles", "passages.headings", "passages.pages")
-_LAST_START = 1 << 50  # characters; no text is longer
 MAX_SHOWN = 300  # characters of a line's keys in an error message
 
 MAX_CHARS = 1000
@@ -33,13 +26,20 @@ SHARED = "shared "
 """Before the stamp of a file of which some passage is not stored, because another file has the same one: the file has
 to be read again when any other has changed or is gone."""
 
+UNSTAMPED = "unknown"
+"""In place of a stamp that may not be trusted: the file is read again, and it is noticed when the file is gone."""
+
 SUFFIXES = (".txt", ".md", ".jsonl", ".rst")
 """Suffixes of the files that are read from folders."""
 
 _PARAGRAPHS = re.compile(r"\n[ \t]*\r?\n\s*")
 _ITEMS = re.compile(r"\n(?=[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S)")
-_SENTENCES = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]”’])\s+|\n")
+_SENTENCES = re.compile(
+    r"(?<=[.!?])\s+|(?<=[.!?][\"')\]”’])\s+|\n|"
+    r"(?<=[。！？｡])(?![。！？｡」』”’）)])\s*|(?<=[。！？｡][」』”’）)])(?![」』”’）)])\s*"  # no space follows these
+)
 _WORDS = re.compile(r"\s+")
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,19 @@ class Passage:
 
     @property
     def context(self) -> str:
-        """Document name and headings, which are searched together with the text."""
-        name = Path(self.document).stem
+        """Document name and headings, which are searched together with the text and shown to models: bytes of a name
+        that are not UTF-8 are replaced."""
+        name = without_surrogates(Path(self.document).stem)
         return f"{name} > {self.heading}" if self.heading else name
 
 
 Reader = Callable[[Path], Document]
 """Reads a file into a document. Raises ValueError or OSError if it cannot."""
+
+
+def without_surrogates(text: str) -> str:
+    """Return a text of the same length with U+FFFD for each lone surrogate, which no tokenizer can encode."""
+    return text if text.isascii() else _HALVES.sub("\ufffd", text)
 
 
 def read_documents(
@@ -98,7 +104,7 @@ def read_documents(
     endings, unchanged = (*SUFFIXES, *(readers or ())), _unchanged(known or {})
     for path in [Path(given) for given in paths]:
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix.lower() in endings)
+            found = sorted(each for each in path.rglob("*") if each.suffix.lower() in endings and _may_be_file(each))
             if not found and not any(Path(file).is_relative_to(path) for file in known or ()):
                 raise ValueError(f"folder {str(path)!r} holds no file with one of the endings {', '.join(endings)}")
         elif path.exists():
@@ -123,6 +129,14 @@ def read_documents(
                 if on_error is None:
                     raise
                 on_error(file, error)
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether a path is a file, or cannot be reached, because of its folder's mode say: reading it tells why."""
+    try:
+        return path.is_file()
+    except OSError:
+        return True
 
 
 def _unchanged(known: Mapping[str, str]) -> dict[str, str]:
@@ -196,87 +210,6 @@ def _packed(text: str, begin: int, until: int, max_chars: int) -> Iterator[tuple
         end = piece_end
     if start < end:
         yield start, end
-
-
-def write_passages(index: Saving, passages: Sequence[Passage], stamps: Mapping[str, str] | None = None) -> None:
-    """Write the places of the passages; their texts are in the index itself, by id. `stamps`: of the files that they
-    were read from, by name."""
-    if stamps:
-        index.strings("passages.stamps", [part for pair in stamps.items() for part in pair])
-    names = {name: number for number, name in enumerate(dict.fromkeys(passage.document for passage in passages))}
-    index.strings("passages.names", list(names))
-    index.array("passages.documents", np.array([names[passage.document] for passage in passages], np.uint32))
-    index.array("passages.starts", np.array([passage.start for passage in passages], np.uint64))
-    titles = {title: number for number, title in enumerate(dict.fromkeys(passage.heading for passage in passages))}
-    index.strings("passages.titles", list(titles))
-    index.array("passages.headings", np.array([titles[passage.heading] for passage in passages], np.uint32))
-    index.array("passages.pages", np.array([passage.page or 0 for passage in passages], np.uint32))
-
-
-def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:
-    """Return the passages of `texts`, which are all texts of the index. Raises files.IndexFileError if they do not
-    fit."""
-    count = len(texts)
-    if "passages.names" not in index.manifest.files:
-        raise files.IndexFileError(
-            f"{os.fspath(index.folder)!r} does not say where its passages stand: build it with `copyspec index add`"
-        )
-    files.check_keys(index.folder, index.manifest, _FILES, tuple(index.manifest.files))
-    names = index.strings("passages.names")
-    documents, starts = index.array("passages.documents", np.uint32), index.array("passages.starts", np.uint64)
-    if len(documents) != count or len(starts) != count:
-        raise index.wrong(
-            "passages.starts", f"{len(documents)} and {len(starts)} places, but the index holds {count} passages"
-        )
-    if count and (documents.max() >= len(names) or starts.max() > _LAST_START):
-        raise index.wrong("passages.documents", f"places beyond the {len(names)} documents or the end of a text")
-    contexts = _read_contexts(index, count)
-    placed = zip(documents.tolist(), starts.tolist(), texts, contexts, strict=True)
-    return [Passage(names[number], start, text, *context) for number, start, text, context in placed]
-
-
-def read_stamps(index: files.Opened) -> dict[str, str]:
-    """Return the stamps of the files that an index was made from, by name. Raises files.IndexFileError if damaged."""
-    if "passages.stamps" not in index.manifest.files:
-        return {}
-    found = index.strings("passages.stamps")
-    if len(found) % 2:
-        raise index.wrong("passages.stamps", f"{len(found)} names and stamps")
-    return dict(zip(found[::2], found[1::2], strict=True))
-
-
-def file_of(passage: Passage, file_names: Collection[str]) -> str | None:
-    """The one of these files that a passage comes from, or from a line of which; None if there is none."""
-    name = passage.document
-    if name in file_names:
-        return name
-    file, _, line = name.rpartition(":")
-    return file if file in file_names and line.isdigit() else None
-
-
-def _read_contexts(index: files.Opened, count: int) -> list[tuple[str, int | None]]:
-    """Heading and page of each passage; empty for indexes of versions that did not store them."""
-    if not any(key in index.manifest.files for key in _CONTEXT_FILES):
-        return [("", None)] * count
-    files.check_keys(index.folder, index.manifest, _CONTEXT_FILES, tuple(index.manifest.files))
-    titles = index.strings("passages.titles")
-    headings, pages = index.array("passages.headings", np.uint32), index.array("passages.pages", np.uint32)
-    if len(headings) != count or len(pages) != count or (count and headings.max() >= len(titles)):
-        raise index.wrong("passages.headings", f"headings and pages of {len(headings)} and {len(pages)} passages")
-    return [(titles[number], page or None) for number, page in zip(headings.tolist(), pages.tolist(), strict=True)]
-
-
-def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
-    """Return the passages of `texts`, which are the texts of the index in `folder`, or the first of them if more were
-    added since. Raises files.IndexFileError otherwise; `load_corpus` reads retriever and passages at once."""
-    with files.opened(folder) as index:
-        held = index.strings("texts") if "texts" in index.manifest.files else []
-        if held[: len(texts)] != list(texts):
-            raise files.IndexFileError(
-                f"the index in {os.fspath(folder)!r} holds {len(held)} passages, and these {len(texts)} texts are not "
-                "the first of them: load its retriever again"
-            )
-        return read_places(index, held)[: len(texts)]
 
 
 def _read(file: Path, field: str) -> Iterator[Document]:

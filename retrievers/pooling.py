@@ -46,6 +46,16 @@ class SentenceSettings:
     lowers: bool = False
     query_prompt: str = ""
     text_prompt: str = ""
+    pools_prompts: bool = True  # False: the vectors are those of the tokens after the prompt
+
+    def check_prompts(self, prefix: str) -> None:
+        """Raise LoadError if the tokens of a prompt, or of the caller's `prefix`, would have to be left out."""
+        prompt = prefix or self.query_prompt or self.text_prompt
+        if prompt and not self.pools_prompts:
+            raise LoadError(
+                f"it pools without the tokens of a prompt such as {prompt!r:.60} (include_prompt is false), which this "
+                "does not: load it with sentence-transformers, give its method `encode`"
+            )
 
     def pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Pool right-padded `states` [n, length, hidden] with `mask` [n, length] into vectors [n, dimension]."""
@@ -58,7 +68,7 @@ class SentenceSettings:
             if mode == "cls":
                 parts.append(states[:, 0])
             elif mode == "lasttoken":
-                parts.append(states[torch.arange(len(states)), mask.sum(dim=1).clamp(min=1) - 1])
+                parts.append(states[torch.arange(len(states), device=states.device), mask.sum(dim=1).clamp(min=1) - 1])
             elif mode == "max":
                 parts.append(states.masked_fill(held == 0, float("-inf")).amax(dim=1).clamp(min=-1e9))
             else:
@@ -80,11 +90,12 @@ def sentence_settings(found: Pretrained) -> SentenceSettings:
     prompts = (_json(found, "config_sentence_transformers.json", dict) or {}).get("prompts") or {}
     modes: tuple[str, ...] = ()
     layers: list[DenseLayer] = []
-    normalizes = False
+    normalizes, pools_prompts = False, True
     for module in modules:
         kind, path = _kind_and_path(module)
         if kind == "Pooling":
-            modes = _modes(_json(found, f"{path}/config.json", dict) or {})
+            pooling = _json(found, f"{path}/config.json", dict) or {}
+            modes, pools_prompts = _modes(pooling), pooling.get("include_prompt") is not False
         elif kind == "Dense":
             layers.append(_dense(found, path))
         elif kind == "Normalize":
@@ -102,6 +113,7 @@ def sentence_settings(found: Pretrained) -> SentenceSettings:
         limits.get("do_lower_case") is True,
         _prompt(prompts, "query"),
         _prompt(prompts, "document", "passage"),
+        pools_prompts,
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import snowballstemmer
@@ -23,20 +24,35 @@ STOP_WORDS = frozenset(
 PLAIN = "words"
 """The name of the splitter without stemming."""
 
-_BLOCKS = (range(0x300, 0x3100), range(0xA600, 0xAC00), range(0xFB00, 0xFE00), range(0xFE20, 0xFE30))
-MARKS = "".join(chr(code) for block in _BLOCKS for code in block if unicodedata.category(chr(code)) in ("Mn", "Mc"))
+
+def _characters(blocks: Iterable[range], *categories: str) -> str:
+    """The characters of some blocks that have one of these Unicode categories."""
+    return "".join(chr(code) for block in blocks for code in block if unicodedata.category(chr(code)) in categories)
+
+
+_MARKED = (range(0x300, 0x3100), range(0xA600, 0xAC00), range(0xFB00, 0xFE00), range(0xFE20, 0xFE30))
+MARKS = _characters(_MARKED, "Mn", "Mc")
 """Characters that belong to the letter before them, which `\\w` lacks: accents, vowel signs of Hindi or Tamil. Without
 the variation selectors of emoji, and those beyond U+FFFF, which would make matching five times slower."""
 
-WORD = re.compile(rf"\w[\w{MARKS}]*")
-"""A word: letters, digits and "_", with their marks."""
+_CHINESE = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+_THAI_AND_LAO, _BURMESE, _KHMER = range(0x0E00, 0x0F00), range(0x1000, 0x10A0), range(0x1780, 0x1800)
+_KANA = (range(0x3040, 0x3100), range(0x31F0, 0x3200), range(0xFF66, 0xFFA0))
+_LETTERS = _characters((_THAI_AND_LAO, _BURMESE, _KHMER, *_KANA), "Lo", "Lm")
+UNSPACED = re.compile(f"[{_CHINESE}{_LETTERS}]")
+"""A character of a script that is written without spaces, so that nothing shows where its words end."""
+
+_SPACED = rf"[^\W{_CHINESE}{_LETTERS}](?:[^\W{_CHINESE}{_LETTERS}]+|[{MARKS}]+)*"
+WORD = re.compile(rf"{_SPACED}|[{_CHINESE}{_LETTERS}][{MARKS}]*")
+"""A word: letters, digits and "_", with their marks. In scripts without spaces, one character with its marks."""
+_SPACED_WORD = re.compile(rf"\w[\w{MARKS}]*")  # the same in texts without such scripts, in half the time
 _ASCII_WORD = re.compile(r"\w+")  # the same in ASCII, a third faster
+_RUN = re.compile(rf"{_SPACED}|[{_CHINESE}][{MARKS}]*|[{_LETTERS}][{_LETTERS}{MARKS}]*")
 
 # Parts of identifiers: OPT_SORT_KEYS, JSONDecodeError, maxTokens.
 _PART = re.compile(rf"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|[{MARKS}])*")
-_PROBE = (
-    "Don't 2 naïve WORDS split_alike, e.g. in 東京, हिन्दी, cafe\u0301 or U.S.A.?"  # its terms identify the splitter
-)
+# The terms of these texts identify the splitter.
+_PROBE = "Don't 2 naïve WORDS split_alike, e.g. in 東京, ไทย, हिन्दी, cafe\u0301 or U.S.A.?"
 _STEM_PROBE = "Generously running, the relational retrievers' universities were dying: OPT_SORT_KEYS häuser maisons"
 _KEPT_STEMS = 1 << 16  # cached stems, a few MB: as many different words as a text of a million words has
 
@@ -45,14 +61,33 @@ Split = Callable[[str], list[str]]
 
 
 def words(text: str) -> list[str]:
-    """Split a text into lower-case words, in Unicode's composed form (NFC)."""
-    return _words(text.lower())
+    """Split a text into lower-case words, in Unicode's composed form (NFC).
+
+    In scripts without spaces, each Chinese character is a word, as it has a meaning of its own; other letters make
+    words of two, which overlap: single ones stand in nearly every text."""
+    return cased_words(text.lower())
 
 
-def _words(text: str) -> list[str]:
+def cased_words(text: str) -> list[str]:
+    """Do the work of `words`, and leave the letters as they are."""
     if text.isascii():
         return _ASCII_WORD.findall(text)
-    return WORD.findall(unicodedata.normalize("NFC", text))
+    text = unicodedata.normalize("NFC", text)
+    if not UNSPACED.search(text):
+        return _SPACED_WORD.findall(text)
+    return [word for run in _RUN.findall(text) for word in _in_pairs(WORD.findall(run))]
+
+
+def _in_pairs(characters: list[str]) -> list[str]:
+    return [first + second for first, second in pairwise(characters)] or characters
+
+
+def share_of_word(found: str) -> float:
+    """Return how much of a written word a match of WORD is: all of it, or in scripts without spaces about half of one
+    if it is a Chinese character, and a quarter if it is a letter."""
+    if found.isascii() or not UNSPACED.match(found):
+        return 1.0
+    return 0.25 if found[0] in _LETTERS else 0.5
 
 
 def languages() -> list[str]:
@@ -75,11 +110,11 @@ class Stems:
         self._stop_words = STOP_WORDS if language == "english" else frozenset()
 
     def __call__(self, text: str) -> list[str]:
-        return [_stem(self.name, part) for word in _words(text) for part in _parts(word)]
+        return [_stem(self.name, part) for word in cased_words(text) for part in _parts(word)]
 
     def query(self, text: str) -> list[str]:
         """Split a query into terms."""
-        found = _words(text)
+        found = cased_words(text)
         asked = [word for word in found if word.lower() not in self._stop_words] or found
         return [_stem(self.name, part) for word in asked for part in _parts(word)]
 

@@ -87,7 +87,8 @@ def add(
         raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {language!r}")
     quiet_libraries()
     corpora = Corpora(folder.expanduser())
-    reader = _FileReader(f"{field}:{max_chars}", {} if duplicates or kind == "tokens" else corpora.stamps(name))
+    known = {} if kind == "tokens" else corpora.stamps(name)  # a datastore keeps all that was added
+    reader = _FileReader(f"{field}:{max_chars}", known, duplicates)
     documents = reader.documents(paths, field)
     if kind == "tokens":
         corpus = _add_tokens(corpora, name, documents, model, duplicates)
@@ -97,7 +98,7 @@ def add(
             reader.passages(documents, max_chars),
             language=language,
             duplicates=duplicates,
-            stamps=None if duplicates else reader.stamps,
+            stamps=reader.stamps,
         )
     else:
         from copyspec.retrievers import HuggingFaceEmbedder
@@ -105,8 +106,7 @@ def add(
         embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
         found = reader.passages(documents, max_chars)
         by_words = language if kind == "hybrid" else None
-        stamps = None if duplicates else reader.stamps
-        corpus = _add_vectors(corpora, name, found, _Vectors(embed, search, by_words, duplicates, stamps))
+        corpus = _add_vectors(corpora, name, found, _Vectors(embed, search, by_words, duplicates, reader.stamps))
     if corpus.skipped:
         unit = "documents" if kind == "tokens" else "passages"
         note = f"skipped {corpus.skipped:,} {unit} already in {name!r}; --duplicates adds them anyway"
@@ -174,9 +174,10 @@ def corpus_folder(option: str, given: str, folder: Path) -> Path:
 class _FileReader:
     """Reads files, keeping track of new, changed, deleted and unreadable ones."""
 
-    def __init__(self, how: str, known: dict[str, str]) -> None:
-        """`how`: settings besides the file that passages depend on. `known`: stamps of the files in the corpus."""
-        self._how, self._known = how, known
+    def __init__(self, how: str, known: dict[str, str], adds_again: bool) -> None:
+        """`how`: settings besides the file that passages depend on. `known`: stamps of the files in the corpus.
+        `adds_again`: read unchanged files, too, and leave the passages that the corpus has of them."""
+        self._how, self._known, self._adds_again = how, known, adds_again
         self.stamps: dict[str, str] = {}
         self._left_out = 0
         self._unchanged = 0
@@ -186,14 +187,16 @@ class _FileReader:
         if missing := [path for path in paths if not path.exists()]:
             raise UsageError(f"there is no file or folder {str(missing[0])!r}")
         from copyspec.pipelines import DOCUMENT_READERS
-        from copyspec.retrievers import is_gone, read_documents
+        from copyspec.retrievers import UNSTAMPED, is_gone, read_documents
 
         ending, seen = f":{self._how}", set[str]()
         # A file that was read in another way counts as changed.
-        known = {file: stamp.removesuffix(ending) * stamp.endswith(ending) for file, stamp in self._known.items()}
+        known = dict.fromkeys(self._known, "")
+        if not self._adds_again:
+            known |= {file: stamp.removesuffix(ending) for file, stamp in self._known.items() if stamp.endswith(ending)}
 
         def read(file: str, stamp: str) -> None:
-            self.stamps[file] = stamp + ending
+            self.stamps[file] = UNSTAMPED if self._adds_again else stamp + ending
 
         yield from read_documents(
             [os.path.abspath(path) for path in paths],  # relative ones of two folders may be the same
@@ -248,7 +251,7 @@ class _Vectors:
     search: str
     language: str | None  # language of the BM25 half of a hybrid
     duplicates: bool
-    stamps: dict[str, str] | None
+    stamps: dict[str, str]
 
 
 def _add_vectors(corpora: Corpora, name: str, found: list[Passage], how: _Vectors) -> Corpus:
@@ -291,10 +294,10 @@ class _Encoding:
 def _add_tokens(
     corpora: Corpora, name: str, documents: Iterable[Document], model: str | None, duplicates: bool
 ) -> Corpus:
-    from copyspec.models.loading import choose_default, named
+    from copyspec.models.loading import choose_default, resolve_name
     from copyspec.models.pretrained import Pretrained
 
-    chosen = named(model or choose_default())
+    chosen = resolve_name(model or choose_default())
     tokenizer = Pretrained(chosen).tokenizer(f"no tokenizer for --model {chosen!r}")
     with _progress("tokenising", None) as step:
         return corpora.add_tokens(name, _each(documents, step), tokenizer, duplicates=duplicates)

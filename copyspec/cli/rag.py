@@ -104,13 +104,13 @@ def rag(
     _check(question, stride, passages, html, json_output, stream)
     if instruction is not None and model is None and adapter is None and not stride:
         raise UsageError("--instruction is the prompt of a model: give --model, or leave it out")
-    from copyspec.retrievers import CrossEncoderScorer, RerankingRetriever, load_corpus
+    from copyspec.retrievers import CrossEncoderScorer, IndexFileError, RerankingRetriever, load_corpus
 
     quiet_libraries()
     path = corpus_folder("--index", index, folder)
     try:
         retriever, held = load_corpus(path, encode=encoder)
-    except ValueError as error:
+    except (ValueError, IndexFileError) as error:
         raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
     engine = None
     if model is not None or adapter is not None or stride:
@@ -289,7 +289,7 @@ def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[P
 def _shown(document: str) -> str:
     """The name of a document, relative to the working directory if it is in there."""
     here = os.path.join(os.getcwd(), "")
-    return document.removeprefix(here)
+    return document.removeprefix(here) or "(no document)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from copyspec.filesystem import NotRegularError, open_input
-from copyspec.retrievers import Document, Heading
+from copyspec.retrievers import Document, Heading, without_surrogates
 
 from ..documents import FormatError
 from .markup import MAX_TITLE
 
 MAX_FILE = 200 << 20
 MAX_PAGES = 10_000
-MAX_PAGE_CONTENT_BYTES = 8 << 20  # per page content stream; text pages need a few KB, pypdf takes minutes on 8 MiB
+MAX_PAGE_CONTENT_BYTES = 8 << 20  # per page; text pages need a few KB, pypdf takes minutes on 8 MiB
+MAX_CONTENT_BYTES = 32 * MAX_PAGE_CONTENT_BYTES  # of all pages, 26 KB for each of 10,000; pages may share a stream
+_FORM_BYTES = 1 << 10  # what each use of a form costs besides its content: pypdf reads its fonts again
 MAX_TEXT = 64 << 20  # characters per file
 _MAX_OUTLINE = 2_000  # bookmarks read
 _MAX_LEVELS = 10  # of bookmarks below one another
@@ -51,16 +53,17 @@ def read_pdf(path: Path) -> Document:
 def _document(path: Path, reader: Any, count: int) -> Document:
     pieces: list[str] = []
     page_starts: list[int] = []
-    length = 0
+    length = size = 0
     for number in range(count):
-        page = reader.pages[number]
-        content = page.get_contents()
-        if content is not None and len(content.get_data()) > MAX_PAGE_CONTENT_BYTES:
+        text, page_size = _extracted(reader.pages[number])
+        if page_size > MAX_PAGE_CONTENT_BYTES:
             raise FormatError(
-                f"page {number + 1}: its content stream is larger than {MAX_PAGE_CONTENT_BYTES >> 20} MiB (probably a "
-                "drawing); split the file or remove that page"
+                f"page {number + 1}: its content stream is larger than {MAX_PAGE_CONTENT_BYTES >> 20} MiB, with the "
+                "forms that it draws (probably a drawing); split the file or remove that page"
             )
-        text = page.extract_text().strip() + "\n\n"
+        size += page_size
+        if size > MAX_CONTENT_BYTES:
+            raise FormatError(f"its pages have more than {MAX_CONTENT_BYTES >> 20} MiB of content: divide it")
         page_starts.append(length)
         pieces.append(text)
         length += len(text)
@@ -68,6 +71,27 @@ def _document(path: Path, reader: Any, count: int) -> Document:
             raise FormatError(f"it has more than {MAX_TEXT >> 20} million characters")
     headings = tuple(_headings(reader, page_starts))
     return Document(name=str(path), text="".join(pieces), headings=headings, pages=tuple(page_starts))
+
+
+def _extracted(page: Any) -> tuple[str, int]:
+    """The text of a page, and the bytes of its content stream and of each form (Form XObject) as often as it is drawn.
+    Beyond MAX_PAGE_CONTENT_BYTES, the text is not read."""
+    content = page.get_contents()
+    size = len(content.get_data()) if content is not None else 0
+    if size > MAX_PAGE_CONTENT_BYTES:
+        return "", size
+    read_form = page.extract_xform_text
+
+    def counted(form: Any, *arguments: Any, **options: Any) -> str:
+        nonlocal size
+        size += len(form.get_data()) + _FORM_BYTES
+        if size > MAX_PAGE_CONTENT_BYTES:
+            return ""
+        text: str = read_form(form, *arguments, **options)
+        return text
+
+    page.extract_xform_text = counted  # forms draw other forms, and pypdf reads each of them by this method
+    return without_surrogates(page.extract_text()).strip() + "\n\n", size
 
 
 def _headings(reader: Any, page_starts: list[int]) -> list[Heading]:
@@ -81,5 +105,6 @@ def _headings(reader: Any, page_starts: list[int]) -> list[Heading]:
             continue
         number = reader.get_destination_page_number(entry)
         if number is not None and 0 <= number < len(page_starts) and entry.title:
-            found.append(Heading(page_starts[number], level, " ".join(str(entry.title).split())[:MAX_TITLE]))
+            title = " ".join(without_surrogates(str(entry.title)).split())
+            found.append(Heading(page_starts[number], level, title[:MAX_TITLE]))
     return sorted(found, key=lambda heading: heading.start)

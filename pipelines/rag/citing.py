@@ -6,14 +6,15 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from copyspec.retrievers import MARKS, WORD
+from copyspec.retrievers import MARKS, UNSPACED, WORD, share_of_word
 
 MIN_WORDS = 3
-"""Least number of words of a citation: shorter matches may be chance, unless they are the whole text."""
+"""Least number of words of a citation: shorter matches may be chance, unless they are the whole text. In scripts
+without spaces, several characters count as one word (`share_of_word`)."""
 
 _SPACE = re.compile(r"\s")
-_INSIDE = re.compile(rf"\w[\w{MARKS}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,7 @@ def citations(text: str, documents: Mapping[int, str], *, min_words: int = MIN_W
     Of equally long runs the first place in the first document is taken. A run has at least `min_words` words, or all
     words of the text.
     """
-    words = list(WORD.finditer(text))
-    return tuple(_runs(text, words, 0, min(min_words, len(words)), documents))
+    return tuple(_runs(text, list(WORD.finditer(text)), 0, min_words, documents))
 
 
 def settled(written: str, documents: Mapping[int, str], earlier: Sequence[Citation] = ()) -> tuple[int, list[Citation]]:
@@ -43,9 +43,10 @@ def settled(written: str, documents: Mapping[int, str], earlier: Sequence[Citati
     Later text cannot change these citations or add others there. The last word and the end of a run before it are not
     settled, because both may continue. `earlier`: the citations that were returned for a beginning of the text.
     """
-    end = max((found.start() for found in _SPACE.finditer(written)), default=0)
+    # What stands before white space, or before a character that is a word by itself, will not continue.
+    end = max((found.start() for ends in (_SPACE, UNSPACED) for found in ends.finditer(written)), default=0)
     words = list(WORD.finditer(written[:end]))
-    if len(words) <= MIN_WORDS:
+    if _sums(words)[-1] <= MIN_WORDS:
         return 0, []
     border = words[-1].start()
     at = bisect_left([word.start() for word in words], earlier[-1].end if earlier else 0)
@@ -53,13 +54,20 @@ def settled(written: str, documents: Mapping[int, str], earlier: Sequence[Citati
     return border, [*earlier, *(run for run in runs if run.end <= border)]
 
 
+def _sums(words: Sequence[re.Match[str]]) -> list[float]:
+    """The number of words before each match of WORD, and of all."""
+    return [0.0, *accumulate(share_of_word(word[0]) for word in words)]
+
+
 def _runs(
-    text: str, words: Sequence[re.Match[str]], at: int, wanted: int, documents: Mapping[int, str]
+    text: str, words: Sequence[re.Match[str]], at: int, min_words: int, documents: Mapping[int, str]
 ) -> Iterator[Citation]:
-    """The longest runs of at least `wanted` words from word `at` on."""
+    """The longest runs of at least `min_words` words, or of all, from word `at` on."""
     text = text.rstrip()  # a run that reaches the end is the longest, and none ends in white space
-    while wanted and at + wanted <= len(words):
-        run = _longest(text, words, at, wanted, documents)
+    sums = _sums(words)
+    wanted = min(min_words, sums[-1])
+    while wanted and (last := bisect_left(sums, sums[at] + wanted) - 1) < len(words):
+        run = _longest(text, words, at, last, documents)
         if run is None:
             at += 1
             continue
@@ -69,14 +77,14 @@ def _runs(
 
 
 def _longest(
-    text: str, words: Sequence[re.Match[str]], at: int, wanted: int, documents: Mapping[int, str]
+    text: str, words: Sequence[re.Match[str]], at: int, last: int, documents: Mapping[int, str]
 ) -> Citation | None:
-    """The longest run that begins with word `at`."""
+    """The longest run that begins with word `at` and holds word `last`."""
     start = words[at].start()
     best: Citation | None = None
     for name, document in documents.items():
-        for place in _places(text[start : words[at + wanted - 1].end()], document):
-            end = _end(text, words, at + wanted - 1, document, place - start)
+        for place in _places(text[start : words[last].end()], document):
+            end = _end(text, words, last, document, place - start)
             if best is None or end > best.end:
                 best = Citation(start, end, name, place, place + end - start)
             if end == len(text):  # the other places of a text that repeats itself cannot be better
@@ -117,4 +125,5 @@ def _is_border(document: str, place: int) -> bool:
     before = place - 1
     while before > 0 and document[before] in MARKS:
         before -= 1
-    return not (place > 0 and _INSIDE.match(document[before] + document[place : place + 1]))
+    pair = document[before] + document[place] if 0 < place < len(document) else ""
+    return not WORD.fullmatch(pair)

@@ -10,16 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from copyspec.retrievers import (
-    BM25Retriever,
-    Hit,
-    HybridRetriever,
-    RerankingRetriever,
-    Retriever,
-    Stems,
-)
+from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
-from ..editing.sentences import sentences
+from ..sentences import sentences
 from .question_terms import ASKS_NAME, TermRarity, answer_bonus, asked_terms, commonness
 
 MAX_UNIT = 400  # longest list item that is quoted whole, in characters
@@ -34,7 +27,6 @@ NEIGHBOURS, JOIN_MARGIN, MAX_JOINED = 6, 0.25, 500  # when two adjacent sentence
 RANK_DISCOUNT = 0.012  # penalty per rank of the passage in the search
 
 
-_BLANK = re.compile(r"\n[ \t]*\n")
 _ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S")
 _TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
 _RULE = re.compile(r"[ \t]*[|:=\-~^+*\"'`.#\s]+$")
@@ -97,30 +89,30 @@ def _headings(text: str) -> Iterator[tuple[int, str]]:
 def _asks_first(block: str) -> bool:
     """Whether a paragraph is a question and its answer, which are quoted together."""
     parts = sentences(block)
-    return len(parts) > 1 and block[slice(*parts[0])].rstrip("*_\"'” ").endswith("?")
+    return len(parts) > 1 and block[slice(*parts[0])].rstrip("*_\"'” ").endswith(("?", "？"))
 
 
 def rarity_in(retriever: Retriever, hits: Sequence[Hit], split: Stems) -> TermRarity:
-    """Return term rarities among all texts of a BM25 retriever with stems; for others, among its hits."""
-    base: object = retriever
-    while not isinstance(base, BM25Retriever):
-        if isinstance(base, RerankingRetriever):
-            base = base.base
-        elif isinstance(base, HybridRetriever):
-            base = base.retrievers[0]
-        else:
-            return TermRarity.among([hit.text for hit in hits], split)
-    if not isinstance(base.split, Stems):
+    """Return term rarities among all texts of a retriever with stems; for others, among its hits."""
+    search = _word_search(retriever)
+    if search is None or not isinstance(search.split, Stems):
         return TermRarity.among([hit.text for hit in hits], split)
-    return TermRarity(base.holders, len(base))
+    return TermRarity(search.holders, len(search))
 
 
 def stems_of(retriever: Retriever) -> Stems:
     """Return the stemmer of a retriever; the English one if it has none."""
-    for each in (retriever, getattr(retriever, "base", None), *getattr(retriever, "retrievers", ())):
-        if isinstance(each, BM25Retriever) and isinstance(each.split, Stems):
-            return each.split
-    return Stems()
+    search = _word_search(retriever)
+    return search.split if search is not None and isinstance(search.split, Stems) else Stems()
+
+
+def _word_search(retriever: object) -> BM25Retriever | None:
+    """The BM25 retriever that this one is, wraps (`base`: a reranker, a cache) or fuses (`retrievers`: a hybrid)."""
+    if isinstance(retriever, BM25Retriever):
+        return retriever
+    parts = (getattr(retriever, "base", None), *getattr(retriever, "retrievers", ()))
+    found = (_word_search(part) for part in parts if part is not None)
+    return next((each for each in found if each is not None), None)
 
 
 def find(

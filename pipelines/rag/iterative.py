@@ -110,7 +110,7 @@ class IterativeRAG:
         """Return the answer in pieces, as they are verified. Closing the stream ends it and frees the KV caches."""
         if not isinstance(prompt, str):
             raise TypeError(f"prompt must be a str, got {shown(prompt)}")
-        completed = self.engine.completed(check_options({"chat": chat_option(self.engine), **options}))
+        completed = self.engine.with_model_defaults(check_options({"chat": chat_option(self.engine), **options}))
         checked = completed.seeded(1)  # every round makes a new request, and all must use one seed
         check_call(checked)
         task = self._task(prompt, checked)

@@ -181,6 +181,8 @@ class _Text:
     def __init__(self, pipeline: KNNLM, prompt: list[int], limit: int) -> None:
         from transformers import DynamicCache
 
+        from copyspec.targets.facts import forward_arguments
+
         self._pipeline, self._engine, self._start = pipeline, pipeline.engine, len(prompt)
         context = self._engine.max_length
         room = limit if context is None else context - len(prompt) + 1
@@ -188,6 +190,9 @@ class _Text:
             raise ValueError(f"a prompt of {len(prompt)} tokens leaves no room in the model's context")
         self._limit = min(limit, room)
         self._cache = DynamicCache()
+        # The logits of all tokens of a long prompt take gigabytes.
+        takes_count = "logits_to_keep" in forward_arguments(self._engine.model)
+        self._last_only = {"logits_to_keep": 1} if takes_count else {}
         self.tokens: list[int] = []
         self.ends = _ends(self._engine)
         self._moment = self._read(prompt)
@@ -231,7 +236,7 @@ class _Text:
         engine = self._engine
         with engine.forward_lock, inference_mode(True), captured_states(engine) as states:
             ids = torch.tensor([list(tokens)], device=engine.model.device)
-            logits = engine.model(input_ids=ids, past_key_values=self._cache, use_cache=True).logits
+            logits = engine.model(input_ids=ids, past_key_values=self._cache, use_cache=True, **self._last_only).logits
         probabilities = logits[0, -1].double().softmax(-1).cpu().numpy()
         return Moment(states[-1][0, -1].float().cpu().numpy(), probabilities)
 

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from copyspec.engine.call_options import CallOptions
 from copyspec.engine.unknown import reject_unknown
-from copyspec.verification.registry import decides_apart
+from copyspec.verification.registry import may_change_tokens
 
 from ..instructions import check_template
 from .strides import Layout
@@ -71,7 +71,7 @@ def check_call(options: CallOptions) -> None:
         if (value := getattr(options, name)) not in (None, False):
             raise ValueError(f"{name}={value!r} is not supported by iterative RAG; leave it out")
     rule = options.verification.make(options.sampling)
-    if decides_apart(rule, options.sampling):
+    if may_change_tokens(rule, options.sampling):
         raise ValueError(
             f"rule={options.verification.rule!r} makes the output depend on drafts, and drafts depend on guesses; "
             "leave rule out: outputs then equal the plain form's"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from copyspec.retrievers import STOP_WORDS, WORD, Stems
+from copyspec.retrievers import STOP_WORDS, UNSPACED, WORD, Stems, cased_words
 
 from ..guards.function_words import forms_of
 
@@ -83,12 +83,17 @@ class TermRarity:
 
 def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, frozenset[str]]:
     """Return the terms of a question, each with all of its forms. The parts of an identifier are only terms if no text
-    holds the whole identifier."""
+    holds the whole identifier. In scripts without spaces, characters in a row that no text holds are one term."""
     found: dict[str, frozenset[str]] = {}
-    for word in WORD.findall(_ASKED_BY.sub(" ", question)) or WORD.findall(question):
+    was_unknown = False
+    for word in cased_words(_ASKED_BY.sub(" ", question)) or cased_words(question):
         if word.lower() in STOP_WORDS:
             continue
         first, *parts = split(word)
+        is_unknown = UNSPACED.match(word) is not None and first not in weights
+        if is_unknown and was_unknown:
+            continue  # else one unknown word, such as "when", would count as several
+        was_unknown = is_unknown
         others = {other for form in forms_of(word.lower()) for other in split(form)[:1]}
         found[first] = frozenset({first, first.replace("our", "or"), *others})
         if first not in weights:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from copyspec import Result
 from copyspec.retrievers import STOP_WORDS, BM25Retriever, Hit, Retriever, Stems, words
 
-from ..editing.sentences import sentences
 from ..guards.likeness import are_akin
 from ..instructions import check_template, fill
 from ..models import chat_option, correction_engine_of
+from ..sentences import sentences
 from .citing import Citation, citations
 from .finding import stems_of
 from .iterative import IterativeRAG

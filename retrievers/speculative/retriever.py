@@ -143,6 +143,12 @@ class SpeculativeRetriever:
         """Return the base's scores of these texts. [len(ids)]"""
         return self.base.score(check_query(query), ids)
 
+    @property
+    def no_match(self) -> float | None:
+        """The base's score of texts that do not match a query; None if it ranks all."""
+        score: float | None = getattr(self.base, "no_match", None)
+        return score
+
     def add(self, texts: Sequence[str]) -> None:
         """Add texts to the base."""
         self.base.add(texts)

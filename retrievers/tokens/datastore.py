@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from .. import files
 from ..base import Folder, check_folder
-from ..passages import Passage, read_places, write_passages
+from ..passages import Passage
+from ..places import read_places, write_passages
 from ..saving import Saving, saving
 from .continuations import (
     Continuation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from copyspec import Engine
+from copyspec.pipelines import DocumentAnswers
 from copyspec.retrievers import (
     BM25Retriever,
     Corpora,
@@ -21,6 +24,8 @@ from copyspec.retrievers import (
     Document,
     HuggingFaceEmbedder,
     IndexFileError,
+    Passage,
+    load_corpus,
     load_passages,
     load_retriever,
     read_documents,
@@ -48,7 +53,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.text('ab .\n!"', max_size=80), st.integers(1, 30))
+@given(st.text('ab .\n!"。」', max_size=80), st.integers(1, 30))
 def test_passages_are_pieces_of_the_text_and_lose_nothing_but_space(text: str, limit: int) -> None:
     passages = split_passages(Document("d", text), max_chars=limit)
     end = 0
@@ -80,6 +85,11 @@ def test_passages_end_at_the_coarsest_border_that_fits() -> None:
         cut(0)
 
 
+def test_sentences_without_spaces_between_them_are_not_cut() -> None:
+    pieces = ["灯塔很高。", "它建于一八七一年！", "她说：“好。”", "他走了。"]
+    assert [each.text for each in split_passages(Document("d", "".join(pieces)), max_chars=9)] == pieces
+
+
 def test_documents_come_from_files_and_folders(corpus: Path) -> None:
     found = list(read_documents([corpus, corpus / "b" / "one.md"]))
     names = [f"{corpus / 'a.jsonl'}:1", f"{corpus / 'a.jsonl'}:3", *[str(corpus / "b" / "one.md")] * 2]
@@ -105,6 +115,23 @@ def test_what_cannot_be_read_is_named(corpus: Path, tmp_path: Path) -> None:
             list(read_documents([path]))
     with pytest.raises(TypeError, match="must be a list of paths, got one string"):
         list(read_documents("path"))
+
+
+def test_a_file_that_cannot_be_reached_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.md", "b.md"):
+        (tmp_path / name).write_text(f"Text of {name}")
+    stat, left = Path.stat, list[str]()
+
+    def denied(self: Path, **options: bool) -> os.stat_result:
+        if self.name == "a.md":
+            raise PermissionError(13, "Permission denied", str(self))
+        return stat(self, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", denied)
+        found = list(read_documents([tmp_path], on_error=lambda file, error: left.append(f"{file.name}: {error}")))
+    assert [document.text for document in found] == ["Text of b.md"]
+    assert len(left) == 1 and left[0].startswith("a.md: ") and "Permission denied" in left[0]
 
 
 def test_corpora_are_added_to_listed_opened_and_removed(tmp_path: Path) -> None:
@@ -134,6 +161,34 @@ def test_corpora_are_added_to_listed_opened_and_removed(tmp_path: Path) -> None:
     for name in ("", "..", "a/b", ".hidden"):
         with pytest.raises(ValueError, match="cannot name a corpus"):
             corpora.remove(name)
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense", "hybrid"])
+def test_a_corpus_that_was_loaded_added_to_and_saved_is_one_still(kind: str, tmp_path: Path) -> None:
+    corpora = Corpora(tmp_path)
+
+    def add(document: Document) -> list[Passage]:
+        more, stamps = split_passages(document, max_chars=30), {document.name: "1:1"}
+        if kind == "bm25":
+            corpora.add_bm25("c", more, stamps=stamps)
+        elif kind == "dense":
+            corpora.add_dense("c", more, encode, stamps=stamps)
+        else:
+            corpora.add_hybrid("c", more, encode, stamps=stamps)
+        return more
+
+    first = add(Document("d", TEXT))
+    retriever, _ = corpora.open("c", encode=encode)
+    retriever.add(["An otter sleeps."])
+    retriever.save(tmp_path / "c")
+    found, places = load_corpus(tmp_path / "c", encode=encode)
+    assert places == [*first, Passage("", 0, "An otter sleeps.")] and len(found) == len(places)
+    assert [corpus.size for corpus in corpora.all()] == [len(places)] and corpora.stamps("c") == {"d": "1:1"}
+    second = add(Document("e", "kettles and herons"))
+    assert corpora.open("c", encode=encode)[1] == [*places, *second]
+    BM25Retriever(["Another text."]).save(tmp_path / "c")
+    with pytest.raises(IndexFileError, match="does not say where its passages stand"):
+        load_corpus(tmp_path / "c")
 
 
 def test_what_is_there_already_is_skipped(tmp_path: Path) -> None:
@@ -258,6 +313,53 @@ def test_a_passage_of_two_files_comes_back_if_only_the_first_was_added_again(
     assert run(capsys, "index", "add", "c", str(folder), *where)[0] == 0
     held = {passage.text: Path(passage.document).name for passage in Corpora(tmp_path / "corpora").open("c")[1]}
     assert held[header] == "b.md" and len(held) == 3
+
+
+@pytest.mark.parametrize(("first", "last"), [([], []), (["--duplicates"], []), (["--duplicates"], ["--duplicates"])])
+def test_a_deleted_file_is_missed_whatever_its_stamp(
+    first: list[str], last: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where, folder = ["--dir", str(tmp_path / "corpora")], tmp_path / "texts"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"{name}.md").write_text(f"Storks nest on chimneys.\n\n# {name}\n\nText of {name}.")
+    assert run(capsys, "index", "add", "c", str(folder), *first, *where)[0] == 0
+    (folder / "a.md").write_text("# a\n\nAnother text of a.")
+    assert run(capsys, "index", "add", "c", str(folder / "a.md"), *where)[0] == 0
+    (folder / "b.md").unlink()
+    assert run(capsys, "index", "add", "c", str(folder), *last, *where)[0] == 0
+    held = Corpora(tmp_path / "corpora").open("c")[1]
+    assert {Path(passage.document).name for passage in held} == {"a.md"}
+
+
+def test_passages_that_were_added_twice_stay_while_their_files_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.md").write_text("Storks nest on chimneys.")
+    add = ["index", "add", "c", str(tmp_path / "a.md"), "--dir", str(tmp_path / "corpora")]
+    for options, size in (([], 1), (["--duplicates"], 2), ([], 2)):
+        assert run(capsys, *add, *options)[0] == 0
+        assert len(Corpora(tmp_path / "corpora").open("c")[1]) == size
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_file_whose_name_is_not_utf_8_is_added_and_asked(
+    tmp_path: Path, model: Path, engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / os.fsdecode(b"caf\xe9.md")).write_text("A heron waits.")
+    (folder / "good.md").write_text("A kettle boils.")
+    options = ["--kind", "dense", "--encoder", str(model), "--dir", str(tmp_path / "corpora")]
+    code, _, err = run(capsys, "index", "add", "c", str(folder), *options)
+    assert (code, err) == (0, "")
+    retriever, passages = Corpora(tmp_path / "corpora").open("c", encode=model)
+    contexts = [passage.context for passage in passages]
+    assert contexts == ["caf\ufffd", "good"]
+    answers = DocumentAnswers(
+        retriever, model=engine, contexts=contexts, instruction="{question} {passage}", max_new_tokens=2
+    )
+    assert answers("Where does a heron wait?").result is not None
 
 
 @pytest.mark.parametrize("kind", ["bm25", "dense"])

@@ -89,6 +89,25 @@ def test_words_keep_their_marks(language: str, text: str, spoken: list[str]) -> 
         assert [hit.score > 0 for hit in retriever.search(unicodedata.normalize(form, spoken[-1]), 2)] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("text", "spoken"),
+    [
+        ("灯塔建于1871年,高三十米。", ["灯", "塔", "建", "于", "1871", "年", "高", "三", "十", "米"]),
+        ("用手机 near home", ["用", "手", "机", "near", "home"]),
+        ("灯台は建てられた", ["灯", "台", "は", "建", "てら", "られ", "れた"]),
+        ("สูงสิบ ๑๘๗๑", ["สูง", "งสิ", "สิบ", "๑๘๗๑"]),
+        ("ຫໍປະທີບ", ["ຫໍປ", "ປະ", "ະທີ", "ທີບ"]),
+        ("ប្រទីប", ["ប្រ", "រទី", "ទីប"]),
+        ("မီးပြ", ["မီးပြ"]),
+        ("한국어 문장입니다", ["한국어", "문장입니다"]),
+    ],
+)
+def test_words_of_scripts_without_spaces(text: str, spoken: list[str]) -> None:
+    assert words(text) == Stems()(text) == Stems().query(text) == spoken
+    retriever = BM25Retriever(["A heron waits.", text], idf="lucene")
+    assert [hit.score > 0 for hit in retriever.search(spoken[0], 2)] == [True, False]
+
+
 def test_a_mark_without_a_letter_is_no_word() -> None:
     assert words("\u26a0\ufe0f Stop") == ["stop"]
     assert words("1\ufe0f\u20e3 Install") == ["1", "install"], "the signs of an emoji are no marks"
@@ -169,7 +188,7 @@ def test_rankings_are_fused_by_reciprocal_ranks(tmp_path: Path) -> None:
         expected = np.zeros(len(texts))
         for retriever in (by_words, by_vectors):
             for place, hit in enumerate(retriever.search(query, 6), start=1):  # type: ignore[attr-defined]
-                expected[hit.id] += 1 / (60 + place)
+                expected[hit.id] += 1 / (60 + place) if hit.score or retriever is by_vectors else 0.0
         hits = hybrid.search(query, 4)
         assert [(hit.id, hit.score) for hit in hits] == [
             (int(i), expected[i]) for i in np.argsort(-expected, kind="stable")[:4]
@@ -189,6 +208,24 @@ def test_rankings_are_fused_by_reciprocal_ranks(tmp_path: Path) -> None:
         HybridRetriever([by_words])
     with pytest.raises(TypeError, match="a hybrid on disk is a BM25Retriever and a DenseRetriever"):
         HybridRetriever([by_vectors, by_words]).save(tmp_path)
+
+
+def test_the_order_of_texts_that_share_no_word_with_the_query_counts_nothing_in_a_fusion() -> None:
+    texts = [f"heron {number}" for number in range(300)]
+    by_words = BM25Retriever(texts, idf="lucene")
+    by_vectors = DenseRetriever(
+        texts,
+        lambda batch: [[1.0, float(text == "heron 250")] for text in batch],
+        encode_query=lambda queries: [[0.0, 1.0] for _ in queries],
+    )
+    with SpeculativeRetriever(by_words) as cached:
+        for first in (by_words, cached):
+            hybrid = HybridRetriever([first, by_vectors])
+            (hit,) = hybrid.search("otters", 1)
+            assert hit.id == 250 and hit.score == 1 / 61
+            assert hybrid.score("otters", [250, 0, 299]).tolist() == [1 / 61, 1 / 62, 0.0]
+            with SpeculativeRetriever(hybrid) as guessing:
+                assert guessing.search("otters", 1) == [hit] == [guessing.guess("otters")]
 
 
 class Refusing:
@@ -408,6 +445,18 @@ def test_folders_that_are_no_sentence_transformers_are_refused(transformer: Path
         (folder / "modules.json").write_text(modules)
         with pytest.raises(LoadError, match=said):
             HuggingFaceEmbedder(folder)
+
+
+def test_a_pooling_that_leaves_prompts_out_is_refused_if_there_is_one(transformer: Path, tmp_path: Path) -> None:
+    sentence_folder(transformer, tmp_path, "mean", ("Pooling",))
+    settings = json.dumps({"pooling_mode": "mean", "include_prompt": False})
+    (tmp_path / "1_Pooling" / "config.json").write_text(settings)
+    with pytest.raises(LoadError, match=r"a prompt such as 'q: ' \(include_prompt is false\)"):
+        HuggingFaceEmbedder(tmp_path)
+    (tmp_path / "config_sentence_transformers.json").unlink()
+    assert HuggingFaceEmbedder(tmp_path, device="cpu").dimension == 32
+    with pytest.raises(LoadError, match="a prompt such as 'x: '"):
+        HuggingFaceEmbedder(tmp_path, prefix="x: ")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="not installed")

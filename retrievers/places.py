@@ -1,0 +1,112 @@
+"""Places of passages on disk: beside the texts of an index, the document and position that each of them comes from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from . import files
+from .base import Folder
+from .passages import Passage
+from .saving import Saving
+
+_FILES = ("passages.names", "passages.documents", "passages.starts")
+_CONTEXT_FILES = ("passages.titles", "passages.headings", "passages.pages")
+_LAST_START = 1 << 50  # characters; no text is longer
+
+
+def write_passages(index: Saving, passages: Sequence[Passage], stamps: Mapping[str, str] | None = None) -> None:
+    """Write the places of the passages; their texts are in the index itself, by id. `stamps`: of the files that they
+    were read from, by name."""
+    if stamps:
+        index.strings("passages.stamps", [part for pair in stamps.items() for part in pair])
+    names = {name: number for number, name in enumerate(dict.fromkeys(passage.document for passage in passages))}
+    index.strings("passages.names", list(names))
+    index.array("passages.documents", np.array([names[passage.document] for passage in passages], np.uint32))
+    index.array("passages.starts", np.array([passage.start for passage in passages], np.uint64))
+    titles = {title: number for number, title in enumerate(dict.fromkeys(passage.heading for passage in passages))}
+    index.strings("passages.titles", list(titles))
+    index.array("passages.headings", np.array([titles[passage.heading] for passage in passages], np.uint32))
+    index.array("passages.pages", np.array([passage.page or 0 for passage in passages], np.uint32))
+
+
+def keep_places(index: Saving, texts: Sequence[str]) -> None:
+    """Write the places in the index that the folder holds, if `texts` begin with that index's texts, so that a corpus
+    that was loaded, added to and saved stays one. Later texts have a place in no document, named ""."""
+    before = index.before()
+    if "passages.names" in index.files or before is None or not {"passages.names", "texts"} <= before.files.keys():
+        return
+    with contextlib.suppress(files.IndexFileError), files.opened(index.folder) as held:  # a damaged one is replaced
+        known = held.strings("texts")
+        if list(texts[: len(known)]) == known:
+            added = [Passage("", 0, text) for text in texts[len(known) :]]
+            write_passages(index, [*read_places(held, known), *added], read_stamps(held))
+
+
+def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:
+    """Return the passages of `texts`, which are all texts of the index. Raises files.IndexFileError if they do not
+    fit."""
+    count = len(texts)
+    if "passages.names" not in index.manifest.files:
+        raise files.IndexFileError(
+            f"{os.fspath(index.folder)!r} does not say where its passages stand: build it with `copyspec index add`"
+        )
+    files.check_keys(index.folder, index.manifest, _FILES, tuple(index.manifest.files))
+    names = index.strings("passages.names")
+    documents, starts = index.array("passages.documents", np.uint32), index.array("passages.starts", np.uint64)
+    if len(documents) != count or len(starts) != count:
+        raise index.wrong(
+            "passages.starts", f"{len(documents)} and {len(starts)} places, but the index holds {count} passages"
+        )
+    if count and (documents.max() >= len(names) or starts.max() > _LAST_START):
+        raise index.wrong("passages.documents", f"places beyond the {len(names)} documents or the end of a text")
+    contexts = _read_contexts(index, count)
+    placed = zip(documents.tolist(), starts.tolist(), texts, contexts, strict=True)
+    return [Passage(names[number], start, text, *context) for number, start, text, context in placed]
+
+
+def read_stamps(index: files.Opened) -> dict[str, str]:
+    """Return the stamps of the files that an index was made from, by name. Raises files.IndexFileError if damaged."""
+    if "passages.stamps" not in index.manifest.files:
+        return {}
+    found = index.strings("passages.stamps")
+    if len(found) % 2:
+        raise index.wrong("passages.stamps", f"{len(found)} names and stamps")
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def file_of(passage: Passage, file_names: Collection[str]) -> str | None:
+    """The one of these files that a passage comes from, or from a line of which; None if there is none."""
+    name = passage.document
+    if name in file_names:
+        return name
+    file, _, line = name.rpartition(":")
+    return file if file in file_names and line.isdigit() else None
+
+
+def _read_contexts(index: files.Opened, count: int) -> list[tuple[str, int | None]]:
+    """Heading and page of each passage; empty for indexes of versions that did not store them."""
+    if not any(key in index.manifest.files for key in _CONTEXT_FILES):
+        return [("", None)] * count
+    files.check_keys(index.folder, index.manifest, _CONTEXT_FILES, tuple(index.manifest.files))
+    titles = index.strings("passages.titles")
+    headings, pages = index.array("passages.headings", np.uint32), index.array("passages.pages", np.uint32)
+    if len(headings) != count or len(pages) != count or (count and headings.max() >= len(titles)):
+        raise index.wrong("passages.headings", f"headings and pages of {len(headings)} and {len(pages)} passages")
+    return [(titles[number], page or None) for number, page in zip(headings.tolist(), pages.tolist(), strict=True)]
+
+
+def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
+    """Return the passages of `texts`, which are the texts of the index in `folder`, or the first of them if more were
+    added since. Raises files.IndexFileError otherwise; `load_corpus` reads retriever and passages at once."""
+    with files.opened(folder) as index:
+        held = index.strings("texts") if "texts" in index.manifest.files else []
+        if held[: len(texts)] != list(texts):
+            raise files.IndexFileError(
+                f"the index in {os.fspath(folder)!r} holds {len(held)} passages, and these {len(texts)} texts are not "
+                "the first of them: load its retriever again"
+            )
+        return read_places(index, held)[: len(texts)]
