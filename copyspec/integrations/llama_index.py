@@ -8,15 +8,22 @@ engine = RetrieverQueryEngine.from_args(IndexRetriever(*load_corpus(folder)), ll
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from hashlib import sha256
 from typing import Any
 
 try:
+    from llama_index.core.base.llms.generic_utils import (
+        astream_completion_response_to_chat_response,
+        completion_response_to_chat_response,
+    )
     from llama_index.core.base.llms.types import (
         ChatMessage,
         ChatResponse,
+        ChatResponseAsyncGen,
         ChatResponseGen,
         CompletionResponse,
+        CompletionResponseAsyncGen,
         CompletionResponseGen,
         LLMMetadata,
         MessageRole,
@@ -32,8 +39,8 @@ except ImportError as error:
 
 from pydantic import PrivateAttr
 
-from copyspec import Engine
-from copyspec.pipelines.models import chat_option, engine_of
+from copyspec import Engine, agenerate
+from copyspec.pipelines.models import chat_option, engine_and_options
 from copyspec.retrievers import Passage, Retriever
 from copyspec.targets.limits import trained_length
 
@@ -49,7 +56,8 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
     `copyspec.references`.
 
     `model`: as for `copyspec.generate`. Prompts go through the chat template if there is one, unless `chat=False`.
-    `options` are those of `generate`, and each call may override them; unknown options raise.
+    `options` are those of `generate`, also those that say how the model is loaded, and fields of LlamaIndex's models,
+    `system_prompt` for example. Each call may override those of `generate`; unknown options raise.
     """
 
     context_window: int = UNKNOWN_WINDOW
@@ -59,10 +67,11 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
     _options: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def __init__(self, model: Any = None, *, max_tokens: int = 512, **options: Any) -> None:
-        engine = engine_of(model)
+        fields = {name: options.pop(name) for name in type(self).model_fields if name in options}
+        engine, given = engine_and_options(model, options, ["references"])
         window = engine.max_length or trained_length(engine.model.config) or UNKNOWN_WINDOW
-        super().__init__(max_tokens=max_tokens, context_window=window)
-        self._engine, self._options = engine, options
+        super().__init__(max_tokens=max_tokens, **{"context_window": window, **fields})
+        self._engine, self._options = engine, given
 
     @classmethod
     def class_name(cls) -> str:
@@ -113,6 +122,55 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
             for chunk in self._engine.stream(_turns(messages), **self._given({"chat": True, **kwargs})):
                 written += chunk.text
                 yield ChatResponse(message=_answer(written), delta=chunk.text, raw=chunk)
+
+        return pieces()
+
+    @llm_completion_callback()  # type: ignore[untyped-decorator]
+    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """`complete` for asyncio. Calls awaited at the same time share passes; cancelling the task ends the
+        decoding."""
+        result = await agenerate(prompt, model=self._engine, **self._given(kwargs))
+        return CompletionResponse(text=result.text, raw=result)
+
+    @llm_completion_callback()  # type: ignore[untyped-decorator]
+    async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
+        """`stream_complete` for asyncio."""
+
+        async def pieces() -> CompletionResponseAsyncGen:
+            written = ""
+            chunks = agenerate(prompt, stream=True, model=self._engine, **self._given(kwargs))
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    written += chunk.text
+                    yield CompletionResponse(text=written, delta=chunk.text, raw=chunk)
+
+        return pieces()
+
+    @llm_chat_callback()  # type: ignore[untyped-decorator]
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """`chat` for asyncio."""
+        if not self._engine.tokenizer.chat_template:
+            answer = await self.acomplete(self.messages_to_prompt(messages), formatted=True, **kwargs)
+            return completion_response_to_chat_response(answer)
+        given = self._given({"chat": True, **kwargs})
+        result = await agenerate(_turns(messages), model=self._engine, **given)
+        return ChatResponse(message=_answer(result.text), raw=result)
+
+    @llm_chat_callback()  # type: ignore[untyped-decorator]
+    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
+        """`stream_chat` for asyncio."""
+        if not self._engine.tokenizer.chat_template:
+            answers = await self.astream_complete(self.messages_to_prompt(messages), formatted=True, **kwargs)
+            return astream_completion_response_to_chat_response(answers)
+
+        async def pieces() -> ChatResponseAsyncGen:
+            written = ""
+            given = self._given({"chat": True, **kwargs})
+            chunks = agenerate(_turns(messages), stream=True, model=self._engine, **given)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    written += chunk.text
+                    yield ChatResponse(message=_answer(written), delta=chunk.text, raw=chunk)
 
         return pieces()
 

@@ -59,6 +59,11 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope.get("headers", ()) if key.lower() == name), None)
 
 
+def route_path(scope: Scope) -> str:
+    """The path that the application's routes see: without that of the application it is mounted in."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
 def error_body(message: str, kind: str, *, code: str | int | None = None, param: str | None = None) -> bytes:
     """An error in OpenAI's JSON format. Characters that cannot be encoded, such as a lone surrogate, become `?`."""
     error = {"message": message, "type": kind, "param": param, "code": code}

@@ -132,10 +132,11 @@ class Server:
         if outputs > self.settings.max_outputs:
             most = self.settings.max_outputs
             raise ValueError(f"a request may have {most} outputs (prompts times n), not {outputs} (--max-outputs)")
-        # Each of `n` outputs has drafts of its own, for which the texts are indexed.
-        if (count := body.characters() * max(body.n or 1, 1)) > self.settings.max_characters:
+        # Each output has drafts of its own, for which the texts are indexed.
+        if (count := body.characters(prompts) * max(body.n or 1, 1)) > self.settings.max_characters:
             most = self.settings.max_characters
-            times = f", times n={body.n}" if (body.n or 1) > 1 else ""
+            times = f", shared ones for each of {prompts} prompts" if prompts > 1 else ""
+            times += f", times n={body.n}" if (body.n or 1) > 1 else ""
             raise ValueError(
                 f"the texts have {count} characters{times}, and at most {most} are taken here (--max-characters)"
             )

@@ -19,6 +19,7 @@ from copyspec.server.asgi import (
     header,
     read_body,
     refuse,
+    route_path,
 )
 from copyspec.server.metrics import Metrics
 from copyspec.server.settings import ServerSettings
@@ -62,7 +63,7 @@ class Gate:
         try:
             await self._enter(scope, receive, sending)
         finally:
-            self._metrics.answered(str(scope["path"]), status, time.perf_counter() - begun)
+            self._metrics.answered(route_path(scope), status, time.perf_counter() - begun)
 
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._may_ask(scope):
@@ -93,7 +94,7 @@ class Gate:
         return Rest(receive, self._settings.read_timeout, MAX_SKIPPED)
 
     def _may_ask(self, scope: Scope) -> bool:
-        if self._key is None or scope["path"] in OPEN:
+        if self._key is None or route_path(scope) in OPEN:
             return True
         kind, _, key = (header(scope, b"authorization") or b"").partition(b" ")
         return kind.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)

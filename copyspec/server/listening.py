@@ -17,7 +17,7 @@ MAX_CONNECTIONS = 1024
 
 
 def listen(host: str, port: int, slow_reader: float) -> socket.socket:
-    """Open a listening socket. Raises OSError that names the address.
+    """Open a listening socket. Raises OSError that names the address, and ValueError for an unknown host.
 
     `slow_reader`: seconds after which the kernel (Linux) closes a connection whose client reads nothing.
     """
@@ -26,6 +26,8 @@ def listen(host: str, port: int, slow_reader: float) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         bound = socket.socket(family, kind, protocol)
+    except socket.gaierror as error:
+        raise ValueError(f"--host {host}: {error.strerror or error}; give an address of this machine") from error
     except OSError as error:
         raise OSError(f"--host {host}: {error.strerror or error}") from error
     try:

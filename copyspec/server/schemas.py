@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from copyspec.checks import brief, shown
+from copyspec.checks import brief, is_ids, shown
 from copyspec.engine.unknown import ELSEWHERE, MAX_NAME, reject_unknown
 from copyspec.server.limits import check_references, count_characters
 
@@ -103,9 +103,14 @@ class SharedBody(BaseModel):
         """Requested maximum number of output tokens, or None."""
         return self.max_tokens
 
-    def characters(self) -> int:
-        """Number of characters in all texts of the request: prompts, messages, references and the like."""
-        return count_characters(self.__dict__)
+    def characters(self, prompts: int) -> int:
+        """Number of characters in all texts of a request with this number of prompts: prompts, messages, references and
+        the like. Those that all prompts share count for each, as each indexes them."""
+        shared: list[object] = [self.prediction]
+        given = self.references if isinstance(self.references, list) else []
+        if is_ids(given) or not any(isinstance(each, list) and not is_ids(each) for each in given):
+            shared.append(self.references)  # not a list for each prompt
+        return count_characters(self.__dict__) + (prompts - 1) * count_characters(shared)
 
     def check_extra(self) -> None:
         """Raise FieldError for the first unknown or unsupported field."""

@@ -15,7 +15,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from .capture import call_begins, stream_begins, while_read
 from .chat_call import ChatCall
-from .fields import CONFIG, EngineFields, public
+from .fields import CONFIG, EngineFields, private, public
 from .messages import encoded_prompt
 from .structured import constraint, structured
 
@@ -56,7 +56,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         return super()._get_invocation_params(stop=stop, **public(kwargs))
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: object) -> str:
-        return super()._get_llm_string(stop=stop, **public(kwargs), **self.cache_params(kwargs))
+        return super()._get_llm_string(stop=stop, **self.cache_params(kwargs))
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: object) -> LangSmithParams:
         return self.named_params(super()._get_ls_params(stop=stop, **kwargs), stop, kwargs)
@@ -71,10 +71,21 @@ class ChatCopySpec(EngineFields, BaseChatModel):
             "image_inputs": False,
             "text_outputs": True,
             "tool_calling": calls_tools,
-            "structured_output": calls_tools,
+            "structured_output": False,  # in LangChain, that `bind_tools` takes `response_format`
         }
         limit = engine.max_length
         return {**profile, "max_input_tokens": limit} if limit is not None else profile
+
+    def _should_stream(self, **given: Any) -> bool:
+        return self._can_stream(given) and super()._should_stream(**given)
+
+    def _should_use_protocol_streaming(self, **given: Any) -> bool:
+        return self._can_stream(given) and super()._should_use_protocol_streaming(**given)
+
+    def _can_stream(self, given: Mapping[str, object]) -> bool:
+        """Whether `invoke` can stream for callback handlers: not several answers. A call that asks for a stream itself
+        is told so."""
+        return "stream" in given or self.call_options(None, given).get("n") == 1
 
     def _generate(
         self,
@@ -175,7 +186,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
     ) -> Iterator[AIMessageChunk]:
         """Yield the answer in pieces. Closing the iterator ends the decoding within one step."""
         stream_begins(config)
-        yield from super().stream(input, config, stop=stop, **kwargs)
+        yield from super().stream(input, config, stop=stop, **private(kwargs))
 
     async def astream(
         self,
@@ -187,7 +198,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
     ) -> AsyncIterator[AIMessageChunk]:
         """Like `stream`. Cancelling the task ends the decoding, too."""
         stream_begins(config)
-        streamed = super().astream(input, config, stop=stop, **kwargs)
+        streamed = super().astream(input, config, stop=stop, **private(kwargs))
         async with aclosing(cast("AsyncGenerator[AIMessageChunk, None]", streamed)) as pieces:
             async for piece in pieces:
                 yield piece

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import PurePath
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary
@@ -10,6 +13,7 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 import copyspec
+from copyspec.checks import plain_value
 from copyspec.engine.call_options import OPTIONS
 from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
@@ -111,6 +115,11 @@ class EngineFields(BaseModel):
             self._engine = self._load(self.model)
         return self._engine
 
+    @property
+    def model_name(self) -> str:
+        """The model's name, where LangChain looks for it: `model` itself may be an engine."""
+        return self.shown_name()
+
     def engine_for(self, model: object) -> tuple[Engine, str]:
         """The engine of one call, and its name; `model` is the call's own choice, or None."""
         if model is None or model == self.shown_name():
@@ -177,7 +186,7 @@ class EngineFields(BaseModel):
         return params
 
     def traced_params(self) -> dict[str, object]:
-        """The parameters shown in traces and compared by caches: everything that may change an answer."""
+        """The parameters shown in traces: everything that may change an answer."""
         name = self.shown_name()
         identity = name if isinstance(self.model, (str, type(None))) else f"{name} {_mark(self.model)}"
         if self.tokenizer is not None:
@@ -194,11 +203,14 @@ class EngineFields(BaseModel):
         }
 
     def cache_params(self, given: Mapping[str, object]) -> dict[str, object]:
-        """What one call adds to its cache key: nothing under rules that keep the tokens. Under the others the answer
-        depends on drafts, whose texts are not in the key, so a number of its own keeps it from being another's."""
-        rule = {"rule": DEFAULT_RULE, **self.model_kwargs, **given}["rule"]
+        """The options of one call in its cache key, beside `traced_params`. Under rules that do not keep the tokens the
+        answer depends on drafts, whose texts are not in the key, so a number of its own keeps it from being
+        another's."""
+        options = {**public(self.model_kwargs), **public(given)}
+        rule = options.get("rule", DEFAULT_RULE)
         known = RULES.get(rule) if isinstance(rule, str) else RULES[DEFAULT_RULE]
-        return {} if known is None or known.preserves == "tokens" else {"drafted": uuid4().hex}
+        drafted = {} if known is None or known.preserves == "tokens" else {"drafted": uuid4().hex}
+        return {"options": {name: _identified(options[name]) for name in sorted(options)}, **drafted}
 
 
 _SAMPLING = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n")
@@ -209,12 +221,28 @@ _NOT_OPTIONS = frozenset(("references", "model", "tools", "tool_choice", "timeou
 _MARKS: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 
 
-def _mark(model: object) -> str:
-    """A number for an object that no other gets, not even one in another process or at its address."""
+def _mark(value: object) -> str:
+    """A number for an object that no other gets, not even one in another process or at its address; a new one each time
+    for an object without a hash or weak references."""
     try:
-        return _MARKS.setdefault(model, uuid4().hex)
-    except TypeError:  # it has no hash or no weak references
-        return f"at {id(model):x}"
+        return _MARKS.setdefault(value, uuid4().hex)
+    except TypeError:
+        return uuid4().hex
+
+
+def _identified(value: object) -> object:
+    """A value of a cache key, whose repr tells it from all others. That of a class or function does not, nor that of
+    most objects."""
+    value = plain_value(value)
+    if isinstance(value, Mapping):
+        return {name: _identified(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_identified(each) for each in value]
+    if isinstance(value, (str, bytes, int, float, PurePath, NoneType)):
+        return value
+    if isinstance(value, type) and hasattr(value, "model_json_schema"):
+        return json.dumps(value.model_json_schema())
+    return f"{value!r} {_mark(value)}"  # the repr, too: a configuration may be changed between two calls
 
 
 def name_of(engine: Engine) -> str:
@@ -223,5 +251,11 @@ def name_of(engine: Engine) -> str:
 
 
 def public(params: Mapping[str, object]) -> dict[str, object]:
-    """`params` without the texts to copy from."""
-    return {name: value for name, value in params.items() if name not in PRIVATE}
+    """The `params` that are given (None is not), without the texts to copy from."""
+    return {name: value for name, value in params.items() if name not in PRIVATE and value is not None}
+
+
+def private(params: Mapping[str, object]) -> dict[str, object]:
+    """`params` with the texts to copy from hidden from tracers."""
+    hidden = {name: Private(value) for name, value in params.items() if name in PRIVATE and value is not None}
+    return {**params, **hidden}

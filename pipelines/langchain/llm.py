@@ -17,8 +17,8 @@ from copyspec import Result
 
 from .calls import Answers, usage
 from .capture import captured, captured_around, run_around, stream_begins, while_read
-from .documents import Private, explicit, gather
-from .fields import CONFIG, PRIVATE, EngineFields, public
+from .documents import explicit, gather
+from .fields import CONFIG, EngineFields, private, public
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
@@ -68,7 +68,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
     ) -> Iterator[str]:
         """Yield the continuation in pieces."""
         stream_begins(config)
-        yield from super().stream(input, config, stop=stop, **_private(kwargs))
+        yield from super().stream(input, config, stop=stop, **private(kwargs))
 
     async def astream(
         self,
@@ -80,7 +80,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
     ) -> AsyncIterator[str]:
         """Like `stream`. Cancelling the task ends the decoding within one step."""
         stream_begins(config)
-        streamed = super().astream(input, config, stop=stop, **_private(kwargs))
+        streamed = super().astream(input, config, stop=stop, **private(kwargs))
         async with aclosing(cast("AsyncGenerator[str, None]", streamed)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -94,7 +94,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
     ) -> LLMResult:
         """Generate for all prompts as one batch."""
         with _around(prompts, callbacks, kwargs):
-            return super().generate(prompts, stop, callbacks, **_private(kwargs))  # type: ignore[arg-type]
+            return super().generate(prompts, stop, callbacks, **private(kwargs))  # type: ignore[arg-type]
 
     async def agenerate(
         self,
@@ -105,7 +105,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
     ) -> LLMResult:
         """Like `generate`. Cancelling the task ends the decoding within one step."""
         with _around(prompts, callbacks, kwargs):
-            return await super().agenerate(prompts, stop, callbacks, **_private(kwargs))  # type: ignore[arg-type]
+            return await super().agenerate(prompts, stop, callbacks, **private(kwargs))  # type: ignore[arg-type]
 
     def _generate(
         self,
@@ -215,11 +215,6 @@ def _around(prompts: Sequence[str], callbacks: object, given: Mapping[str, objec
     finally:
         _GIVEN.reset(options)
         _AROUND.reset(token)
-
-
-def _private(kwargs: Mapping[str, object]) -> dict[str, object]:
-    """Keyword arguments with private values hidden from tracers."""
-    return {name: Private(value) if name in PRIVATE else value for name, value in kwargs.items()}
 
 
 def _llm_result(answers: Answers, results: Sequence[Result]) -> LLMResult:

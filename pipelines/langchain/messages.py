@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import (
@@ -150,6 +151,10 @@ def _invalid_call(call: InvalidToolCall) -> str:
     if call["name"]:  # other chat models store name and arguments apart
         arguments = f', "arguments": {written}' if written else ""
         written = f'{{"name": {json.dumps(call["name"], ensure_ascii=False)}{arguments}}}'
+    elif not call["error"]:  # of a stream, which brings them as a JSON string (`ChatCall.messages_of`)
+        with suppress(ValueError, RecursionError):
+            decoded = json.loads(written)
+            written = decoded if isinstance(decoded, str) else written
     return f"{OPEN}\n{written}\n{CLOSE}"
 
 

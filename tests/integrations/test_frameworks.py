@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import copyspec
 from copyspec.engine.inputs import parse_references
+from copyspec.pipelines.models import engine_and_options
 from copyspec.retrievers import Corpora, Document, load_corpus, split_passages
 from tests.helpers.models import tiny
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
@@ -52,6 +60,28 @@ def test_documents_of_other_packages_are_references() -> None:
         parse_references([HaystackDocument(content=None)], 1)
 
 
+def test_options_of_loading_load_the_model_and_unknown_ones_load_nothing(
+    engine: copyspec.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[dict[str, object]] = []
+    monkeypatch.setattr(copyspec, "load", lambda model, **loading: loaded.append(loading) or engine)
+    for wrong, meant in (("dtpye", "dtype"), ("max_new_token", "max_new_tokens")):
+        with pytest.raises(TypeError, match=f"unknown option '{wrong}'; did you mean '{meant}'"):
+            engine_and_options("folder", {wrong: 3})
+    with pytest.raises(ValueError, match="temperature"):
+        engine_and_options("folder", {"temperature": -1})
+    assert not loaded
+    given = {"dtype": "float32", "device": "cpu", "max_new_tokens": 3, "references": ["a"]}
+    assert engine_and_options("folder", given, ["references"]) == (engine, {"max_new_tokens": 3, "references": ["a"]})
+    assert loaded == [{"dtype": "float32", "device": "cpu"}]
+
+
+def test_a_loaded_model_takes_no_options_of_loading(engine: copyspec.Engine) -> None:
+    assert engine_and_options(engine, {"seed": 1}) == (engine, {"seed": 1})
+    with pytest.raises(ValueError, match="dtype cannot be changed any more"):
+        engine_and_options(engine, {"dtype": "float32"})
+
+
 def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     pytest.importorskip("llama_index.core")
     from llama_index.core import PromptTemplate
@@ -77,6 +107,12 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
         llm.chat([ChatMessage(role="user", blocks=[ImageBlock(url="http://a/b.png")])])
     with pytest.raises(TypeError, match="colour"):
         llm.complete("the cat", colour="red")
+    with pytest.raises(TypeError, match="colour"):
+        CopySpecLlamaLLM(engine, colour="red")
+    held = CopySpecLlamaLLM(engine, max_tokens=12, system_prompt="Be brief.")
+    assert held.system_prompt == "Be brief."
+    again = CopySpecLlamaLLM.from_dict(held.to_dict(), model=engine)
+    assert again.to_dict() == held.to_dict() and again.complete("the cat").text == held.complete("the cat").text
     for options in ({"max_tokens": 5}, {"max_new_tokens": 5}):
         assert (
             llm.complete("the cat", ignore_eos=True, **options).raw.token_ids
@@ -90,6 +126,39 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     assert TEXT[found.node.start_char_idx : found.node.end_char_idx] == found.text
     ((reference,),) = parse_references([found], 1)
     assert (reference.name, reference.text) == ("guide.md", found.text)
+
+
+async def test_asyncio_of_llama_index_leaves_the_event_loop_free(engine: copyspec.Engine) -> None:
+    pytest.importorskip("llama_index.core")
+    from llama_index.core.llms import ChatMessage
+
+    from copyspec.integrations.llama_index import CopySpecLlamaLLM
+
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.001)
+
+    turns = [[ChatMessage(role="user", content=text)] for text in ("the cat", "the dog")]
+    for made in (engine, copyspec.Engine(tiny_model(), tiny_tokenizer(chat=False))):
+        llm = CopySpecLlamaLLM(made, max_tokens=40, ignore_eos=True, drafter="none")
+        ticks, ticker = 0, asyncio.create_task(tick())
+        answers = await asyncio.gather(*map(llm.achat, turns))
+        ticker.cancel()
+        assert ticks > 5, "a call takes 40 passes"
+        assert [each.message.content for each in answers] == [llm.chat(each).message.content for each in turns]
+        whole = await llm.acomplete("the cat")
+        assert whole.text == llm.complete("the cat").text and len(whole.raw.token_ids) == 40
+        for streamed, text in (
+            (await llm.astream_complete("the cat"), whole.text),
+            (await llm.astream_chat(turns[1]), answers[1].message.content),
+        ):
+            assert "".join([each.delta or "" async for each in streamed]) == text
+        with pytest.raises(TypeError, match="colour"):
+            await llm.acomplete("the cat", colour="red")
 
 
 def test_the_window_that_llama_index_plans_for_is_the_models() -> None:
@@ -123,10 +192,12 @@ def test_nodes_of_several_corpora_can_be_joined(tmp_path: Path) -> None:
     assert ids["a"] != ids["b"] and ids["a"] == ids["again"]
 
 
-def test_haystack(engine: copyspec.Engine, corpus: Path) -> None:
+def test_haystack(engine: copyspec.Engine, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     haystack = pytest.importorskip("haystack")
     from copyspec.integrations.haystack import CopySpecGenerator, CorpusRetriever
 
+    with pytest.raises(TypeError, match="colour"):
+        CopySpecGenerator(engine, colour="red")
     pipeline = haystack.Pipeline()
     pipeline.add_component("retriever", CorpusRetriever(*load_corpus(corpus), top_k=1))
     pipeline.add_component("generator", CopySpecGenerator(engine, max_new_tokens=12))
@@ -139,6 +210,76 @@ def test_haystack(engine: copyspec.Engine, corpus: Path) -> None:
     assert found.meta == {"source": "guide.md", "heading": "Boats", "start": TEXT.index("# Boats"), "end": len(TEXT)}
     ((reference,),) = parse_references([found], 1)
     assert (reference.name, reference.text) == ("guide.md", found.content)
+    with monkeypatch.context() as patch:
+        patch.setattr(copyspec, "load", lambda model, **loading: engine)
+        named = haystack.Pipeline()
+        named.add_component("retriever", CorpusRetriever(corpus, top_k=1))
+        named.add_component("generator", CopySpecGenerator("folder", max_new_tokens=12))
+        named.connect("retriever.documents", "generator.documents")
+        again = haystack.Pipeline.loads(named.dumps())
+    assert again.run(given)["generator"]["replies"] == [plain.text]
+
+
+class ComponentStub:
+    """The parts of `haystack.component` that the components use."""
+
+    def __call__(self, made: type) -> type:
+        return made
+
+    def output_types(self, **types: object) -> Callable[[Callable[..., object]], Callable[..., object]]:
+        return lambda run: run
+
+
+@dataclass
+class HaystackHit:
+    content: str
+    score: float
+    meta: dict[str, object]
+
+
+@pytest.fixture
+def components(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The components, over Haystack or, where it is not installed, over the parts of it that they use."""
+    name, is_missing = "copyspec.integrations.haystack", find_spec("haystack") is None
+    if is_missing:
+        stub = ModuleType("haystack")
+        vars(stub).update(
+            Document=HaystackHit,
+            component=ComponentStub(),
+            default_to_dict=lambda made, **options: {"type": type(made).__name__, "init_parameters": options},
+            default_from_dict=lambda kind, data: kind(**data["init_parameters"]),
+        )
+        monkeypatch.setitem(sys.modules, "haystack", stub)
+    yield import_module(name)
+    if is_missing:
+        del sys.modules[name]
+
+
+def test_components_of_haystack_are_saved_and_made_again(
+    components: ModuleType, engine: copyspec.Engine, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[object] = []
+    monkeypatch.setattr(copyspec, "load", lambda model, **loading: loaded.append((model, loading)) or engine)
+    given = {"dtype": "float32", "max_new_tokens": 12}
+    made = components.CopySpecGenerator(Path("folder"), **given)
+    saved = json.loads(json.dumps(made.to_dict()))
+    assert saved["init_parameters"] == {"model": "folder", **given}
+    again = components.CopySpecGenerator.from_dict(saved)
+    assert again.to_dict() == saved and again.run("the cat")["replies"] == made.run("the cat")["replies"]
+    assert loaded[1] == ("folder", {"dtype": "float32"})
+    assert components.CopySpecGenerator().to_dict()["init_parameters"] == {"model": None}
+    with pytest.raises(ValueError, match="is an object, which cannot be saved: give the model's name or folder"):
+        components.CopySpecGenerator(engine).to_dict()
+
+    question = "When does the boat leave?"
+    saved = json.loads(json.dumps(components.CorpusRetriever(corpus, top_k=1).to_dict()))
+    (found,) = components.CorpusRetriever.from_dict(saved).run(question)["documents"]
+    in_memory = components.CorpusRetriever(*load_corpus(corpus), top_k=1)
+    assert [found] == in_memory.run(question)["documents"] and found.meta["source"] == "guide.md"
+    with pytest.raises(ValueError, match="is an object, which cannot be saved: give the folder of its corpus"):
+        in_memory.to_dict()
+    with pytest.raises(ValueError, match="passages come with the corpus in"):
+        components.CorpusRetriever(corpus, [])
 
 
 def test_langchain_documents_know_their_place_and_encoders_are_embeddings(corpus: Path) -> None:

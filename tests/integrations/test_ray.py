@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from copyspec import Engine
+from copyspec import Engine, LoadError, api
 from copyspec.cli.app import main
 from copyspec.integrations.ray import AnswerColumn, CorrectColumn, files, run, runs
 from copyspec.integrations.ray.columns import ERROR
 from copyspec.integrations.ray.parts import find_files, split
+from copyspec.models.loading import ModelChoice, choose_default
 from copyspec.pipelines import FileReport, GECPipeline
 
 TEXTS = ["She go to school every day.", "The childrens is here.", "It rains."]
@@ -68,6 +69,35 @@ def test_a_column_is_corrected_as_the_pipeline_does(engine: Engine) -> None:
     assert without["corrected"] == [None, None] and without["id"] == [1, 2]
     assert without[ERROR] == ["there is no column 'text'; the rows have 'id'"] * 2
     assert pickle.loads(pickle.dumps(CorrectColumn(model="default"))).identity["model"] == "default"
+
+
+@pytest.mark.parametrize("column", [CorrectColumn, AnswerColumn])
+def test_without_a_model_a_column_gets_the_best_corrector_and_names_it(
+    column: type[CorrectColumn | AnswerColumn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[object] = []
+
+    def refuse(choice: ModelChoice) -> Engine:
+        loaded.append(choice.model)
+        raise LoadError("nothing is loaded in this test")
+
+    for name, value in {"configured": None, "defaults": {}, "named_default": True}.items():
+        monkeypatch.setattr(api._STATE, name, value)
+    monkeypatch.setattr(api._STATE.registry, "engine", refuse)
+    monkeypatch.setattr("copyspec.models.loading.is_ready", lambda alias: True)
+    monkeypatch.setenv("COPYSPEC_MODEL", "org/model")
+    assert column().identity["model"] == "org/model"
+    monkeypatch.delenv("COPYSPEC_MODEL")
+    with pytest.raises(LoadError, match="nothing is loaded"):
+        column().load()
+    assert loaded == [column().identity["model"]] == [choose_default(corrects=True)]
+    monkeypatch.setattr("copyspec.models.loading.is_ready", lambda alias: False)
+    assert column().identity["model"] == "default"
+    api.configure(model="org/configured")
+    assert column().identity["model"] == "org/configured"
+    sent = pickle.dumps(column())
+    api.configure()
+    assert pickle.loads(sent).identity["model"] == "org/configured", "actors load what the driver would"
 
 
 def test_one_bad_row_does_not_fail_its_batch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

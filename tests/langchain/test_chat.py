@@ -20,7 +20,7 @@ import torch
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, InvalidToolCall, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import ValidationError
 from transformers import LogitsProcessor
 
@@ -412,6 +412,17 @@ def test_several_answers_and_timeouts(llm: ChatCopySpec) -> None:
         llm.invoke(PROMPTS[0], timeout=0.01)
     with pytest.raises(ValueError, match="timeout must be a number of seconds above 0, got -1"):
         llm.invoke(PROMPTS[0], timeout=-1)
+
+
+def test_several_answers_are_given_inside_a_program_that_streams(llm: ChatCopySpec) -> None:
+    """Its handlers want the tokens of every model, and several answers have no one stream of them."""
+    options = {"n": 2, "temperature": 1.0, "seed": 5}
+    program = RunnableLambda(lambda prompt: llm.invoke(prompt, **options).content)  # type: ignore[arg-type]
+
+    async def main() -> list[object]:
+        return [event["data"].get("output") async for event in program.astream_events(PROMPTS[0], version="v2")]
+
+    assert asyncio.run(main())[-1] == plain(PROMPTS[0], **options).samples[0].text
 
 
 def test_names_in_traces(llm: ChatCopySpec) -> None:

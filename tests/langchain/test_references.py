@@ -15,6 +15,7 @@ pytest.importorskip("langchain_core")
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import (
@@ -25,7 +26,7 @@ from langchain_core.runnables import (
     RunnablePassthrough,
 )
 from langchain_core.tracers import BaseTracer
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
 import copyspec
 from copyspec import Engine, OutputCache
@@ -34,7 +35,7 @@ from copyspec.pipelines.langchain.calls import Answers
 from copyspec.pipelines.langchain.documents import Private, explicit, gather, text_of
 from tests.helpers.chains import PROMPT, QUESTIONS, SECRET, Seen, lcel
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
-from tests.langchain.test_tools import says
+from tests.langchain.test_tools import Script, says
 
 if TYPE_CHECKING:
     from langchain_core.tracers.schemas import Run
@@ -220,6 +221,27 @@ async def _stream_with(
         pass
 
 
+def test_streams_hand_no_reference_to_what_traces_their_arguments(
+    llm: ChatCopySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """langchain-core 1.1 handed all of them to callback handlers."""
+    handed: list[str] = []
+
+    def spied(stream: Callable[..., object]) -> Callable[..., object]:
+        def stream_and_note(*arguments: object, **options: object) -> object:
+            handed.append(repr(options))
+            return stream(*arguments, **options)
+
+        return stream_and_note
+
+    for name in ("stream", "astream"):
+        monkeypatch.setattr(BaseChatModel, name, spied(getattr(BaseChatModel, name)))
+    given: dict[str, object] = {"references": [Document(SECRET)], "prediction": SECRET}
+    list(llm.stream("hi", **given))
+    asyncio.run(_stream_with(llm, {}, given))
+    assert len(handed) == 2 and not [options for options in handed if SECRET in options]
+
+
 class Reading(BaseCallbackHandler):
     def __init__(self) -> None:
         self.params: list[dict[str, object]] = []
@@ -256,6 +278,40 @@ def test_answers_that_depend_on_references_or_options_are_not_another_calls(kind
     assert len(cache._cache) == 4, "they do under a lossy rule"
     assert llm.invoke("hi", max_tokens=1) != llm.invoke("hi", max_tokens=2)
     assert len(cache._cache) == 6
+
+
+@pytest.mark.parametrize("kind", [ChatCopySpec, CopySpecLLM])
+def test_answers_of_other_processors_are_not_in_the_cache(
+    kind: type, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Script, "__repr__", lambda self: "Script()")  # as of two at the address of one that is gone
+    cache = InMemoryCache()
+    llm = kind(model=engine, max_tokens=3, cache=cache)
+    for processors in (says, lambda text: [says(text)]):
+        for text in ("one", "two"):
+            answer = llm.invoke("hi", logits_processor=processors(text))
+            assert getattr(answer, "content", answer) == text
+    assert len(cache._cache) == 4
+    same = says("six")
+    for _ in range(2):
+        llm.invoke("hi", logits_processor=same)
+    assert len(cache._cache) == 5
+
+
+@pytest.mark.parametrize("kind", [ChatCopySpec, CopySpecLLM])
+def test_answers_of_other_schemas_are_not_in_the_cache(kind: type, engine: Engine) -> None:
+    pytest.importorskip("llguidance")
+    cache = InMemoryCache()
+    llm = kind(model=engine, max_tokens=12, cache=cache)
+    for name in ("cats", "dogs", "cats"):
+        answer = llm.invoke("hi", json_schema=create_model("Same", **{name: (int, ...)}))  # type: ignore[call-overload]
+        assert f'"{name}"' in getattr(answer, "content", answer)
+    assert len(cache._cache) == 2, "the same fields are the same schema"
+
+
+def test_what_is_not_given_does_not_hide_the_models_own_in_a_cache_key(engine: Engine) -> None:
+    keys = {ChatCopySpec(model=engine, max_tokens=most)._get_llm_string(max_tokens=None) for most in (1, 2)}
+    assert len(keys) == 2
 
 
 def test_other_handlers_are_told_what_they_were_told_before(llm: ChatCopySpec) -> None:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from rank_bm25 import BM25Okapi
 
 from copyspec.retrievers import BM25Retriever as BM25Search
-from copyspec.retrievers import DenseRetriever, SpeculativeRetriever, words
+from copyspec.retrievers import Corpora, DenseRetriever, Passage, SpeculativeRetriever, words
 from copyspec.retrievers.langchain import BM25Retriever, DocumentRetriever, FAISSRetriever
 
 TEXTS = [
@@ -151,6 +151,14 @@ def test_files_of_other_indices(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="to be saved: Circular reference"):
         BM25Retriever([Document("a word", metadata=circle)]).save(tmp_path / "odd")
     assert BM25Retriever([{"page_content": "a word"}]).invoke("word")  # type: ignore[list-item]
+
+
+def test_a_corpus_that_was_loaded_and_saved_here_is_one_still(tmp_path: Path) -> None:
+    corpora, passages = Corpora(tmp_path), [Passage("town.md", 10 * index, text) for index, text in enumerate(TEXTS)]
+    corpora.add_bm25("town", passages)
+    BM25Retriever.load(tmp_path / "town").save(tmp_path / "town")
+    assert corpora.open("town")[1] == passages and [corpus.size for corpus in corpora.all()] == [len(TEXTS)]
+    assert BM25Retriever.load(tmp_path / "town").invoke("swans", k=1)[0].metadata["start"] == 10
 
 
 def test_vectors_may_be_tensors_that_need_gradients() -> None:

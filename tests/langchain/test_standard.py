@@ -63,7 +63,7 @@ class TestIntegration(ChatModelIntegrationTests):
 
     @property
     def has_tool_calling(self) -> bool:
-        return False  # random weights call no tools; test_langchain_tools.py scripts a model that does
+        return False  # random weights call no tools; test_tools.py scripts a model that does
 
     @property
     def has_structured_output(self) -> bool:

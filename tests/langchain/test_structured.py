@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from langchain_core.exceptions import OutputParserException
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from pydantic import BaseModel
 
 from copyspec.pipelines.langchain import ChatCopySpec
+from copyspec.pipelines.langchain.structured import structured
 from tests.helpers.texts import engine
 
 
@@ -29,6 +35,50 @@ def test_answers_are_objects_of_the_schema() -> None:
     assert cut["parsed"] is None and cut["parsing_error"] is not None
     with pytest.raises(ValueError, match="method must be 'function_calling', 'json_schema' or"):
         llm.with_structured_output(Mat, method="grammar")  # type: ignore[arg-type]
+
+
+class Cats(BaseModel):
+    cats: int
+
+
+QUOTES = {"title": "quotes", "type": "object", "properties": {"quotes": {"type": "array", "items": {"type": "string"}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (QUOTES, '{"quotes": ["the first one", "the sec'),
+        (Cats, '{"cats": 12'),
+        (Cats, ""),
+        ({"title": "count", "type": "integer"}, "12"),
+    ],
+)
+def test_an_answer_that_is_cut_off_is_not_taken_for_a_complete_one(schema: type | dict[str, object], text: str) -> None:
+    cut = AIMessage(text, response_metadata={"finish_reason": "length"})
+    model = RunnableLambda(lambda _: cut)
+    with pytest.raises(OutputParserException, match="it ends at the limit of max_tokens: give more"):
+        structured(model, schema, include_raw=False).invoke("hi")
+    raw = structured(model, schema, include_raw=True).invoke("hi")
+    assert raw["raw"] == cut and raw["parsed"] is None and isinstance(raw["parsing_error"], OutputParserException)
+
+
+def test_an_answer_that_a_stop_string_cuts_is_not_complete_and_one_that_just_fits_is() -> None:
+    def answers(text: str, reason: str) -> object:
+        message = AIMessage(text, response_metadata={"finish_reason": reason})
+        return structured(RunnableLambda(lambda _: message), Cats, include_raw=False).invoke("hi")
+
+    with pytest.raises(OutputParserException, match=r"a stop string may have cut it; got '\{.cats.: 1'"):
+        answers('{"cats": 1', "stop")
+    assert answers('{"cats": 12}', "length") == Cats(cats=12)
+
+
+def test_the_pieces_of_a_stream_are_parsed_as_far_as_they_go() -> None:
+    def pieces(_: Iterator[object]) -> Iterator[AIMessageChunk]:
+        for text in ('{"quotes": ["the fi', 'rst", "the sec', 'ond"]}'):
+            yield AIMessageChunk(text)
+
+    *_, before, last = structured(RunnableGenerator(pieces), QUOTES, include_raw=False).stream("hi")
+    assert before == {"quotes": ["the first", "the sec"]} and last == {"quotes": ["the first", "the second"]}
 
 
 def test_logprobs_stand_in_the_metadata_as_openai_has_them() -> None:

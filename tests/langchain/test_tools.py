@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec
+from copyspec.pipelines.langchain.messages import encoded_prompt
 from copyspec.pipelines.langchain.tools import OPEN, Forced, forced, may_begin_call, parse
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
@@ -123,6 +124,7 @@ def test_streams_hold_calls_back_and_show_text(llm: ChatCopySpec) -> None:
         f"A {CALL} B",
         f"{CALL}\nDone. {CALL} ",
         "<tool_call>{not json</tool_call>",
+        '<tool_call>"so"</tool_call>',
         'Look: <tool_call>{"name": "multiply", "arguments": {"a": 6, "b": "lo',
         '{"name": "multiply", "arguments": {"a": 6, "b": 7}}',
     ],
@@ -139,6 +141,9 @@ def test_streams_hold_the_calls_and_the_text_of_invoke(llm: ChatCopySpec, said: 
             (each["name"], each["args"]) for each in whole.tool_calls
         ]
         assert len(joined.invalid_tool_calls) == len(whole.invalid_tool_calls)
+        turns = [[HumanMessage("6 times 7?"), said, HumanMessage("So?")] for said in (whole, joined)]
+        asked = [encoded_prompt(engine(), messages).ids for messages in turns]
+        assert asked[0] == asked[1], "in the next turn both are shown as they were written"
 
 
 @pytest.mark.parametrize("choice", ["any", "required", True, "multiply", {"function": {"name": "multiply"}}])
@@ -273,6 +278,19 @@ def test_an_agent_calls_its_tool_and_answers() -> None:
         assert answer["messages"][-1].content == "It is 42."
     streamed = [chunk for chunk, _ in agent.stream({"messages": [HumanMessage("6 times 7?")]}, stream_mode="messages")]
     assert "".join(str(chunk.content) for chunk in streamed if isinstance(chunk, AIMessageChunk)) == "It is 42."
+
+
+@pytest.mark.parametrize("tools", [[], [multiply]], ids=["alone", "with tools"])
+def test_an_agent_answers_in_a_schema(tools: list[Any]) -> None:
+    pytest.importorskip("llguidance")
+    agents = pytest.importorskip("langchain.agents")
+    script = says('{"name": "Joke", "arguments": {"setup": "Why?", "punchline": "Because."}}')
+    llm = ChatCopySpec(model=engine(), max_tokens=200, model_kwargs={"logits_processor": script})
+    answer = agents.create_agent(llm, tools, response_format=Joke).invoke({"messages": [HumanMessage("a joke")]})
+    assert answer["structured_response"] == Joke(setup="Why?", punchline="Because.")
+    plain = ChatCopySpec(model=Engine(tiny_model(), tiny_tokenizer(), name="plain"))
+    with pytest.raises(ValueError, match="the chat template of 'plain' does not support tools"):
+        agents.create_agent(plain, tools, response_format=Joke).invoke({"messages": [HumanMessage("a joke")]})
 
 
 def test_what_counts_as_a_call() -> None:

@@ -245,7 +245,7 @@ def test_a_taken_port_is_named(address: str, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(OSError, match="take another --port"):
         listen("127.0.0.1", int(address.rpartition(":")[2]), 5.0)
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(OSError, match="--host no\\.such\\.host"):
+    with pytest.raises(ValueError, match="--host no\\.such\\.host"):
         listen("no.such.host.invalid", 0, 5.0)
 
 

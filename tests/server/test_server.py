@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from copyspec.drafters.copying import versions
+from copyspec.drafters.copying.versions import compare
 from copyspec.engine.scheduler import QueueFullError
 from copyspec.server.endpoints import Server
 from copyspec.server.settings import ServerSettings
@@ -301,6 +304,45 @@ async def test_limits_of_an_output(engine: Engine) -> None:
     async with client(engine, timeout=0.01) as http:
         late = await http.post(CHAT, json={**ASKED, "max_tokens": 900, "stream": True})
     assert late.status_code == 200 and "timeout_error" in late.text and "[DONE]" not in late.text
+
+
+async def test_texts_that_all_prompts_share_count_for_each(engine: Engine) -> None:
+    body = {"prompt": ["a"] * 64, "max_tokens": 1}
+    for shared in ({"references": ["x" * 20_000]}, {"prediction": {"type": "content", "content": "x" * 20_000}}):
+        answer = await post(engine, "/v1/completions", {**body, **shared})
+        assert answer.status_code == 400
+        assert "shared ones for each of 64 prompts, and at most 1000000" in answer.json()["error"]["message"]
+    own = {"prompt": ["a"] * 4, "references": [["x" * 200]] * 4, "max_tokens": 1}
+    assert (await post(engine, "/v1/completions", own, max_characters=900)).status_code == 200
+    shared = {**own, "references": ["x" * 200] * 2}
+    assert (await post(engine, "/v1/completions", shared, max_characters=900)).status_code == 400
+
+
+async def test_rows_with_the_same_texts_share_their_comparison(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row begins while its batch waits, and a comparison may take half a second."""
+    compared: list[int] = []
+
+    def count(matcher: object, text: list[int], other: list[int], steps: int) -> int:
+        compared.append(len(text))
+        return compare(matcher, text, other, steps)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(versions, "compare", count)
+    texts = {"edit_source": "the cat sat on the mat", "references": ["the cat sat on a mat"]}
+    samples = {**ASKED, **texts, "n": 8, "temperature": 1, "seed": 1}
+    assert (await post(engine, CHAT, samples)).status_code == 200 and len(compared) == 1
+    prompts = {"prompt": ["a", "b"], "max_tokens": 2, **texts, "edit_source": [texts["edit_source"]] * 2}
+    assert (await post(engine, "/v1/completions", prompts)).status_code == 200 and len(compared) == 2
+
+
+async def test_in_another_application_the_same_paths_need_no_key(engine: Engine) -> None:
+    parent = FastAPI()
+    parent.mount("/llm", Server(engine, ServerSettings(api_key="key")).app())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(parent), base_url="http://copyspec") as http:
+        assert (await http.get("/llm/health")).json() == {"status": "ok"}
+        assert (await http.get("/llm/v1/models")).status_code == 401
+        counters = (await http.get("/llm/metrics")).text
+    assert 'copyspec_requests_total{path="/health",status="200"} 1.0' in counters
+    assert 'copyspec_requests_total{path="/v1/models",status="401"} 1.0' in counters
 
 
 async def test_a_full_queue_asks_to_come_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

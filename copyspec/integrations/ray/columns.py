@@ -47,12 +47,11 @@ class CorrectColumn:
     @property
     def identity(self) -> Mapping[str, object]:
         options = {name: repr(value) for name, value in sorted(self._options.items())}
-        model = str(self._model)
         return {
             "task": "correct",
             "column": self._column,
             "to": self._to,
-            "model": model,
+            "model": str(_pinned(self._model)),
             "dtype": self._dtype,
             **options,
         }
@@ -91,15 +90,13 @@ class CorrectColumn:
 
     def _loaded(self) -> GECPipeline:
         if self._pipeline is None:
-            import copyspec
             from copyspec.pipelines import GECPipeline
 
-            engine = self._model if isinstance(self._model, copyspec.Engine) else None
-            self._pipeline = GECPipeline(engine or copyspec.load(self._model, dtype=self._dtype), **self._options)
+            self._pipeline = GECPipeline(_engine(self._model, self._dtype), **self._options)
         return self._pipeline
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_pipeline": None}
+        return {**self.__dict__, "_model": _pinned(self._model), "_pipeline": None}
 
 
 class AnswerColumn:
@@ -121,14 +118,14 @@ class AnswerColumn:
     @property
     def identity(self) -> Mapping[str, object]:
         columns = {"question": self._question, "passages": self._passages, "to": self._to}
-        return {"task": "answer", **columns, "model": str(self._model), "dtype": self._dtype}
+        return {"task": "answer", **columns, "model": str(_pinned(self._model)), "dtype": self._dtype}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_model": _pinned(self._model)}
 
     def load(self) -> Engine:
         """Load the model if it is not loaded yet."""
-        import copyspec
-
-        model = self._model
-        return model if isinstance(model, copyspec.Engine) else copyspec.load(model, dtype=self._dtype)
+        return _engine(self._model, self._dtype)
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
         """The columns of `batch` as lists, plus the answer and ERROR."""
@@ -149,6 +146,21 @@ class AnswerColumn:
                 results.append(None)
                 errors.append(_error_text(error))
         return {**columns, self._to: results, ERROR: errors}
+
+
+def _engine(model: Any, dtype: str) -> Engine:
+    """The engine for `model`; None is the one that `GECPipeline` and `answer` take, too."""
+    import copyspec
+    from copyspec.api import load_corrector
+
+    return model if isinstance(model, copyspec.Engine) else load_corrector(model, dtype=dtype)
+
+
+def _pinned(model: Any) -> Any:
+    """`model`; instead of None, the name of the model that `_engine` loads here, so that every actor loads that one."""
+    from copyspec.api import default_name
+
+    return default_name(corrects=True) if model is None else model
 
 
 def _one(pipeline: GECPipeline, text: str) -> Correction | str:
