@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import copyspec
-from copyspec.api import load_corrector
+from copyspec.api import LoadOptions, load_corrector
 from copyspec.engine.call_options import check_options
-from copyspec.engine.draft_models import LAYERS, POOL
+from copyspec.engine.draft_models import names_model
 from copyspec.engine.inputs import PromptTooLongError
 from copyspec.models.aliases import ALIASES
-from copyspec.models.loading import BUNDLED, named
+from copyspec.models.loading import BUNDLED, resolve_name
 from copyspec.models.pretrained import Pretrained
 
 if TYPE_CHECKING:
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 def engine_of(model: ModelLike) -> Engine:
     """The engine for `model`, as in `copyspec.generate`; None is the configured or bundled one."""
     return model if isinstance(model, copyspec.Engine) else copyspec.load(model)
+
+
+def engine_and_options(
+    model: ModelLike, options: Mapping[str, object], others: Iterable[str] = ()
+) -> tuple[Engine, dict[str, Any]]:
+    """The engine for `model`, loaded as the options of `copyspec.load` among `options` say, and the options left, which
+    are those of calls. Raises TypeError or ValueError, before a model is loaded, for an unknown or invalid one. Those
+    named in `others` are left to the caller."""
+    loading = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
+    given = {name: value for name, value in options.items() if name not in loading}
+    check_options(given, (*LoadOptions.__annotations__, *others))
+    return copyspec.load(model, **loading), given  # type: ignore[arg-type]  # load says what is wrong with them
 
 
 def correction_engine_of(model: ModelLike) -> Engine:
@@ -67,9 +80,9 @@ def corrects(engine: Engine) -> bool:
 def corrects_by_itself(name: str) -> bool:
     """Whether the draft model of that name writes full corrections by itself: copyspec's own, or an
     encoder-decoder."""
-    if name == POOL or name.startswith(LAYERS):
+    if not names_model(name):
         return False
-    place = named(name)
+    place = resolve_name(name)
     alias = ALIASES.get(place)
     is_own = place == str(BUNDLED) or (alias is not None and alias.corrects)
     return is_own or bool(Pretrained(place).config().is_encoder_decoder)

@@ -51,6 +51,13 @@ VOCABULARIES = dict.fromkeys(
 )
 """Files with the vocabulary of a tokenizer, beside or instead of tokenizer.json, and their largest size."""
 
+_LARGEST = {CONFIG: MAX_JSON, GENERATION: MAX_JSON, TOKENIZER_CONFIG: MAX_JSON, **BESIDE_TOKENIZER}
+_READ_WHOLE = re.compile(
+    r"(.*vocab.*|merges|tokenizer.*|tekken|spiece|sentencepiece.*|spm.*|source|target|dict|emoji|normalizer|byte_maps"
+    r"|word_.*)\.(json|txt|model|spm)|.*\.(codes|tokenizer)"
+)
+"""Names that the tokenizers of transformers have for such files. None may be larger than MAX_TOKENIZER."""
+
 MAX_KEYS, MAX_TOKEN = 2_000, 1_000  # settings of a tokenizer and characters of a token; both have quadratic cost
 
 _REPEATS = re.compile(r"(^|_)(layers?|blocks?|stages|depths?|experts|heads)$")
@@ -66,19 +73,28 @@ Find = Callable[[str], "Path | None"]
 
 
 def check_folder(folder: Path) -> None:
-    """Raise FileError if the folder holds anything but files and folders, since reading a pipe or device may never end,
-    or a file beside its tokenizer that is too large."""
+    """Raise FileError if the folder holds anything but files and folders, since reading a pipe or device may never
+    end."""
+    for path in _listed(folder):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise FileError(f"{path.name} is not a regular file")
+
+
+def check_sizes(folder: Path) -> None:
+    """Raise FileError if a model's folder holds a file that its tokenizer may read whole and that is too large."""
+    for path in _listed(folder):
+        others = MAX_TOKENIZER if _READ_WHOLE.fullmatch(path.name) else None
+        limit = _LARGEST.get(path.name, others) if path.parent == folder else MAX_TEMPLATE
+        if limit is not None:
+            check_size(path, limit)
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    """What is in a folder and in those below it that transformers reads; a broken link fails when it is read."""
     for place in (folder, *(folder / below for below in _SUBFOLDERS)):
-        for name in os.listdir(place) if place.is_dir() else ():
-            try:
-                mode = os.stat(place / name).st_mode
-            except OSError:  # a broken link fails when it is read
-                continue
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise FileError(f"{name} is not a regular file")
-            limit = BESIDE_TOKENIZER.get(name) if place == folder else MAX_TEMPLATE
-            if limit is not None:
-                check_size(place / name, limit)
+        names = os.listdir(place) if place.is_dir() else ()
+        yield from (place / name for name in names if os.path.exists(place / name))
 
 
 def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:

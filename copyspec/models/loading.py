@@ -61,7 +61,7 @@ class ModelChoice:
             self.on_unsupported,
             self.static,
             self.trust_remote_code,
-            identity(self.adapter),
+            identity(self.adapter and f"{self.adapter}/"),  # a folder, never a short name
             *sorted(map(repr, {**self.model_kwargs.model, **self.model_kwargs.hub}.items())),
         )
 
@@ -110,7 +110,7 @@ def choose_default(*, corrects: bool = False) -> str:
     if chosen := os.environ.get(MODEL_VARIABLE):
         return chosen
     preferred = CORRECTOR if corrects and CORRECTOR in ALIASES else PREFERRED
-    return preferred if is_ready(ALIASES[preferred]) else named(DEFAULT, "no model was given")
+    return preferred if is_ready(ALIASES[preferred]) else resolve_name(DEFAULT, "no model was given")
 
 
 def about_default(model: str, *, corrects: bool = False) -> str:
@@ -130,7 +130,7 @@ def about_default(model: str, *, corrects: bool = False) -> str:
     return f"no model given: using {which}; others by {ways} (see `copyspec models`)"
 
 
-def named(model: str | os.PathLike[str], why: str = f"model={DEFAULT!r} is the one in the package") -> str:
+def resolve_name(model: str | os.PathLike[str], why: str = f"model={DEFAULT!r} is the one in the package") -> str:
     """The name to load; the str "default" becomes the folder in the package. A build without that folder raises
     LoadError, and `why` the folder is wanted."""
     if model != DEFAULT:
@@ -144,12 +144,12 @@ def named(model: str | os.PathLike[str], why: str = f"model={DEFAULT!r} is the o
 
 
 def identity(model: object) -> object:
-    """A key that is equal for all spellings of one folder's path; hub ids stand for themselves, objects for that
-    object."""
+    """A key that is equal for all spellings of one folder's path. Hub ids and short names stand for themselves (a
+    folder with such a name is "./name"), and an object for that object."""
     if isinstance(model, (str, os.PathLike)):
         name = os.fspath(model)
         path = os.path.expanduser(name)
-        return os.path.realpath(path) if os.path.isdir(path) else name
+        return os.path.realpath(path) if name not in ALIASES and os.path.isdir(path) else name
     return None if model is None else id(model)
 
 

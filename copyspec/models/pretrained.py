@@ -30,11 +30,13 @@ from copyspec.models.files import (
     MAX_TOKENIZER,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    VOCABULARIES,
     WEIGHTS,
     WEIGHTS_INDEX,
     check_config,
     check_folder,
     check_size,
+    check_sizes,
     check_tokenizer,
     code_of,
     is_file_name,
@@ -191,6 +193,7 @@ class Pretrained:
     def _check_config(self, *, is_model: bool = False) -> None:
         if os.path.isdir(self.place):
             check_folder(Path(self.place))
+            check_sizes(Path(self.place))
             if is_model and not any(Path(self.place, name).exists() for name in (CONFIG, ADAPTER)):
                 raise FileError(_no_model(Path(self.place)))
         elif os.path.lexists(self.place):
@@ -265,7 +268,7 @@ class Pretrained:
             return {}
         check_pipeline(optional_json(self._find, TOKENIZER, limit=MAX_TOKENIZER))
         if not os.path.isdir(self.place):  # in a folder they are checked already
-            for beside, limit in BESIDE_TOKENIZER.items():
+            for beside, limit in {**BESIDE_TOKENIZER, **VOCABULARIES}.items():
                 if (path := self._find(beside)) is not None:
                     check_size(path, limit)
         for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):

@@ -36,18 +36,20 @@ from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packag
 def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None = None) -> str:
     """The folder or hub repository to load for `name`; `name` itself if it is one of these.
 
-    An alias resolves to the model from its package or `fetch`, else to its hub repository; a folder of the same name is
-    "./name". A LoRA adapter's folder resolves to its base with the adapter merged. If `adapter` is given, `name` is its
-    base, whatever the adapter's config says. A leading "~" of a path is replaced. `hub`: options of the hub client for
-    downloading a base. Raises FileError like `converted` and `merge`, and LoadError if files cannot be read or the
-    cache cannot be written.
+    An alias resolves to the model from its package or `fetch`, else to that of its hub repository, and one with an
+    adapter to either with the adapter merged; a folder of the same name is "./name". A LoRA adapter's folder resolves
+    to its base with the adapter merged. If `adapter` is given, `name` is its base, whatever the adapter's config says.
+    A leading "~" of a path is replaced. `hub`: options of the hub client for downloading a base. Raises FileError like
+    `converted` and `merge`, and LoadError if files cannot be read or the cache cannot be written.
     """
     alias = ALIASES.get(name)
     try:
         if adapter is not None:
             return os.fspath(_adapted(expanded(adapter, "adapter"), name, hub))
+        if alias is not None and is_here(alias):
+            return os.fspath(_folder(alias))
         if alias is not None:
-            return os.fspath(_folder(alias)) if is_here(alias) else alias.hub
+            return alias.hub if alias.adapter is None else os.fspath(_adapted(alias.adapter, alias.hub, hub))
         path = expanded(name, "model")
         if is_adapter(path):
             return os.fspath(_adapted(path, hub=hub))
@@ -61,13 +63,18 @@ def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None
 
 
 def is_here(alias: Alias) -> bool:
-    """Whether the model (or the base of its adapter) is installed by its package or was fetched."""
-    return alias.installed_file() is not None or is_whole(_base_place(alias))
+    """Whether the model, or the base of its adapter, is installed by its package or in the cache."""
+    return alias.installed_file() is not None or _is_made(alias)
 
 
 def is_ready(alias: Alias) -> bool:
     """Whether the model can be loaded now: it is already converted, or the packages to convert it are installed."""
-    return is_whole(_base_place(alias)) or (alias.installed_file() is not None and not missing_packages())
+    return _is_made(alias) or (alias.installed_file() is not None and not missing_packages())
+
+
+def _is_made(alias: Alias) -> bool:
+    """Whether the cache holds the converted model, or the base of its adapter."""
+    return is_whole(_base_place(alias)) or is_whole(place(alias))
 
 
 def fetch(alias: Alias) -> Path:
@@ -93,8 +100,9 @@ def fetch(alias: Alias) -> Path:
 
 
 def _folder(alias: Alias) -> Path:
-    file = alias.installed_file()
-    base = _base_place(alias) if file is None else converted(file, _base_key(alias))
+    base, file = _base_place(alias), alias.installed_file()
+    if file is not None and not _is_made(alias):
+        converted(file, _base_key(alias))
     return base if alias.adapter is None else _merged(alias, base, alias.adapter)
 
 
@@ -128,7 +136,7 @@ def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | No
         raise FileError(f"{ADAPTER} names no base_model_name_or_path: {brief(name)}; give model=base, adapter=folder")
     if is_adapter(expanded(name, f"the base in {by}")):
         raise FileError(f"{by} names another adapter as the base: {name!r}; merge that one first")
-    base = Path(resolve(name))
+    base = Path(resolve(name, hub=hub))
     if not base.is_dir():
         base = _of_hub(str(base), hub or {})
     _check_base(base, name)

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from transformers import AutoModelForCausalLM
 
 import copyspec
 from copyspec.models.adapters import merge, read_adapter
-from copyspec.models.aliases import ADAPTER_WEIGHTS
+from copyspec.models.aliases import ADAPTER_WEIGHTS, ALIASES
 from copyspec.models.errors import FileError
 from copyspec.models.pretrained import Pretrained
-from copyspec.models.resolve import resolve
+from copyspec.models.resolve import is_here, place, resolve
 from tests.helpers.texts import byte_level, llama
 
 NAME = "base_model.model.model.layers.1.self_attn.q_proj"
@@ -263,6 +264,26 @@ def test_a_base_is_downloaded_with_the_callers_options(
         else:
             copyspec.load(adapter, revision="b", model_kwargs=hub)
     assert asked and all(options.items() >= {**hub, "revision": "b"}.items() for options in asked)
+
+
+def test_a_short_name_with_an_adapter_is_never_the_bare_model(
+    base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COPYSPEC_CACHE", str(tmp_path / "cache"))
+    adapter = write(tmp_path / "adapter", tensors)
+    alias = replace(
+        ALIASES["smollm2"], name="tuned", base="bare", module="not_installed", hub="org/tiny", adapter=adapter
+    )
+    monkeypatch.setitem(ALIASES, "tuned", alias)
+    asked: list[tuple[str, object]] = []
+    download = "huggingface_hub.snapshot_download"
+    monkeypatch.setattr(download, lambda name, **options: asked.append((name, options["token"])) or base)
+    merged = resolve("tuned", hub={"token": "a"})
+    assert asked == [("org/tiny", "a")] and not is_here(alias)
+    assert merged == resolve(str(base), str(adapter))
+    shutil.copytree(merged, place(alias))  # as merged into the package's model, which was removed since
+    monkeypatch.setattr(download, None)
+    assert is_here(alias) and resolve("tuned") == str(place(alias))
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ def test_fetched_is_here_until_it_is_removed(
     shutil.copytree(folder, old)
     mine = folder.with_name("tiny-mine-" + "0" * 16)  # from an adapter of the user
     shutil.copytree(folder, mine)
-    assert main(["models"]) == 0
+    assert main(["models"]) == main(["models", "list"]) == 0
     shown = capsys.readouterr().out
     assert f"{mine.name}\n" in shown
     assert f"\n{'':<35}{folder}\n" in shown and f"{folder.name}\n" in shown

@@ -194,7 +194,10 @@ def test_weights_of_another_shape_are_named(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "additional_chat_templates/a.jinja"],
+    [
+        *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "additional_chat_templates/a.jinja"),
+        *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "source.spm", "entity_vocab.json", "bpe.codes"),
+    ],
 )
 def test_files_beside_the_tokenizer_have_a_largest_size(name: str, folder: Path) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
@@ -202,6 +205,15 @@ def test_files_beside_the_tokenizer_have_a_largest_size(name: str, folder: Path)
     os.truncate(folder / name, 20 << 30)
     with pytest.raises(copyspec.LoadError, match=rf"{Path(name).name} has more than \d+ MB"):
         Pretrained(str(folder)).tokenizer()
+
+
+def test_a_vocabulary_from_the_hub_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "vocab.json"
+    place.touch()
+    os.truncate(place, 20 << 30)
+    monkeypatch.setattr(Pretrained, "_find", lambda self, name: place if name == place.name else None)
+    with pytest.raises(ValueError, match=r"vocab\.json has more than 128 MB"):
+        Pretrained("org/model")._check_tokenizer()
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,15 @@ def test_two_ways_to_write_a_path_load_one_model(
         copyspec.load(short)  # the name that stood for another model in the other directory
 
 
+def test_a_folder_named_like_a_short_name_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smollm2").mkdir()
+    short, folder, path = (loading.ModelChoice(name) for name in ("smollm2", "./smollm2", str(tmp_path / "smollm2")))
+    assert short.key() != folder.key() == path.key()
+    adapted = [loading.ModelChoice("base", adapter=name).key() for name in ("smollm2", "./smollm2")]
+    assert adapted[0] == adapted[1], "an adapter has no short name"
+
+
 def test_the_model_in_the_package_has_a_name(
     folders: list[Path], loads: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +162,15 @@ def test_a_draft_model_is_loaded_once_and_counted(folders: list[Path], loads: li
     assert loads == [str(folders[0]), str(folders[1]), str(folders[0])]
     assert len(_STATE.registry.names()) == _STATE.registry.max_loaded == 2
     copyspec.unload()
+
+
+def test_a_draft_model_does_not_replace_the_model_it_drafts_for(folders: list[Path], loads: list[object]) -> None:
+    copyspec.configure(max_loaded=1)
+    for _ in range(3):
+        copyspec.generate("the", model=folders[0], draft_model=folders[1], max_new_tokens=4)
+    assert loads == [str(folders[0]), str(folders[1])]
+    copyspec.load(folders[2])
+    assert _STATE.registry.names() == [str(folders[2])]
 
 
 def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
