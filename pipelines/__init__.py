@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .documents import Edit, Format, FormatError, Part, Refusal, Segment
+    from .editing.atomic_file import AtomicFile
     from .editing.correctors import (
         Corrector,
         FunctionCorrector,
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from .editing.instructed import decoded as decoded_text
     from .editing.journal import JournalError, fingerprint
     from .editing.model_corrector import ModelCorrector
-    from .editing.output import AtomicFile
     from .editing.paths import Skipped, expand, is_excluded, suffixes_of
     from .editing.runner import Done, Runner, RunOptions, Work
     from .editing.segmentation import splitter
     from .editing.selection import KINDS, ChangedLines, Kinds, Marks, Selection, kind_of
     from .editing.summary import Summary
+    from .editing.writable import unwritable
     from .edits.diff import apply, shift
     from .edits.earlier import EarlierCorrections
     from .edits.redline import Redline
@@ -132,6 +133,7 @@ __all__ = [
     "splitter",
     "suffixes_of",
     "unified_diff",
+    "unwritable",
 ]
 
 # Imported on first use, so that whatever needs no model does not import torch. [module: its names]
@@ -156,7 +158,7 @@ _EXPORTS = {
     "rag.knn_datastore": ("KNNDatastore",),
     "rag.knn_lm": ("KNNLM", "KNNAnswer", "KNNOptions"),
     "models": ("answers_plain_text",),
-    "editing.output": ("AtomicFile",),
+    "editing.atomic_file": ("AtomicFile",),
     "editing.paths": ("Skipped", "expand", "is_excluded", "suffixes_of"),
     "rag.quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
     "rag.options": ("Speculation",),
@@ -166,6 +168,7 @@ _EXPORTS = {
     "editing.runner": ("Done", "Runner", "RunOptions", "Work"),
     "editing.segmentation": ("splitter",),
     "editing.summary": ("Summary",),
+    "editing.writable": ("unwritable",),
 }
 _RENAMED = {
     "decoded_text": ("editing.instructed", "decoded"),

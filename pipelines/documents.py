@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -48,6 +48,8 @@ class Segment:
     is_tokenized: bool = False  # spaces separate words and punctuation, and must do so in corrections
     not_first: str = ""  # characters it may not newly begin with: a cell would become a formula
     is_label: bool = False  # a heading or table cell, not a sentence: it must not newly begin with a capital
+    begins_block: Callable[[str], bool] | None = None
+    """Whether a line with this text would be no prose, but the mark of a list item, for example. None: no line is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Part:
     segments: Sequence[Segment] = ()
     refused: Sequence[Refusal] = ()  # segments that the format found but cannot offer for correction
     carried: object = None  # used by the format only
+    encoding: str = "utf-8"  # corrections must be written in it
 
     @property
     def is_verbatim(self) -> bool:

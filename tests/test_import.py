@@ -102,3 +102,7 @@ def test_public_functions_are_not_hidden_by_modules_of_their_name(package: Modul
     """Importing such a module would put it in the function's place."""
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
     assert modules and modules.isdisjoint(package.__all__)
+
+
+def test_dir_shows_what_is_public() -> None:
+    assert {name for name in dir(copyspec) if not name.startswith("__")} == set(copyspec.__all__)

@@ -32,6 +32,8 @@ def colors(stream: object) -> bool:
 class ChangePrompt:
     """Asks about every change on stdout and reads the answers from stdin; end of file means `q`."""
 
+    identity = "asks"
+
     def __init__(self) -> None:
         self._path = ""
         self._for_file: bool | None = None  # the answer for the rest of the file
@@ -47,12 +49,12 @@ class ChangePrompt:
             self._path, self._for_file = path, None
         taken = []
         for edit in edits:
-            answer = self._ask(part.text, edit)
+            answer = self._ask(part, edit)
             if answer is not None:
                 taken.append(answer)
         return taken
 
-    def _ask(self, text: str, edit: Edit) -> Edit | None:
+    def _ask(self, part: Part, edit: Edit) -> Edit | None:
         """The edit to make; None for none."""
         if self._has_quit:
             return None
@@ -60,6 +62,7 @@ class ChangePrompt:
             return edit if self._for_file else None
         from copyspec.pipelines import inline_diff
 
+        text = part.text
         begin = max(text.rfind("\n", 0, edit.start) + 1, edit.start - _CONTEXT)
         end = text.find("\n", edit.end)
         end = min(len(text) if end < 0 else end, edit.end + _CONTEXT)
@@ -77,9 +80,22 @@ class ChangePrompt:
             if answer in ("n", "d", "q"):
                 return None
             if answer == "e":
-                text = self._answer("Instead: ")
-                return None if self._has_quit else type(edit)(edit.start, edit.end, text)
+                return self._typed(part, edit)
             echo(HELP)
+
+    def _typed(self, part: Part, edit: Edit) -> Edit | None:
+        """The edit with what the user writes in its place, asked for until the file can hold it."""
+        from copyspec.pipelines import Segment, unwritable
+
+        around = (each for each in part.segments if each.start <= edit.start and edit.end <= each.end)
+        segment = next(around, Segment(edit.start, edit.end))
+        while True:
+            typed = replace(edit, replacement=self._answer("Instead: "))
+            if self._has_quit:
+                return None
+            if (refusal := unwritable(part, segment, [typed])) is None:
+                return typed
+            echo(f"This cannot be written: {refusal.detail}. Write it in another way.")
 
     def _answer(self, question: str) -> str:
         echo(question, end="", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ ALLOWED = frozenset(
 """Options a project may set: what is corrected and what stays. Only the user chooses the model and where output goes,
 since the project may be somebody else's."""
 
-_LIST_OPTIONS, _PATH_OPTIONS = frozenset({"exclude", "protect", "words"}), frozenset({"words"})
+_LIST_OPTIONS = frozenset({"exclude", "protect", "words"})
 
 
 def defaults(folder: Path | None = None) -> dict[str, Any]:
@@ -74,7 +75,19 @@ def _setting(path: Path, key: str, value: object) -> tuple[str, object]:
     if name in _LIST_OPTIONS:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise UsageError(f"{path}: {key} must be a list of strings, got {value!r}")
-        return name, [str(path.parent / each) for each in value] if name in _PATH_OPTIONS else value
+        return name, _from_folder(path.parent, name, value)
     if isinstance(value, (dict, list)):
         raise UsageError(f"{path}: {key} must be a single value, got {value!r}")
     return name, value
+
+
+def _from_folder(folder: Path, name: str, value: list[str]) -> list[str]:
+    """The value of a list option as it is meant in the folder of the settings, wherever copyspec is started."""
+    if name == "words":
+        return [str(folder / each) for each in value]
+    if name == "exclude":  # a pattern fits there at any depth
+        if empty := [each for each in value if not each.strip("./ ")]:
+            raise UsageError(f"{folder}: exclude: {empty[0]!r} is the whole folder; name files or folders in it")
+        escaped = Path(glob.escape(str(folder)))
+        return [str(inside / each) for each in value for inside in (escaped, escaped / "*")]
+    return value

@@ -219,9 +219,7 @@ def run_files(
                 _tell_report(report, report_options)
                 is_numbered = _tell_backup(report, files.backup, report_options) or is_numbered
     except (KeyboardInterrupt, Ended):
-        if files.is_writing and STDIN not in inputs:
-            with suppress(OSError):  # the terminal may be gone
-                echo("copyspec: unfinished files are untouched; the same command with --resume continues", err=True)
+        _tell_interrupted(inputs, files)
         raise
     for name, path in report_options.reports.items():
         if str(path) != STDIN and report_options.stats != "json":
@@ -260,12 +258,31 @@ def run_on_ray(
             _tell_report(report, report_options)
             _tell_backup(report, files.backup, report_options)
     except KeyboardInterrupt:
-        echo("copyspec: unfinished files are untouched; the same command with --resume continues", err=True)
+        _tell_interrupted(inputs, files)
         raise
     except (ImportError, ConnectionError, ValueError) as error:
         raise UsageError(in_options(str(error), _OPTIONS)) from error
     _tell_summary(total.stop(), report_options)
     return FAILED if total.files_failed else 0
+
+
+def _tell_interrupted(inputs: Sequence[str], files: FileOptions) -> None:
+    """Say what an interrupted run leaves, and how to go on if something was kept for that."""
+    if not files.is_writing or STDIN in inputs:
+        return
+    outputs = inputs if files.output is None else [os.fspath(files.output)]
+    more = "; the same command with --resume continues" if any(map(_has_journal, outputs)) else ""
+    with suppress(OSError):  # the terminal may be gone
+        echo(f"copyspec: unfinished files are untouched{more}", err=True)
+
+
+def _has_journal(output: str) -> bool:
+    from copyspec.pipelines import journal_path
+
+    try:
+        return os.path.lexists(journal_path(output))
+    except OSError:  # a link to nothing
+        return False
 
 
 def _tell_report(report: FileReport, report_options: ReportOptions) -> None:

@@ -303,7 +303,7 @@ def gec(
         draft_models=tuple(draft_model or ()),
         preset=preset,
     )
-    run = RunOptions(guards, splitter(segmenter))
+    run = RunOptions(guards, splitter(segmenter, language=language))
     if patch:
         run = replace(run, pack=0)  # texts read ahead for sorting would be decoded even after `q`
     report = ReportOptions(

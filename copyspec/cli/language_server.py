@@ -7,7 +7,6 @@ import contextlib
 import io
 import itertools
 import logging
-import os
 import re
 import sys
 from bisect import bisect_right
@@ -63,12 +62,10 @@ class Checker:
         *,
         kinds: Collection[str] = KINDS,
         exclude: Sequence[str] = (),
-        folder: Path | None = None,
         format: str | None = None,
         options: FormatOptions | None = None,
     ) -> None:
-        """`kinds`, `exclude`, `format` and the options of formats: as for `copyspec gec`, started in `folder`."""
-        self._folder = folder
+        """`kinds`, `exclude`, `format` and the options of formats: as for `copyspec gec`."""
         self._runner, self._kinds, self._exclude = runner, Kinds(kinds), exclude
         self._format, self._options = format, options or FormatOptions()
         self._memory = OutcomeCache(MEMORY)
@@ -78,7 +75,7 @@ class Checker:
         or packed formats, and for paths that are left out."""
         if not is_wanted():
             return None
-        if is_excluded(self._relative(path), self._exclude):
+        if is_excluded(path, self._exclude):
             return []
         try:
             form = _format(path, language, self._format, self._options)
@@ -108,12 +105,6 @@ class Checker:
             logger.info("%s: %s", path, error)
             return []
         return edits if offset == len(text) else []
-
-    def _relative(self, path: str) -> str:
-        """The path as `gec` sees it: names above the folder exclude nothing."""
-        if self._folder is None or not Path(path).is_relative_to(self._folder):
-            return path
-        return os.fspath(Path(path).relative_to(self._folder))
 
 
 class OutcomeCache:

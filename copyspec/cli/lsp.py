@@ -51,7 +51,8 @@ def lsp(
     guards["protect"] = tuple(settings.get("protect", ()))
     try:
         options = ModelOptions(by_sentence=settings.get("by_sentence"))
-        run = RunOptions(GuardOptions(**guards), splitter(settings.get("segmenter", "builtin")))
+        checked = GuardOptions(**guards)
+        run = RunOptions(checked, splitter(settings.get("segmenter", "builtin"), language=checked.language))
         form = FormatOptions(by_line=settings.get("line_mode", False))
         kinds = kinds_of(settings["kinds"]) if "kinds" in settings else KINDS
         if "format" in settings:
@@ -63,7 +64,6 @@ def lsp(
         Runner(late, run),
         kinds=kinds,
         exclude=settings.get("exclude", ()),
-        folder=Path.cwd(),
         format=settings.get("format"),
         options=form,
     )

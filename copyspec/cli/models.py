@@ -19,10 +19,15 @@ models = typer.Typer(
 
 
 @models.callback(invoke_without_command=True)
-def list_models(context: typer.Context) -> None:
+def list_by_default(context: typer.Context) -> None:
     # No docstring: the group's own help is shown above the commands.
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        list_models()
+
+
+@models.command("list")
+def list_models() -> None:
+    """List models that have short names, and what is cached. The default."""
     from copyspec.models.aliases import ALIASES, install_hint
     from copyspec.models.cache import cache_folder, made
     from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default

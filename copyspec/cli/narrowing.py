@@ -27,7 +27,7 @@ def narrow_inputs(
 
         lines = changed_lines(inputs, since)
         inputs = [path for path in inputs if path in lines or keeps_unchanged]
-        selections.append(ChangedLines(lines))
+        selections.append(ChangedLines(lines, since))
     if asks:
         from copyspec.cli.asking import ChangePrompt
 

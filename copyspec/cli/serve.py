@@ -87,7 +87,7 @@ def serve(
     from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
 
     settings = _settings(
-        names=tuple(name or ()) or (_name(model),),
+        names=tuple(name or ()) or (_name(model, adapter),),
         api_key=api_key if api_key is not None else os.environ.get(KEY_VARIABLE),
         batch_size=batch_size,
         max_waiting=max_waiting,
@@ -118,11 +118,11 @@ def serve(
     return 0
 
 
-def _name(model: str | None) -> str:
-    """A short model name from --model, without the folders of this machine."""
+def _name(model: str | None, adapter: str | None) -> str:
+    """A short name of the model that the options name, without the folders of this machine."""
     from copyspec.models.loading import BUNDLED, DEFAULT, choose_default
 
-    chosen = model or os.environ.get("COPYSPEC_MODEL") or choose_default()
+    chosen = model or os.environ.get("COPYSPEC_MODEL") or adapter or choose_default()
     if chosen == str(BUNDLED):
         return DEFAULT
     return os.path.basename(os.path.abspath(chosen)) if os.path.exists(chosen) else chosen

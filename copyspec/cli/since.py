@@ -27,7 +27,7 @@ def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]
     commits: dict[str, str] = {}
     filters: dict[str, dict[str, str]] = {}
     for path in paths:
-        file = Path(path).absolute()
+        file = Path(os.path.realpath(path))  # git knows a link by its own content, the name of another file
         folder = str(file.parent)
         if folder not in commits:
             filters[folder] = _without_filters(folder)

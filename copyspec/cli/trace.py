@@ -24,7 +24,7 @@ def trace(
     """
 
     from copyspec.views.pass_trace import Trace
-    from copyspec.views.trace_lines import pass_line, summary, tree_lines
+    from copyspec.views.trace_lines import PASS_HEADS, pass_line, summary, tree_lines
     from copyspec.views.trace_page import trace_page
 
     check_outputs({"--html": html}, [file])
@@ -47,5 +47,7 @@ def trace(
         return
     for text in summary(found):
         screen.print(text, markup=False)
+    if found.passes:
+        screen.print(PASS_HEADS, style="dim", no_wrap=True, overflow="ellipsis")
     for index in range(len(found.passes)):
         screen.print(pass_line(found, index, longest), no_wrap=True, overflow="ellipsis")

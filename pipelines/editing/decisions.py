@@ -15,11 +15,10 @@ from typing import Any
 from copyspec.filesystem import open_input
 
 from ..documents import Edit, FormatError, Part
-from ..guards.guards import Checked
 from .files import FileJob
 from .journal import fingerprint
 from .runner import Done, RunOptions, Work
-from .writable import writable
+from .writable import unwritable
 
 VERSION = 1
 MAX_BYTES = 256 << 20
@@ -145,10 +144,8 @@ def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:
             before = bisect_left(solid, edit.end, key=itemgetter(0))
             if before and edit.start < solid[before - 1][1]:
                 raise ValueError(f"the decisions change what is protected: {part.text[edit.start : edit.end]!r}")
-            if brought := set(edit.replacement).intersection(segment.forbidden) - set(part.text[edit.start : edit.end]):
-                raise ValueError(f"the decisions insert {min(brought)!r}, which is markup in this format")
-        if len(writable(part.text, segment, Checked(of_segment)).edits) < len(of_segment):
-            raise ValueError("the decisions insert what corrections may not: non-text characters, or a formula")
+        if refusal := unwritable(part, segment, of_segment):
+            raise ValueError(f"the decisions make a change that corrections may not: {refusal.detail}")
     if taken < len(edits):
         raise ValueError("the decisions change text that is not prose")
     return edits

@@ -15,11 +15,11 @@ from copyspec.filesystem import open_input
 
 from ..documents import Format, Part
 from ..formats import FormatOptions, format_of
+from .atomic_file import AtomicFile, check_suffix, remove_leftovers, target_of
+from .file_state import ChangedFileError, FileState, beside
 from .journal import SUFFIX, Journal, fingerprint
-from .output import AtomicFile, check_suffix, remove_leftovers, target_of
 from .runner import Done, RunOptions, Work
 from .selection import Marks, Selection, selected
-from .standing import ChangedFileError, Standing, beside
 from .summary import Summary
 
 STDIN = "-"
@@ -144,7 +144,7 @@ class FileJob:
         self._target: Path | None = None
         self._digest = hashlib.blake2b(digest_size=16)
         self._read = hashlib.blake2b(digest_size=16)  # hash of the bytes that the parts were made from
-        self._standing: Standing | None = None  # what was at the output's path at the beginning
+        self._standing: FileState | None = None  # what was at the output's path at the beginning
 
     @property
     def form(self) -> Format:
@@ -258,8 +258,8 @@ class FileJob:
             return
         AtomicFile(target).discard()  # a folder without write permission is found before the model is loaded
         if self._options.backup is not None:
-            Standing.of(target.with_name(target.name + self._options.backup))  # raises for a name that is too long
-        self._standing = Standing.of(target)
+            FileState.of(target.with_name(target.name + self._options.backup))  # raises for a name that is too long
+        self._standing = FileState.of(target)
         if not os.path.isfile(self.path):  # standard input or a pipe cannot be read twice
             return
         self._journal_path = beside(target, SUFFIX)
@@ -342,6 +342,7 @@ class _FileRun:
             "segmenter": split,
             "format": file_options.format,
             "format_options": repr(file_options.format_options),
+            "selections": [each.identity for each in self._selections],
         }
 
 

@@ -14,11 +14,11 @@ from copyspec.checks import check_flag, check_number, check_type
 
 from ..documents import FormatError, Refusal
 from ..edits.render import unified_diff
+from ..guards.wrappers import unwrapped
 from ..instructions import fill
 from ..models import engine_of, is_bundled, wants_chat
 from .correctors import check_asking
 from .model_corrector import INSTRUCTION, output_limit
-from .wrappers import unwrapped
 
 if TYPE_CHECKING:
     from copyspec.engine.keywords import GenerateOptions

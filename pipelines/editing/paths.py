@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
 from ..formats.suffixes import SUFFIXES
+from .file_state import RESULT
 from .journal import SUFFIX
-from .standing import RESULT
 
 STDIN = "-"
 BACKUP_SUFFIX = ".bak"
@@ -99,10 +99,10 @@ def expand(
     """Return the files that `paths` name, each once, in order. Missing files stay in the list.
 
     A folder gives its files with one of `suffixes` (lower case, with the dot), subfolders included; links in it are not
-    followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a name, for folders,
-    or for the end of a path. Copyspec's journals and results are left out even if they are named, since shells name
-    them for `*.*`; so are backups, with the suffix `backup`, of files that are named too. `skipped` collects these and
-    the files in folders that are not taken.
+    followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a name, for folders, or
+    for the end of a path (`is_excluded`). Copyspec's journals and results are left out even if they are named, since
+    shells name them for `*.*`; so are backups, with the suffix `backup`, of files that are named too. `skipped`
+    collects these and the files in folders that are not taken.
     """
     skipped = Skipped() if skipped is None else skipped
     found: list[str] = []
@@ -183,9 +183,28 @@ def _folder_reason(name: str, path: str, exclude: Sequence[str]) -> str | None:
 
 
 def is_excluded(path: str, exclude: Sequence[str]) -> bool:
-    """Whether one of the patterns of `exclude` fits the path, the end of it, or one or more folders on its way."""
-    parts = PurePath(path).parts
+    """Whether one of the patterns of `exclude` fits the path, the end of it, or one or more folders on its way.
+
+    Relative patterns are compared with the path from the working folder, so that the names of folders above exclude
+    nothing; absolute ones with the whole path, as it is given and with links resolved.
+    """
+    if not exclude:
+        return False
+    full = os.path.abspath(path)
+    parts = PurePath(_from_working_folder(full)).parts
     # A folder's pattern fits its files too: they may be named without it, by a shell, a hook or an editor.
-    runs = ["/".join(parts[start:end]) for start in range(len(parts)) for end in range(start + 1, len(parts) + 1)]
-    runs = [run.replace("//", "/", 1) if run.startswith("//") else run for run in runs]
-    return any(fnmatchcase(run, PurePath(pattern).as_posix()) for pattern in exclude for run in runs)
+    runs = {"/".join(parts[start:end]) for start in range(len(parts)) for end in range(start + 1, len(parts) + 1)}
+    ways = [PurePath(each) for each in (full, os.path.realpath(full))]
+    wholes = {each.as_posix() for way in ways for each in (way, *way.parents)}
+    return any(
+        fnmatchcase(name, pattern.as_posix())
+        for pattern in map(PurePath, exclude)
+        for name in (wholes if pattern.is_absolute() else runs)
+    )
+
+
+def _from_working_folder(path: str) -> str:
+    try:
+        return os.path.relpath(path)
+    except ValueError:  # on another drive
+        return path

@@ -15,9 +15,9 @@ from ..edits.diff import merge
 from ..edits.words import Tolerance
 from ..guards.facts import Facts
 from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
+from ..sentences import sentences
 from .correctors import Corrector, Outcome, calibration_of
 from .segmentation import Splitter, fit
-from .sentences import sentences
 from .writable import writable
 
 LOOKAHEAD_PARTS = 4096
@@ -274,12 +274,12 @@ class _Run(Generic[Owner]):
             tolerance = self._options.tolerance
             if outcome.lost:
                 tolerance = replace(tolerance, lost="".join(sorted({*tolerance.lost, *outcome.lost})))
-            text = slot.work.part.text
+            part = slot.work.part
             context = Context(slot.facts, slot.part, outcome.changes)
             checked = check(
-                text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context
+                part.text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context
             )
-            checked = writable(text, task.segment, checked)
+            checked = writable(part, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
 

@@ -10,7 +10,8 @@ from functools import partial
 from operator import itemgetter
 
 from ..documents import Refusal, Segment, shown
-from .sentences import sentences
+from ..guards.languages import ANY
+from ..sentences import sentences
 
 Spans = list[tuple[int, int]]
 Splitter = Callable[[str], Spans]
@@ -25,13 +26,14 @@ _DETAIL = 40  # maximum characters of a text that a refusal quotes
 
 
 def splitter(name: str, *, language: str = "en") -> Splitter:
-    """Return the sentence splitter called `name`. `language` is for pysbd; `none` takes a paragraph as one sentence."""
+    """Return the sentence splitter called `name`. `language` is for pysbd, as a code; "any" is split as English. `none`
+    takes a paragraph as one sentence."""
     if name == "builtin":
         return sentences
     if name == "none":
         return _whole
     if name == "pysbd":
-        return _pysbd(language)
+        return _pysbd("en" if language == ANY else language)
     raise ValueError(f"unknown segmenter {name!r}: name one of {NAMES}, or give a function from a text to spans")
 
 
@@ -172,7 +174,10 @@ def _pysbd(language: str) -> Splitter:
         import pysbd
     except ImportError:
         raise ImportError("the segmenter 'pysbd' needs its package: pip install 'copyspec[pysbd]'") from None
-    segmenter = pysbd.Segmenter(language=language, clean=False, char_span=True)
+    try:
+        segmenter = pysbd.Segmenter(language=language, clean=False, char_span=True)
+    except ValueError as error:
+        raise ValueError(f"pysbd cannot split language={language!r}; take another segmenter: {error}") from error
 
     def split(text: str) -> Spans:
         return [

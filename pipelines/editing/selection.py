@@ -24,6 +24,11 @@ class Selection(Protocol):
     """Restricts what is corrected. Both methods are called for every part of a file, in order, and `part` before
     `edits`."""
 
+    @property
+    def identity(self) -> str:
+        """What outputs depend on: a run is only resumed with the same selections."""
+        ...
+
     def part(self, path: str, part: Part) -> Part:
         """Return the part with the segments that go to the model."""
         ...
@@ -49,6 +54,7 @@ class Kinds:
 
     def __init__(self, kinds: Collection[str]) -> None:
         self._kinds = frozenset(kinds)
+        self.identity = f"kinds {','.join(sorted(self._kinds))}"
 
     def part(self, path: str, part: Part) -> Part:
         return part
@@ -63,6 +69,8 @@ class Marks:
     The words count wherever they stand, since comments look different in each format. In formats whose parts are not
     stretches of the file (records, cells, paragraphs of a document) a mark reaches to the end of its part.
     """
+
+    identity = "marks"
 
     def __init__(self) -> None:
         self._path = ""
@@ -105,9 +113,11 @@ class ChangedLines:
     """Keeps only edits in some lines of each file, counted from 1. In formats whose parts are not stretches of the file
     everything counts as changed."""
 
-    def __init__(self, lines: Mapping[str, Sequence[range]]) -> None:
-        """`lines`: ascending ranges, by path; a path without any has not changed."""
+    def __init__(self, lines: Mapping[str, Sequence[range]], since: str = "") -> None:
+        """`lines`: ascending ranges, by path; a path without any has not changed. `since`: the revision that they were
+        compared with."""
         self._lines = lines
+        self.identity = f"lines changed since {since}"
         self._read, self._written = _Places(), _Places()
 
     def part(self, path: str, part: Part) -> Part:

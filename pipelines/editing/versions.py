@@ -15,8 +15,8 @@ from typing import Protocol
 
 from copyspec import Engine, Input
 
+from ..sentences import sentences
 from .correctors import Outcome
-from .sentences import sentences
 
 LEVELS = (0.1, 0.03, 0.02)
 """Minimum probabilities of second choices in the second, third and fourth text; the fourth also takes those whose place

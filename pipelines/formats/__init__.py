@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import PurePath
 
 from ..documents import Format, FormatError
-from . import asciidoc, gettext, html, latex, restructured, source, subtitles
+from . import asciidoc, gettext, html, latex, markdown, restructured, source, subtitles
 from .delimited import DelimitedFormat
 from .docx import DocxFormat
 from .jsonl import JSONLinesFormat
@@ -53,19 +53,20 @@ class FormatOptions:
         check_encoding(self.encoding)
 
 
-_SCANNERS: dict[str, tuple[Scanner, str]] = {
-    "rst": (restructured.blocks, restructured.FORBIDDEN),
-    "adoc": (asciidoc.blocks, asciidoc.FORBIDDEN),
-    "latex": (latex.paragraphs, latex.FORBIDDEN),
-    "html": (html.paragraphs, html.FORBIDDEN),
-    "srt": (subtitles.cues, subtitles.FORBIDDEN),
-    "po": (gettext.translations, gettext.FORBIDDEN),
-    **{name: (partial(source.comments, language=name), source.FORBIDDEN) for name in LANGUAGES},
+_BeginsBlock = Callable[[str], bool]
+_SCANNERS: dict[str, tuple[Scanner, str, _BeginsBlock | None]] = {
+    "rst": (restructured.blocks, restructured.FORBIDDEN, restructured.begins_block),
+    "adoc": (asciidoc.blocks, asciidoc.FORBIDDEN, asciidoc.begins_block),
+    "latex": (latex.paragraphs, latex.FORBIDDEN, None),
+    "html": (html.paragraphs, html.FORBIDDEN, None),
+    "srt": (subtitles.cues, subtitles.FORBIDDEN, None),
+    "po": (gettext.translations, gettext.FORBIDDEN, None),
+    **{name: (partial(source.comments, language=name), source.FORBIDDEN, markdown.begins_block) for name in LANGUAGES},
 }
 
 
-def _scanned_as(scan: Scanner, forbidden: str) -> Callable[[FormatOptions], Format]:
-    return lambda given: WholeFormat(scan, forbidden=forbidden, encoding=given.encoding)
+def _scanned_as(scan: Scanner, forbidden: str, begins_block: _BeginsBlock | None) -> Callable[[FormatOptions], Format]:
+    return lambda given: WholeFormat(scan, forbidden=forbidden, begins_block=begins_block, encoding=given.encoding)
 
 
 _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {

@@ -27,6 +27,10 @@ _MACRO = re.compile(r"[a-z_]\w{0,40}::\S{0,2000}\[.*\][ \t]*$")
 _ITEM = re.compile(r"[ \t]*(?:\*{1,9}|-|\.{1,9}|\d{1,9}\.|[a-zA-Z]\.|<(?:\d{1,4}|\.)>)[ \t]+(?:\[[ xX*]\][ \t]+)?")
 _TERM = re.compile(r"(?=\S)((?:[^:;\n]|:(?!:)|;(?!;)){1,500})(?::{2,4}|;;)(?:[ \t]+|$)")
 _NOTE = re.compile(r"(?:NOTE|TIP|IMPORTANT|WARNING|CAUTION):[ \t]+")
+_BLOCKS = (
+    *(_VERBATIM, _CONTAINER, _TITLE, _UNDERLINE, _CAPTION, _ATTRIBUTES, _ENTRY, _MACRO, _ITEM, _TERM, _NOTE),
+    re.compile(r"//|\|"),
+)
 _FIXED = re.compile(
     r"\\[^\r\n]|``[^`\r\n]{1,2000}``|`[^`\r\n]{1,2000}`|\+{3}[^+\r\n]{1,2000}\+{3}|\+\+?[^+\r\n]{1,2000}\+\+?"
     r"|\{[\w-]{1,80}\}|<<[^<>\r\n]{1,400}>>|\[\[[^\]\r\n]{1,400}\]\]"
@@ -35,6 +39,11 @@ _FIXED = re.compile(
 )
 _COMMENT = re.compile(r"(?<![^\r\n])//[^\r\n]*(?:\r\n|\n|\r)?")
 _MARKUP = re.compile(r"(?<!\w)[*_#^~]{1,2}(?=\S)|(?<=\S)[*_#^~]{1,2}(?!\w)")
+
+
+def begins_block(line: str) -> bool:
+    """Whether a line without its indentation would not continue a paragraph."""
+    return any(pattern.match(line) for pattern in _BLOCKS)
 
 
 def blocks(text: str) -> Iterator[Prose]:

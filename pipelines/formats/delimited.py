@@ -74,7 +74,7 @@ class DelimitedFormat:
             start, end = cells[index]
             text = _value(record[start:end])
             segments, refused = _segments(text, delimiter, is_quoted=bool(_QUOTED.fullmatch(record, start, end)))
-            yield Part(text, segments, refused, _Cell(record, start, end, delimiter))
+            yield Part(text, segments, refused, _Cell(record, start, end, delimiter), self.encoding)
         if widest and not is_there:  # known at the end only: the first row may be a title, with fewer cells
             raise FormatError(
                 f"no column {self.column!r}: rows have up to {widest}, and the first has {_listed(names)}"

@@ -29,11 +29,11 @@ class M2Format:
         block: list[str] = []
         for line in read_lines(stream, self.encoding):
             if block and line.startswith("S ") and any(before.startswith(("S ", _MARK)) for before in block):
-                yield _part(block)
+                yield replace(_part(block), encoding=self.encoding)
                 block = []
             block.append(line)
         if block:
-            yield _part(block)
+            yield replace(_part(block), encoding=self.encoding)
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         block = part.carried

@@ -82,6 +82,12 @@ _CODE = re.compile(r"[\"'`()\[\]{}]|(?<!=)>|(?<!:)//.*|/\*")
 _CODE_WITHIN = {"`": re.compile(r"\\.|`|\$\{"), "/*": re.compile(r"\*/")}  # a template, a comment
 _STRING_ENDS = {quote: re.compile(rf"[^{quote}\\]*(?:\\.[^{quote}\\]*)*{quote}") for quote in "\"'"}
 
+_BLOCKS = (
+    *(_ITEM, _FENCE, _RULE, _UNDERLINE, _HEADING, _DEFINITION, _FOOTNOTE, _ROW_OF_DASHES, _GRID, _ADMONITION),
+    *(_DIRECTIVE, _STATEMENT, _COMPONENT, re.compile(r">|\\begin\{")),
+    *(opening for opening, _ in _OPENINGS),
+)
+
 _NESTING = 100
 """Maximum depth of lists nested on one line; each level requires another look at the rest of the line."""
 
@@ -93,10 +99,15 @@ class MarkdownFormat:
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        return gathered(blocks(read_lines(stream, self.encoding)))
+        return gathered(blocks(read_lines(stream, self.encoding)), self.encoding)
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(changed(part.text, edits), self.encoding)
+
+
+def begins_block(line: str) -> bool:
+    """Whether a line without its indentation would not continue a paragraph."""
+    return any(pattern.match(line) for pattern in _BLOCKS)
 
 
 def blocks(lines: Iterable[str]) -> Iterator[Part]:
@@ -438,4 +449,4 @@ def _segment(text: str, start: int, end: int, *, is_label: bool = False) -> Segm
         return found
     forbidden = ACTIVE + ".!?" if is_label else ACTIVE
     protected = joined(found.protected, markup(text, found.start, found.end))
-    return replace(found, protected=protected, forbidden=forbidden, is_label=is_label)
+    return replace(found, protected=protected, forbidden=forbidden, is_label=is_label, begins_block=begins_block)

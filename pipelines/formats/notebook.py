@@ -38,7 +38,7 @@ class NotebookFormat:
         for strings in _markdown_cells(text):
             end = strings[-1][1]
             raw = _Raw(text[at:end], tuple((first - at, last - at, said) for first, last, said in strings))
-            yield _part("".join(said for _, _, said in strings), raw)
+            yield replace(_part("".join(said for _, _, said in strings), raw), encoding=self.encoding)
             at = end
         yield Part("", carried=_Raw(text[at:]))
 

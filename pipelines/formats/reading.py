@@ -158,8 +158,9 @@ def body_start(text: str) -> int:
     return start
 
 
-def gathered(parts: Iterable[Part]) -> Iterator[Part]:
-    """Join successive parts without segments, so that a file of empty lines has few parts."""
+def gathered(parts: Iterable[Part], encoding: str) -> Iterator[Part]:
+    """Join successive parts without segments, so that a file of empty lines has few parts; note the encoding in the
+    others."""
     idle: list[str] = []
     size = 0
     for part in parts:
@@ -171,7 +172,7 @@ def gathered(parts: Iterable[Part]) -> Iterator[Part]:
             idle.append(part.text)
             size += len(part.text)
         else:
-            yield part
+            yield part if encoding == part.encoding else replace(part, encoding=encoding)
     if idle:
         yield Part("".join(idle))
 

@@ -41,6 +41,7 @@ _FIXED = re.compile(
 )
 _MARKUP = re.compile(r"\*{1,2}(?=\S)|(?<=\S)\*{1,2}")
 _DOCTEST = ">>>"
+_BLOCKS = (_EXPLICIT, _FIELD, _ITEM, _LINE_BLOCK, _OPTION, _ADORNMENT, _TABLE, re.compile(_DOCTEST))
 _SECTION = re.compile(
     r"(?:Args|Arguments|Parameters|Params|Attributes|Keyword Arg(?:ument)?s|Other Parameters|Raises|Warns"
     r"|(?P<value>Returns|Yields|Receives))(?P<colon>:?)",
@@ -63,6 +64,11 @@ _TOO_SHORT = 4
 """Docutils takes a shorter line below a longer one for text."""
 _NESTING = 100
 """Maximum depth of items nested on one line; each level requires another look at the rest of the line."""
+
+
+def begins_block(line: str) -> bool:
+    """Whether a line without its indentation may begin something else than a paragraph."""
+    return any(pattern.match(line) for pattern in _BLOCKS)
 
 
 def blocks(text: str) -> Iterator[Prose]:

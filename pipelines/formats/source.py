@@ -11,6 +11,7 @@ import time
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from ..documents import FormatError
@@ -19,7 +20,10 @@ from .code_blocks import indented, outside_code
 from .reading import lines_of
 from .whole import Prose
 
-FORBIDDEN = "*/#`\"'\\{}<>"
+FORBIDDEN = '*/#`"\\{}<>'
+_APOSTROPHE = "'"
+"""Forbidden in docstrings that it ends, and in shell scripts: bash 3.2, that of macOS, takes one in a comment inside
+`$(` and `)` for the beginning of a string."""
 SIZE_LIMIT = 1 << 20
 """Maximum characters of a file; longer ones are not written by hand."""
 
@@ -74,6 +78,8 @@ def comments(text: str, language: str) -> Iterator[Prose]:
     found = [prose for block in _comment_blocks(text, language) for prose in _paragraphs(text, block, language)]
     if language == "python":
         found += _docstrings(text)
+    if language == "bash":
+        found = [replace(prose, forbidden=_APOSTROPHE) for prose in found]
     at = 0
     for prose in sorted(found, key=lambda prose: prose.start):
         if prose.start >= at:
@@ -288,7 +294,8 @@ def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Pro
         return
     for prose in restructured.docstring(_code_masked(text[first:last])):
         markup, fixed = ([(a + first, b + first) for a, b in spans] for spans in (prose.markup, prose.fixed))
-        yield Prose(prose.start + first, prose.end + first, markup, fixed, is_label=True)
+        forbidden = _APOSTROPHE if _APOSTROPHE in opening[1] else ""
+        yield Prose(prose.start + first, prose.end + first, markup, fixed, is_label=True, forbidden=forbidden)
 
 
 def _code_masked(text: str) -> str:

@@ -32,7 +32,7 @@ class TextFormat:
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        return gathered(self._parts(stream))
+        return gathered(self._parts(stream), self.encoding)
 
     def _parts(self, stream: BinaryIO) -> Iterator[Part]:
         lines = read_lines(stream, self.encoding)

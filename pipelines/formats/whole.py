@@ -36,6 +36,7 @@ class Prose:
     fixed: Sequence[tuple[int, int]] = ()  # spans that must not change but are shown: function names, formulas
     left_out: Sequence[tuple[int, int]] = ()  # spans that are never shown: the `# ` of a comment's second line
     is_label: bool = False  # a heading or a cell, which is a sentence only if it ends like one
+    forbidden: str = ""  # characters that corrections must not insert, beside those of the format
 
 
 Scanner = Callable[[str], Iterable[Prose]]
@@ -67,14 +68,22 @@ def by_lines(text: str, reader: LineReader) -> Iterator[Prose]:
 class WholeFormat:
     """Each part is a stretch of prose, or the text before one."""
 
-    def __init__(self, scan: Scanner, *, forbidden: str = "", encoding: str = "utf-8") -> None:
-        """`forbidden`: characters of markup, which corrections must not insert."""
+    def __init__(
+        self,
+        scan: Scanner,
+        *,
+        forbidden: str = "",
+        begins_block: Callable[[str], bool] | None = None,
+        encoding: str = "utf-8",
+    ) -> None:
+        """`forbidden`: characters of markup, which corrections must not insert; `begins_block`: as of `Segment`."""
         self.scan = scan
         self.forbidden = forbidden
+        self.begins_block = begins_block
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        return gathered(self._parts(whole(stream, self.encoding)))
+        return gathered(self._parts(whole(stream, self.encoding)), self.encoding)
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(changed(part.text, edits), self.encoding)
@@ -83,7 +92,7 @@ class WholeFormat:
         at = 0
         for prose in self.scan(text):
             yield Part(text[at : prose.start])
-            yield part_of(text[prose.start : prose.end], prose, self.forbidden)
+            yield part_of(text[prose.start : prose.end], prose, self.forbidden, self.begins_block)
             at = prose.end
         yield Part(text[at:])
 
@@ -109,8 +118,8 @@ def within(spans: Sequence[tuple[int, int]], start: int, end: int) -> Sequence[t
     return spans[bisect_left(spans, (start,)) : bisect_left(spans, (end,))]
 
 
-def part_of(piece: str, prose: Prose, forbidden: str) -> Part:
-    """A stretch of prose as a part. `piece`: its text."""
+def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[str], bool] | None) -> Part:
+    """A stretch of prose as a part. `piece`: its text; `forbidden` and `begins_block`: those of the format."""
     size = len(piece)
     markup, fixed, left_out = (_inside(each, prose.start, size) for each in (prose.markup, prose.fixed, prose.left_out))
     start, end = _without_ends(piece, joined(markup, left_out))
@@ -128,7 +137,8 @@ def part_of(piece: str, prose: Prose, forbidden: str) -> Part:
         found,
         protected=joined(_apart(found.protected, markup), markup, fixed, left_out),
         hidden=joined(unseen, left_out),
-        forbidden=forbidden,
+        forbidden=forbidden + prose.forbidden,
+        begins_block=begins_block,
     )
     return Part(piece, (as_label(piece, found) if prose.is_label else found,))
 

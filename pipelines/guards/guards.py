@@ -11,7 +11,6 @@ from functools import lru_cache
 from copyspec.engine.results import Change
 
 from ..documents import Edit, Refusal, Segment, shown
-from ..editing.wrappers import unwrapped
 from ..edits.diff import apply, segment_edits
 from ..edits.words import Tolerance, words
 from .bounded import BoundedPattern, Searchable
@@ -22,6 +21,7 @@ from .languages import ANY, check_language, is_in
 from .sentencehood import END
 from .stretches import PATTERNS, Stretches
 from .wording import Kind, is_negation
+from .wrappers import unwrapped
 
 _APART = re.compile(r"(?<=\w) (n['’]t|['’](?:s|re|ve|ll|d|m))\b")
 _EXACT = Tolerance(forms=False, quotes=False)
@@ -40,7 +40,7 @@ and models that expect sentences write one ("Task" comes back as "Task. Task.").
 class GuardOptions:
     """What a correction may not change. An edit that does is refused; the others of its segment are made."""
 
-    allow_numbers: bool = False
+    allow_numbers: bool = False  # with their units
     allow_links: bool = False  # URLs, e-mail addresses
     allow_code: bool = False  # `code`, snake_case, camelCase, call(), --options, paths, {placeholders}, <tags>
     allow_names: bool = False  # words capitalised inside a sentence, ALLCAPS; their case may change anyway
@@ -149,12 +149,10 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     kept: list[Edit] = []
     dropped: list[Refusal] = []
     for change in _changes(text, edits):
-        refusals = [stretches.refusal(edit) for edit in change]
-        refusal = next(filter(None, refusals), None) or judge.refusal(change)
-        if refusal:
-            dropped += [each or refusal for each in refusals]
+        if refusal := stretches.refusal(change) or judge.refusal(change):
+            dropped.append(refusal)
         else:
-            kept += change
+            kept.append(change)
     if kept and (refusal := stretches.refusal_of_all(kept)):
         return Checked((), refusal, [*dropped, refusal])
     if dropped and (options.all_or_nothing or not kept):
@@ -179,8 +177,8 @@ def _judge(text: str, segment: Segment, options: GuardOptions, context: Context)
 
 def measured_changes(
     text: str, output: str, changes: Sequence[Change] | None, options: GuardOptions
-) -> Iterator[tuple[Sequence[Edit], Kind, float, str]]:
-    """Yield, for each change of an output for a text of one segment: its edits, its kind, its margin (infinite if
+) -> Iterator[tuple[Edit, Kind, float, str]]:
+    """Yield, for each change of an output for a text of one segment: its edit, its kind, its margin (infinite if
     unknown), and the reason why these options refuse it ("" if they do not). Margins are calibrated with this."""
     segment = Segment(0, len(text))
     facts = Facts(options.words, options.language)
@@ -189,21 +187,22 @@ def measured_changes(
     edits = segment_edits(text, segment, output)
     for change in _changes(text, edits) if edits else ():
         kind, margin = judge.measured(change)
-        refusals = check(text, segment, apply(text, change), options=options, context=context).dropped
+        refusals = check(text, segment, apply(text, [change]), options=options, context=context).dropped
         reason = next((each.reason for each in refusals), "")
         yield change, kind, math.inf if margin is None else margin, reason
 
 
-def _changes(text: str, edits: Sequence[Edit]) -> Iterator[list[Edit]]:
-    """Group edits into changes: edits that touch inside a word belong together, such as those of "cannto" ("can",
-    "n't"), and of "dont" that becomes "do not"."""
-    together: list[Edit] = []
-    for edit in edits:
-        if together and not (_touch(together[-1], edit) or _is_written_out(text, together[-1], edit)):
-            yield together
-            together = []
-        together.append(edit)
-    yield together
+def _changes(text: str, edits: Sequence[Edit]) -> Iterator[Edit]:
+    """Join edits that touch inside a word, such as those of "cannto" ("can", "n't"), or of "dont" that becomes "do
+    not": one without the other may mean the opposite, so whoever chooses among edits gets them as one."""
+    change, *others = edits
+    for edit in others:
+        if _touch(change, edit) or _is_written_out(text, change, edit):
+            change = Edit(change.start, edit.end, change.replacement + edit.replacement)
+        else:
+            yield change
+            change = edit
+    yield change
 
 
 def _touch(before: Edit, after: Edit) -> bool:

@@ -16,6 +16,7 @@ from copyspec.engine.results import Change
 
 from ..documents import Edit, Refusal, Segment, shown
 from ..edits.diff import apply
+from .openings import Openings
 from .sentencehood import begins_item, lacks_end
 from .stretches import around
 from .vocabulary import spelt
@@ -76,11 +77,10 @@ _RUNS = re.compile(r"[^\w\s'’]+")
 _MOVING = frozenset(",.!?;:")
 _MINUS = re.compile(r"(?<![^\W\d_])-\d")  # unlike "mid-1990s"
 _UNENDED = re.compile(r"[\w,;–—-][^\w\n.!?:…]*\n?[^\w\n.!?:…]*\Z")
-_OPENS_SENTENCE = re.compile(r"(?:\A|[.!?…:][\"'”’)\]]*\s)[\"'“‘(\[*_]*\Z")
 
 
 class Judge:
-    """Judges the changes of one segment. A change is a list of edits that are made or refused together."""
+    """Judges the changes of one segment."""
 
     def __init__(
         self,
@@ -99,12 +99,12 @@ class Judge:
         """`is_word`: whether a word is spelt correctly; `may_write`: whether a change may add it (None: any word)."""
         self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
         self._allow_swaps, self._caution, self._is_often = allow_swaps, caution, is_often
-        self._margins = margins
+        self._margins, self._openings = margins, Openings(text, segment)
         self._surely = math.log(min_confidence / (1 - min_confidence)) if min_confidence else -math.inf
         self._preferred = _Preferred(text, segment, changes) if changes and (caution or min_confidence) else None
 
-    def refusal(self, edits: Sequence[Edit]) -> Refusal | None:
-        wording, start, end = self._worded(edits)
+    def refusal(self, edit: Edit) -> Refusal | None:
+        wording, start, end = self._worded(edit)
         return (
             self._wrong_end(wording.was, wording.becomes, end)
             or (None if self._allow_swaps else _wrong_mark(wording))
@@ -114,18 +114,18 @@ class Judge:
             or self._doubtful(wording, start, end)
         )
 
-    def measured(self, edits: Sequence[Edit]) -> tuple[Kind, float | None]:
+    def measured(self, edit: Edit) -> tuple[Kind, float | None]:
         """Return the kind of a change and its margin, None if unknown."""
-        wording, start, end = self._worded(edits)
+        wording, start, end = self._worded(edit)
         kind: Kind = "swap" if wording.swap(self._is_word) else wording.kind(self._is_word)
         return kind, self._preferred.margin(start, end) if self._preferred else None
 
-    def _worded(self, edits: Sequence[Edit]) -> tuple[Wording, int, int]:
+    def _worded(self, edit: Edit) -> tuple[Wording, int, int]:
         """A change extended to whole words, with the start and end of these words."""
         text, segment = self._text, self._segment
-        start, end = around(text, segment, edits[0].start, edits[-1].end)
+        start, end = around(text, segment, edit.start, edit.end)
         was = text[start:end]
-        becomes = apply(was, [Edit(edit.start - start, edit.end - start, edit.replacement) for edit in edits])
+        becomes = apply(was, [Edit(edit.start - start, edit.end - start, edit.replacement)])
         beside = (
             *spelt(text[max(segment.start, start - 60) : start])[-1:],
             *spelt(text[end : min(segment.end, end + 60)])[:1],
@@ -193,8 +193,7 @@ class Judge:
 
     def _least(self, wording: Wording, start: int) -> float:
         kind = wording.kind(self._is_word)
-        is_start = start == self._segment.start and not self._goes_on_from()
-        opens = is_start or bool(_OPENS_SENTENCE.search(self._text[max(0, start - 20) : start]))
+        opens = not self._goes_on_from() if start == self._segment.start else self._openings.has(start)
         if kind == "capital":
             words = spelt(wording.was)
             begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])

@@ -11,7 +11,9 @@ _ENDED_BEFORE = re.compile(r"[.!?…:;](?:\[[^\[\]]*\]|\([^()]*\)|[\"'”’»)\
 _LAST_WORD = re.compile(r"(?:^|[\s\"'“‘(])[^\W\d_]+(?:['’-][^\W\d_]+)*[\"'”’)]*\Z")
 _NO_PROSE = re.compile(r"\s*(?:[^\w\s\"'“‘(\[<*_`]|[*_`]\s)|.*(?:::|`_|\t)")
 _BORDER = re.compile(r"(?<=[.!?:;…])\s+")
-_LIST_ITEM = re.compile(r"(?:^|\n)[ \t>]*(?:[-*+•–]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+(?:\[[ xX]\][ \t]+)?\Z")
+_LIST_ITEM = re.compile(
+    r"(?:^|\n)[ \t>]*(?:[-*+•–]|\d{1,3}(?:\.\d{1,3})+|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+(?:\[[ xX]\][ \t]+)?\Z"
+)
 
 FEWEST = 4
 """Least number of words of a sentence."""

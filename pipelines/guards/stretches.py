@@ -11,6 +11,8 @@ from operator import itemgetter
 from ..documents import Edit, Refusal, Segment
 from ..edits.diff import apply
 from .bounded import Searchable
+from .openings import Openings
+from .sentencehood import END
 
 # Lookbehinds forbid a match inside a longer run of the same characters: otherwise the search for `@` or a bracket would
 # restart at every letter of a long word, in quadratic time. For the same reason text in brackets has a maximum length.
@@ -28,9 +30,17 @@ _TAGS = (
     r"|\$?\{\{?[^{}\n]{0,80}\}?\}|\{[%#][^{}\n]{0,80}[%#]\}|%\(?\w*\)?[sdif]\b|%[-+#0 ]?\d*(?:\.\d+)?[sdifxXeg]\b"
     r"|%\d+\$[sd]|\$\w+|%[A-Z_]{2,40}%|:[a-z][a-z0-9_+-]{1,40}:|(?<!\w)[@#][\w/-]+|@\w+"
 )
+_UNIT = (  # none is an English word, which a correction may change: "5 apple", "5 bar", "5 minute"
+    r"(?:[YZEPTGMKkhdcm\u00b5\u03bcnpf]?(?:[gmslLWVAJNTBbFH]|Hz|Pa|mol|eV|Wh|Ah|Bq|Sv|bps|[\u03a9\u2126])"
+    r"|kcal|°[ \u00a0\u202f]?[CFK]?|[KCht]|[mk]ph|pp[mb]|[AaPp][Mm]|K[GM]|p[xt]|[mbt]n)[\u00b2\u00b3]?"
+)
 PATTERNS: Mapping[str, re.Pattern[str]] = {
     "links": re.compile(_LINKS, re.IGNORECASE),
-    "numbers": re.compile(r"(?:(?<![\w.)\]-])[-\u2212])?\d+(?:[.,:/]\d+)*%?|\b[IVXLCDM]{2,}\b|(?<=\()[ivxlcdm]+(?=\))"),
+    "numbers": re.compile(
+        r"(?:(?<![\w.)\]-])[-\u2212])?\d+(?:[.,:/]\d+)*"
+        rf"(?:%|[ \u00a0\u202f-]?(?!s\b|TH\b|A [a-z]){_UNIT}(?:/{_UNIT})?(?!\w))?"  # but "1990s", "4TH", "2019 A man"
+        r"|\b[IVXLCDM]{2,}\b|(?<=\()[ivxlcdm]+(?=\))"
+    ),
     "code": re.compile(
         rf"`[^`\n]+`|{_TAGS}"
         r"|\b\w+_\w+\b|\b[a-z]{2,}[A-Z]\w*|(?<![\w.])[\w.]+\(\)|\b\w+::\w+"  # names in programs
@@ -44,10 +54,11 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
 """Patterns by the option that allows to change them (`allow_links` and so on)."""
 
 _CAPITALS = re.compile(r"\b[A-Z]{2}[A-Z0-9]*s?\b")
-_NAME = re.compile(r"(?<=[a-z,;] )[A-Z]\w+")
 _MIXED = re.compile(r"\b[^\W\d_]*[a-z][A-Z]\w*")
-_CAPITALISED = re.compile(r"\b[A-Z]\w+")
+_LONG = re.compile(r"\b[^\W\d_]\w+")  # names have more than a letter
 _WORD = re.compile(r"\w+")
+_BEFORE_UNIT = re.compile(r"\s+|(?<=\d)-(?=\D)")
+_ANY_CASE = re.compile(r"(?<=\d)(?:[ap]m|k[gm])(?!\w)", re.IGNORECASE)
 
 _STICKING = 40
 """Characters on each side of an edit that belong to its words at most, which avoids quadratic time in long text without
@@ -65,7 +76,7 @@ class Stretches:
             reason: [(found.start() + segment.start, found.end() + segment.start) for found in pattern.finditer(piece)]
             for reason, pattern in self.patterns.items()
         }
-        self.names = sorted(_names(piece, segment.start)) if with_names else []
+        self.names = sorted(_names(text, segment)) if with_names else []
         self._longest_name = max((end - start for start, end in self.names), default=0)
 
     def refusal(self, edit: Edit) -> Refusal | None:
@@ -82,7 +93,8 @@ class Stretches:
         if self.segment.is_label and self._takes_on_capital(edit):
             return Refusal("markup", f"{was!r} begins a heading or a cell, and would become {edit.replacement!r}")
         for reason, pattern in self.patterns.items():
-            if self._is_inside(edit, self.places[reason]) or self._changes(edit, reason, pattern):
+            is_inside = reason != "numbers" and self._is_inside(edit, self.places[reason])  # "5 km" may become "5-km"
+            if is_inside or self._changes(edit, reason, pattern):
                 return Refusal(reason.partition("[")[0], f"{was!r} would become {edit.replacement!r}")
         return self._renaming(edit)
 
@@ -114,7 +126,7 @@ class Stretches:
         before = self.text[start:end]
         after = apply(before, [Edit(edit.start - start, edit.end - start, edit.replacement) for edit in edits])
         for reason, pattern in self.patterns.items():
-            if _found(pattern, before) != _found(pattern, after):
+            if _found(reason, pattern, before) != _found(reason, pattern, after):
                 return Refusal(reason.partition("[")[0], "the edits of the segment would change some together")
         return None
 
@@ -124,7 +136,7 @@ class Stretches:
 
     def _changes(self, edit: Edit, reason: str, pattern: Searchable) -> bool:
         before, after = self._windows(edit, self.places[reason])
-        return _found(pattern, before) != _found(pattern, after)
+        return _found(reason, pattern, before) != _found(reason, pattern, after)
 
     def _windows(self, edit: Edit, places: Sequence[tuple[int, int]]) -> tuple[str, str]:
         """The words and guarded spans that an edit touches, before and after the edit."""
@@ -153,16 +165,27 @@ def around(text: str, segment: Segment, start: int, end: int) -> tuple[int, int]
     return start, end
 
 
-def _found(pattern: Searchable, text: str) -> list[str]:
-    return [found[0] for found in pattern.finditer(text)]
+def _found(reason: str, pattern: Searchable, text: str) -> list[str]:
+    found = [match[0] for match in pattern.finditer(text)]
+    return [_quantity(each) for each in found] if reason == "numbers" else found
 
 
-def _names(piece: str, offset: int) -> list[tuple[int, int]]:
+def _quantity(number: str) -> str:
+    """A number as it is compared: with a space or a hyphen before its unit, and with "KM" or "PM" in any case."""
+    return _ANY_CASE.sub(lambda unit: unit[0].lower(), _BEFORE_UNIT.sub("", number))
+
+
+def _names(text: str, segment: Segment) -> list[tuple[int, int]]:
     """Spans of names, recognised by their capitals; in headings and all-capital text those tell nothing."""
+    piece, offset = text[segment.start : segment.end], segment.start
     letters = [word for word in piece.split() if word[:1].isalpha()]
-    patterns = [_MIXED]
+    found = [*_MIXED.finditer(piece)]
     if sum(word.isupper() and len(word) > 1 for word in letters) * 2 <= len(letters):
-        patterns.append(_CAPITALS)
-    if len(_CAPITALISED.findall(piece)) * 2 <= len(letters):
-        patterns.append(_NAME)
-    return [(found.start() + offset, found.end() + offset) for pattern in patterns for found in pattern.finditer(piece)]
+        found += _CAPITALS.finditer(piece)
+    openings = Openings(text, segment)
+    capitalised = [word for word in _LONG.finditer(piece) if word[0][0].isupper()]
+    inner = [word for word in capitalised if not openings.has(word.start() + offset)]
+    counted = inner if END.search(piece) else capitalised  # a heading has no end
+    if len(counted) * 2 <= len(letters):
+        found += inner
+    return [(word.start() + offset, word.end() + offset) for word in found]

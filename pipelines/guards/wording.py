@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from ..documents import Refusal
 from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind, are_synonyms
 from .likeness import are_akin, is_near, is_nearer, is_spelling, plain
+from .opposites import are_opposites
 from .vocabulary import spelt
 
 Knows = Callable[[str], bool]
@@ -98,6 +100,9 @@ class Wording:
             return Refusal("swap", f"{self.was!r} would become {self.becomes!r}, and deny or affirm something")
         if are_synonyms(self.gone, self.new):
             return Refusal("swap", f"{self.was!r} and {self.becomes!r} mean the same")
+        for gone, new in product(self.gone, self.new):
+            if are_opposites(gone, new, knows):
+                return Refusal("swap", f"{gone!r} and {new!r} are opposites")
         for word in self.new:
             if not self._has_origin(word, knows):
                 return Refusal("swap", f"{word!r} is not a form or spelling of anything in {self.was!r}")

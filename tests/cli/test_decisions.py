@@ -87,7 +87,7 @@ def test_files_of_the_same_name(
     [
         ({"orig": "children"}, "where it does not occur"),
         ({"start": -1}, "where it does not occur"),
-        ({"corr": "x\x1b"}, "non-text"),
+        ({"corr": "x\x1b"}, "which is not text"),
         ({"corr": "<script>"}, "markup"),
         ({"part": 99}, "that the file does not have"),
         ({"start": "1"}, "is not a decisions file"),

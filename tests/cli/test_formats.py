@@ -11,7 +11,7 @@ import pytest
 
 from copyspec.pipelines.formats.m2 import applied
 from tests.helpers.commands import run_binary
-from tests.pipelines.test_docx import docx, p, r, texts, xml_of
+from tests.helpers.docx import docx, p, r, texts, xml_of
 from tests.pipelines.test_marked_up import odt
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "gec"

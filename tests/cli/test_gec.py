@@ -408,7 +408,7 @@ def test_a_file_that_cannot_be_replaced_is_told_before_the_model_runs(
 
     monkeypatch.setattr("copyspec.cli.edit.pipeline_of", lambda *_: FakePipeline())
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: pytest.fail("the model is loaded"))
-    monkeypatch.setattr("copyspec.pipelines.editing.output.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("copyspec.pipelines.editing.atomic_file.tempfile.mkstemp", refuse)
     (tmp_path / "a.txt").write_text("goed")
     for command in (["gec"], ["edit", "--instruction", "x"]):
         code, out, err = run_binary(capfdbinary, *command, "-i", tmp_path / "a.txt")
@@ -471,7 +471,12 @@ def test_a_journal_of_another_run_is_refused(
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(interrupt, name="words"))
     assert run_binary(capfdbinary, "gec", "-i", file)[0] == 130
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="words"))
-    for options, what in ((["--max-edit-ratio", "0.9"], "guards"), (["--line-mode"], "format_options")):
+    for options, what in (
+        (["--max-edit-ratio", "0.9"], "guards"),
+        (["--line-mode"], "format_options"),
+        (["--kinds", "spacing,case"], "selections"),
+        (["-p"], "selections"),
+    ):
         code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file, *options)
         assert code == 3 and f"belongs to another run: {what} was" in err and "start over with --no-resume" in err
     file.write_bytes(b"He goed away\n")
@@ -479,6 +484,44 @@ def test_a_journal_of_another_run_is_refused(
     assert code == 3 and "belongs to another run: input was" in err
     assert file.read_bytes() == b"He goed away\n"
     assert run_binary(capfdbinary, "gec", "-i", "--no-resume", file)[0] == 0 and file.read_bytes() == b"He went away\n"
+
+
+def test_a_file_that_was_finished_under_another_selection_is_not_skipped(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    files[0].write_bytes(b"He goed home,and he see it.\n")
+    files[1].write_bytes(b"teh end\n")  # the shorter text is asked about later
+
+    def interrupted(text: str) -> str:
+        if "end" in text:
+            raise KeyboardInterrupt
+        return fix(text).replace(",and", ", and")
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(interrupted, name="words"))
+    assert run_binary(capfdbinary, "gec", "-i", "--kinds", "spacing", *files)[0] == 130
+    assert files[0].read_bytes() == b"He goed home, and he see it.\n"
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="words"))
+    code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", *files)
+    assert code == 3 and "selections was ['marks', 'kinds spacing'] and is now ['marks']" in err
+    assert run_binary(capfdbinary, "gec", "-i", "--resume", "--kinds", "spacing", *files)[0] == 0
+    assert run_binary(capfdbinary, "gec", "-i", *files)[0] == 0
+    assert [file.read_bytes() for file in files] == [b"He went home, and he see it.\n", b"the end\n"]
+
+
+def test_an_interruption_before_the_first_answer_promises_nothing(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"He goed home\n")
+
+    def interrupted(*_: object) -> FunctionCorrector:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", interrupted)  # while the model is loaded
+    code, _, err = run_binary(capfdbinary, "gec", "-i", file)
+    assert code == 130 and "unfinished files are untouched" in err and "--resume" not in err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_what_an_interrupted_run_left_is_refused_and_the_other_files_done(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -89,6 +90,26 @@ def test_an_encoding_that_loses_bytes_is_refused(tmp_path: Path, capfdbinary: py
         assert code == 2 and f"encoding '{encoding}'" in err and "convert the file to UTF-8" in err
     for encoding in ("cp1252", "shift_jis", "gb18030", "koi8-r"):
         assert run_binary(capfdbinary, "gec", file, "--encoding", encoding)[:2] == (0, b"the end\n")
+
+
+def test_what_the_encoding_lacks_stays_out_and_the_rest_is_written(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(dont: str) -> None:
+        corrector = FunctionCorrector(lambda text: text.replace("dont", dont).replace("teh", "the"), name="words")
+        monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+
+    file = tmp_path / "a.txt"
+    file.write_bytes("We dont see teh café.\n".encode("latin-1"))
+    write("don’t")
+    code, _, err = run_binary(capfdbinary, "gec", "-i", "--encoding", "latin-1", file)
+    assert code == 0 and "edits left out: 1 characters" in err
+    assert file.read_bytes() == "We dont see the café.\n".encode("latin-1")
+    write("do not")
+    monkeypatch.setattr("sys.stdin", io.StringIO("e\ndon’t\ndon\x1b[D't\ndon't\n"))
+    code, out, _ = run_binary(capfdbinary, "gec", "-p", "--encoding", "latin-1", file)
+    assert code == 0 and out.count(b"This cannot be written") == 2
+    assert file.read_bytes() == "We don't see the café.\n".encode("latin-1")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not text")

@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
 from copyspec.pipelines import FunctionCorrector
-from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
+from copyspec.pipelines.editing.paths import Skipped, expand, is_excluded, suffixes_of
 from tests.helpers.commands import run_binary
 
 ROOT = Path(__file__).parent.parent.parent
@@ -129,6 +129,39 @@ def test_a_project_says_what_stays(project: Path, capfdbinary: pytest.CaptureFix
     assert defaults(project / "docs") == {"protect": ["childrens"]}
     (project / "docs" / ".copyspec.toml").write_text('words = ["my.txt"]\nany-language = true\n')
     assert defaults(project / "docs") == {"words": [str(project / "docs" / "my.txt")], "any_language": True}
+
+
+@pytest.mark.parametrize(("started_in", "named"), [("", "docs"), ("docs", "."), ("docs", "{project}/docs")])
+def test_a_project_excludes_what_it_names_wherever_copyspec_starts(
+    project: Path,
+    started_in: str,
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """Names of folders above the project exclude nothing."""
+    home = project / "vendor" / "[my] project"
+    for name in ("docs/a.txt", "docs/old/b.txt", "docs/new/vendor/c.txt", "docs/new/d.txt"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(WRONG)
+    (home / ".copyspec.toml").write_text('exclude = ["docs/old", "vendor"]')
+    corrector = FunctionCorrector(lambda text: text.replace("childrens", "children"), name="words")
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+    monkeypatch.chdir(home / started_in)
+    code, out, _ = run_binary(capfdbinary, "gec", "--check", "-q", named.format(project=home))
+    assert code == 1 and sorted(os.path.basename(each) for each in out.decode().split("\n")) == ["", "a.txt", "d.txt"]
+    assert run_binary(capfdbinary, "gec", "--check", "-q", str(home / "docs" / "old" / "b.txt"))[:2] == (0, b"")
+    link = project / "link"
+    link.symlink_to(home)
+    assert run_binary(capfdbinary, "gec", "--check", "-q", str(link / "docs" / "old" / "b.txt"))[:2] == (0, b"")
+
+
+def test_patterns_are_compared_from_the_working_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = project / "build" / "docs"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    assert not is_excluded(str(here / "a.txt"), ["build", "docs/*.txt"])
+    assert is_excluded(str(here / "old" / "a.txt"), ["old"]) and is_excluded("old/a.txt", [str(here / "o*")])
 
 
 @pytest.mark.parametrize(

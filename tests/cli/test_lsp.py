@@ -17,6 +17,7 @@ lsp = pytest.importorskip("lsprotocol.types")
 pytest.importorskip("pygls")
 
 from copyspec import Result, Stats  # noqa: E402
+from copyspec.cli.config import defaults  # noqa: E402
 from copyspec.cli.language_server import (  # noqa: E402
     Checker,
     OpenTexts,
@@ -113,7 +114,7 @@ def test_whole_texts_are_checked_and_remembered() -> None:
     assert checker.check("a.txt", "", "\ud800 teh\n", lambda: True) in ([], [Edit(2, 5, "the")])
 
 
-def test_settings_of_the_project_decide_as_for_gec() -> None:
+def test_settings_of_the_project_decide_as_for_gec(tmp_path: Path) -> None:
     options = RunOptions(GuardOptions(allow_new_words=True, allow_swaps=True, any_language=True))
     corrector = FunctionCorrector(lambda text: text.replace("teh", "the").replace("monday", "Monday"))
     text = "On monday we came to teh house.\nWe came to teh house on monday.\n"
@@ -121,9 +122,12 @@ def test_settings_of_the_project_decide_as_for_gec() -> None:
     assert checker.check("a.txt", "", text, lambda: True) == [Edit(3, 9, "Monday"), Edit(56, 62, "Monday")]
     assert checker.check("/x/CHANGELOG.md", "", text, lambda: True) == []
     assert checker.check("/x/build/a.txt", "", text, lambda: True) == []
-    below = Checker(Runner(corrector, options), exclude=["vendor"], folder=Path("/x/vendor/app"))
-    assert below.check("/x/vendor/app/a.txt", "", text, lambda: True)
-    assert below.check("/x/vendor/app/vendor/a.txt", "", text, lambda: True) == []
+    app = tmp_path / "vendor" / "app"
+    app.mkdir(parents=True)
+    (app / ".copyspec.toml").write_text('exclude = ["vendor"]')
+    below = Checker(Runner(corrector, options), exclude=defaults(app)["exclude"])
+    assert below.check(str(app / "a.txt"), "", text, lambda: True)
+    assert below.check(str(app / "vendor" / "a.txt"), "", text, lambda: True) == []
     asked: list[str] = []
     lines = FunctionCorrector(lambda text: asked.append(text) or text)  # type: ignore[func-returns-value]
     checker = Checker(Runner(lines, options), format="txt", options=FormatOptions(by_line=True))

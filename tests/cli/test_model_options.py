@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from copyspec import api
 from copyspec.engine.engine import Engine
 from copyspec.models.errors import LoadError
+from copyspec.models.files import ADAPTER
 from copyspec.models.loading import ModelChoice
 from tests.helpers.commands import run
 
@@ -22,16 +24,22 @@ COMMANDS = {
     "rag": ["rag", "When did the cat sit?", "--index", "town", "--dir", "."],
 }
 
+Chosen = Callable[..., ModelChoice]
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_an_adapter_reaches_the_loader(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if command == "serve":
+
+@pytest.fixture(params=COMMANDS)
+def chosen(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Chosen:
+    """Runs each command, with further options, and returns the choice that it gives to the loader."""
+    if request.param == "serve":
         pytest.importorskip("fastapi")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "essay.txt").write_text("The cat sat on the mat. It were there since Monday.\n", encoding="utf-8")
-    if command == "rag":
+    if request.param == "rag":
         assert run(capsys, "index", "add", "town", "essay.txt", "--dir", ".")[0] == 0
     seen: list[ModelChoice] = []
 
@@ -40,8 +48,31 @@ def test_an_adapter_reaches_the_loader(
         raise LoadError("nothing is loaded in this test")
 
     monkeypatch.setattr(api._STATE.registry, "engine", refuse)
-    options = ["-m", "base", "--adapter", "tuned", "--device", "cpu", "--dtype", "bf16"]
-    code, _, err = run(capsys, *COMMANDS[command], *options)
-    assert "nothing is loaded in this test" in err and code in (2, 3)
-    (choice,) = seen
+    monkeypatch.setattr(api._STATE, "defaults", {})
+    monkeypatch.setattr(api._STATE, "named_default", True)
+
+    def chosen(*options: str) -> ModelChoice:
+        code, _, err = run(capsys, *COMMANDS[request.param], *options)
+        assert "nothing is loaded in this test" in err and code in (2, 3)
+        return seen.pop()
+
+    return chosen
+
+
+def test_an_adapter_reaches_the_loader(chosen: Chosen) -> None:
+    choice = chosen("-m", "base", "--adapter", "tuned", "--device", "cpu", "--dtype", "bf16")
     assert (choice.model, choice.adapter, choice.device, choice.dtype) == ("base", "tuned", "cpu", "bfloat16")
+
+
+def test_an_adapter_alone_belongs_to_the_base_that_it_names(
+    chosen: Chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / ADAPTER).write_text('{"base_model_name_or_path": "base"}')
+    monkeypatch.setenv("COPYSPEC_MODEL", "base")
+    choice = chosen("--adapter", "tuned")
+    assert (choice.model, choice.adapter) == ("base", "tuned")
+    monkeypatch.delenv("COPYSPEC_MODEL")
+    choice = chosen("--adapter", "tuned", "--dtype", "bf16")
+    assert (choice.model, choice.adapter, choice.dtype) == ("tuned", None, "bfloat16")
+    assert chosen("--adapter", "nowhere").adapter == "nowhere", "what is no adapter is refused as one"

@@ -169,6 +169,8 @@ def test_lines_that_changed_since_a_revision(folder: Path, capfdbinary: pytest.C
         ("d\n", ["childrens", "childrens"]),
         ("e\nkids\nq\n", ["kids", "childrens"]),
         ("e\nq\nd\n", ["q", "childrens"]),
+        ("e\nki\x1b[Dds\nkids\nn\n", ["kids", "childrens"]),  # an arrow key was pressed
+        ("y\ne\nki\x1b[Dds\n", ["children", "childrens"]),
         ("e\n", ["childrens", "childrens"]),
         ("", ["childrens", "childrens"]),
     ],
@@ -247,6 +249,20 @@ def test_names_of_files_are_no_patterns_of_git(folder: Path) -> None:
     (folder / ".git" / "objects" / name[:2] / name[2:]).unlink()
     with pytest.raises(UsageError, match=r"git diff fails for a\.txt"):
         changed_lines(["a.txt"], "HEAD")
+
+
+def test_a_file_behind_a_link_counts_as_changed(folder: Path) -> None:
+    git("init", "-q")
+    (folder / "docs").mkdir()
+    (folder / "docs" / "a.txt").write_text("It is late.\n")
+    (folder / "a.txt").symlink_to("docs/a.txt")
+    (folder / "linked").symlink_to("docs")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    paths = ["a.txt", "linked/a.txt", "docs/a.txt"]
+    assert changed_lines(paths, "HEAD") == {}
+    (folder / "docs" / "a.txt").write_text(f"It is late.\n{WRONG}")
+    assert changed_lines(paths, "HEAD") == {path: [range(2, 4)] for path in paths}
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n"])

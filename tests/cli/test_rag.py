@@ -12,7 +12,8 @@ import pytest
 from copyspec.cli import main
 from copyspec.models.loading import BUNDLED
 from copyspec.pipelines import answer
-from copyspec.retrievers import DenseRetriever
+from copyspec.retrievers import Corpora, DenseRetriever, Document
+from tests.helpers.texts import byte_level
 from tests.pipelines.test_answering import Writing
 
 needs_default_model = pytest.mark.skipif(
@@ -103,6 +104,12 @@ def test_wrong_usage_is_one_line(
     capsys.readouterr()
     assert main(["rag", QUESTION, *options, "--dir", str(corpora)]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_an_index_without_passages_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Corpora(tmp_path).add_tokens("tokens", [Document("harbour.md", HARBOUR)], byte_level())
+    assert main(["rag", QUESTION, "--index", "tokens", "--dir", str(tmp_path)]) == 2
+    assert "of kind 'tokens', which has no passages" in capsys.readouterr().err
 
 
 def test_an_empty_question_is_refused(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:

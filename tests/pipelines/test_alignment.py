@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.pipelines.editing.wrappers import unwrapped
 from copyspec.pipelines.edits import alignment
 from copyspec.pipelines.edits.alignment import Shared, align
 from copyspec.pipelines.edits.words import Tolerance, Word, words
+from copyspec.pipelines.guards.wrappers import unwrapped
 
 keys = st.lists(st.sampled_from("abcde"), max_size=40)
 

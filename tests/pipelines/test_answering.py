@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 import copyspec
 from copyspec.pipelines import DocumentAnswers
 from copyspec.pipelines.rag.citing import Citation, citations, settled
-from copyspec.pipelines.rag.finding import units
+from copyspec.pipelines.rag.finding import rarity_in, stems_of, units
 from copyspec.pipelines.rag.question_terms import commonness
-from copyspec.retrievers import BM25Retriever, DenseRetriever, Document, HybridRetriever, Stems, split_passages
+from copyspec.retrievers import (
+    BM25Retriever,
+    DenseRetriever,
+    Document,
+    HybridRetriever,
+    RerankingRetriever,
+    SpeculativeRetriever,
+    Stems,
+    split_passages,
+)
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 GUIDE = """# Printer
@@ -158,8 +167,11 @@ def test_what_a_model_writes_is_looked_up(said: str, is_found: bool, is_sure: bo
     assert all(text in str(prompt) for text in references), "what may be copied is what the model is shown"  # type: ignore[attr-defined]
 
 
-@settings(max_examples=150)
-@given(*[st.lists(st.sampled_from(["a", "ab", "c", "-", " ", ".", "\n", " a b c ", " ab "]), max_size=20)] * 2)
+PIECES = ["a", "ab", "c", "-", " ", ".", "\n", " a b c ", " ab ", "灯", "塔建于", "มื่อ", "ร", "\u0e34"]
+
+
+@settings(max_examples=200)
+@given(*[st.lists(st.sampled_from(PIECES), max_size=20)] * 2)
 def test_what_is_settled_stays_as_it_is(text: list[str], document: list[str]) -> None:
     written, texts = "".join(text), {0: "".join(document)}
     final, ends, found = citations(written, texts), [0], list[Citation]()
@@ -169,6 +181,42 @@ def test_what_is_settled_stays_as_it_is(text: list[str], document: list[str]) ->
         assert found == list(final[: len(found)]) and border >= ends[-1]
         assert all(each.end > border for each in final[len(found) :])
         ends.append(border)
+
+
+TOWNS = [
+    "灯塔建于1871年,高三十米。港口办公室每天早上七点开门。",
+    "蜜蜂六月来到草地。七月割草。",
+    "灯台は1871年に建てられました。高さは三十メートルです。",
+    "ประภาคารสร้างในปี 1871 สูงสามสิบเมตร",
+    "ผึ้งมาเยือนทุ่งหญ้าในเดือนมิถุนายน",
+]
+
+
+@pytest.mark.parametrize(
+    ("question", "held"),
+    [
+        ("灯塔是什么时候建的？", "灯塔建于1871年"),
+        ("港口办公室几点开门？", "早上七点"),
+        ("蜜蜂什么时候来草地？", "六月"),
+        ("灯台はいつ建てられましたか？", "1871年に建てられました"),
+        ("ประภาคารสร้างเมื่อไร", "ในปี 1871"),
+        ("ผึ้งมาเมื่อใด", "เดือนมิถุนายน"),
+        ("斑马叫什么名字？", ""),
+        ("ม้าลายชื่ออะไร", ""),
+    ],
+)
+def test_questions_in_scripts_without_spaces(question: str, held: str) -> None:
+    answer = DocumentAnswers(TOWNS)(question)
+    assert held in answer.text and answer.is_found == bool(held)
+
+
+def test_a_model_is_asked_in_scripts_without_spaces_and_its_quotes_are_shown_as_it_writes() -> None:
+    engine = Writing("答案： 灯塔建于1871年,高三十米。 就这样。")
+    *chunks, last = DocumentAnswers(TOWNS, model=engine).stream("灯塔是什么时候建的？")
+    assert last.answer is not None and last.answer.is_sure
+    (cited,) = last.answer.citations
+    assert last.answer.text[cited.start : cited.end] == "灯塔建于1871年,高三十米。"
+    assert len([chunk for chunk in chunks if chunk.text]) > 1, "not held back to its end"
 
 
 RECIPES = """# Kitchen
@@ -201,6 +249,19 @@ def test_what_questions_ask_for(question: str, held: str, sure: bool | None) -> 
     found = DocumentAnswers([RECIPES, "Walls need no mortar.", "Swifts sleep while they fly."])(question)
     assert held in found.text and len(found.text) < 160
     assert sure is None or found.is_sure == sure
+
+
+def test_the_stems_of_a_wrapped_or_fused_word_search_are_used() -> None:
+    texts = ["Das alte Haus steht am Hafen.", "Die Häuser sind rot."]
+    by_words = BM25Retriever(texts, split=Stems("german"), idf="lucene")
+    by_vectors = DenseRetriever(texts, lambda batch: [[1.0] for _ in batch])
+    hybrid = HybridRetriever([by_vectors, by_words])
+    with SpeculativeRetriever(hybrid) as cached:
+        for retriever in (by_words, hybrid, cached, RerankingRetriever(cached, lambda pairs: [0.0] * len(pairs))):
+            assert stems_of(retriever).name == "german"
+            rarity = rarity_in(retriever, [], stems_of(retriever))
+            assert "haus" in rarity and rarity["haus"] == rarity_in(by_words, [], Stems("german"))["haus"]
+    assert stems_of(by_vectors).name == "english" and "haus" not in rarity_in(by_vectors, [], Stems())
 
 
 def test_the_factors_of_common_words_are_kept_once_for_each_language() -> None:

@@ -62,19 +62,35 @@ PACKAGE = (
 )
 
 
+FONT = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+
+
+def stream(content: str, entries: str = "") -> str:
+    return f"<< {entries} /Length {len(content)} >>\nstream\n{content}\nendstream"
+
+
+def drawn(text: str) -> str:
+    return f"BT /F1 12 Tf 72 720 Td {text} Tj ET"
+
+
+def page(contents: int, forms: str = "") -> str:
+    """A page whose content stream has this number. `forms`: entries of its /XObject resources."""
+    resources = f"/Font << /F1 3 0 R >> /XObject << {forms} >>"
+    return f"<< /Type /Page /Parent 2 0 R /Resources << {resources} >> /Contents {contents} 0 R >>"
+
+
 def pdf_bytes(*pages: str) -> bytes:
     """Make a PDF with a line of text on each page."""
-    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    for number, text in enumerate(pages):
-        drawing = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
-        resources = "/Resources << /Font << /F1 3 0 R >> >>"
-        objects.append(f"<< /Type /Page /Parent 2 0 R {resources} /Contents {5 + 2 * number} 0 R >>")
-        objects.append(f"<< /Length {len(drawing)} >>\nstream\n{drawing}\nendstream")
+    kids = [4 + 2 * number for number in range(len(pages))]
+    objects = [(page(kid + 1), stream(drawn(f"({text})"))) for kid, text in zip(kids, pages, strict=True)]
+    return pdf_of(kids, FONT, *(each for pair in objects for each in pair))
+
+
+def pdf_of(kids: list[int], *objects: str) -> bytes:
+    """Make a PDF whose pages are the objects `kids`; `objects`: those from number 3 on."""
+    listed = " ".join(f"{kid} 0 R" for kid in kids)
+    tree = f"<< /Type /Pages /Kids [{listed}] /Count {len(kids)} >>"
+    objects = ("<< /Type /Catalog /Pages 2 0 R >>", tree, *objects)
     out, places = b"%PDF-1.4\n", []
     for number, each in enumerate(objects, start=1):
         places.append(len(out))
@@ -223,11 +239,62 @@ def test_huge_pages_and_page_counts_are_refused(tmp_path: Path, monkeypatch: pyt
     for name, said in (
         ("MAX_PAGES", "2 pages, more than 1"),
         ("MAX_PAGE_CONTENT_BYTES", r"page 1: its content stream is larger than .* split the file or remove that page"),
+        ("MAX_CONTENT_BYTES", "its pages have more than .* of content: divide it"),
         ("MAX_TEXT", "million"),
     ):
         with monkeypatch.context() as patch, pytest.raises(ValueError, match=said):
             patch.setattr(pdf_module, name, 1)
             read(path)
+
+
+@needs_pypdf
+def test_forms_count_as_content_as_often_as_they_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forms = "/Outer 6 0 R /Inner 7 0 R"
+    resources = f"/Resources << /Font << /F1 3 0 R >> /XObject << {forms} >> >>"
+    entries = f"/Type /XObject /Subtype /Form /BBox [0 0 99 99] {resources}"
+    inner = drawn("(Herons wait.)")
+    objects = (page(5, forms), stream("/Outer Do " * 2), stream("/Inner Do", entries), stream(inner, entries))
+    path = file("x.pdf", pdf_of([4], FONT, *objects))(tmp_path)
+    assert read(path).text.count("Herons wait.") == 2
+    monkeypatch.setattr(pdf_module, "_FORM_BYTES", 0)
+    size = 2 * (len("/Outer Do ") + len("/Inner Do") + len(inner))
+    monkeypatch.setattr(pdf_module, "MAX_PAGE_CONTENT_BYTES", size)
+    assert read(path).text.count("Herons wait.") == 2
+    monkeypatch.setattr(pdf_module, "MAX_PAGE_CONTENT_BYTES", size - 1)
+    with pytest.raises(ValueError, match=r"page 1: its content stream is larger than .* with the forms that it draws"):
+        read(path)
+
+
+@needs_pypdf
+def test_a_stream_counts_for_each_page_that_shares_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = drawn("(Herons wait.)")
+    objects = (page(5), stream(content), page(5), page(5))
+    path = file("x.pdf", pdf_of([4, 6, 7], FONT, *objects))(tmp_path)
+    monkeypatch.setattr(pdf_module, "MAX_CONTENT_BYTES", 3 * len(content))
+    assert read(path).text.count("Herons wait.") == 3
+    monkeypatch.setattr(pdf_module, "MAX_CONTENT_BYTES", 3 * len(content) - 1)
+    with pytest.raises(ValueError, match=r"its pages have more than .* of content: divide it"):
+        read(path)
+
+
+CHARACTERS = """/CIDInit /ProcSet findresource begin
+12 dict begin
+begincmap
+1 begincodespacerange
+<00> <FF>
+endcodespacerange
+1 beginbfchar
+<01> <D83D>
+endbfchar
+endcmap
+end end"""
+
+
+@needs_pypdf
+def test_characters_that_are_half_of_one_are_replaced(tmp_path: Path) -> None:
+    font = FONT.replace(">>", "/ToUnicode 6 0 R >>")
+    objects = (font, page(5), stream(drawn("(Herons ) Tj <01>")), stream(CHARACTERS))
+    assert read(file("x.pdf", pdf_of([4], *objects))(tmp_path)).text.strip() == "Herons \ufffd"
 
 
 def encode(texts: list[str]) -> NDArray[np.float32]:

@@ -17,10 +17,10 @@ from benchmarks.hostile.files_marked_up import MARKED_UP
 from copyspec.cli import main
 from copyspec.filesystem import read_input
 from copyspec.pipelines import AtomicFile, FileOptions, FileReport, FormatOptions, FunctionCorrector, GECPipeline
-from copyspec.pipelines.editing import standing
+from copyspec.pipelines.editing import file_state
+from copyspec.pipelines.editing.file_state import RESULT, ChangedFileError, FileState, beside, exchanged
 from copyspec.pipelines.editing.journal import SUFFIX, Journal
 from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
-from copyspec.pipelines.editing.standing import RESULT, ChangedFileError, Standing, beside, exchanged
 
 OLD, NEW, MINE = b"one\n\ntwo\n", b"ONE\n\nTWO\n", b"what I saved\n"
 
@@ -131,13 +131,13 @@ def test_a_file_saved_in_the_moment_of_the_switch_comes_back(file: Path, monkeyp
             saved_by_rename(file)
         return exchanged(left, right)
 
-    monkeypatch.setattr("copyspec.pipelines.editing.output.exchanged", late)
+    monkeypatch.setattr("copyspec.pipelines.editing.atomic_file.exchanged", late)
     assert isinstance(correct(file).error, ChangedFileError)
     assert file.read_bytes() == MINE and file.with_name(file.name + RESULT).read_bytes() == NEW
 
 
 def test_where_files_cannot_be_exchanged_they_are_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.pipelines.editing.output.exchanged", lambda left, right: False)
+    monkeypatch.setattr("copyspec.pipelines.editing.atomic_file.exchanged", lambda left, right: False)
     assert correct(file, backup=".bak").error is None
     assert file.read_bytes() == NEW and file.with_name("a.txt.bak").read_bytes() == OLD
     assert names(file.parent) == ["a.txt", "a.txt.bak"]
@@ -188,7 +188,7 @@ def test_attributes_are_kept_on_macos(file: Path, code: int, monkeypatch: pytest
             ctypes.set_errno(code)
             return -1 if code else 0
 
-    monkeypatch.setattr(standing, "sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(file_state, "sys", SimpleNamespace(platform="darwin"))
     monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: Library())
     monkeypatch.delattr(os, "listxattr", raising=False)
     report = correct(file)
@@ -313,12 +313,12 @@ def test_random_hostile_files_and_models() -> None:
     assert found.edits > 200 and sum(found.files.values()) == 90
 
 
-def test_a_standing_file_is_known_by_its_place_size_and_time(file: Path) -> None:
-    standing = Standing.of(file)
-    assert standing.is_file and standing == Standing.of(file)
+def test_a_file_state_is_known_by_its_place_size_and_time(file: Path) -> None:
+    state = FileState.of(file)
+    assert state.is_file and state == FileState.of(file)
     file.write_bytes(MINE)
     assert (
-        Standing.of(file) != standing and Standing.of(file / "x") == Standing.of(file.with_name("none")) == Standing()
+        FileState.of(file) != state and FileState.of(file / "x") == FileState.of(file.with_name("none")) == FileState()
     )
 
 

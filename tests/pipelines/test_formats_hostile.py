@@ -15,7 +15,7 @@ from benchmarks.hostile.files_cases import OPEN
 from copyspec.pipelines import FormatOptions, FunctionCorrector, Part, Runner, RunOptions, Work, format_of
 from copyspec.pipelines.documents import Edit, FormatError, Segment
 from copyspec.pipelines.edits.diff import stray
-from tests.pipelines.test_docx import docx, p, r, texts
+from tests.helpers.docx import docx, p, r, texts
 
 
 def corrected(form: str, data: bytes, correct: Callable[[str], str], **options: object) -> tuple[bytes, list[str]]:

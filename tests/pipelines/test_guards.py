@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copyspec.pipelines.documents import Segment
-from copyspec.pipelines.editing.wrappers import unwrapped
 from copyspec.pipelines.edits.diff import apply
 from copyspec.pipelines.guards import bounded
 from copyspec.pipelines.guards.guards import Checked, GuardOptions, check
+from copyspec.pipelines.guards.wrappers import unwrapped
 
 _SOON = 15.0  # CPU seconds; usually a fifth of one, 4 on a very busy machine, minutes if something is quadratic
 

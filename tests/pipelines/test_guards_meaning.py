@@ -66,6 +66,52 @@ def test_words_beside_negations_are_corrected(wrong: str, right: str) -> None:
     assert reason(source, source.replace(wrong, right)) == ""
 
 
+@pytest.mark.parametrize(
+    ("source", "word", "opposite"),
+    [
+        ("It was a harmful thing to do.", "harmful", "harmless"),
+        ("They were careful with it.", "careful", "careless"),
+        ("They did it carefully again.", "carefully", "carelessly"),
+        ("It belongs to the lessor of it.", "lessor", "lessee"),
+        ("It belongs to the employer of it.", "employer", "employee"),
+        ("It belongs to the trainees of it.", "trainees", "trainers"),
+        ("It belongs to the licensor of it.", "licensor", "licensee"),
+        ("We went home before the rain.", "before", "after"),
+        ("They turned on the light.", "on", "off"),
+        ("He stayed inside the house.", "inside", "outside"),
+        ("You must do it again.", "must", "may"),
+        ("There were more of them.", "more", "less"),
+        ("We came with him and her.", "and", "or"),
+        ("We left because it was late.", "because", "although"),
+        ("The calls are asynchronous here.", "asynchronous", "synchronous"),
+        ("The shape is symmetric here.", "symmetric", "asymmetric"),
+    ],
+)
+def test_a_word_does_not_become_its_opposite(source: str, word: str, opposite: str) -> None:
+    changed = source.replace(word, opposite)
+    assert reason(source, changed, words=(word, opposite)) == "swap"
+    assert reason(changed, source, words=(word, opposite)) == "swap"
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("We met in Monday at the house.", "We met on Monday at the house."),
+        ("He is good in music and more.", "He is good at music and more."),
+        ("He have less people than them.", "He has fewer people than them."),
+        ("You can to do it again.", "You could do it again."),
+        ("It was a carelessly mistake of him.", "It was a careless mistake of him."),
+        ("The employe of it was there.", "The employee of it was there."),
+        ("He was needles to say late.", "He was needless to say late."),
+        ("They are freer than we are.", "They are free than we are."),
+        ("We went alone the river.", "We went along the river."),
+        ("This is a arrival of him.", "This is an arrival of him."),
+    ],
+)
+def test_words_of_one_class_are_corrected(source: str, output: str) -> None:
+    assert reason(source, output) == ""
+
+
 def test_negations_of_two_words() -> None:
     assert reason("I did'nt know.", "I did not know.") == ""
     assert reason("They told noone of it.", "They told one of it.") == "swap"
@@ -97,6 +143,35 @@ def test_a_number_stays_the_same_number(wrong: str, right: str, others: list[str
 
 
 @pytest.mark.parametrize(
+    ("quantity", "becomes", "expected"),
+    [
+        ("5 mg", "5 kg", "numbers"),
+        ("5mg", "5kg", "numbers"),
+        ("5\u00a0km", "5\u00a0m", "numbers"),
+        ("1.5 GB", "1.5 MB", "numbers"),
+        ("20 °C", "20 °F", "numbers"),
+        ("20 km/h", "20 km/s", "numbers"),
+        ("20 m²", "20 m", "numbers"),
+        ("5 pm", "5 am", "numbers"),
+        ("5 apple", "5 apples", ""),
+        ("5 minute", "5 minutes", ""),
+        ("5 bar", "5 bars", ""),
+        ("5 mb", "5 mb,", ""),
+        ("10-15 year", "10-15 years", ""),
+        ("the mid 1990s", "the mid-1990s", ""),
+        ("the 1990's", "the 1990s", ""),
+        ("the 1990 s", "the 1990s", ""),
+        ("5 km long", "5-km long", ""),
+        ("5 km long", "5-m long", "numbers"),
+        ("5 AM", "5 am", ""),
+        ("2019 A man", "2019 a man", ""),
+    ],
+)
+def test_a_quantity_keeps_its_unit(quantity: str, becomes: str, expected: str) -> None:
+    assert reason(f"Take {quantity} of it every day.", f"Take {becomes} of it every day.") == expected
+
+
+@pytest.mark.parametrize(
     ("name", "becomes", "expected"),
     [
         ("Brown", "Browning", "names"),
@@ -114,6 +189,46 @@ def test_a_number_stays_the_same_number(wrong: str, right: str, others: list[str
 )
 def test_a_name_is_kept_as_a_word(name: str, becomes: str, expected: str) -> None:
     assert reason(f"We saw it with {name} and he was glad.", f"We saw it with {becomes} and he was glad.") == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("We went to see Dr. Wollf about it.", "We went to see Dr. Wolf about it."),
+        ("Mr. Smyth was there again.", "Mr. Smith was there again."),
+        ("It was seen before (Wollf et al.) in it.", "It was seen before (Wolf et al.) in it."),
+        ("It was done on 5 Mar 2020 again.", "It was done on 5 May 2020 again."),
+        ("They call him “Wollf of the hill” there.", "They call him “Wolf of the hill” there."),
+        ("The Anna–Wollf rule is used in it.", "The Anna–Wolf rule is used in it."),
+        ("It was seen by all of\nWollf and him.", "It was seen by all of\nWolf and him."),
+        ("We saw it there with Örban and him.", "We saw it there with Urban and him."),
+    ],
+)
+def test_a_name_is_told_by_its_place(source: str, output: str) -> None:
+    assert reason(source, output) == "names"
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("It is late. Teh cat is here.", "It is late. The cat is here."),
+        ("It is late! “Teh cat is here.”", "It is late! “The cat is here.”"),
+        ("He said, “Teh cat is here.”", "He said, “The cat is here.”"),
+        ("He said “Teh cat is here.”", "He said “The cat is here.”"),
+        ("Dear Sir,\nTeh cat is here with us.", "Dear Sir,\nThe cat is here with us."),
+        ("Feed the cat\nMlik is in the house over there", "Feed the cat\nMilk is in the house over there"),
+        ("It was 5 p.m. Teh cat is here.", "It was 5 p.m. The cat is here."),
+        ("Look at this: Teh cat is here.", "Look at this: The cat is here."),
+        ("It is late.Teh cat is here.", "It is late.The cat is here."),
+        ("Buy these things:\n- Teh cat\n- Mlik for the cat", "Buy these things:\n- The cat\n- Milk for the cat"),
+        ("2.1 Teh cat in the house", "2.1 The cat in the house"),
+        ("Getting Start With Teh Tool", "Getting Started With The Tool"),
+        ("We saw wednesday of it.", "We saw Wednesday of it."),
+        ("It is nice. then we goes.", "It is nice. Then we go."),
+    ],
+)
+def test_what_begins_a_sentence_is_no_name(source: str, output: str) -> None:
+    assert reason(source, output) == ""
 
 
 @pytest.mark.parametrize(

@@ -375,6 +375,29 @@ def test_citations_end_at_words_and_keep_their_full_stop() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("答案是灯塔建于1871年。", "灯塔建于1871年"),
+        ("我说灯塔建了。", None),
+        ("灯塔建", "灯塔建"),
+        ("それは灯台が1871年に建てられたからだ", "灯台が1871年に建てられた"),
+        ("ตอบว่าประภาคารสร้างในปีก่อน", "ประภาคารสร้างในปี"),
+        ("ตอบว่าในปีก่อน", None),
+    ],
+)
+def test_in_scripts_without_spaces_characters_are_quoted_if_they_are_many(text: str, quoted: str | None) -> None:
+    documents = {
+        0: "灯塔建于1871年,高三十米。",
+        1: "灯台が1871年に建てられた。",
+        2: "ประภาคารสร้างในปี 1871 สูงสามสิบเมตร",
+    }
+    found = citations(text, documents)
+    assert [text[each.start : each.end] for each in found] == ([] if quoted is None else [quoted])
+    for each in found:
+        assert text[each.start : each.end] == documents[each.document][each.document_start : each.document_end]
+
+
+@pytest.mark.parametrize(
     ("text", "document"),
     [
         ("the old cafe", "in the old cafe\u0301 there"),
@@ -382,6 +405,7 @@ def test_citations_end_at_words_and_keep_their_full_stop() -> None:
         ("हिन्द में सब", "हिन्दी में सब"),
         ("हम सब हिन्द", "हम सब हिन्दी"),
         ("द\u0940 में सब", "हिन्द\u0940 में सब"),
+        ("สามส", "สามสิบ"),
     ],
 )
 def test_a_citation_cuts_no_letter_from_its_marks(text: str, document: str) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from copyspec.engine.results import Change
 from copyspec.pipelines import AtomicFile, FileOptions, FunctionCorrector, GECPipeline, JournalError, Outcome, Refusal
+from copyspec.pipelines.editing.atomic_file import remove_leftovers, target_of
+from copyspec.pipelines.editing.file_state import ChangedFileError
 from copyspec.pipelines.editing.journal import SUFFIX, Journal, fingerprint
-from copyspec.pipelines.editing.output import remove_leftovers, target_of
-from copyspec.pipelines.editing.standing import ChangedFileError
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -237,7 +237,7 @@ def test_a_file_saved_while_it_is_compared_stays(tmp_path: Path, monkeypatch: py
         os.replace(tmp_path / "new", path)
         return found
 
-    monkeypatch.setattr("copyspec.pipelines.editing.output.fingerprint", saved)
+    monkeypatch.setattr("copyspec.pipelines.editing.atomic_file.fingerprint", saved)
     (report,) = GECPipeline(FunctionCorrector(str.upper, name="upper")).files(file, FileOptions(in_place=True))
     assert isinstance(report.error, ChangedFileError) and file.read_bytes() == b"of an editor\n"
 

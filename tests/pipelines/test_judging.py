@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from benchmarks.quality.no_damage import SENTENCES, measure, segments, vandalised
 from copyspec.engine.results import Change
-from copyspec.pipelines import FunctionCorrector, GECPipeline, Outcome
+from copyspec.pipelines import KINDS, FunctionCorrector, GECPipeline, Kinds, Outcome, Part
 from copyspec.pipelines.documents import Segment
 from copyspec.pipelines.editing.correctors import LateCorrector
 from copyspec.pipelines.edits.diff import apply
@@ -286,6 +286,20 @@ def test_a_negation_written_out_is_one_change() -> None:
     assert reasons(checked("I do know.", "I do not know.")) == {"swap"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("I dont like the new colour of it.", "I do not like the new colour of it."),
+        ("They cannto like the new colour of it.", "They can't like the new colour of it."),
+    ],
+)
+def test_one_change_is_one_edit(source: str, output: str, kind: str) -> None:
+    """Whoever chooses among the edits, by kind, line or question, makes the change whole or not at all."""
+    (edit,) = checked(source, output).edits
+    assert apply(source, Kinds({kind}).edits("a.txt", Part(source), [edit])) in (source, output)
+
+
 @pytest.mark.parametrize(
     ("calibration", "margin", "is_kept"), [("smollm2-correct", 50.0, False), ("default", 5.0, True)]
 )
@@ -333,8 +347,8 @@ def test_margins_are_those_of_the_model() -> None:
     assert checked(source, output, changes, calibration="smollm2-correct").edits
     with pytest.raises(ValueError, match="calibration='x' must be one of 'default', 'smollm2-correct'"):
         GuardOptions(calibration="x")
-    ((edits, kind, margin, reason),) = measured_changes(source, output, changes, GuardOptions())
-    assert (edits[0].replacement, kind, margin, reason) == ("has", "form", 1.0, "margin")
+    ((edit, kind, margin, reason),) = measured_changes(source, output, changes, GuardOptions())
+    assert (edit.replacement, kind, margin, reason) == ("has", "form", 1.0, "margin")
     assert not list(measured_changes(source, source, changes, GuardOptions()))
 
 

@@ -42,6 +42,17 @@ def by_the_formula(engine: Engine, datastore: KNNDatastore, options: KNNOptions,
     return tokens
 
 
+def test_only_the_last_token_of_a_prompt_gets_logits(engine: Engine, datastore: KNNDatastore) -> None:
+    widths: list[int] = []
+    head = engine.model.get_output_embeddings()
+    handle = head.register_forward_hook(lambda _, inputs, logits: widths.append(logits.shape[1]))
+    try:
+        KNNLM(datastore, model=engine, speculates=False)(TEXTS[0], max_new_tokens=3)
+    finally:
+        handle.remove()
+    assert widths and set(widths) == {1}
+
+
 def test_entries_are_states_and_the_tokens_after_them(engine: Engine, datastore: KNNDatastore) -> None:
     ids = [engine.codec.encode(text).ids for text in TEXTS]
     assert datastore.values.tolist() == [token for each in ids for token in each[1:]]

@@ -231,6 +231,32 @@ def test_a_sentence_goes_on_past_inline_markup() -> None:
     assert out == rb"She \emph{has} two cat."
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("form", "text", "wrong", "right", "is_made"),
+    [
+        ("md", "It is at the end of the\nthe - sign here.\n", "the the", "the", False),
+        ("md", "It is that of the\nthe 1. FC Nuremberg.\n", "the the", "the", False),
+        ("md", "You press the\nthe + key here.\n", "the the", "the", False),
+        ("md", "The + operator adds them.\n", "The +", "+", False),
+        ("md", "It is here. The + operator adds them.\n", "The +", "+", True),
+        ("md", "- The + operator adds them.\n", "The +", "+", False),
+        ("md", "> It is that of the\n> the # sign here.\n", "the the", "the", False),
+        ("md", "> It is that of the\n> the\n> cat here.\n", "the the", "the", True),
+        ("md", "It is that of the\nthe cat here.\n", "the the", "the", True),
+        ("md", "It is that of the\nthe\ncat here.\n", "the the", "the", True),
+        ("rst", "The - sign is here.\n", "The -", "-", False),
+        ("adoc", "It is that of the\nthe . sign here.\n", "the the", "the", False),
+        ("python", "# It is that of the\n# the - sign here.\n", "the the", "the", False),
+    ],
+)
+def test_no_line_newly_begins_with_markup(
+    form: str, text: str, wrong: str, right: str, is_made: bool, end: str
+) -> None:
+    data = text.replace("\n", end).encode()
+    assert (corrected(form, data, lambda shown: shown.replace(wrong, right)) != data) == is_made
+
+
 @pytest.mark.parametrize("form", ["latex", "rst", "adoc"])
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_line_ends_do_not_change_what_is_prose(form: str, end: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from copyspec.pipelines.documents import Segment, shown
 from copyspec.pipelines.editing.segmentation import Fitted, fit, splitter
-from copyspec.pipelines.editing.sentences import sentences
+from copyspec.pipelines.sentences import sentences
+from tests.helpers.commands import run
 
 texts = st.lists(st.sampled_from([*"abcdeDr.!?,;  \n「。、x5\"'()", "Mr. ", "e.g. ", ". The "]), max_size=80).map(
     "".join
@@ -153,12 +155,55 @@ def test_splitters_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImportError, match=r"copyspec\[pysbd\]"):
         splitter("pysbd")
 
+
+@pytest.fixture
+def pysbd_languages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Puts something in the place of pysbd that cannot split Finnish, and records the languages it is asked for."""
+    asked: list[str] = []
+
     class Segmenter:
         def __init__(self, language: str, clean: bool, char_span: bool) -> None:
-            assert (language, clean, char_span) == ("en", False, True)
+            assert (clean, char_span) == (False, True)
+            asked.append(language)
+            if language == "fi":
+                raise ValueError("Provide valid language ID i.e. ISO code.")
 
         def segment(self, text: str) -> list[SimpleNamespace]:
             return [SimpleNamespace(start=0, end=3), SimpleNamespace(start=3, end=len(text))]
 
     monkeypatch.setitem(sys.modules, "pysbd", SimpleNamespace(Segmenter=Segmenter))
+    return asked
+
+
+def test_pysbd_splits_in_the_language_of_the_texts(pysbd_languages: list[str]) -> None:
     assert splitter("pysbd")("A. B.") == [(0, 2), (3, 5)]
+    for language in ("de", "any"):
+        splitter("pysbd", language=language)
+    assert pysbd_languages == ["en", "de", "en"]
+    with pytest.raises(ValueError, match="pysbd cannot split language='fi'; take another segmenter: Provide valid"):
+        splitter("pysbd", language="fi")
+
+
+def test_gec_gives_its_language_to_pysbd(
+    pysbd_languages: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for language in ("de", "any"):
+        assert run(capsys, "gec", str(tmp_path), "--segmenter", "pysbd", "--language", language)[0] == 0
+    code, _, err = run(capsys, "gec", str(tmp_path), "--segmenter", "pysbd", "--language", "fi")
+    assert code == 2 and "pysbd cannot split --language 'fi'" in err
+    assert pysbd_languages == ["de", "en", "fi"]
+
+
+def test_the_language_server_gives_its_language_to_pysbd(
+    pysbd_languages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pygls")
+    monkeypatch.setattr("copyspec.cli.language_server.serve", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    settings = tmp_path / ".copyspec.toml"
+    settings.write_text('segmenter = "pysbd"\nlanguage = "de"\n')
+    assert run(capsys, "lsp")[0] == 0
+    settings.write_text('segmenter = "pysbd"\nlanguage = "fi"\n')
+    code, _, err = run(capsys, "lsp")
+    assert code == 2 and "pysbd cannot split" in err
+    assert pysbd_languages == ["de", "fi"]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from copyspec.pipelines import format_of
+from copyspec.pipelines import FunctionCorrector, Runner, Work, format_of
 from copyspec.pipelines.documents import FormatError, shown
 
 PYTHON = '''"""Adds numbers.
@@ -382,6 +382,27 @@ def test_prose_in_numpy_sections_and_aligned_descriptions_is_found() -> None:
     assert _prose("a.py", code) == ["Title.", "A number.", "These is a paragraph\nof it."]
     assert _prose("a.java", java) == ["Do it.", "@param x   the text", "more of it"]
     assert _prose("a.py", "# Notes\n#\n#     The notes are here.\n") == ["Notes", "The notes are here."]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "is_made"),
+    [
+        ("python", "# {}\nx = 1\n", True),
+        ("python", '"""{}"""\n', True),
+        ("python", "'''{}'''\n", False),
+        ("python", "r'{}'\n", False),
+        ("javascript", "// {}\n", True),
+        ("c", "/* {} */\n", True),
+        ("rust", "/// {}\nfn f() {{}}\n", True),
+        ("bash", "# {}\n", False),
+    ],
+)
+def test_contractions_get_their_apostrophe_where_it_ends_nothing(language: str, text: str, is_made: bool) -> None:
+    form = format_of("-", language)
+    works = (Work(None, part) for part in form.read(io.BytesIO(text.format("It dont work here.").encode())))
+    runner = Runner(FunctionCorrector(lambda said: said.replace("dont", "don't")))
+    done = b"".join(form.write(each.part, each.edits) for each in runner.run(works) if each.part is not None)
+    assert done.decode() == text.format("It don't work here." if is_made else "It dont work here.")
 
 
 def _prose(name: str, text: str) -> list[str]:

@@ -12,10 +12,9 @@ from typing import BinaryIO
 
 from copyspec.filesystem import flush_folder, link_target, name_full, umask
 
-from .journal import fingerprint, fingerprint_of
-from .standing import (
+from .file_state import (
     ChangedFileError,
-    Standing,
+    FileState,
     check_replaceable,
     exchanged,
     keep_attributes,
@@ -23,6 +22,7 @@ from .standing import (
     kept_beside,
     short,
 )
+from .journal import fingerprint, fingerprint_of
 
 _MARK = ".copyspec-"
 """Part of the names of temporary files beside an output."""
@@ -53,7 +53,7 @@ class AtomicFile:
     exists, which is kept too. Readers see the old file or the new one, never a part, also after a power failure.
     """
 
-    def __init__(self, path: Path, *, backup: str | None = None, standing: Standing | None = None) -> None:
+    def __init__(self, path: Path, *, backup: str | None = None, standing: FileState | None = None) -> None:
         """`standing`: the state of `path` when the work began, which may be replaced; None: its present state.
 
         Raises ValueError for a suffix that would name another folder or the file itself, and OSError if the folder is
@@ -67,7 +67,7 @@ class AtomicFile:
             check_replaceable(self.path)
         self.made_from: str | None = None
         """Fingerprint of the file the new one was made from; if set, `path` must still have it."""
-        self.standing = standing or Standing.of(self.path)
+        self.standing = standing or FileState.of(self.path)
         handle, name = _new_beside(self.path)
         self.temporary = Path(name)
         self.file: BinaryIO = os.fdopen(handle, "wb")
@@ -98,7 +98,7 @@ class AtomicFile:
                 self.kept = _kept(self.path, self._backup)
         else:
             os.chmod(self.temporary, 0o666 & ~umask())
-        if Standing.of(self.path) != standing:
+        if FileState.of(self.path) != standing:
             raise self._changed()
         self._switch(standing)
         flush_folder(self.path.parent)
@@ -110,17 +110,17 @@ class AtomicFile:
         with contextlib.suppress(OSError):
             self.temporary.unlink()
 
-    def _checked(self) -> Standing:
+    def _checked(self) -> FileState:
         """The file's state from before its content was compared. Raises ChangedFileError unless the file is the one
         that was read; saved again without changes, it still is."""
-        now = Standing.of(self.path)
+        now = FileState.of(self.path)
         if not now.is_file or (self.made_from is None and now != self.standing):
             raise self._changed()
         if self.made_from is not None and fingerprint(self.path) != self.made_from:
             raise self._changed()
         return now
 
-    def _switch(self, standing: Standing) -> None:
+    def _switch(self, standing: FileState) -> None:
         if not standing.is_file:
             try:
                 os.link(self.temporary, self.path)  # unlike a rename, this never overwrites a file
@@ -132,7 +132,7 @@ class AtomicFile:
         if not exchanged(self.temporary, self.path):
             os.replace(self.temporary, self.path)
             return
-        if Standing.of(self.temporary) != standing:
+        if FileState.of(self.temporary) != standing:
             exchanged(self.temporary, self.path)  # another program saved the file at that moment
             raise self._changed()
 

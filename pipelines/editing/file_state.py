@@ -28,7 +28,7 @@ class ChangedFileError(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FileState:
     """The state of a path: a file's location on the disk, size and time of the last change; all 0 if there is none."""
 
     kind: int = 0
@@ -38,7 +38,7 @@ class Standing:
     changed: int = 0  # nanoseconds
 
     @classmethod
-    def of(cls, path: Path) -> Standing:
+    def of(cls, path: Path) -> FileState:
         try:
             found = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):

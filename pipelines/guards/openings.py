@@ -1,0 +1,52 @@
+"""Tells which words of a segment begin a sentence: only of others a capital says that they are names."""
+
+from __future__ import annotations
+
+import re
+
+from ..documents import Segment
+from ..sentences import sentences
+from .sentencehood import begins_item
+
+_NEAR = 60  # characters on each side of a place that are looked at
+_WORD = re.compile(r"[^\W_]\w*")
+_SAYS = r"\b(?:sa(?:id|ys?|ying)|ask(?:s|ed|ing)?|tells?|told(?:\s\w+)?|repl(?:y|ie[sd])|answer(?:s|ed)?|wrote|writes?)"
+_BEFORE = re.compile(
+    r"(?:[.!?…][\"'”’»)\]]*|:\s*|\b[ap]\.m\.\s+"
+    rf"|(?:,|{_SAYS})\s*(?=[\"“„«‘]))[\"'“‘„«(\[*_]*\Z"
+)
+"""What stands before the first word after a colon, after a full stop without a space or that of "p.m.", and of a
+quotation."""
+_LINE_START = re.compile(r"\n[^\w\n]*\Z")
+
+
+class Openings:
+    """The places in a segment where a sentence, a list item or a quotation begins."""
+
+    def __init__(self, text: str, segment: Segment) -> None:
+        prose = list(text[segment.start : segment.end])
+        for start, end in (*segment.protected, *segment.hidden):  # markup, whose letters are no words
+            first, last = max(start - segment.start, 0), min(end - segment.start, len(prose))
+            prose[first:last] = " " * (last - first)
+        self._prose, self._start = "".join(prose), segment.start
+        self._width = max((len(line.rstrip()) for line in self._prose.split("\n")), default=0)
+
+    def has(self, at: int) -> bool:
+        """Whether a sentence begins at character `at` of the text if its first word gets a capital."""
+        at -= self._start
+        word = _WORD.search(self._prose, at, at + _NEAR)
+        at = word.start() if word else at
+        before = self._prose[max(0, at - _NEAR) : at]
+        if _BEFORE.search(before) or begins_item(before):
+            return True
+        if (line := _LINE_START.search(before)) and self._is_ended(at - len(line[0]), len(word[0]) if word else 1):
+            return True
+        start, _ = sentences(before + (word[0].capitalize() if word else "A"))[-1]
+        is_known = start > 0 or at <= _NEAR  # otherwise the sentence began further up
+        return is_known and not any(map(str.isalnum, before[start:]))
+
+    def _is_ended(self, end: int, size: int) -> bool:
+        """Whether the line up to `end` was ended by the writer, as in a letter's greeting: the next word, of this size,
+        had room there."""
+        line = self._prose[self._prose.rfind("\n", 0, end) + 1 : end]
+        return len(line.rstrip()) + 1 + size <= self._width
