@@ -126,10 +126,10 @@ def _admit(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Ba
                 outputs = newcomers.step()
                 if any([output.finish is not None for output in outputs]):
                     newcomers.drop_finished()
+                batch.join(newcomers)
             except BaseException:
                 newcomers.close()
                 raise
-            batch.join(newcomers)
             yield outputs
     finally:
         for row in chain.from_iterable(waiting):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from time import monotonic
@@ -360,7 +360,9 @@ class Engine:
         # `resize_token_embeddings`, new tokens and a new template change these, which are read in a few microseconds.
         config, tokenizer = self.model.config.get_text_config(decoder=True), self.codec.tokenizer
         sizes = getattr(config, "decoder_vocab_size", None), config.vocab_size, len(tokenizer)
-        vocabulary = (*sizes, tuple(tokenizer.all_special_ids), tokenizer.chat_template)
+        template = tokenizer.chat_template
+        template = dict(template) if isinstance(template, Mapping) else template  # as it is now
+        vocabulary = (*sizes, tuple(tokenizer.all_special_ids), template)
         if vocabulary != self._vocabulary:
             codec = Codec(tokenizer) if self._vocabulary else self.codec  # the first time it is new
             self._drafting.rematch(codec)

@@ -238,7 +238,7 @@ class TreeCache(Cache):
         indices = self.write.indices
         if device not in indices:
             rows = torch.arange(self.rows, device=device).unsqueeze(1)
-            indices[device] = rows, slots.to(device, non_blocking=True)
+            indices[device] = rows, slots.to(device, non_blocking=device.type == "cuda")
         return indices[device]
 
     @in_inference_mode
@@ -248,7 +248,7 @@ class TreeCache(Cache):
         packed = torch.tensor(moves[0].sources, device="cpu") if len(moves) == 1 else _packed(moves)
         for layer in self._filled():
             if layer.device not in on_device:
-                on_device[layer.device] = packed.to(layer.device, non_blocking=True)
+                on_device[layer.device] = packed.to(layer.device, non_blocking=layer.device.type == "cuda")
             if len(moves) == 1:
                 layer.move_row(moves[0].row, on_device[layer.device], moves[0].start)
             else:

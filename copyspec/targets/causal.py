@@ -362,7 +362,7 @@ class CausalSession(TreeSession):
         width = len(uncached[0])
         tokens = torch.from_numpy(np.array(uncached, dtype=np.int64))  # a third of the time of torch.tensor
         if not self._is_on_cpu:
-            tokens = tokens.to(self._facts.device, non_blocking=True)
+            tokens = tokens.to(self._facts.device, non_blocking=self._facts.non_blocking)
         if width > 1:
             positions = torch.arange(start, start + width, device=self._facts.device).unsqueeze(0)
             return self._forward(tokens, positions, None, kept, prompt=tokens.numel() if kept == 1 else 0)
@@ -376,7 +376,7 @@ class CausalSession(TreeSession):
         facts = self._facts
         self._cache.write = columns.write
         packed = torch.from_numpy(columns.packed)
-        tokens, positions = packed if self._is_on_cpu else packed.to(facts.device, non_blocking=True)
+        tokens, positions = packed if self._is_on_cpu else packed.to(facts.device, non_blocking=facts.non_blocking)
         masks = columns.mask if columns.mask is not None else columns.masks(facts)
         with _UNCHANGED if facts.attention is None and not facts.few_shapes else self._attending():
             if facts.positions == "argument":
@@ -385,7 +385,7 @@ class CausalSession(TreeSession):
                     prompt = columns.prompt
                     masks = split_masks(masks, columns.slots, columns.visible, prompt)
                 return self._forward(tokens, positions, masks, columns.kept, prompt)
-            keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
+            keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=facts.non_blocking)
             with positions_from_outside(self._model, facts.positions, positions, keys):
                 return self._forward(tokens, positions, masks, columns.kept)
 

@@ -36,6 +36,7 @@ class ModelFacts:
     """What a target needs to know of its model, read when the model is wrapped."""
 
     device: torch.device  # of the input embeddings, where token ids are sent
+    non_blocking: bool  # whether copies to it need not be waited for; on MPS they read freed memory
     zero: torch.Tensor  # [], value of a visible key in an additive mask, in the model's dtype
     lowest: torch.Tensor  # [], value of a hidden key
     vocab_size: int
@@ -55,7 +56,7 @@ class ModelFacts:
     def additive(self, visible: torch.Tensor) -> torch.Tensor:
         """Convert `visible` [B, 1, Q, K] to an additive mask [B, 1, Q, K]: 0 where visible, else the lowest number.
         Grouped attention gets the masks of the heads of a group after each other, [B, 1, G * Q, K]."""
-        seen = visible if self.zero.is_cpu else visible.to(self.device, non_blocking=True)
+        seen = visible if self.zero.is_cpu else visible.to(self.device, non_blocking=self.non_blocking)
         if self.group == 1:
             return torch.where(seen, self.zero, self.lowest)
         mask = torch.where(seen.expand(-1, self.group, -1, -1), self.zero, self.lowest)
@@ -86,6 +87,7 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         mask_format = _MASK_FORMATS[dtype], int.from_bytes(as_bytes, sys.byteorder)
     return ModelFacts(
         device=device,
+        non_blocking=device.type == "cuda",
         zero=torch.zeros((), dtype=dtype, device=device),
         lowest=lowest.to(device),
         vocab_size=vocabulary_size(model),

@@ -133,9 +133,9 @@ class Seq2SeqSession(TreeSession):
     def _score(self, columns: Columns) -> torch.Tensor:
         facts = self._facts
         self._cache.write = columns.write
-        tokens = torch.from_numpy(columns.tokens).to(facts.device, non_blocking=True)
-        queries = torch.from_numpy(columns.positions).to(facts.device, non_blocking=True)
-        keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=True)
+        tokens = torch.from_numpy(columns.tokens).to(facts.device, non_blocking=facts.non_blocking)
+        queries = torch.from_numpy(columns.positions).to(facts.device, non_blocking=facts.non_blocking)
+        keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=facts.non_blocking)
         masks = columns.mask if columns.mask is not None else columns.masks(facts)
         with positions_from_outside(self._model, facts.positions, queries, keys):
             return self._forward(tokens, masks, columns.kept)

@@ -102,7 +102,8 @@ def _lay_out(
         np.array(on_path, np.int64).reshape(-1, 2).T,
         np.array([pickers[row].penalty for row in order]).view(np.int64),
     ]
-    packed = torch.from_numpy(np.concatenate([part.ravel() for part in parts])).to(device, non_blocking=True)
+    host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
+    packed = host.to(device, non_blocking=device.type == "cuda")  # as in `ModelFacts`
     nodes, of_noise, joined, before, penalties = (
         each.view(part.shape)
         for each, part in zip(torch.split(packed, [part.size for part in parts]), parts, strict=True)

@@ -352,6 +352,20 @@ def test_nothing_is_learned_from_passes_that_are_not_representative(monkeypatch:
     assert costs.seconds(1) == 0.0 and not any(costs._first)
 
 
+def test_rows_that_cannot_join_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*sessions: FakeSession) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(FakeSession, "join", full)
+    target = FakeTarget()
+    first, second = (
+        Request(prompt=[row], max_new_tokens=9, sampling=SamplingOptions(), eos_token_ids=frozenset()) for row in (1, 2)
+    )
+    with pytest.raises(torch.OutOfMemoryError):
+        list(decode(target, [first, None, second]))
+    assert [session.closed for session in target.sessions] == [True, True]
+
+
 def test_a_failing_processor_frees_the_caches() -> None:
     class Failing(LogitsProcessor):
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -148,6 +148,23 @@ def test_a_template_that_is_set_later(tiny: Engine) -> None:
     assert ids.count(control) == 2 and list(jobs[0].request.prompt).count(control) == 1
 
 
+def test_one_of_several_templates_that_is_set_later(tiny: Engine) -> None:
+    chat, options = [{"role": "user", "content": "a<s1>b"}], copyspec.engine.call_options.check_options({})
+    tokenizer = tiny.tokenizer
+    tokenizer.add_tokens(["<s1>"])
+    tiny.model.resize_token_embeddings(len(tokenizer))
+    control = tokenizer.convert_tokens_to_ids("<s1>")
+    templates = {"default": "{{ messages[0]['content'] }}", "tool_use": ""}
+    tokenizer.chat_template = templates
+
+    def count() -> int:
+        return list(tiny.jobs(chat, None, options)[0][0].request.prompt).count(control)
+
+    assert count() == 1, "no template has it, so it is no control token"
+    templates["default"] += "<s1>"
+    assert tokenizer.chat_template is templates and count() == 1, "the template's"
+
+
 def test_a_call_goes_on_with_what_it_began_with(tiny: Engine) -> None:
     free = written(tiny, ignore_eos=True)
     stream = tiny.stream(PROMPT, max_new_tokens=16, ignore_eos=True, drafter="none")

@@ -88,6 +88,7 @@ def test_batches_streams_and_the_other_forms(tiny: copyspec.Engine) -> None:
     assert streamed == results[0].text
     chosen = tiny.generate("the cat", choices=['yes, "we" can', "no", "perhaps\nnot"], temperature=1.0, n=4)
     assert {each.text for each in chosen.samples} <= {'yes, "we" can', "no", "perhaps\nnot"}
+    assert tiny.generate("the cat", choices=["a\x7f\\", "a\x7f\\u"]).text in ("a\x7f\\", "a\x7f\\u")
     matched = tiny.generate("the cat", regex=r"[0-9]{3}-[a-f]{2}", max_new_tokens=20, logprobs=2)
     assert re.fullmatch(r"[0-9]{3}-[a-f]{2}", matched.text) and matched.finish_reason == "stop"
     assert copyspec.compare("the cat", model=tiny, json_schema=schema, max_new_tokens=60).equal

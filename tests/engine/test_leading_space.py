@@ -61,6 +61,33 @@ def test_the_space_before_an_answer(engine: Any) -> None:
     assert texts(Engine(engine.model, tokenizer), chat) == {TEXT}, "the template has ended a line"
 
 
+def test_a_constraint_holds_for_the_whole_text(engine: Any) -> None:
+    pytest.importorskip("llguidance")
+    chat = [{"role": "user", "content": "Where?"}]
+    for options in ({"choices": [" a", " b"]}, {"regex": " [ab]"}):
+        whole = engine.generate(chat, **options)
+        streamed = list(engine.generate(chat, stream=True, **options))
+        assert whole.text in (" a", " b")
+        assert whole.text == streamed[-1].result.text == "".join(chunk.text for chunk in streamed)
+
+
+@pytest.mark.parametrize("text", ["  The cat", " The cat", "The cat", "   "])
+def test_what_is_dropped_is_counted(engine: Any, text: str) -> None:
+    from copyspec.cli.showing import _Pieces
+    from copyspec.engine.call_options import check_options
+    from copyspec.engine.comparison import compare_jobs
+
+    chat = [{"role": "user", "content": "Where?"}]
+    pieces = _Pieces(engine.codec, str)
+    chunks = list(engine.generate(chat, stream=True, logits_processor=Says(engine, text)))
+    grown = "".join(piece for chunk in chunks for piece, _ in pieces.push(chunk))
+    assert grown == "".join(chunk.text for chunk in chunks)
+    options = check_options({"logits_processor": Says(engine, text), "max_new_tokens": 12})
+    (comparison,) = compare_jobs(engine, chat, None, options)
+    for run in comparison.runs:
+        assert "".join(each.text for each in run.landings) == run.result.text == text.removeprefix(" ")
+
+
 @pytest.mark.usefixtures("steady_drafts")
 def test_places_in_the_text_move_with_it(engine: Any) -> None:
     chat = [{"role": "user", "content": "Where?"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.cache import Columns, lay_out
 from copyspec.targets.causal import PREFILL_CHUNK
 from copyspec.targets.hooks import attention
-from copyspec.targets.hooks.attention import Group, Split, SplitMask, split_masks
+from copyspec.targets.hooks.attention import Group, Split, SplitMask, split_masks, without_cudnn_attention
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.models import random_ids, tiny
 
@@ -208,3 +209,20 @@ def test_an_attention_of_the_program_is_refused() -> None:
         assert model.config._attn_implementation == "without first head"
     finally:
         del AttentionInterface._global_mapping["without first head"]
+
+
+def test_cudnn_attention_comes_back_with_the_end_of_the_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_enabled = [True]
+    monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: is_enabled[0])
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", partial(is_enabled.__setitem__, 0))
+    cuda = torch.device("cuda")
+    for before in (True, False):  # whether the program allows it
+        is_enabled[0] = before
+        first, second = without_cudnn_attention(cuda), without_cudnn_attention(cuda)
+        first.__enter__()
+        second.__enter__()
+        assert is_enabled == [False]
+        first.__exit__(None, None, None)  # of another thread
+        assert is_enabled == [False]
+        second.__exit__(None, None, None)
+        assert is_enabled == [before]

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import copyspec
 from copyspec.static_options import StaticOptions
-from copyspec.targets import layers, linears, tree_attention
+from copyspec.targets import layers, linears, tree_attention, wrap
 from copyspec.targets.hooks import attention
 from copyspec.targets.linears import FastLinears, is_compiled
 from copyspec.targets.static.running import ProgramRunner
+from copyspec.tree import DraftTree
 from tests.helpers.models import random_ids, tiny
 from tests.helpers.texts import byte_level
 
@@ -108,3 +110,29 @@ def test_outputs_are_the_same(
         with META:
             found = engine.generate(prompts, references, **options, **more)
         assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+
+
+class Copies(TorchFunctionMode):
+    """The copies of tensors to a device, and whether they are waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[bool] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.to and "non_blocking" in (kwargs or {}):
+            self.waited.append(not kwargs["non_blocking"])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["llama", "bloom", "t5"])
+def test_copies_to_devices_other_than_cuda_are_waited_for(name: str) -> None:
+    """On MPS, a copy that is still to be made reads memory that is free by then."""
+    session = wrap(tiny(name).to(META)).open([[5, 6, 7]])
+    tree = DraftTree([8, 9], [-1, -1], [0.5] * 2, [None] * 2)
+    with Copies() as copies:
+        session.score([[5, 6, 7]], [tree])
+        session.keep([[1]])
+        session.score([[4]], [DraftTree()])
+    assert len(copies.waited) > 3 and all(copies.waited)
+    session.close()

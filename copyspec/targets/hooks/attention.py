@@ -127,6 +127,8 @@ def _check_own(name: str | None) -> None:
 
 _swaps: dict[int, tuple[PreTrainedConfig, str, set[object]]] = {}
 """By id: a configuration whose implementation is swapped, its original one, and the contexts that use it."""
+_without_cudnn: set[object] = set()
+"""The contexts that have disabled cuDNN attention."""
 _SWAPPING = fork_safe(threading.RLock())
 
 
@@ -184,15 +186,23 @@ def restore_attention(model: PreTrainedModel) -> None:
 @contextmanager
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     """Disable cuDNN attention while the context is active: on Hopper it takes 20 to 400 ms to plan each new shape. The
-    setting is global to the process, and restored at the end."""
-    if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():  # type: ignore[no-untyped-call]
+    setting is global to the process, and restored when the last of these contexts ends."""
+    if device.type != "cuda":
         yield
         return
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    context = object()
     try:
+        with _SWAPPING:
+            if _without_cudnn or torch.backends.cuda.cudnn_sdp_enabled():  # type: ignore[no-untyped-call]
+                _without_cudnn.add(context)
+                torch.backends.cuda.enable_cudnn_sdp(False)
         yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(True)
+        with _SWAPPING:
+            if context in _without_cudnn:
+                _without_cudnn.remove(context)
+                if not _without_cudnn:
+                    torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 class Group(NamedTuple):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
+from weakref import WeakSet
 
 import torch
 
@@ -59,9 +62,9 @@ class Arena:
             buffers.clear()
 
     def release(self) -> None:
-        """Let go of all memory at once: programs refer to the arena, and garbage collection may take its time."""
+        """Let go of all memory at once: programs refer to the buffers, and garbage collection may take its time."""
         self.runner.forget()
-        del self.runner  # which refers to the arena and to the model
+        del self.runner  # which refers to the buffers and to the model
         self.key_values.buffers = {}
         self.cross = self.cross_mask = None
 
@@ -84,6 +87,8 @@ class ArenaPool:
         self._free: list[Arena] = []  # most recently used last
         self._kept = KEPT
         self._lock = fork_safe(threading.RLock())
+        with _POOLS_LOCK:
+            _POOLS.add(self)
 
     def take(self, size: ArenaSize, make: Callable[[ArenaSize], Arena]) -> Arena:
         """Take the smallest free arena with space for `size`, or create one in place of those that it could replace."""
@@ -92,33 +97,48 @@ class ArenaPool:
             if fitting:
                 chosen = min(fitting, key=lambda arena: arena.size.rows * arena.size.capacity)
                 self._free.remove(chosen)
+                # Here and not in `give`, which garbage collection may call in the middle of somebody's capture.
+                chosen.clear()  # a row may have left NaN
                 return chosen
             for arena in [arena for arena in self._free if arena.size.fits(size)]:
                 self._free.remove(arena)
                 arena.release()
-        try:
-            return make(size)
-        except torch.OutOfMemoryError:
-            self.clear()
-            gc.collect()
-            torch.cuda.empty_cache()
-        return make(size)
+        return with_memory(size.layout.device, lambda: make(size))
 
     def give(self, arena: Arena) -> None:
         """Return an arena to the pool; drop the one that has been free the longest if there are too many."""
-        arena.clear()  # a row may have left NaN
         with self._lock:
             self._free.append(arena)
             while len(self._free) > self._kept:
                 self._free.pop(0).release()
 
-    def clear(self) -> None:
-        """Drop all free arenas, because the model has changed."""
+    def clear(self, device: torch.device | None = None) -> None:
+        """Drop the free arenas, or those on one device."""
         with self._lock:
-            while self._free:
-                self._free.pop().release()
+            for arena in [arena for arena in self._free if device in (None, arena.size.layout.device)]:
+                self._free.remove(arena)
+                arena.release()
 
     def close(self) -> None:
         """Drop all free arenas, and those in use as soon as they are given back."""
         self._kept = 0
         self.clear()
+
+
+_POOLS: WeakSet[ArenaPool] = WeakSet()
+_POOLS_LOCK = fork_safe(threading.RLock())
+
+_Made = TypeVar("_Made")
+
+
+def with_memory(device: torch.device, make: Callable[[], _Made]) -> _Made:
+    """Call `make`; if memory runs out, drop the free arenas of all targets on its device, and call it again."""
+    with suppress(torch.OutOfMemoryError):
+        return make()
+    with _POOLS_LOCK:
+        pools = list(_POOLS)
+    for pool in pools:
+        pool.clear(device)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return make()

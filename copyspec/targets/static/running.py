@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from copyspec.forks import fork_safe
 from copyspec.static_options import CapturedGraph, Runner, StaticOptions
+from copyspec.targets.hooks.graph_pools import leave_pool
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.packing import MOVE_FIELDS
 from copyspec.targets.static.program import StaticProgram
@@ -49,13 +52,29 @@ class CudaGraph:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
+        """Capture what is run in this context. Raises the error that ended it, and leaves the
+        stream and the device memory pool as they were."""
         # Other threads may allocate memory in the meantime, which ends a capture of any other mode.
         mode = "thread_local"
-        with (
-            _CAPTURING,
-            torch.cuda.graph(self._graph, pool=self._pool, stream=self._stream, capture_error_mode=mode),
-        ):
-            yield
+        cause: BaseException | None = None
+        with _CAPTURING:
+            stream, collects = torch.cuda.current_stream(self._stream.device), gc.isenabled()
+            gc.disable()  # what it frees may run operators, which would be captured
+            try:
+                with torch.cuda.graph(self._graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
+                    try:
+                        yield
+                    except BaseException as error:
+                        cause = error
+                        raise
+            except BaseException as error:
+                leave_pool(self._stream, self._pool)
+                raise cause or error from None  # ending a capture that has failed raises as well, and says less
+            finally:
+                cause = None  # its traceback refers to this frame
+                torch.cuda.set_stream(stream)
+                if collects:
+                    gc.enable()
 
     def replay(self) -> None:
         self._graph.replay()
@@ -75,6 +94,14 @@ class _Step:
     logits: torch.Tensor | None = None  # [B, Q, V], written by the graph
 
 
+@dataclass(slots=True)
+class Captures:
+    """What the runners of one model know of its captures."""
+
+    are_possible: bool = True
+    """False if one has failed."""
+
+
 class ProgramRunner:
     """The programs of one set of buffers, by size; captures those that are used repeatedly."""
 
@@ -85,11 +112,12 @@ class ProgramRunner:
         options: StaticOptions,
         entered: Callable[[], AbstractContextManager[object]],
         may_capture: Callable[[], bool] = lambda: True,
+        captures: Captures | None = None,
     ) -> None:
         """`entered`: context in which the model's own code runs; `may_capture`: whether that code is what it was when
-        the runner was made, asked before each capture."""
+        the runner was made, asked before each capture; `captures`: shared with the model's other runners."""
         self._make, self._device, self._options, self._entered = make, device, options, entered
-        self._may_capture = may_capture
+        self._may_capture, self._captures = may_capture, captures or Captures()
         self._steps: OrderedDict[Size, _Step] = OrderedDict()
         self._asked: Counter[Size] = Counter()  # passes of each size, until it is captured
         self._compiles = options.compile
@@ -103,7 +131,7 @@ class ProgramRunner:
         """The size to run a pass of `size` in: while that is rare and not captured, a larger one that is, or soon will
         be. Counts the pass, so it is called once for each. `longest`: the maximum number of cached tokens of a row;
         `all_rows`: rows of the buffers."""
-        if self._new_graph is None or self._is_captured(size):
+        if not self._captures_passes() or self._is_captured(size):
             return size
         self._asked[size] += 1
         if self._options.exact or self._asked[size] > PADDED_PASSES:
@@ -118,6 +146,9 @@ class ProgramRunner:
         if chosen != size and not self._is_captured(chosen):
             self._asked[chosen] += 1
         return chosen
+
+    def _captures_passes(self) -> bool:
+        return self._new_graph is not None and self._captures.are_possible
 
     def _is_captured(self, size: Size) -> bool:
         return size in self._steps and self._steps[size].graph is not None
@@ -151,9 +182,9 @@ class ProgramRunner:
             return step.logits
         with inference_mode(True), self._entered():  # a captured pass needs neither
             logits = self._run(step)
-            if self._new_graph is not None and self._asked[size] >= WARM_PASSES and self._may_capture():
-                self._capture(size, step, self._new_graph)
-        self._tell("compiled" if self._compiles else "static", settled=self._new_graph is None)
+            if self._captures_passes() and self._asked[size] >= WARM_PASSES and self._may_capture():
+                self._capture(size, step)
+        self._tell("compiled" if self._compiles else "static", settled=not self._captures_passes())
         return logits
 
     def _run(self, step: _Step) -> torch.Tensor:
@@ -172,18 +203,22 @@ class ProgramRunner:
     def _tell(self, name: Runner, *, settled: bool = True) -> None:
         self.name, self.is_settled = name, settled
 
-    def _capture(self, size: Size, step: _Step, new_graph: Callable[[], CapturedGraph]) -> None:
+    def _capture(self, size: Size, step: _Step) -> None:
         """Capture a pass that has just run: this may write its keys again, but must not repeat its moves."""
+        assert self._new_graph is not None
         step.packed[MOVE_FIELDS] = step.packed[MOVE_FIELDS].amax()
-        graph = new_graph()
+        graph = self._new_graph()
         try:
             with graph.capture():
                 step.logits = step.run(step.packed)
         except torch.OutOfMemoryError:
             step.logits, self._asked[size] = None, 0  # there may be more memory later
+            self._new_graph = _graphs(self._device, self._options)  # torch may not have left this pool
             return
         except Exception as error:
-            self._new_graph, step.logits = None, None
+            self._captures.are_possible, step.logits = False, None
+            # If the model changes, captures may succeed, but not into the memory pool of one that could not be ended.
+            self._new_graph = _graphs(self._device, self._options)
             logger.warning("this model's passes cannot be captured (%s); they run operator by operator", _line(error))
             return
         step.graph = graph
@@ -207,13 +242,20 @@ class ProgramRunner:
         shape = (program.fields(), *size[:2])
         run: Callable[[torch.Tensor], torch.Tensor] = program
         if self._compiles:
-            run = torch.compile(program, fullgraph=True, dynamic=False, backend=self._options.compiler)
+            run = torch.compile(_apart(program), fullgraph=True, dynamic=False, backend=self._options.compiler)
         with inference_mode(False):
             packed = torch.zeros(shape, dtype=torch.long, device=self._device)
             staging = torch.zeros(shape, dtype=torch.long, device="cpu", pin_memory=self._device.type == "cuda")
         copied = torch.cuda.Event() if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._steps[size] = _Step(run, program, packed, staging, staging.numpy(), copied)
         return self._steps[size]
+
+
+def _apart(program: StaticProgram) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The program as a function whose code is its own: torch.compile refuses code that it has compiled eight times."""
+    call = StaticProgram.__call__
+    own = FunctionType(call.__code__.replace(), call.__globals__, call.__name__)
+    return MethodType(own, program)
 
 
 def _graphs(device: torch.device, options: StaticOptions) -> Callable[[], CapturedGraph] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -16,7 +17,7 @@ from copyspec.static_options import Runner, StaticOptions
 from copyspec.targets.cache import check_rows
 from copyspec.targets.causal import TreeSession
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
+from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize, with_memory
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.packing import SlotMove, pack
 from copyspec.targets.static.settings import (
@@ -240,9 +241,9 @@ class StaticSession:
             if self._encoder is not None:
                 break  # only start tokens, which are read like any others
             self._has_read = True
-            reader = self._target.reader([uncached[row] for row in rows])
+            prompts = [uncached[row] for row in rows]
+            reader = with_memory(self._target.lowest.device, partial(self._read, prompts))
             try:
-                reader.prefill([uncached[row][:-1] for row in rows])
                 contents = reader.contents()
                 used = max(len(uncached[row]) for row in rows)
                 self._hold(self._layout_of(contents), len(starts), used + width)
@@ -255,6 +256,16 @@ class StaticSession:
             finally:
                 reader.close()
             self._used = max(self._used, used)
+
+    def _read(self, prompts: Rows) -> TreeSession:
+        """A regular session that has read all tokens of these prompts but the last."""
+        reader = self._target.reader(prompts)
+        try:
+            reader.prefill([ids[:-1] for ids in prompts])
+        except BaseException:
+            reader.close()
+            raise
+        return reader
 
     def _reads_in_passes(self, prompts: Rows) -> bool:
         """Whether static passes read these prompts, like any other tokens. A captured pass starts in a tenth of the
@@ -325,10 +336,14 @@ class StaticSession:
             return
         capacity = old.capacity if used <= old.capacity else slot_bucket(used)
         size = self._size(layout, max(old.rows, row_bucket(rows)), capacity)
-        self._arena = self._target.arena(size)
+        larger = self._target.arena(size)
         held = list(range(len(self._lengths)))
-        self._arena.key_values.copy_rows(held, held, arena.key_values, self._used)
-        self._cross_is_stale = self._encoder is not None
+        try:
+            larger.key_values.copy_rows(held, held, arena.key_values, self._used)
+        except BaseException:  # there may be no memory for the copy
+            self._target.arenas.give(larger)
+            raise
+        self._arena, self._cross_is_stale = larger, self._encoder is not None
         self._target.arenas.give(arena)
 
     def _size(self, layout: CacheLayout, rows: int, capacity: int) -> ArenaSize:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
-from weakref import WeakSet
+from weakref import WeakSet, proxy
 
 import torch
 
@@ -27,7 +27,7 @@ from copyspec.targets.static.fused_layers import FusedLayer, fused, fused_layers
 from copyspec.targets.static.probe import attention_refusal, fusing_refusal
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import refusal
-from copyspec.targets.static.running import ProgramRunner, Size
+from copyspec.targets.static.running import Captures, ProgramRunner, Size
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.triton_kernels import kernels_run
 
@@ -57,6 +57,7 @@ class StaticTarget:
         self._layout: CacheLayout | None = None
         self._state: ModelState | None = None  # of the model when its programs were made
         self._runners: WeakSet[ProgramRunner] = WeakSet()
+        self._captures = Captures()
         self._refused: str | None = None
         self._is_dynamic = False  # whether open sessions are dynamic for the sake of a drafter
         self.by_length = False
@@ -164,7 +165,9 @@ class StaticTarget:
         return self.arenas.take(size, lambda size: Arena(size, self.facts.zero.dtype, self._runner))
 
     def _runner(self, arena: Arena) -> ProgramRunner:
-        facts, model = self.facts, self.model
+        facts, model, key_values = self.facts, self.model, arena.key_values
+        # Cycles would keep the memory of a target that is no longer used until garbage is collected.
+        target = proxy(self)
         if arena.cross is None or arena.cross_mask is None:
             enter = enter_causal(model, facts)
         else:
@@ -175,13 +178,20 @@ class StaticTarget:
                 enter,
                 model,
                 facts,
-                arena.key_values,
+                key_values,
                 size,
-                tree_attention=self.by_length,
-                compiled=self.options.compile,
+                tree_attention=target.by_length,
+                compiled=target.options.compile,
             )
 
-        runner = ProgramRunner(make, facts.device, self.options, self._entered, self._may_capture)
+        runner = ProgramRunner(
+            make,
+            facts.device,
+            self.options,
+            lambda: target._entered(),  # a method would refer to the target
+            lambda: target._may_capture(),
+            self._captures,
+        )
         self._runners.add(runner)
         return runner
 
@@ -213,6 +223,7 @@ class StaticTarget:
             runner.forget()
         self._state, self._layout, self._attends, self._fuses = state, None, None, None
         self._failures.clear()
+        self._captures.are_possible = True
         return True
 
     def _may_capture(self) -> bool:

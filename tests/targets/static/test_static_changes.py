@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from weakref import ref
+from contextlib import nullcontext
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from copyspec.engine.engine import Engine
 from copyspec.static_options import StaticOptions
-from copyspec.targets.causal import CausalTarget
-from copyspec.targets.facts import read_facts
 from copyspec.targets.selftest import checking as selftest
-from copyspec.targets.static.arenas import Arena
 from copyspec.targets.static.fused_layers import fused, fused_layers
 from copyspec.targets.static.running import ProgramRunner
 from copyspec.targets.static.settings import PADDED_PASSES
 from copyspec.targets.static.static_session import StaticSession
-from copyspec.targets.static.static_target import StaticTarget
 from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
-from tests.helpers.cpu_graph import CpuGraph
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.static import GRAPHS, expected, opened, scored, static_target
 
-GRAPHS = StaticOptions(use="always", new_graph=CpuGraph)
 CPU = torch.device("cpu")
-
-
-def static_target(name: str = "llama", options: StaticOptions = GRAPHS) -> StaticTarget:
-    model = models.tiny(name)
-    return StaticTarget(CausalTarget(model, read_facts(model)), options)
-
-
-def scored(session: StaticSession, token: int = 9) -> torch.Tensor:
-    logits = session.score([[token]], [EMPTY]).clone()
-    session.trim([session.lengths[0]])
-    return logits
-
-
-def opened(target: StaticTarget, passes: int = PADDED_PASSES + 2) -> StaticSession:
-    """A session after three tokens, whose plain passes are captured if they are made often enough."""
-    session = target.open([[5, 6, 7]])
-    assert isinstance(session, StaticSession)
-    session.score([[5, 6, 7]], [EMPTY])
-    session.keep([[]])
-    for _ in range(passes):
-        scored(session)
-    return session
-
-
-def expected(target: StaticTarget) -> torch.Tensor:
-    logits: torch.Tensor = target.model(torch.tensor([[5, 6, 7, 9]])).logits[:, -1:]
-    return logits
 
 
 @torch.inference_mode()
@@ -158,74 +121,6 @@ def test_unknown_architectures_are_tested_once_for_each_state(attention: str, mo
         target.model.lm_head.weight.data = target.model.lm_head.weight.clone()  # type: ignore[union-attr, operator]
 
 
-def test_an_unloaded_engine_frees_its_model_without_garbage_collection() -> None:
-    engine = Engine(tiny_model(), tiny_tokenizer(), static=GRAPHS)
-    engine.generate("abc", max_new_tokens=12)
-    target = engine._target
-    assert isinstance(target, StaticTarget)
-    arenas = [ref(arena) for arena in target.arenas._free]
-    held = [*arenas, ref(target), ref(engine.model), ref(engine.model.lm_head.weight)]
-    assert arenas
-    del target
-    gc.collect()
-    gc.disable()
-    try:
-        engine.unload()
-        assert [each() for each in held] == [None] * len(held)
-    finally:
-        gc.enable()
-
-
-def test_an_arena_in_use_is_freed_after_its_pool_was_closed() -> None:
-    target = static_target()
-    session = opened(target)
-    target.arenas.close()
-    assert torch.allclose(scored(session), expected(target), atol=1e-5)
-    session.close()
-    assert not target.arenas._free
-
-
-def test_memory_is_freed_without_garbage_collection() -> None:
-    target = static_target()
-    session = opened(target)
-    assert session._arena is not None
-    buffers = [ref(each) for each in session._arena.key_values.buffers.values()]
-    gc.collect()
-    gc.disable()
-    try:
-        session.close()
-        target.arenas.clear()
-        assert [each() for each in buffers] == [None] * len(buffers)
-    finally:
-        gc.enable()
-
-
-def test_free_arenas_are_dropped_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = static_target()
-    opened(target).close()
-    assert target.arenas._free
-    failures = iter([torch.OutOfMemoryError("full")])
-    make = Arena.__init__
-
-    def failing(*arguments: object) -> None:
-        for failure in failures:
-            raise failure
-        make(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Arena, "__init__", failing)
-    with no_cuda_cache(monkeypatch):
-        session = target.open([[5] * 900], 100)
-        session.score([[5] * 900], [EMPTY])
-    assert not target.arenas._free
-    session.close()
-
-
-@contextmanager
-def no_cuda_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    yield
-
-
 def test_a_model_that_was_moved_from_its_gpu_leaves_no_arena_there() -> None:
     target = static_target()
     opened(target).close()
@@ -292,13 +187,3 @@ def test_times_of_prompts_read_by_other_passes_or_of_captures_are_not_representa
         settled.append(session.is_settled)
     assert settled == [False, False, True]
     session.close()
-
-
-@torch.inference_mode()
-def test_a_larger_arena_replaces_the_free_ones_that_it_holds() -> None:
-    target = static_target()
-    for rows in (2, 1, 8, 4):
-        session = target.open([[5, 6, 7]] * rows)
-        session.score([[5, 6, 7]] * rows, [EMPTY] * rows)
-        session.close()
-    assert [arena.size.rows for arena in target.arenas._free] == [8]
