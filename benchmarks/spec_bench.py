@@ -24,7 +24,7 @@ import torch
 
 import copyspec
 from benchmarks.real.cases import Case, case_of
-from benchmarks.transcripts import Transcript, machine, read_transcripts, write_json
+from benchmarks.transcripts import Transcript, conditions, read_transcripts, resumed, write_json
 
 GROUPS: dict[str, tuple[str, str]] = {
     "conversation": ("chat", "mtbench"),
@@ -214,13 +214,15 @@ def main() -> int:
     }  # fmt: skip
     chosen = methods(folders)
     chosen = {name: options for name, options in chosen.items() if not given.methods or name in given.methods}
-    report: dict[str, Any] = {"methods": [], "prompts": []}
-    if given.json is not None and given.json.exists():
-        report = json.loads(given.json.read_text(encoding="utf-8"))
-    report["methods"] = list(dict.fromkeys([*report["methods"], *chosen]))
-    report |= {"command": " ".join(["python -m benchmarks.spec_bench", *sys.argv[1:]]), "machine": machine()}
-    report |= {"torch": torch.__version__, "model": given.model, "dtype": given.dtype}
+    names = ("model", "dtype", "max_new_tokens", "max_prompt", "threads")
+    head: dict[str, Any] = {**{name: getattr(given, name) for name in names}, **conditions()}
+    head["folders"] = {name: folder for name, folder in folders.items() if folder is not None}
+    before = resumed(given.json, head)
+    report: dict[str, Any] = {"methods": list(dict.fromkeys([*before.get("methods", []), *chosen]))}
+    report |= {"prompts": before.get("prompts", []), **head, "folders": before.get("folders", {}) | head["folders"]}
+    report["command"] = " ".join(["python -m benchmarks.spec_bench", *sys.argv[1:]])
     engine = copyspec.load(given.model, dtype=given.dtype)
+    engine.threads = given.threads
     held = {each["id"]: each for each in report["prompts"]}
     groups = read_prompts(given.transcripts, engine, given.per_group, given.max_prompt)
     for place in range(given.per_group):

@@ -7,10 +7,11 @@ import json
 import os
 import platform
 import random
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -187,6 +188,29 @@ def machine() -> dict[str, str | int]:
     }
 
 
+def conditions() -> dict[str, Any]:
+    """Describe machine and versions for the head of a report, since times and rounding depend on them."""
+    import torch
+    import transformers
+
+    found = {"machine": machine(), "torch": torch.__version__, "transformers": transformers.__version__}
+    return found | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
+
+
+def resumed(path: Path | None, head: Mapping[str, Any], older: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the report that a run continues; an empty one if there is none yet.
+
+    Raises SystemExit, which names the difference, if a field of `head` has another value there: settings, machines and
+    versions must not be mixed in one report. A field that the report lacks has its value in `older`, or any.
+    """
+    if path is None or not path.exists():
+        return {}
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if different := list(_different({**(older or {}), **report}, json.loads(json.dumps(head)))):
+        raise SystemExit(f"{path} holds another run: {', '.join(different)}; remove it, or name another file")
+    return report
+
+
 def without_cudnn_attention() -> None:
     """Disable cuDNN attention in this process, for all methods. On a Hopper GPU it plans each new length of a sequence,
     for 60 to 1,450 ms; transformers' own methods, which use it by default, are faster without."""
@@ -198,6 +222,15 @@ def without_cudnn_attention() -> None:
 
 def write_json(file: str | Path, content: Sequence[object] | Mapping[str, object]) -> None:
     Path(file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _different(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Describe the fields that both have with different values, also of mappings in them."""
+    for name in (name for name in now if name in before and before[name] != now[name]):
+        if isinstance(before[name], dict) and isinstance(now[name], dict):
+            yield from _different(before[name], now[name])
+        else:
+            yield f"its {name} is {before[name]!r}, not {now[name]!r}"
 
 
 def _files(paths: Iterable[str | Path]) -> list[Path]:

@@ -27,8 +27,10 @@ ROOT = Path(__file__).parent.parent
 for name in [name for name in os.environ if name.startswith("GIT_")]:
     del os.environ[name]  # GIT_DIR, as hooks set it, would have tests commit to the developer's repository
 os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-for name in ("COPYSPEC_API_KEY", "COPYSPEC_CORPORA"):
-    os.environ.pop(name, None)
+USERS = ("LANGSMITH_", "LANGCHAIN_TRACING", "OPENAI_", "COPYSPEC_API_KEY", "COPYSPEC_CORPORA")
+for name in [name for name in os.environ if name.startswith(USERS) or name.lower().endswith("_proxy")]:
+    del os.environ[name]  # tests would be traced, or reach servers of this machine through a proxy
+os.environ["NO_PROXY"] = "*"  # nor the system's proxy, where that is set elsewhere
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["COPYSPEC_MODEL"] = "default"  # use the bundled model, whatever else is installed on this machine

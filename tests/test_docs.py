@@ -130,7 +130,9 @@ def test_the_measured_table_is_made_from_results(tmp_path: Path, monkeypatch: py
     (tmp_path / "speed-a.json").write_text(json.dumps(report))
     method = {"tokens": 30, "passes": 10, "seconds": 2.0, "cpu_seconds": 1.0, "parts": {"passes": 1.0, "drafting": 0.0}}
     names = {"generate": 3.0, "lookup": 2.0, "plain": 2.5, "copyspec": 1.0}
-    methods = {name: {**method, "cpu_seconds": seconds, "parted": [None]} for name, seconds in names.items()}
+    methods = {
+        name: {**method, "cpu_seconds": seconds, "equal": True, "parted": [None]} for name, seconds in names.items()
+    }
     runs = [{"task": "code_edit", "methods": methods}]
     real = {"model": "smollm2", "dtype": "float32", "threads": 1, "repeats": 1, "runs": runs}
     real["machine"] = {"processor": "Some(R) Processor", "instructions": "AVX2"}

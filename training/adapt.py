@@ -202,6 +202,8 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
             for key, pair in adapter.items():
                 for part, kept in zip(pair, found["adapter"][key], strict=True):
                     part.copy_(kept)
+    if plan.steps and step >= plan.steps:
+        return  # an earlier start has finished the run
     schedule = Schedule(plan.steps, deadline, out, progress, plan.warmup)
     meter, saved = Meter(), time.time()
     for pool, index, ids, weights in batches.from_place(*place):
@@ -228,9 +230,9 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
                 "step": step, "progress": schedule.progress, "pool": pool, "index": index + 1,
                 "optimizer": optimizer.state_dict(), "adapter": adapter,
             }  # fmt: skip
+            save_adapter(out / "adapter", adapter, plan.shape, BASE)
             torch.save(state, out / "checkpoint.new")
             (out / "checkpoint.new").replace(out / "checkpoint.pt")
-            save_adapter(out / "adapter", adapter, plan.shape, BASE)
             saved = time.time()
         if stop:
             return

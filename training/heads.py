@@ -187,9 +187,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))
     requests = Requests(given.data)
+    # The first shard is held out; before the second one with answers, the vocabulary would be that of prose.
+    first = min(1 + outputs.prose, given.shards - 1)
     for number in range(max(given.shards, 1)):
         run.read(requests, number, 1 + outputs.prose)
-        if number >= 1 and plan.steps:
+        if plan.steps and number >= 1 and (number >= first or time.time() > until):
             run.learn(STEPS_A_SHARD, until)
         if time.time() > until:
             return

@@ -4,8 +4,9 @@ Presets: ``cpu`` and ``gpu`` the default model, ``sibling`` a small drafter for 
 
 The learning rate falls linearly to zero over the run's time (``--minutes`` or ``--finish-by``) or its number of steps
 (``--steps``, deterministic); writing a clock time such as ``14:05`` into ``RUN/finish_by`` moves the end of a running
-run. A run that is suspended (SIGSTOP) loses no part of its schedule. Started again with the same ``--out`` it resumes
-from its last checkpoint; ``python -m training.export RUN DIR`` writes the model folder.
+run (a file from before its start is ignored). A run that is suspended (SIGSTOP) loses no part of its schedule. Started
+again with the same ``--out`` it resumes from its last checkpoint; ``python -m training.export RUN DIR`` writes the
+model folder.
 ``--weights FOLDER`` starts from the weights and the tokenizer of such a folder instead of random weights,
 ``--tokenizer FOLDER`` uses only its tokenizer.
 """
@@ -16,8 +17,10 @@ import argparse
 import itertools
 import json
 import os
+import re
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -43,6 +46,7 @@ _WARMUP = 100  # steps
 _LOG_EVERY = 20
 _TRIAL_EVERY = 200  # steps between evaluations of the held-out loss
 _FLOOR = 0.01  # final learning rate, relative to the peak
+_STARTED = time.time()  # of this process: an older RUN/finish_by was meant for an earlier start
 
 
 class Schedule:
@@ -64,9 +68,19 @@ class Schedule:
         else:
             left = max(self.deadline - now, 1e-3)
             self.progress += (1 - self.progress) * min(1.0, min(seconds, 4 * self.usual) / left)
-        if step % _LOG_EVERY == 0 and (self.out / "finish_by").exists():
-            self.deadline = clock((self.out / "finish_by").read_text().strip())
+        if step % _LOG_EVERY == 0:
+            self._follow(self.out / "finish_by")
         return max(_FLOOR, 1 - self.progress) * min(1.0, step / self.warmup)
+
+    def _follow(self, file: Path) -> None:
+        """Move the deadline to the clock time in this file, if there is one. It may be read while it is written."""
+        try:
+            if file.stat().st_mtime > _STARTED:
+                self.deadline = clock(file.read_text(encoding="utf-8").strip())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            warnings.warn(f"{str(file)!r} is ignored: {error}", stacklevel=2)
 
     def done(self, step: int) -> bool:
         return step >= self.steps if self.steps else time.time() >= self.deadline
@@ -74,6 +88,8 @@ class Schedule:
 
 def clock(text: str) -> float:
     """Seconds since the epoch when the clock shows ``HH:MM``, at most half a day before or after now."""
+    if not re.fullmatch(r"([01]?\d|2[0-3]):[0-5]\d", text):
+        raise ValueError(f"{text!r} is no clock time such as 14:05")
     hour, minute = (int(part) for part in text.split(":"))
     now = time.localtime()
     when = time.mktime((*now[:3], hour, minute, 0, 0, 0, -1))
@@ -190,6 +206,8 @@ class Job:
     def run(self, step: int, progress: float) -> None:
         """Train until the schedule ends; process 0 keeps time, log and checkpoints."""
         plan, shared = self.plan, self.shared
+        if plan.steps and step >= plan.steps:
+            return  # an earlier start has finished the run
         torch.set_num_threads(1 if plan.device == "cpu" else 4)
         weights = {name: view.requires_grad_() for name, view in shared.views(shared.working).items()}
         family = family_of(plan.shape)

@@ -37,11 +37,13 @@ import transformers
 
 from benchmarks.architectures import check as checking
 from benchmarks.architectures.models import model_types, tiny
+from benchmarks.transcripts import resumed
 from copyspec.targets import wrap
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.selftest.shrinking import windows
 
 WINDOWS = (8, 24)
+VERSIONS = {"transformers": transformers.__version__, "torch": torch.__version__}
 TRIAL_TIMEOUT = 900.0
 """Time limit per type, in seconds."""
 
@@ -160,8 +162,7 @@ def table(findings: Sequence[Finding]) -> dict[str, object]:
     """Build the report that `--json` writes."""
     counts = Counter(each.outcome for each in findings)
     return {
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
+        **VERSIONS,
         "counts": {outcome: counts[outcome] for outcome in _ORDER},
         "types": [asdict(each) for each in sorted(findings, key=lambda each: each.type)],
     }
@@ -213,8 +214,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write docs/architectures.md to this file")
     options = parser.parse_args(arguments)
     known: list[Finding] = []
-    if options.json is not None and options.json.exists():
-        known = [Finding(**each) for each in json.loads(options.json.read_text())["types"]]
+    if before := resumed(options.json, VERSIONS):
+        known = [Finding(**each) for each in before["types"]]
         known = [each for each in known if each.type not in options.only]
     done = {each.type for each in known}
     types = [each for each in options.only or model_types() if each not in done]

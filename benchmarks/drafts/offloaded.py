@@ -10,7 +10,6 @@ time is reported separately, since drafting while the weights are read could sav
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 
 import copyspec
 from benchmarks.spec_bench import PLAIN, methods, read_prompts
-from benchmarks.transcripts import machine, write_json
+from benchmarks.transcripts import conditions, resumed, write_json
 
 
 def drop_from_cache(folder: Path) -> None:
@@ -70,10 +69,10 @@ def main() -> int:
 
     torch.set_num_threads(1)
     names = [PLAIN, "copy", *(["copy + heads"] if given.heads else [])]
-    report: dict[str, Any] = {"prompts": []}
-    if given.json is not None and given.json.exists():
-        report = json.loads(given.json.read_text(encoding="utf-8"))
-    report |= {"methods": names, "machine": machine(), "model": given.model}
+    head = {"model": given.model, "max_new_tokens": given.max_new_tokens, **conditions()}
+    if given.heads:
+        head["heads"] = given.heads
+    report: dict[str, Any] = {"prompts": [], **resumed(given.json, head), **head, "methods": names}
     resident = copyspec.load(given.model, dtype="float32")
     groups = read_prompts(given.transcripts, resident, given.per_group, 256)
     held = {each["id"]: each for each in report["prompts"]}
@@ -82,6 +81,7 @@ def main() -> int:
         model = accelerate.disk_offload(resident.model, place)
         model.register_forward_pre_hook(lambda *_: drop_from_cache(disk))
         engine = copyspec.Engine(model, resident.tokenizer)
+        engine.threads = 1
         for group, cases in groups.items():
             for case in cases:
                 if case.id not in held:

@@ -117,16 +117,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     import copyspec
     from benchmarks.speed.report import surroundings
+    from benchmarks.transcripts import resumed
 
-    done: list[dict[str, Any]] = []
-    if options.json and options.json.exists():
-        done = json.loads(options.json.read_text())["cases"]
+    around: dict[str, Any] = surroundings(options.device)
+    head = {name: getattr(options, name) for name in ("model", "dtype", "device", "new_tokens", "batch", "attention")}
+    fixed = {name: around[name] for name in ("machine", "threads", "versions")}
+    done = resumed(options.json, {**head, "machine": fixed}).get("cases", [])
     static = copyspec.StaticOptions(use="always", exact=True, attention=options.attention)
     engine = copyspec.load(options.model, dtype=options.dtype, device=options.device, static=static)
     command = f"python -m benchmarks.gpu.exact_mode --model {options.model} --dtype {options.dtype}"
     report: dict[str, Any] = {
         "command": f"{command} --device {options.device} --batch {options.batch}",
-        "machine": surroundings(options.device),
+        **head,
+        "machine": around,
         **summary(done),
     }
     for so_far in run(engine, options.tokens, done, options.new_tokens, options.batch):

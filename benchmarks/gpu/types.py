@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+
+from benchmarks.transcripts import resumed
 
 LENGTHS = (14, 30, 9, 20)  # output tokens per row
 
@@ -113,16 +116,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    found: list[dict[str, Any]] = []
-    if options.json and options.json.exists():
-        found = json.loads(options.json.read_text())
+    head = {"transformers": transformers.__version__, "torch": torch.__version__, "compiled": not options.no_compile}
+    found: list[dict[str, Any]] = resumed(options.json, head).get("types", [])
     for name in options.only or [*models.CAUSAL, *models.SEQ2SEQ]:
         if name in {each["type"] for each in found}:
             continue
         found.append(examine(name, compiled=not options.no_compile))
         print(json.dumps(found[-1]), flush=True)
         if options.json:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
+            options.json.write_text(json.dumps({**head, "types": found}, indent=1) + "\n")
     if options.markdown:
         print(markdown(found))
     return int(any("differs" in each.values() for each in found))

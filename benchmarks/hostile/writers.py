@@ -92,6 +92,7 @@ def kills(count: int, seed: int, kinds: Sequence[str] = KINDS) -> dict[str, obje
                 if outcome == "done":
                     times.append(seconds)
                 try:
+                    assert outcome != "failed", "the writer raised"
                     found = writer.state()
                     allowed = range(state, state + BATCH + 1) if kind == "journal" else (state, state + BATCH)
                     assert found in allowed, f"{found} of {state} and {BATCH} more"

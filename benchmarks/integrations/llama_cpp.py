@@ -4,7 +4,7 @@ python -m benchmarks.integrations.llama_cpp default --texts FILE --rows 64
 
 `default` first writes the bundled model as a float32 file. Texts are corrected greedily, one after another. Methods
 take turns; a figure is the median over the repeats of the total CPU time (and wall time) of all texts. Outputs are
-compared with the plain ones; exit status 1 if one of copyspec's differs. `decode_seconds` is the CPU time in llama.cpp
+compared with the plain ones in all repeats; exit status 1 if one differs. `decode_seconds` is the CPU time in llama.cpp
 itself, and `bound` the speed-up if everything else took no time.
 """
 
@@ -109,20 +109,20 @@ def measure(file: Path, texts: list[str], chat: bool, arguments: argparse.Namesp
 
     drafts = (None, LlamaPromptLookupDecoding(2, 10), DraftModel(), DraftModel())
     models = {name: Counted(file, draft, 1024, arguments.threads) for name, draft in zip(METHODS, drafts, strict=True)}
-    outputs: dict[str, list[tuple[str, int]]] = {}
+    outputs: dict[str, list[list[tuple[str, int]]]] = {name: [] for name in METHODS}
     seconds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in METHODS}
     for _ in range(arguments.repeat):
         for name, model in models.items():
             model.evaluations, model.seconds = 0, 0.0
             clock, cpu = time.perf_counter(), time.process_time()
-            outputs[name] = [answered(name, model, text, chat, arguments.max_tokens) for text in texts]
+            outputs[name].append([answered(name, model, text, chat, arguments.max_tokens) for text in texts])
             seconds[name].append((time.perf_counter() - clock, time.process_time() - cpu, model.seconds))
-    plain = outputs["plain"]
+    plain = outputs["plain"][0]
     found: dict[str, dict[str, Any]] = {}
     base = [median(each[i] for each in seconds["plain"]) for i in (0, 1)]
     for name, model in models.items():
         wall, cpu, decode = (median(each[i] for each in seconds[name]) for i in range(3))
-        tokens = sum(count for _, count in outputs[name])
+        tokens = sum(count for _, count in outputs[name][0])
         found[name] = {
             "evaluations": model.evaluations,
             "tokens": tokens,
@@ -132,7 +132,7 @@ def measure(file: Path, texts: list[str], chat: bool, arguments: argparse.Namesp
             "speedup": ratio(base[0], wall),
             "bound": ratio(base[1], decode),
             "cpu_speedup": ratio(base[1], cpu),
-            "equal": sum(a == b for a, b in zip(plain, outputs[name], strict=True)),
+            "equal": sum(all(run[text] == plain[text] for run in outputs[name]) for text in range(len(texts))),
         }
         figures = found[name]
         counts = f"{name:<24}{model.evaluations:>6} evaluations {tokens:>6} tokens"

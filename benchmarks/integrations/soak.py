@@ -179,7 +179,9 @@ class Soak:
         """Return the server's own counts of unfinished work, after all clients have left."""
         async with connected(self._server.port) as (reader, writer):
             writer.write(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
-            _, body = await answer(reader)
+            status, body = await answer(reader)
+        if status != 200:
+            self._fault(f"metrics: status {status}")
         names = ("copyspec_rows_running", "copyspec_prompts_waiting", "vllm:num_requests_running")
         lines = [line.rsplit(" ", 1) for line in body.decode().splitlines() if line.startswith(names)]
         return {name: float(value) for name, value in lines}
@@ -266,7 +268,7 @@ async def soak(server: Server, texts: Sequence[str], options: argparse.Namespace
     status = server.process.poll()
     third = max(grown[: max(1, len(grown) // 3)])
     found = {"seen": dict(run.seen), "faults": run.faults[:20], "before": before, "after": after, "MiB": grown}
-    holds = not run.faults and status is None and same and not any(left.values())
+    holds = not run.faults and status is None and same and bool(left) and not any(left.values())
     holds = holds and after["files"] <= before["files"] + 8 and after["MiB"] - third <= MAX_GROWTH
     return found | {"left": left, "seconds": time.monotonic() - begun, "status": status, "holds": holds}
 

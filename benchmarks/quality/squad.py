@@ -30,7 +30,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import copyspec
-from benchmarks.transcripts import machine, ratio, write_json
+from benchmarks.transcripts import conditions, ratio, resumed, write_json
 from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.retrievers.langchain import BM25Retriever
 
@@ -119,12 +119,8 @@ def main() -> int:
     passages = read_rows(given.data / "passages_squad.jsonl.gz")
     questions = read_rows(given.data / "queries_squad.jsonl.gz")
     random.Random(0).shuffle(questions)
-    report: dict[str, Any] = {"model": given.model, "dtype": given.dtype, "machine": machine(), "rows": []}
-    if given.json is not None and given.json.exists():
-        before = json.loads(given.json.read_text(encoding="utf-8"))
-        if (before["model"], before["dtype"]) != (given.model, given.dtype):
-            parser.error(f"{given.json} holds a run with other settings; remove it, or name another file")
-        report["rows"] = before["rows"]
+    head = {"model": given.model, "dtype": given.dtype, **conditions()}
+    report: dict[str, Any] = {**head, "rows": resumed(given.json, head).get("rows", [])}
     documents = [Document(row["text"], id=row["id"]) for row in passages]
     context = BM25Retriever(documents, k=DOCUMENTS) | (lambda found: "\n\n".join(each.page_content for each in found))
     engine = copyspec.load(given.model, dtype=given.dtype)

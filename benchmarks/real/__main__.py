@@ -5,8 +5,9 @@ python -m benchmarks.real --report real-float32-1.json
 
 The methods run in one process and take turns on each prompt, after a short warm-up run of each. A prompt's time is the
 median of its repeats, as wall time and as CPU time of the process. `generate` and prompt lookup (10 tokens) are
-transformers' own; plain is copyspec without drafts. Outputs are compared with those of `generate`. Results are written
-after every prompt, and an interrupted run resumes from its file.
+transformers' own; plain is copyspec without drafts. Outputs of all repeats are compared with those of `generate` (of
+plain if that does not run). Results are written after every prompt, and an interrupted run resumes from its file. Exit
+status 1 if float32 outputs of copyspec differ.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ import torch
 import copyspec
 from benchmarks.real.cases import TASKS, Case, read_cases
 from benchmarks.real.report import table
-from benchmarks.transcripts import machine, until_end, without_cudnn_attention, write_json
+from benchmarks.transcripts import conditions, resumed, until_end, without_cudnn_attention, write_json
 
 if TYPE_CHECKING:
     from copyspec import Engine
 
 METHODS = ("generate", "lookup", "plain", "copyspec")
+OLDER = {"methods": list(METHODS), "static": "default"}
+"""Settings of reports written before these were stored."""
 LOOKUP_TOKENS = 10
 WARM_UP_TOKENS = 4
 STATIC = {
@@ -136,7 +139,8 @@ def measure(bench: Bench, cases: Sequence[Case], methods: Sequence[str], repeats
         for turn in range(len(methods)):
             method = methods[(repeat + turn) % len(methods)]
             runs[method].append(bench.run(method, cases))
-    first = runs[methods[0]][0].tokens
+    base = next((name for name in ("generate", "plain") if name in runs), methods[0])
+    first = runs[base][0].tokens
     found: dict[str, Any] = {"ids": [case.id for case in cases], "task": cases[0].task, "methods": {}}
     for method, each in runs.items():
         found["methods"][method] = {
@@ -145,10 +149,15 @@ def measure(bench: Bench, cases: Sequence[Case], methods: Sequence[str], repeats
             "seconds": median(run.seconds for run in each),
             "cpu_seconds": median(run.cpu_seconds for run in each),
             "equal": all(run.tokens == first for run in each),
-            "parted": [_parted(run, base) for run, base in zip(each[0].tokens, first, strict=True)],
+            "parted": [_first_parted([run.tokens[row] for run in each], first[row]) for row in range(len(first))],
             "parts": {name: median(run.parts[name] for run in each) for name in each[0].parts},
         }
     return found
+
+
+def _first_parted(outputs: Sequence[Sequence[int]], base: Sequence[int]) -> int | None:
+    """Where the first of these outputs that differs parts from `base`; None if all are equal."""
+    return next((at for at in (_parted(each, base) for each in outputs) if at is not None), None)
 
 
 def _parted(tokens: Sequence[int], base: Sequence[int]) -> int | None:
@@ -170,7 +179,7 @@ def batches(cases: Sequence[Case], size: int) -> Iterator[list[Case]]:
     yield from (rest for rest in waiting.values() if rest)
 
 
-def main() -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("transcripts", nargs="?", help="folder with one .jsonl.gz file per task")
     parser.add_argument("--model", default="smollm2")
@@ -190,6 +199,11 @@ def main() -> int:
     parser.add_argument(
         "--report", type=Path, nargs="+", help="print the tables of these results files without running anything"
     )
+    return parser
+
+
+def main() -> int:
+    parser = _parser()
     given = parser.parse_args()
     without_cudnn_attention()
     if given.report:
@@ -202,19 +216,12 @@ def main() -> int:
     methods = [name for name in given.methods if given.batch == 1 or name != "lookup"]
     torch.set_num_threads(given.threads)
     setting = Setting(given.max_new_tokens, given.threads, given.batch)
-    head = {"model": given.model, "dtype": given.dtype, **asdict(setting), "repeats": given.repeats}
-    if given.static != "default":
-        head["static"] = given.static
-    report: dict[str, Any] = {"command": " ".join(["python -m benchmarks.real", *sys.argv[1:]]), **head, "runs": []}
-    if given.json is not None and given.json.exists():
-        before = json.loads(given.json.read_text(encoding="utf-8"))
-        if any(before.get(name) != value for name, value in head.items()):
-            parser.error(f"{given.json} holds a run with other settings; remove it, or name another file")
-        report["runs"] = before["runs"]
-    report |= {"machine": machine(), "torch": torch.__version__}
-    if torch.cuda.is_available():
-        report["gpu"] = torch.cuda.get_device_name()
+    names = ("model", "dtype", "repeats", "methods", "static", "tasks", "per_task", "max_prompt")
+    head = {**{name: getattr(given, name) for name in names}, **asdict(setting), **conditions()}
+    report: dict[str, Any] = {"command": " ".join(["python -m benchmarks.real", *sys.argv[1:]]), **head}
+    report["runs"] = resumed(given.json, head, OLDER).get("runs", [])
     engine = copyspec.load(given.model, dtype=given.dtype, static=STATIC[given.static])
+    engine.threads = given.threads  # else it measures how many are fastest, and each number rounds in its own way
     bench = Bench(engine, setting)
     cases = read_cases(
         given.transcripts, engine, tasks=given.tasks, per_task=given.per_task, max_prompt=given.max_prompt
@@ -227,7 +234,8 @@ def main() -> int:
         if given.json is not None:
             write_json(given.json, report)
     print(table(report))
-    return 0
+    ours = [run["methods"][name] for run in report["runs"] for name in ("plain", "copyspec") if name in run["methods"]]
+    return int(given.dtype == "float32" and not all(each["equal"] for each in ours))
 
 
 if __name__ == "__main__":

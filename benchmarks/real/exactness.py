@@ -25,7 +25,7 @@ import torch
 import copyspec
 from benchmarks.real.__main__ import Bench, Setting
 from benchmarks.real.cases import TASKS, Case, read_cases
-from benchmarks.transcripts import machine, write_json
+from benchmarks.transcripts import conditions, resumed, write_json
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -145,15 +145,11 @@ def main() -> int:
     if given.transcripts is None:
         parser.error("give the folder of the transcripts, or --report")
     torch.set_num_threads(given.threads)
-    head = {"model": given.model, "dtype": given.dtype, "max_new_tokens": given.max_new_tokens}
+    names = ("model", "dtype", "max_new_tokens", "threads", "prompts", "max_prompt")
+    head = {**{name: getattr(given, name) for name in names}, **conditions()}
     command = " ".join(["python -m benchmarks.real.exactness", *sys.argv[1:]])
-    report: dict[str, Any] = {"command": command, **head, "machine": machine(), "torch": torch.__version__}
-    report["blocks"] = []
-    if given.json is not None and given.json.exists():
-        before = json.loads(given.json.read_text(encoding="utf-8"))
-        if any(before.get(name) != value for name, value in head.items()):
-            parser.error(f"{given.json} holds a run with other settings; remove it, or name another file")
-        report["blocks"] = before["blocks"]
+    report: dict[str, Any] = {"command": command, **head}
+    report["blocks"] = resumed(given.json, head).get("blocks", [])
     engine = copyspec.load(given.model, dtype=given.dtype)
     engine.threads = given.threads
     per_task = -(-given.prompts // len(TASKS))

@@ -41,6 +41,9 @@ def test_exact_mode_goes_on_where_it_was_stopped(folder: Path, tmp_path: Path) -
     assert exact_mode.main([*words, "--tokens", "16"]) == 0
     found = json.loads(file.read_text())
     assert found["cases"][:1] == first and found["tokens"] == 16 and found["outputs_that_differ"] == 0
+    with pytest.raises(SystemExit, match=r"found\.json holds another run: its batch is 1, not 2"):
+        exact_mode.main([*words, "--tokens", "24", "--batch", "2"])
+    assert json.loads(file.read_text()) == found
 
 
 def test_launch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,8 +83,12 @@ def test_doctor_checks_passes_and_equality(folder: Path) -> None:
 def test_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "types.json"
     assert types.main(["--only", "llama", "--no-compile", "--markdown", "--json", str(file)]) == 0
-    assert json.loads(file.read_text()) == [{"type": "llama", "replayed": "graph", "tree attention": "graph"}]
+    found = json.loads(file.read_text())
+    assert found["types"] == [{"type": "llama", "replayed": "graph", "tree attention": "graph"}]
     assert "| replayed: graph, 1 | `llama` |" in capsys.readouterr().out
+    file.write_text(json.dumps({**found, "torch": "1.0"}))
+    with pytest.raises(SystemExit, match=r"its torch is '1\.0'"):
+        types.main(["--only", "gpt2", "--no-compile", "--json", str(file)])
 
 
 def test_exchanged_prompts_have_the_outputs_of_another_task() -> None:

@@ -2,12 +2,102 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from benchmarks import transcripts
 from benchmarks.quality.squad import contains, f1
+from benchmarks.real import __main__ as real
 from benchmarks.real import exactness
 from benchmarks.real.cases import Case
+from benchmarks.real.report import equal, table
 from benchmarks.speed import gec_files
+
+CASES = [Case(name, "gec", [{"role": "user", "content": "x"}], [], None) for name in ("gec:1", "gec:2")]
+
+
+class Outputs:
+    """A bench whose methods give the outputs of `found` in turn, after the warm-up."""
+
+    def __init__(self, found: dict[str, list[list[list[int]]]]) -> None:
+        self._found = found
+
+    def run(self, method: str, cases: Sequence[Case], max_new_tokens: int | None = None) -> real.Run:
+        tokens = [] if max_new_tokens else self._found[method].pop(0)
+        return real.Run(tokens, passes=1, parts={"passes": 1.0, "drafting": 0.0})
+
+
+def measured(**found: list[list[list[int]]]) -> dict[str, Any]:
+    bench: Any = Outputs(found)
+    return real.measure(bench, CASES, list(found), 3)
+
+
+def test_a_later_repeat_that_differs_is_not_equal() -> None:
+    same, other = [[1, 2, 3], [4]], [[1, 9, 3], [4]]
+    run = measured(lookup=[other] * 3, plain=[same] * 3, generate=[same] * 3, copyspec=[same, other, same])
+    found = {name: (each["equal"], each["parted"]) for name, each in run["methods"].items()}
+    equals = (True, [None, None])
+    assert found == {
+        "lookup": (False, [1, None]), "plain": equals, "generate": equals, "copyspec": (False, [1, None]),
+    }  # fmt: skip
+    assert equal([run]) == "1 of 2" and "| 1 of 2 |" in table({**HEAD, "runs": [run]})
+    assert measured(copyspec=[other] * 3, plain=[same] * 3)["methods"]["copyspec"]["parted"] == [1, None]
+    old = {"methods": {"copyspec": {"equal": False, "parted": [None]}}}  # of the first repeat only
+    assert equal([run, old]) == "1 of 3"
+    assert equal([{"methods": {"copyspec": {"equal": False, "parted": [0, None]}}}]) == "1 of 2"
+
+
+HEAD = {"model": "smollm2", "dtype": "float32", "threads": 1, "batch": 1}
+
+
+def test_a_run_of_outputs_that_differ_fails_and_no_other_run_goes_on_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    same, other = [[1, 2], [3]], [[1, 2], [4]]
+    entry = measured(generate=[same] * 3, lookup=[same] * 3, plain=[same] * 3, copyspec=[same, same, other])
+    file, engine = tmp_path / "real.json", SimpleNamespace(threads=None)
+    monkeypatch.setattr(real.copyspec, "load", lambda *given, **options: engine)
+    monkeypatch.setattr(real, "read_cases", lambda *given, **options: CASES[:1])
+    monkeypatch.setattr(real, "measure", lambda *given: {**entry, "ids": ["gec:1"]})
+
+    def status(*words: str) -> int:
+        monkeypatch.setattr("sys.argv", ["real", "folder", "--json", str(file), *words])
+        return real.main()
+
+    assert status() == 1 and engine.threads == 1
+    before = file.read_bytes()
+    for words, said in (
+        (["--dtype", "bfloat16"], "its dtype is 'float32', not 'bfloat16'"),
+        (["--methods", "plain", "copyspec"], "its methods is"),
+        (["--static", "never"], "its static is 'default', not 'never'"),
+    ):
+        with pytest.raises(SystemExit, match=f"real.json holds another run: {said}"):
+            status(*words)
+    monkeypatch.setattr(transcripts, "machine", lambda: {"system": "Linux", "processor": "Another"})
+    with pytest.raises(SystemExit, match=r"its processor is '.*', not 'Another'; remove it, or name another file"):
+        status()
+    assert file.read_bytes() == before
+
+
+def test_fields_that_older_reports_lack_hold_no_run_back(tmp_path: Path) -> None:
+    file = tmp_path / "old.json"
+    assert transcripts.resumed(None, HEAD) == transcripts.resumed(file, HEAD) == {}
+    file.write_text(json.dumps({"model": "smollm2", "machine": {"cpus": 2}, "runs": [1]}))
+    head = {**HEAD, "machine": {"cpus": 2, "instructions": "AVX2"}, "tasks": ("gec",)}
+    assert transcripts.resumed(file, head)["runs"] == [1]
+    with pytest.raises(SystemExit, match=r"its tasks is \['rag'\], not \['gec'\]"):
+        transcripts.resumed(file, head, {"tasks": ["rag"]})
+
+
+def test_a_file_whose_text_differs_in_one_repeat_is_counted() -> None:
+    runs = [{"a": [1], "b": [2]}, {"a": [1], "b": [3]}, {"a": [1], "b": [2]}]
+    found = gec_files.measure({"copied": lambda: runs.pop(0), "plain": lambda: {"a": [1], "b": [2]}}, 3)
+    assert (found["copied"]["differing"], found["plain"]["differing"], found["tokens"]) == (1, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +116,7 @@ def test_answers_are_scored_as_squad_does(answer: str, accepted: list[str], scor
 
 
 def test_equal_outputs_do_not_part_and_an_end_is_a_difference() -> None:
-    case = Case("gec:1", "gec", [{"role": "user", "content": "x"}], [], None)
+    case = CASES[0]
     parted = exactness.parted
     assert parted(None, "copied", case, [1, 2, 3], [1, 2, 3]) is None  # type: ignore[arg-type]
     found = parted(None, "copied", case, [1, 2, 3], [1, 2])  # type: ignore[arg-type]
@@ -36,9 +126,9 @@ def test_equal_outputs_do_not_part_and_an_end_is_a_difference() -> None:
 def test_tables_of_exactness_and_files() -> None:
     block = {"ids": ["a", "b"], "tokens": {"copied": 256}, "parted": []}
     apart = {"ids": ["c"], "tokens": {"copied": 100}, "parted": [{"method": "copied", "gap": -0.125}]}
-    table = exactness.table({"model": "m", "dtype": "bfloat16", "blocks": [block, apart]})
-    assert "m, bfloat16: 3 prompts" in table
-    assert "356 tokens, 1 outputs part: gaps 0.1250" in table
+    shown = exactness.table({"model": "m", "dtype": "bfloat16", "blocks": [block, apart]})
+    assert "m, bfloat16: 3 prompts" in shown
+    assert "356 tokens, 1 outputs part: gaps 0.1250" in shown
     found = {
         "texts": 4,
         "tokens": 90,

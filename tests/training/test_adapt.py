@@ -77,6 +77,7 @@ def test_a_run_repeats_itself_and_resumes(prose: Path, base: Path, tmp_path: Pat
     a, b = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("a", "b"))
     assert all(torch.equal(x, y) for k in a["adapter"] for x, y in zip(a["adapter"][k], b["adapter"][k], strict=True))
     adapt(prose, base, tmp_path / "b", replace(plan, steps=3), 0.0)
+    adapt(prose, base, tmp_path / "b", replace(plan, steps=3), 0.0)  # has nothing left to do
     assert torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["step"] == 3
     (tmp_path / "merged").mkdir()
     merge(base, tmp_path / "b" / "adapter", tmp_path / "merged")

@@ -80,6 +80,33 @@ def test_heads_are_trained_resumed_and_used(kind: str, model: Path, data: Path, 
         check_plan(out / "states", "another", OutputPlan())
 
 
+@pytest.mark.parametrize(
+    ("shards", "prose", "begins"), [(4, 2, [0, 1, 2, 3]), (3, 0, [0, 1]), (2, 5, [0, 1]), (1, 1, [0])]
+)
+def test_learning_begins_once_answers_give_a_vocabulary(
+    shards: int, prose: int, begins: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, learned = list[int](), list[list[int]]()
+
+    class Run:
+        def __init__(self, *given: object) -> None:
+            self.is_done = shards > 1
+
+        def read(self, requests: object, number: int, every: int) -> None:
+            read.append(number)
+
+        def learn(self, steps: int, until: float) -> None:
+            learned.append(read.copy())
+            self.is_done = True
+
+    monkeypatch.setattr(heads, "HeadRun", Run)
+    monkeypatch.setattr(heads, "Requests", lambda data: None)
+    monkeypatch.setattr(copyspec, "load", lambda *given, **options: None)
+    words = ["--data", "texts", "--out", str(tmp_path), "--shards", str(shards), "--prose", str(prose)]
+    heads.main(words)
+    assert learned[0] == begins and read == list(range(shards))
+
+
 def test_an_output_is_cut_where_it_repeats_itself() -> None:
     once = list(range(20))
     assert until_loop(once) == 20

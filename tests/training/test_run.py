@@ -19,7 +19,7 @@ from training.export import export
 from training.model import Shape, from_llama, hidden, init_weights, keep_layers, rotation, shape_of, to_llama
 from training.optim import orthogonal
 from training.plans import PRESETS
-from training.train import Job, Schedule, _abort_with, train
+from training.train import Job, Schedule, _abort_with, clock, train
 
 _PARAGRAPHS = [
     f"The {animal} lives in the {place}. It eats {food} in the morning, and it sleeps at night. "
@@ -57,6 +57,9 @@ def _threads():
 def test_a_run_repeats_itself_and_resumes(prose: Path, tmp_path: Path) -> None:
     train(prose, tmp_path / "a", _TINY, 0.0)
     train(prose, tmp_path / "b", _TINY, 0.0)
+    assert torch.equal(_state(tmp_path / "a")["master"], _state(tmp_path / "b")["master"])
+    train(prose, tmp_path / "a", _TINY, 0.0)  # has nothing left to do
+    assert torch.load(tmp_path / "a" / "checkpoint.pt", weights_only=True)["step"] == 4
     assert torch.equal(_state(tmp_path / "a")["master"], _state(tmp_path / "b")["master"])
     train(prose, tmp_path / "b", replace(_TINY, steps=6), 0.0)
     assert torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["step"] == 6
@@ -190,6 +193,23 @@ def test_schedule_reaches_its_end_and_ignores_a_standstill(tmp_path: Path, monke
         now[0] += 1.0
         schedule.advance(step)
     assert schedule.progress > 0.95 and schedule.done(202)
+
+
+def test_the_file_that_moves_the_end_must_be_of_this_start_and_whole(tmp_path: Path) -> None:
+    file, later = tmp_path / "finish_by", 4e9
+    schedule = Schedule(0, later, tmp_path)
+    schedule.advance(20)
+    file.write_text("14:05")
+    os.utime(file, (1e9, 1e9))
+    schedule.advance(40)
+    for text in ("", "14:", "14:0", "24:00", "two"):
+        file.write_text(text)
+        with pytest.warns(UserWarning, match=f"finish_by' is ignored: '{text}' is no clock time such as 14:05"):
+            schedule.advance(60)
+        assert schedule.deadline == later
+    file.write_text("14:05\n")
+    schedule.advance(80)
+    assert schedule.deadline == clock("14:05")
 
 
 def test_examples_end_in_what_the_model_should_write(prose: Path) -> None:
