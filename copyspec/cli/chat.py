@@ -62,13 +62,20 @@ def chat(
     conversation.
     """
     import copyspec
+    from copyspec.engine.call_options import check_options
 
-    quiet_libraries()
-    engine = copyspec.load(model, **loading(device, dtype, adapter))
     options: GenerateOptions = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     options["prefix_cache"] = prefix_cache
     if seed is not None:
         options["seed"] = seed
+    check_options(options)
+    quiet_libraries()
+    engine = copyspec.load(model, **loading(device, dtype, adapter))
+    if not engine.tokenizer.chat_template:
+        raise UsageError(
+            f"{engine.name!r} has no chat template: --model names another model (see: copyspec models), and copyspec "
+            "generate continues a text with this one"
+        )
     talk = Conversation(engine, options, system)
     for path in add or ():
         talk.add(path, "--add")
@@ -115,11 +122,10 @@ class Conversation:
     def answer(self, text: str) -> None:
         """Stream the answer to stdout. Ctrl-C stops it; what was written so far stays in the conversation."""
         question = {"role": "user", "content": "\n\n".join([*self.waiting, text])}
-        written = ""
+        earlier, written = self.messages, ""
         self.last = None
-        earlier, chunks = self._stream(question)
-        self.waiting = []
         try:
+            earlier, chunks = self._stream(question)
             with contextlib.closing(chunks):
                 for chunk in chunks:
                     piece = chunk.text if written else chunk.text.lstrip()
@@ -128,6 +134,7 @@ class Conversation:
                     self.last = chunk.result or self.last
         except KeyboardInterrupt:
             echo(" [stopped]", end="", err=True)
+        self.waiting = []
         echo(flush=True)
         last = self.last
         if last is not None and last.finish_reason == "length" and len(last.token_ids) < self._most_tokens:
@@ -178,7 +185,7 @@ def _command(talk: Conversation, line: str) -> bool:
         return False
     if name == "/add" and rest:
         try:
-            talk.add(Path(rest.strip()).expanduser())
+            talk.add(Path(os.path.expanduser(rest.strip())))  # Path.expanduser raises for an unknown user
         except UsageError as error:
             echo(f"copyspec: {error}", err=True)
     elif name == "/new":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import logging
@@ -27,8 +28,8 @@ def read(path: Path, option: str) -> str:
     """Read a UTF-8 file, keeping its line ends. Errors name the option and the file."""
     try:
         data = read_input(path)
-    except OSError as error:
-        raise UsageError(f"{option} {path}: {(error.strerror or str(error)).lower()}") from error
+    except (OSError, ValueError) as error:  # a ValueError for a path that no file can have
+        raise UsageError(f"{option} {path}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from error
     return _decoded(data, f"{option} {path}")
 
 
@@ -112,8 +113,12 @@ def _decoded(data: bytes, what: str) -> str:
         raise UsageError(f"{what}: not UTF-8 (byte {error.start}); convert it first") from error
 
 
-def as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
+def as_json(value: object, *, indent: int | None = 2) -> str:
+    """`value` as JSON, in ASCII if stdout or stderr is not UTF-8: what `echo` writes for characters that an encoding
+    lacks is no JSON."""
+    encodings = [getattr(stream, "encoding", None) or "utf-8" for stream in (sys.stdout, sys.stderr)]
+    is_utf8 = all(codecs.lookup(encoding).name == "utf-8" for encoding in encodings)
+    return json.dumps(value, ensure_ascii=not is_utf8, indent=indent)
 
 
 def in_options(message: str, options: Mapping[str, str]) -> str:

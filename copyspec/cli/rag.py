@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -265,7 +264,7 @@ class _Answerer:
 
     def _json(self, shown: _AnswerView) -> str:
         """The answer as JSON; on one line if there are several questions."""
-        return json.dumps(shown.to_dict(), ensure_ascii=False) if self.is_list else as_json(shown.to_dict())
+        return as_json(shown.to_dict(), indent=None if self.is_list else 2)
 
 
 def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[Passage]) -> Provenance:

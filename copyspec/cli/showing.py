@@ -48,11 +48,14 @@ def print_coloured(found: Provenance, text: str) -> None:
 
 
 def print_legend(found: Provenance, order: Sequence[str] = (), skipped: int = 0) -> None:
-    """Print on stderr which number is which source. `skipped`: characters of the text that were not shown."""
-    from copyspec.views.terminal import legend
+    """Print on stderr which number is which source, and without colours what was copied. `skipped`: characters of the
+    text that were not shown."""
+    from copyspec.views.terminal import has_colours, legend
 
     screen = console(err=True)
-    for line in legend(found, screen, order, skipped):
+    # The text is on stdout, and the colours of its sources are explained here.
+    listed = not (has_colours(console()) and has_colours(screen))
+    for line in legend(found, screen, order, skipped, listed=listed):
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 
@@ -88,7 +91,7 @@ def watch(chunks: Iterator[Chunk], codec: Codec, shown: Callable[[str], str]) ->
             growing.finish(found)
         live.update(growing.tail(), refresh=True)
     assert result is not None and found is not None
-    print_legend(found, growing.order)
+    print_legend(found, growing.order, skipped=len(result.text) - len(shown(result.text)))
     return result
 
 
@@ -100,7 +103,7 @@ class _Pieces:
 
         self._detokenizer = Detokenizer(codec.decode, takes_back=codec.takes_back)
         self._shown = shown
-        self._waiting: list[tuple[str, str | None]] = []  # text held back so far, because it may begin a stop string
+        self._waiting: list[tuple[str, str | None]] = []  # text that no chunk has had: it may begin a stop string
         self._is_first = True
 
     def push(self, chunk: Chunk) -> list[tuple[str, str | None]]:
@@ -108,24 +111,19 @@ class _Pieces:
             self._waiting.append((self._detokenizer.push([token]), source))
         if chunk.result is not None:
             self._waiting.append((self._detokenizer.finish(), None))
-        if self._is_first and chunk.text:
-            self._skip_space(chunk.text)
-        left, pieces = len(chunk.text), []
-        while left and self._waiting:
-            text, source = self._waiting.pop(0)
-            if len(text) > left:
-                self._waiting.insert(0, (text[left:], source))
-            pieces.append((text[:left], source))
-            left -= min(left, len(text))
-        if self._is_first and pieces and any(text for text, _ in pieces):
-            self._is_first = False
-            whole = "".join(text for text, _ in pieces)
-            cut = len(whole) - len(self._shown(whole))
-            return [(text[cut:] if index == 0 else text, source) for index, (text, source) in enumerate(pieces)]
-        return pieces
+        text = chunk.text
+        if self._is_first and text:
+            self._is_first, text = False, self._shown(text)
+            self._take(chunk.skipped + len(chunk.text) - len(text))
+        return self._take(len(text))
 
-    def _skip_space(self, text: str) -> None:
-        """Remove a leading space that the result's text does not have."""
-        at = next((i for i, (piece, _) in enumerate(self._waiting) if piece), None)
-        if at is not None and self._waiting[at][0].startswith(" ") and not text.startswith(" "):
-            self._waiting[at] = self._waiting[at][0][1:], self._waiting[at][1]
+    def _take(self, count: int) -> list[tuple[str, str | None]]:
+        """Remove and return the next `count` characters."""
+        pieces = []
+        while count and self._waiting:
+            text, source = self._waiting.pop(0)
+            if len(text) > count:
+                self._waiting.insert(0, (text[count:], source))
+            pieces.append((text[:count], source))
+            count -= min(count, len(text))
+        return pieces

@@ -93,20 +93,20 @@ def _timed(name: str, engine: Engine, job: Job, options: CallOptions) -> TimedRu
     start, cpu_start = perf_counter(), process_time()
     result = _run(engine, job, options, landed=landed)
     seconds, cpu_seconds = perf_counter() - start, process_time() - cpu_start
-    landings = tuple(_landings(engine, result, [(at - start, count) for at, count in landed]))
+    landings = tuple(_landings(job, result, [(at - start, count) for at, count in landed]))
     return TimedRun(name, result, seconds, cpu_seconds, landings)
 
 
-def _landings(engine: Engine, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:
+def _landings(job: Job, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:
     """The text added by each forward pass. Together they give the result's text, which may be cut at a stop string."""
-    detokenizer = Detokenizer(engine.codec.decode, takes_back=engine.codec.takes_back)
-    before, room, shown = 0, len(result.text), False
+    detokenizer = Detokenizer(job.codec.decode, takes_back=job.codec.takes_back)
+    before, room, skipped = 0, len(result.text), job.skipped
     for seconds, count in landed:
         text = detokenizer.push(result.token_ids[before:count])
         if count == len(result.token_ids):
             text += detokenizer.finish()
-        if not shown and text:
-            shown, text = True, text.removeprefix(" ") if result.text[:1] != " " else text
+        if text:
+            text, skipped = text[skipped:], 0
         yield Landing(seconds, count, text[:room])
         before, room = count, max(0, room - len(text))
 

@@ -69,7 +69,9 @@ def grammar_of(options: CallOptions) -> tuple[str, str] | None:
             "have in common as regex= or grammar="
         )
     choices = [encodable(choice, f"choices[{i}]") for i, choice in enumerate(options.choices)]
-    alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+    # The parser's strings hold every character but this one as it is.
+    quoted = [json.dumps(choice, ensure_ascii=False).replace("\x7f", "\\u007f") for choice in choices]
+    alternatives = " | ".join(quoted)
     return matcher.grammar_from_lark(f"start: {alternatives}"), "choices"
 
 

@@ -74,6 +74,8 @@ class Job:
     recorder: LogprobRecorder | None = None
     leaves_space: bool = False
     """Whether a leading space is dropped from the text, because the chat template leaves it to the answer."""
+    skipped: int = 0
+    """Characters that were dropped from the text; known once there is some."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     _origins: list[object] = field(default_factory=list)
     _margins: list[Margin] = field(default_factory=list)
@@ -116,9 +118,9 @@ class Job:
         text = self.without_leading_space(whole)
         # Ending at the model's own end-of-sequence token gives no stop reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
-        skipped = len(whole) - len(text)
+        self.skipped = len(whole) - len(text)
         tokens, origins = tuple(self.tokens), cast("tuple[Origin | None, ...]", tuple(self._origins))
-        copied = CopiedOutput(tokens, origins, self.sources, text, skipped, self.codec.takes_back)
+        copied = CopiedOutput(tokens, origins, self.sources, text, self.skipped, self.codec.takes_back)
         return Result(
             text=text,
             token_ids=tokens,
@@ -228,7 +230,9 @@ class JobMaker:
             copyable = Copyable(sources, prompt_blocks(self._codec, prompt) if finds else [], comparisons)
             for sample in range(options.n):
                 jobs.append(self._job(index, sample, output, copyable, options))
-                jobs[-1].leaves_space = encoded.leaves_space and not target.is_encoder_decoder
+                # A constraint holds for the whole text.
+                is_free = not target.is_encoder_decoder and not options.is_constrained
+                jobs[-1].leaves_space = encoded.leaves_space and is_free
         return jobs
 
     def settings(self, options: CallOptions) -> generation_config.Settings:

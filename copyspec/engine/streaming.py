@@ -36,6 +36,7 @@ class ChunkMaker:
                 job.index,
                 job.result,
                 sources=sources,
+                skipped=job.skipped,
                 logprobs=logprobs,
                 _spans=spans,
             )
@@ -61,7 +62,9 @@ class _TextStream:
         piece = text[: len(text) - keep]
         self._held = text[len(text) - keep :]
         if piece and self._is_first:
-            self._is_first, piece = False, self._job.without_leading_space(piece)
+            self._is_first, whole = False, piece
+            piece = self._job.without_leading_space(whole)
+            self._job.skipped = len(whole) - len(piece)
         self._given += len(piece)
         return piece
 

@@ -63,7 +63,8 @@ class Codec:
         special |= {token.content for token in added.values() if token.special}
         # One-character tokens cannot be split.
         self._special = _any_of(text for text in special if len(text) > 1)
-        template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+        given = tokenizer.chat_template
+        template = "\n".join(given.values()) if isinstance(given, Mapping) else given or ""  # several, by name
         in_template = {
             token.content for token in added.values() if token.content in template and _is_tag(token.content)
         }

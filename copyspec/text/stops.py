@@ -21,8 +21,8 @@ INCOMPLETE = "\ufffd"
 
 
 class Detokenizer:
-    """Incremental detokenizer that emits complete characters only. All pieces plus `finish` equal `text_of` of all
-    tokens."""
+    """Incremental detokenizer that emits complete characters only, and bytes that can no longer become one. All pieces
+    plus `finish` equal `text_of` of all tokens."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], *, takes_back: bool = False) -> None:
         """`takes_back`: whether a further token may change the text of those before it (`Codec.takes_back`)."""
@@ -30,6 +30,9 @@ class Detokenizer:
         self._window: list[int] = []
         self._longest = 2 * WINDOW  # tokens of the window from which it is shortened
         self._given = 0  # characters of the window's text already emitted
+        self._text = ""  # of the window
+        self._textless: dict[int, bool] = {}  # whether a token never has text, of those that once had none
+        self._pending = 0  # tokens since the text was last complete
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text completed by `tokens`, independent of how they are split over calls."""
@@ -42,28 +45,50 @@ class Detokenizer:
         return piece
 
     def _push(self, token: int) -> str:
+        if self._textless.get(token):
+            return ""
+        text = self._decode([*self._window, token])
+        if text == self._text and self._is_textless(token):
+            return ""
         self._window.append(token)
-        text = self._decode(self._window)
+        self._text = text
         settled = len(text)
         if self._takes_back:
             settled = common_prefix(text, self._decode([*self._window, token]))
         complete = text[:settled].rstrip(INCOMPLETE)
         piece = complete[self._given :]
         self._given = max(self._given, len(complete))
-        if len(self._window) > self._longest and len(complete) == len(text):
-            self._shorten(text)
+        self._pending = self._pending + 1 if len(complete) < len(text) else 0
+        if len(self._window) > self._longest and not 0 < self._pending <= WINDOW:
+            piece += self._shorten(text)
             # An attempt decodes up to one suffix per token, so the next one waits until the window has doubled.
             self._longest = max(2 * WINDOW, 2 * len(self._window))
         return piece
 
-    def _shorten(self, text: str) -> None:
-        """Drop old tokens from the window, at a cut after which the rest decodes to the same end of the text."""
+    def _is_textless(self, token: int) -> bool:
+        """Whether a token that adds no text at the end has none elsewhere either. A decoder may strip spaces: one from
+        the beginning of a text, which many of the token show, or all at its ends, which others around it show."""
+        if token not in self._textless:
+            if self._decode([token] * WINDOW):
+                self._textless[token] = False
+            elif (other := next((each for each in reversed(self._window) if self._decode([each])), None)) is not None:
+                self._textless[token] = self._decode([other, token, other]) == self._decode([other, other])
+        return self._textless.get(token, not self._text)  # what is stripped from the beginning has no text there
+
+    def _shorten(self, text: str) -> str:
+        """Drop old tokens from the window, at a cut after which the rest decodes to the same end of the text. Returns
+        the text before it that was held back: bytes without a character, if the cut is not between two bytes of one."""
         for start in range(len(self._window) - WINDOW, 0, -1):
             rest = self._decode(self._window[start:])
-            if rest and text.endswith(rest):
-                del self._window[:start]
-                self._given = len(rest)
-                return
+            before = text[: len(text) - len(rest)]
+            if not rest or not text.endswith(rest) or (self._pending and self._decode(self._window[:start]) != before):
+                continue
+            piece = before[self._given :]
+            del self._window[:start]
+            self._given = max(0, self._given - len(before))
+            self._text = rest
+            return piece
+        return ""
 
 
 def text_of(tokens: Sequence[int], decode: Callable[[Sequence[int]], str], *, takes_back: bool = False) -> str:

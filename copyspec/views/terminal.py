@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ _INK = "#1b1c1e"
 TAIL_LINES = 8
 """Lines of a growing text that may be redrawn; earlier ones are printed for good."""
 
+TAB = 8  # columns from one tab stop to the next, as rich expands tabs
+
 _QUOTED = 48  # characters shown of each copied part in the list
 
 
@@ -47,9 +50,14 @@ class SafeConsole(Console):
             super()._write_buffer()
 
 
+def has_colours(console: Console) -> bool:
+    """Whether it is a terminal that shows colours, and the user wants them."""
+    return console.color_system is not None and not console.no_color
+
+
 def style_of(number: int, console: Console) -> Style:
     """Style for text copied from source `number` (from 1): coloured, or underlined if there are no colours."""
-    if console.no_color or console.color_system is None:
+    if not has_colours(console):
         return Style(underline=True)
     return Style(color=_INK, bgcolor=_PAPERS[(number - 1) % len(_PAPERS)])
 
@@ -64,11 +72,13 @@ def coloured(found: Provenance, console: Console, order: Sequence[str] = ()) -> 
     return text
 
 
-def legend(found: Provenance, console: Console, order: Sequence[str] = (), skipped: int = 0) -> Iterator[Text]:
+def legend(
+    found: Provenance, console: Console, order: Sequence[str] = (), skipped: int = 0, *, listed: bool = False
+) -> Iterator[Text]:
     """Yield one line per source that was copied from: number and colour, share and name.
 
-    `order`: names of sources in the order of numbers already shown. Without colours, the copied parts are listed too,
-    at their places in the shown text, which lacks the first `skipped` characters.
+    `order`: names of sources in the order of numbers already shown. `listed`: the copied parts follow, for a text shown
+    without colours, at their places in it; it lacks the first `skipped` characters.
     """
     counts = found.copied_characters()
     length = max(1, len(found.text))
@@ -79,7 +89,7 @@ def legend(found: Provenance, console: Console, order: Sequence[str] = (), skipp
         line.append(f" {counts[source] / length:4.0%}  {visible(found.sources[source].name)}")
         yield line
     yield Text(f" –  {1 - sum(counts) / length:4.0%}  written by the model itself")
-    if console.is_terminal and not console.no_color:
+    if not listed:
         return
     for piece in found.pieces:
         place = piece.place
@@ -168,10 +178,10 @@ def line_ends(text: str, width: int) -> Iterator[int]:
             yield found.end()
             column, start = 0, found.end()
             continue
-        size = cell_len(word)
         if word.isspace():  # trailing white space never needs room
-            column += size
+            column = _after(word, column)
             continue
+        size = cell_len(word)
         if column and column + size > width:
             yield at
             column, start = 0, at
@@ -186,11 +196,16 @@ def line_ends(text: str, width: int) -> Iterator[int]:
         yield len(text)
 
 
+def _after(spaces: str, column: int) -> int:
+    """The column after white space, in which a tab leads to the next multiple of TAB."""
+    for number, part in enumerate(spaces.split("\t")):
+        if number:
+            column += TAB - column % TAB
+        column += cell_len(part)
+    return column
+
+
 def _fitting(word: str, width: int) -> int:
     """How many characters of `word` fit into `width` cells; at least one."""
-    used = 0
-    for count, character in enumerate(word):
-        used += cell_len(character)
-        if used > width:
-            return max(1, count)
-    return len(word)
+    # Not the sum of the characters' widths: some widen the one before them.
+    return bisect_right(range(2, len(word) + 1), width, key=lambda count: cell_len(word[:count])) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from copyspec.views.escaping import safe
 from copyspec.views.page import asset, page
@@ -17,11 +17,11 @@ def trace_page(trace: Trace, *, title: str = "What each pass did") -> Iterator[s
 
 
 def _body(trace: Trace, title: str) -> Iterator[str]:
-    drafters = list(trace.totals().num_draft_tokens_per_source)
+    drafters = {name: number for number, name in enumerate(trace.totals().num_draft_tokens_per_source)}
     yield f"<header><h1>{safe(title)}</h1>\n<ul>"
     for line in summary(trace):
         yield f"<li>{safe(line.strip())}</li>"
-    keys = " ".join(f'<span class="drafter c{index % 12}">{safe(name)}</span>' for index, name in enumerate(drafters))
+    keys = " ".join(f'<span class="drafter c{index % 12}">{safe(name)}</span>' for name, index in drafters.items())
     yield f'</ul>\n<p>Drafted by: {keys} <span class="drafter">the model itself</span>. Bars: time '
     yield '<span class="in">in the model</span> and <span class="out">outside</span>.</p></header>\n<main>\n'
     longest = max((each.times.total for each in trace.passes), default=0.0) or 1.0
@@ -30,7 +30,7 @@ def _body(trace: Trace, title: str) -> Iterator[str]:
     yield "</main>\n"
 
 
-def _pass(trace: Trace, number: int, each: TracePass, longest: float, drafters: list[str]) -> str:
+def _pass(trace: Trace, number: int, each: TracePass, longest: float, drafters: Mapping[str, int]) -> str:
     times = each.times
     inside, outside = times.model / longest, times.outside / longest
     bar = f'<i class="in" style="width:{inside:.2%}"></i><i class="out" style="width:{outside:.2%}"></i>'
@@ -45,17 +45,17 @@ def _pass(trace: Trace, number: int, each: TracePass, longest: float, drafters: 
     )
 
 
-def _gained(trace: Trace, each: TracePass, drafters: list[str]) -> Iterator[str]:
+def _gained(trace: Trace, each: TracePass, drafters: Mapping[str, int]) -> Iterator[str]:
     for place, token in enumerate(each.tokens):
         text = safe(trace.text([token]))
         if place < len(each.path):
-            colour = drafters.index(each.nodes.drafters[each.path[place]]) % 12
+            colour = drafters[each.nodes.drafters[each.path[place]]] % 12
             yield f'<span class="drafter c{colour}">{text}</span>'
         else:
             yield f'<span class="drafter">{text}</span>'
 
 
-def _tree(trace: Trace, each: TracePass, drafters: list[str]) -> Iterator[str]:
+def _tree(trace: Trace, each: TracePass, drafters: Mapping[str, int]) -> Iterator[str]:
     if not len(each.nodes):
         yield "<p>Nothing was drafted.</p>"
         return
@@ -66,7 +66,7 @@ def _tree(trace: Trace, each: TracePass, drafters: list[str]) -> Iterator[str]:
         word = "accepted" if accepted else "refused"
         yield (
             f'<li class="{word}" style="margin-left:{min(depth, 24)}rem">'
-            f'<span class="drafter c{drafters.index(drafter) % 12}">{text}</span> '
+            f'<span class="drafter c{drafters[drafter] % 12}">{text}</span> '
             f"<small>{word}, {safe(drafter)}, {each.nodes.probability(chain[0]):.0%}</small></li>"
         )
     yield "</ul>"

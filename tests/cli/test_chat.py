@@ -12,6 +12,7 @@ from copyspec import Engine
 from copyspec.cli import main
 from copyspec.cli.chat import Conversation
 from copyspec.engine.results import Chunk
+from tests.helpers.texts import byte_level
 from tests.helpers.texts import engine as text_engine
 
 
@@ -79,6 +80,45 @@ def test_ctrl_c_keeps_what_was_written(engine: Engine, monkeypatch: pytest.Monke
     conversation = talk(engine)
     conversation.answer("who?")
     assert conversation.messages[-1] == {"role": "assistant", "content": "the cat"} and closed == [True]
+
+
+def test_ctrl_c_before_the_first_token_keeps_the_conversation(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stream(*_: object, **__: object) -> Iterator[Chunk]:
+        raise KeyboardInterrupt
+
+    conversation = talk(engine)
+    conversation.answer("the cat")
+    before = list(conversation.messages)
+    monkeypatch.setattr(engine, "stream", stream)
+    conversation.answer("again")
+    asked = {"role": "user", "content": "again"}
+    assert conversation.messages == [*before, asked, {"role": "assistant", "content": ""}]
+    monkeypatch.undo()
+    conversation.answer("and again")
+    assert len(conversation.messages) == 6
+
+
+@pytest.mark.usefixtures("named_model")
+def test_paths_that_no_file_can_have_end_no_conversation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("/add ~nosuchuser/notes.txt\n/add a\0b\n/bogus\n"))
+    assert main(["chat"]) == 0
+    err = capsys.readouterr().err
+    assert "/add ~nosuchuser/notes.txt: no such file" in err and "embedded null" in err and "'/bogus'" in err
+
+
+@pytest.mark.usefixtures("named_model")
+def test_what_no_line_could_be_answered_with_is_told_at_once(
+    engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("the cat\n"))
+    assert main(["chat", "--temperature", "-1"]) == 2
+    assert "temperature must be a number" in capsys.readouterr().err
+    bare = Engine(engine.model, byte_level(template=None), name="bare")
+    monkeypatch.setattr("copyspec.load", lambda *_, **__: bare)
+    assert main(["chat"]) == 2
+    assert "'bare' has no chat template: --model names another model" in capsys.readouterr().err
 
 
 def test_the_oldest_messages_leave_a_full_context(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:

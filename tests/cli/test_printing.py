@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import json
 import logging
 import os
 import subprocess
@@ -15,8 +16,10 @@ from typing import IO
 import pytest
 
 from copyspec.cli import main
-from copyspec.cli.common import UsageError, read_line
+from copyspec.cli.common import UsageError, as_json, read_line
 from copyspec.cli.printing import LogFormatter, StdoutError, console, echo, echo_bytes
+from copyspec.cli.showing import print_coloured
+from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\rd\x08\u202ee\u2066\r\n\tf\n"
 SHOWN = "a␛]0;title␇␛[2Jb\ufffd31mc␍d␈\ufffde\ufffd\n\tf\n"
@@ -64,6 +67,37 @@ def test_a_stream_that_lacks_a_character_gets_its_number(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "stdout", narrow)
     echo("né \ud800", flush=True)
     assert narrow.buffer.getvalue() == rb"n\xe9 \ud800" + b"\n"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
+def test_json_is_json_in_every_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", narrow)
+    value = {"text": "né 中 🙂 \ud800"}
+    echo(as_json(value, indent=None), flush=True)
+    written = str(narrow.buffer.getvalue(), encoding)
+    assert json.loads(written) == value and ("中" in written) == (encoding == "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("out", "term", "no_color", "listed"),
+    [
+        (Screen, "xterm-256color", "", False),
+        (io.TextIOWrapper, "xterm-256color", "", True),  # in `--spans > file` the colours are missing
+        (Screen, "dumb", "", True),
+        (Screen, "xterm-256color", "1", True),
+    ],
+)
+def test_copied_parts_are_listed_where_no_colours_show_them(
+    out: type[io.TextIOWrapper], term: str, no_color: str, listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = on_screen(monkeypatch)
+    monkeypatch.setattr(sys, "stdout", out(io.BytesIO(), encoding="utf-8"))
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    piece = CopiedPiece(2, 5, TextPlace(0, 0, 3))
+    print_coloured(Provenance("a cat", (SourceText("one", "reference", 0, "cat"),), (piece,)), "a cat")
+    assert "one" in screen.text and ("2-5 from 1, 0-3: cat" in screen.text) == listed
 
 
 def test_errors_of_the_command_line_reach_a_terminal_as_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from copy import deepcopy
@@ -13,11 +14,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import CTRLTokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from copyspec.text.chat import ChatError, check_chat, with_system
 from copyspec.text.codec import Codec, _cut
 from copyspec.text.stops import WINDOW, CriterionStop, Detokenizer, StopStrings, held_back, text_of
-from tests.helpers.texts import CORPUS, NO_SYSTEM_TEMPLATE, SPECIAL, byte_fallback, byte_level, sentencepiece_like
+from tests.helpers.texts import NO_SYSTEM_TEMPLATE, SPECIAL, byte_fallback, byte_level, sentencepiece_like
 
 CODEC = Codec(byte_level())
 PIECES = ["a", " ", "the", "é", "🙂", "\n", "<", "/", "s", ">", "|", *SPECIAL]
@@ -89,11 +91,13 @@ def test_offsets_leave_out_what_held_the_pieces_apart() -> None:
     assert encoded.offsets()[-1][1] == len(text)
 
 
-def test_added_tokens_of_the_template_are_text_in_what_users_write() -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_added_tokens_of_the_template_are_text_in_what_users_write(several: bool) -> None:
     from tokenizers import AddedToken
 
     template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }};<think>{% endfor %}"
-    tokenizer = byte_level(template=template)
+    tokenizer = deepcopy(byte_level())
+    tokenizer.chat_template = {"default": template, "tool_use": template} if several else template
     tokenizer.add_tokens([AddedToken("<think>", special=False, normalized=False)])
     codec = Codec(tokenizer)
     (think,) = tokenizer("<think>")["input_ids"]
@@ -251,7 +255,16 @@ def test_pieces_of_an_output_join_to_its_text(tokens: list[int], cuts: int) -> N
             start = end
     pieces += [detokenizer.push(tokens[start:]), detokenizer.finish()]
     assert "".join(pieces) == CODEC.decode(tokens)
-    assert not any(piece.endswith("\ufffd") for piece in pieces[:-1])
+    assert len(tokens) > 2 * WINDOW or not any(piece.endswith("\ufffd") for piece in pieces[:-1])
+
+
+@given(st.lists(st.sampled_from([*range(5, 261), 0, 1]), max_size=8), st.integers(1, 20))
+def test_pieces_of_broken_bytes_join_to_their_text(tokens: list[int], times: int) -> None:
+    detokenizer = Detokenizer(CODEC.decode)
+    pieces = [detokenizer.push([token]) for token in tokens * times]
+    assert (
+        "".join(pieces) + detokenizer.finish() == CODEC.decode(tokens * times) == text_of(tokens * times, CODEC.decode)
+    )
 
 
 @given(
@@ -274,18 +287,41 @@ def test_text_of_byte_fallback_tokenizers_is_never_taken_back(parts: list[str | 
         assert text[stop.match.start : stop.match.end] == stop.match.string
 
 
-def test_tokens_without_text_do_not_make_detokenizing_slow() -> None:
-    calls = 0
+@pytest.mark.parametrize("codec", [CODEC, Codec(byte_fallback())], ids=["bytes", "fallback"])
+@pytest.mark.parametrize("repeated", [["</s>"], ["</s>", "<unk>", "<s>"], [b"\xf0"], [b"\xe4\xbd"], [b"\x9f", "</s>"]])
+def test_tokens_without_text_do_not_make_detokenizing_slow(codec: Codec, repeated: list[str | bytes]) -> None:
+    decoded = 0
 
     def decode(ids: Sequence[int]) -> str:
-        nonlocal calls
-        calls += 1
-        return CODEC.decode(ids)
+        nonlocal decoded
+        decoded += len(ids)
+        return codec.decode(ids)
 
-    tokens = [*CODEC.encode(CORPUS[0]).ids, *[CODEC.tokenizer.eos_token_id] * 400, *CODEC.encode(CORPUS[1]).ids]
-    detokenizer = Detokenizer(decode)
-    assert detokenizer.push(tokens) + detokenizer.finish() == CODEC.decode(tokens)
-    assert calls <= 2000
+    def ids_of(part: str | bytes) -> list[int]:
+        if isinstance(part, str):
+            return [codec.tokenizer.convert_tokens_to_ids(part) or 0]
+        if codec is CODEC:
+            alphabet = bytes_to_unicode()
+            return [codec.tokenizer.convert_tokens_to_ids(alphabet[byte]) for byte in part]
+        return [3 + byte for byte in part]
+
+    odd = [token for part in repeated for token in ids_of(part)]
+    known = codec.encode("a boat to the coast").ids  # no bytes, which broken ones beside them would break
+    for tokens in (odd * 1000, [*known, *odd * 1000, *known]):
+        decoded, detokenizer = 0, Detokenizer(decode)
+        assert detokenizer.push(tokens) + detokenizer.finish() == codec.decode(tokens)
+        assert decoded <= 20 * WINDOW * len(tokens)
+
+
+@pytest.mark.parametrize("keeps_end", [True, False])
+def test_spaces_that_a_decoder_strips_are_text_between_others(*, keeps_end: bool) -> None:
+    def decode(ids: Sequence[int]) -> str:
+        text = "".join({0: "", 1: " ", 2: "x", 3: " y"}[token] for token in ids)
+        return text.removeprefix(" ") if keeps_end else text.strip()
+
+    for tokens in itertools.product(range(4), repeat=6):
+        detokenizer = Detokenizer(decode)
+        assert detokenizer.push(tokens) + detokenizer.finish() == decode(tokens)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from itertools import pairwise
 
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from benchmarks.views.pages import hostile_text
 from copyspec.views.escaping import visible
 from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace
-from copyspec.views.terminal import TAIL_LINES, GrowingText, coloured, legend, line_ends, style_of
+from copyspec.views.terminal import TAIL_LINES, GrowingText, coloured, has_colours, legend, line_ends, style_of
 
 
 def console(*, colours: bool = True, width: int = 80) -> Console:
@@ -39,15 +41,20 @@ def test_copied_parts_have_the_colour_of_their_source() -> None:
     ]
     assert style_of(1, screen).bgcolor != style_of(2, screen).bgcolor
     lines = [line.plain for line in legend(found(), screen)]
-    assert lines == [" 1   47%  two␛[31m", " 2   20%  one", " –   33%  written by the model itself"]
+    assert has_colours(screen) and lines == [
+        " 1   47%  two␛[31m",
+        " 2   20%  one",
+        " –   33%  written by the model itself",
+    ]
     assert [line.plain[:2] for line in legend(found(), screen, ["one"])] == [" 1", " 2", " –"]
 
 
 def test_without_colours_parts_are_underlined_and_listed() -> None:
     screen = console(colours=False)
     assert style_of(3, screen).underline and style_of(3, screen).bgcolor is None
-    assert "4-11 from 1, 0-7: the dog" in [line.plain for line in legend(found(), screen)]
-    assert "3-10 from 1, 0-7: the dog" in [line.plain for line in legend(found(), screen, skipped=1)]
+    assert not has_colours(screen)
+    assert "4-11 from 1, 0-7: the dog" in [line.plain for line in legend(found(), screen, listed=True)]
+    assert "3-10 from 1, 0-7: the dog" in [line.plain for line in legend(found(), screen, skipped=1, listed=True)]
 
 
 def test_control_characters_reach_no_terminal() -> None:
@@ -56,12 +63,29 @@ def test_control_characters_reach_no_terminal() -> None:
     assert not set(visible(text)) & {"\x00", "\x07", "\x1b", "\r", "\x9b"}
 
 
-@given(st.text(st.sampled_from("ab \n你\u0301x"), max_size=60), st.integers(2, 12))
+def printed(line: str) -> str:
+    """The line as rich prints it, with tabs expanded."""
+    text = Text(line)
+    text.expand_tabs(8)
+    return text.plain
+
+
+def test_tabs_and_widened_characters_lose_no_end_of_a_line() -> None:
+    text = "a\tb cdefghij\t\tk " + "\u2764\ufe0f" * 20
+    screen = console(width=16)
+    growing = GrowingText(screen)
+    growing.land([(text, None)])
+    screen.print(growing.tail())
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", screen.file.getvalue())  # type: ignore[attr-defined]
+    assert "".join(shown.split()) == "".join(text.split())
+
+
+@given(st.text(st.sampled_from("ab \t\n你\u0301x\u2764\ufe0f\u200d"), max_size=60), st.integers(2, 12))
 def test_lines_fit_and_join_to_the_text(text: str, width: int) -> None:
     ends = [0, *line_ends(text, width)]
     assert ends == sorted(set(ends)) and ends[-1] == len(text)
     for start, end in pairwise(ends):
-        assert cell_len(text[start:end].rstrip()) <= width
+        assert cell_len(printed(text[start:end].rstrip())) <= width
         assert "\n" not in text[start : end - 1]
 
 
