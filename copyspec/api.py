@@ -244,15 +244,12 @@ def load_corrector(
     return _engine({"model": model, **options}, corrects=True)
 
 
-def default_name(*, corrects: bool = False) -> str:
+def default_name(*, corrects: bool = False) -> str | None:
     """The name of the model that `load` takes if none is given (with `corrects`, `load_corrector`), without loading
-    it."""
-    configured = _STATE.configured
-    if isinstance(configured, Engine):
-        return configured.name
-    chosen = choose_default(corrects=corrects) if configured is None else configured.model
-    if not isinstance(chosen, str):
-        return str(chosen.name_or_path or type(chosen).__name__)
+    it; None if `configure` set one, as its name would tell neither its adapter nor its tokenizer."""
+    if _STATE.configured is not None:
+        return None
+    chosen = choose_default(corrects=corrects)
     return DEFAULT if chosen == str(BUNDLED) else chosen
 
 

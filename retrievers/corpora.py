@@ -82,11 +82,15 @@ class Corpora:
         """Return all corpora, sorted by name. Raises files.IndexFileError for a damaged one."""
         found = []
         for name in self.names():
-            try:
-                found.append(self._corpus(name))
-            except (ValueError, OSError):
-                if name in self.names():  # else it has just been removed
-                    raise
+            failed = None
+            while (stamp := _stamp(self.folder / name / files.MANIFEST)) is not None:  # else it has just been removed
+                try:
+                    found.append(self._corpus(name))
+                    break
+                except (ValueError, OSError):
+                    if stamp == failed:  # else it may have been removed and made again meanwhile
+                        raise
+                    failed = stamp
         return found
 
     def remove(self, name: str) -> list[str]:
@@ -299,6 +303,15 @@ def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[Passage]]:
     store = Datastore(path, fingerprint=fingerprint)
     with files.opened(path, datastore.KIND) as index:
         return store, read_places(index, [""] * store.num_documents)
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Return what changes when a file is replaced; None if there is none."""
+    try:
+        found = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _placed(index: files.Opened, retriever: Retriever) -> list[Passage]:

@@ -42,15 +42,17 @@ _LETTERS = _characters((_THAI_AND_LAO, _BURMESE, _KHMER, *_KANA), "Lo", "Lm")
 UNSPACED = re.compile(f"[{_CHINESE}{_LETTERS}]")
 """A character of a script that is written without spaces, so that nothing shows where its words end."""
 
-_SPACED = rf"[^\W{_CHINESE}{_LETTERS}](?:[^\W{_CHINESE}{_LETTERS}]+|[{MARKS}]+)*"
+# The repeat is of single characters, since `re` keeps 168 bytes for each repetition of a group.
+_SPACED = rf"[^\W{_CHINESE}{_LETTERS}][\w{MARKS}]*?(?=[{_CHINESE}{_LETTERS}]|[^\w{MARKS}]|\Z)"
 WORD = re.compile(rf"{_SPACED}|[{_CHINESE}{_LETTERS}][{MARKS}]*")
-"""A word: letters, digits and "_", with their marks. In scripts without spaces, one character with its marks."""
+"""A word: letters, digits and "_", with their marks. In scripts without spaces, one character with its marks. For all
+methods but `fullmatch`, for which a word would go on over such scripts."""
 _SPACED_WORD = re.compile(rf"\w[\w{MARKS}]*")  # the same in texts without such scripts, in half the time
 _ASCII_WORD = re.compile(r"\w+")  # the same in ASCII, a third faster
 _RUN = re.compile(rf"{_SPACED}|[{_CHINESE}][{MARKS}]*|[{_LETTERS}][{_LETTERS}{MARKS}]*")
 
 # Parts of identifiers: OPT_SORT_KEYS, JSONDecodeError, maxTokens.
-_PART = re.compile(rf"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|[{MARKS}])*")
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z][^\d_a-zA-Z]*")  # a word holds no other signs
 # The terms of these texts identify the splitter.
 _PROBE = "Don't 2 naïve WORDS split_alike, e.g. in 東京, ไทย, हिन्दी, cafe\u0301 or U.S.A.?"
 _STEM_PROBE = "Generously running, the relational retrievers' universities were dying: OPT_SORT_KEYS häuser maisons"

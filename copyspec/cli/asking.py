@@ -79,23 +79,26 @@ class ChangePrompt:
                 return edit
             if answer in ("n", "d", "q"):
                 return None
-            if answer == "e":
-                return self._typed(part, edit)
-            echo(HELP)
+            if answer != "e":
+                echo(HELP)
+            elif (typed := self._typed(part, edit)) is not None:
+                return typed
+            elif self._has_quit:
+                return None
 
     def _typed(self, part: Part, edit: Edit) -> Edit | None:
-        """The edit with what the user writes in its place, asked for until the file can hold it."""
+        """The edit with what the user writes in its place; None if the file cannot hold that."""
         from copyspec.pipelines import Segment, unwritable
 
         around = (each for each in part.segments if each.start <= edit.start and edit.end <= each.end)
         segment = next(around, Segment(edit.start, edit.end))
-        while True:
-            typed = replace(edit, replacement=self._answer("Instead: "))
-            if self._has_quit:
-                return None
-            if (refusal := unwritable(part, segment, [typed])) is None:
-                return typed
-            echo(f"This cannot be written: {refusal.detail}. Write it in another way.")
+        typed = replace(edit, replacement=self._answer("Instead: "))
+        if self._has_quit:
+            return None
+        if (refusal := unwritable(part, segment, [typed], is_typed=True)) is None:
+            return typed
+        echo(f"This cannot be written: {refusal.detail}. Write it in another way (e), or leave it out (n).")
+        return None
 
     def _answer(self, question: str) -> str:
         echo(question, end="", flush=True)

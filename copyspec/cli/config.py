@@ -31,7 +31,7 @@ def defaults(folder: Path | None = None) -> dict[str, Any]:
     """Defaults for `gec` and `lsp` (not `edit`), from the nearest settings file at or above `folder` (default: the
     working folder); keys are parameter names.
 
-    Raises UsageError for invalid TOML in `.copyspec.toml`, for options that a project may not set, for anything but a
+    Raises UsageError for invalid TOML with such settings, for options that a project may not set, for anything but a
     list of strings where one is needed, and for a list or table elsewhere. Whether the other values are text, numbers
     or booleans is not checked here: `gec` converts them as it does its options.
     """
@@ -50,13 +50,13 @@ def _table(path: Path) -> Mapping[str, Any] | None:
         import tomllib
     else:
         import tomli as tomllib
-    is_dedicated = path.name == FILES[0]
+    is_dedicated, raw = path.name == FILES[0], b""
     try:
-        with path.open("rb") as file:
-            read = tomllib.load(file)
+        raw = path.read_bytes()
+        read = tomllib.loads(raw.decode())
     except (OSError, ValueError, RecursionError) as error:
-        if not is_dedicated:
-            return None  # an invalid pyproject.toml is not ours to report
+        if not is_dedicated and b"tool.copyspec" not in raw:
+            return None  # an invalid pyproject.toml without settings of ours is not ours to report
         raise UsageError(f"{path}: {error}") from error
     tool = read.get("tool")
     table: Any = read if is_dedicated else tool.get("copyspec") if isinstance(tool, dict) else None

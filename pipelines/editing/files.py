@@ -342,7 +342,7 @@ class _FileRun:
             "segmenter": split,
             "format": file_options.format,
             "format_options": repr(file_options.format_options),
-            "selections": [each.identity for each in self._selections],
+            "selections": [getattr(each, "identity", type(each).__qualname__) for each in self._selections],
         }
 
 

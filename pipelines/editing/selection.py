@@ -26,7 +26,8 @@ class Selection(Protocol):
 
     @property
     def identity(self) -> str:
-        """What outputs depend on: a run is only resumed with the same selections."""
+        """What outputs depend on: a run is only resumed with the same selections. A class without it is known by its
+        name."""
         ...
 
     def part(self, path: str, part: Part) -> Part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,9 @@ from ..guards.guards import Checked
 
 _LINE_END = re.compile(r"\r\n?|\n")
 _PROSE = re.compile(r"[^\W\d_]{2}")
+_CLOSING = re.compile(r"\*/|[\"',;|\t]")
+"""What may end a comment, a string or a cell, in formats that forbid its last character."""
+_ESCAPED = re.compile(r"\\[\"\\nrt]")
 _LOOKED_AT = 1000
 """Characters of a line on each side of an edit that are looked at, as some lines are long data."""
 
@@ -37,14 +41,39 @@ def writable(part: Part, segment: Segment, checked: Checked) -> Checked:
     return replace(checked, edits=kept, dropped=dropped, refusal=checked.refusal if kept else dropped[0])
 
 
-def unwritable(part: Part, segment: Segment, edits: Sequence[Edit]) -> Refusal | None:
+def unwritable(part: Part, segment: Segment, edits: Sequence[Edit], *, is_typed: bool = False) -> Refusal | None:
     """Return why edits of `segment` that somebody chose, not a model under guards, must not be written; None if they
-    may."""
+    may. `is_typed`: by somebody who sees the text, and may bring markup that ends nothing."""
     for edit in edits:
-        was = part.text[edit.start : edit.end]
-        if brought := set(edit.replacement).intersection(segment.forbidden) - set(was):
+        if brought := _closing(part.text, segment, edit) if is_typed else _markup(part.text, segment, edit):
             return Refusal("markup", f"{edit.replacement!r} brings {min(brought)!r}, which is markup in this format")
     return next(iter(writable(part, segment, Checked(edits)).dropped), None)
+
+
+def _markup(text: str, segment: Segment, edit: Edit) -> set[str]:
+    """Forbidden characters that an edit brings."""
+    return set(edit.replacement).intersection(segment.forbidden) - set(text[edit.start : edit.end])
+
+
+def _closing(text: str, segment: Segment, edit: Edit) -> set[str]:
+    """Ends of comments, strings or cells that an edit brings, also together with the characters beside it."""
+    start = edit.start
+    while start > segment.start and text[start - 1] == "\\":
+        start -= 1
+    before = text[max(segment.start, min(start, edit.start - 1)) : edit.start]
+    after = text[edit.end : min(edit.end + 1, segment.end)]
+    was, new = (
+        _ends(before + middle + after, segment.forbidden) for middle in (text[edit.start : edit.end], edit.replacement)
+    )
+    return set(new - was)
+
+
+def _ends(text: str, forbidden: str) -> Counter[str]:
+    found = _CLOSING.findall(text)
+    if '"' in forbidden and "\\" in forbidden:  # in strings, a backslash escapes, or takes the quote after the segment
+        text = _ESCAPED.sub("", text)
+        found = [*_CLOSING.findall(text), *"\\" * text.count("\\")]
+    return Counter(each for each in found if each[-1] in forbidden)
 
 
 def _characters(part: Part, edit: Edit) -> Refusal | None:

@@ -189,7 +189,7 @@ def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -
     if found := _UNREADABLE.search(piece):
         byte = ord(found[0]) - 0xDC00
         what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"half of a character ({found[0]!r})"
-        return Refusal("encoding", f"holds {what}, which is not text: convert the file to UTF-8")
+        return Refusal("encoding", f"holds {what}, which is not text: name its encoding, or convert the file to UTF-8")
     if "\0" in piece:
         return Refusal("binary", "holds NUL characters")
     if start == 0 and piece.startswith(_MARK):

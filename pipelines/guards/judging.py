@@ -215,7 +215,7 @@ class Judge:
 def _wrong_mark(wording: Wording) -> Refusal | None:
     """The refusal of changes of brackets, quotes, signs and runs of marks; commas, full stops and so on may change."""
     had, has = (Counter(_RUNS.findall(side)) for side in (wording.was, wording.becomes))
-    letters = [list(filter(str.isalnum, side)) for side in (wording.was, wording.becomes)]
+    letters = [list(filter(str.isalnum, side.casefold())) for side in (wording.was, wording.becomes)]
     for mark in [*(had - has), *(has - had)]:
         is_hyphen = mark == "-" and (letters[0] == letters[1] or wording.joins)  # "man -kind", "well known"
         is_hyphen = is_hyphen and _MINUS.findall(wording.was) == _MINUS.findall(wording.becomes)  # "-5", "5-10"

@@ -34,11 +34,16 @@ _UNIT = (  # none is an English word, which a correction may change: "5 apple", 
     r"(?:[YZEPTGMKkhdcm\u00b5\u03bcnpf]?(?:[gmslLWVAJNTBbFH]|Hz|Pa|mol|eV|Wh|Ah|Bq|Sv|bps|[\u03a9\u2126])"
     r"|kcal|°[ \u00a0\u202f]?[CFK]?|[KCht]|[mk]ph|pp[mb]|[AaPp][Mm]|K[GM]|p[xt]|[mbt]n)[\u00b2\u00b3]?"
 )
+_SPACE = r"[ \u00a0\u202f]"
+_YEAR = rf"(?<=\b(?:18|19|20)\d\d{_SPACE})"
+_APART = (  # no unit follows in "2019 A man", "5 T. Cook", "2019 J Smith", "2 T-shirts", "2012 TV shows"
+    rf"(?:{_SPACE}|-)(?!A [a-z]|[A-Z](?:\.\s?[A-Z]|-[a-z])|[Tt][ -]shirt|TV\b|{_YEAR}[A-Z]\s[A-Z][a-z])"
+)
 PATTERNS: Mapping[str, re.Pattern[str]] = {
     "links": re.compile(_LINKS, re.IGNORECASE),
     "numbers": re.compile(
         r"(?:(?<![\w.)\]-])[-\u2212])?\d+(?:[.,:/]\d+)*"
-        rf"(?:%|[ \u00a0\u202f-]?(?!s\b|TH\b|A [a-z]){_UNIT}(?:/{_UNIT})?(?!\w))?"  # but "1990s", "4TH", "2019 A man"
+        rf"(?:{_SPACE}?%|(?:{_APART})?(?!s\b|TH\b){_UNIT}(?:/{_UNIT})?(?!\w))?"  # but "1990s", "4TH"
         r"|\b[IVXLCDM]{2,}\b|(?<=\()[ivxlcdm]+(?=\))"
     ),
     "code": re.compile(

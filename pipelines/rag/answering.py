@@ -13,7 +13,7 @@ from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
 from ..instructions import check_template, fill
 from ..models import chat_option, correction_engine_of, corrects, fits
-from .citing import Citation, citations, settled
+from .citing import Citation, Settling, citations
 from .finding import Found, find, rarity_in, stems_of, widened
 from .quoting import INSTRUCTION, is_near
 
@@ -170,17 +170,17 @@ class DocumentAnswers:
             temperature=0.0,
         )
         written, shown_to, given, result = "", 0, 0, None
-        done: list[Citation] = []
+        settling = Settling(texts)
         with closing(chunks):  # type: ignore[type-var]
             for chunk in chunks:
                 written += chunk.text
                 result = chunk.result or result
                 if NOTHING.startswith(_plain(written)):
                     continue  # may become a refusal, which is no answer
-                border, done = settled(written, texts, done)
+                border = settling.settle(written)
                 if border > shown_to:
-                    yield AnswerChunk(written[shown_to:border], tuple(done[given:]))
-                    shown_to, given = border, len(done)
+                    yield AnswerChunk(written[shown_to:border], tuple(settling.citations[given:]))
+                    shown_to, given = border, len(settling.citations)
         cited = citations(written, texts)
         near = [
             each for each in cited if is_near(question, texts[each.document], each.document_start, each.document_end)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from copyspec.retrievers import STOP_WORDS, UNSPACED, WORD, Stems, cased_words
+from copyspec.retrievers import STOP_WORDS, UNSPACED, Stems, cased_words
 
 from ..guards.function_words import forms_of
 
@@ -136,9 +136,10 @@ def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: S
         bonus += TYPE_BONUS
     if _ASKS_VERSION.search(question) and _VERSION.search(sentence):
         bonus += TYPE_BONUS
-    if first := WORD.search(sentence):
-        bonus += FIRST_BONUS if any(term in asked for term in split(first[0])) else 0.0
-    if set(asked) <= set(split(sentence[:FIRST_CHARS])):
+    beginning = sentence[:FIRST_CHARS]
+    if any(term in asked for first in cased_words(beginning)[:1] for term in split(first)):
+        bonus += FIRST_BONUS
+    if set(asked) <= set(split(beginning)):
         bonus += TOPIC_BONUS
     return bonus
 

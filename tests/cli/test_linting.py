@@ -182,9 +182,13 @@ def test_what_a_project_may_not_say(project: Path, table: str, says: str) -> Non
 
 
 def test_a_file_that_is_no_toml(project: Path) -> None:
-    """An invalid pyproject.toml is not copyspec's to report; an invalid settings file of its own is."""
+    """An invalid pyproject.toml is reported if it has settings for copyspec, and its own settings file always."""
     (project / "pyproject.toml").write_text("x = [")
     assert defaults(project) == {}
     (project / ".copyspec.toml").write_text("x = [")
     with pytest.raises(UsageError, match=r"copyspec\.toml"):
+        defaults(project)
+    (project / ".copyspec.toml").unlink()
+    (project / "pyproject.toml").write_text('[tool.copyspec\nexclude = ["docs"]')
+    with pytest.raises(UsageError, match=r"pyproject\.toml"):
         defaults(project)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,18 @@ def test_further_marks_between_off_and_on_change_nothing() -> None:
     assert [segment.start for segment in Marks().part("a", part).segments] == places[2:]
 
 
+def test_a_selection_without_an_identity_is_known_by_its_class(folder: Path) -> None:
+    class Nothing:
+        def part(self, path: str, part: Part) -> Part:
+            return part
+
+        def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
+            return []
+
+    (folder / "a.txt").write_text("We saw teh boat.\n")
+    assert corrected(folder / "a.txt", Nothing()) == "We saw teh boat.\n"  # type: ignore[arg-type]
+
+
 def test_kinds_of_change() -> None:
     pairs = {("a  b", "a b"): "spacing", ("he", "He"): "case", ("its", "it's"): "punctuation", ("", "a "): "insert"}
     pairs |= {
@@ -169,7 +182,8 @@ def test_lines_that_changed_since_a_revision(folder: Path, capfdbinary: pytest.C
         ("d\n", ["childrens", "childrens"]),
         ("e\nkids\nq\n", ["kids", "childrens"]),
         ("e\nq\nd\n", ["q", "childrens"]),
-        ("e\nki\x1b[Dds\nkids\nn\n", ["kids", "childrens"]),  # an arrow key was pressed
+        ("e\nki\x1b[Dds\ne\nkids\nn\n", ["kids", "childrens"]),  # an arrow key was pressed
+        ("e\nki\x1b[Dds\ny\nn\n", ["children", "childrens"]),
         ("y\ne\nki\x1b[Dds\n", ["children", "childrens"]),
         ("e\n", ["childrens", "childrens"]),
         ("", ["childrens", "childrens"]),
@@ -189,6 +203,44 @@ def test_changes_are_asked_for(
     assert code == 0 and b"[-childrens-]{+children+}" in out and b"Make this change [y,n,e,a,d,q,?]?" in out
     assert (folder / "a.txt").read_text() == text.format(*wanted)
     assert (b"leave it out, and all" in out) == ("?" in answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "typed", "is_written"),
+    [
+        ("a.md", "# What in teh boat\n", "is new?", True),
+        ("a.md", "We came to teh boat.\n", "the #12 for $5 in C#,", True),
+        ("a.tex", "We came to teh boat.\n", r"the \$5", True),
+        ("a.py", "# We came to teh boat.\n", "yes/no", True),
+        ("a.c", "/* We came to teh boat. */\n", "yes/no *", True),
+        ("a.c", "/* We came to teh boat. */\n", "the */", False),
+        ("a.c", "/* We came to *teh boat. */\n", "/", False),
+        ("a.po", 'msgid "x"\nmsgstr "We came to teh boat."\n', r"the \"old\"", True),
+        ("a.po", 'msgid "x"\nmsgstr "We came to teh boat."\n', 'the "old"', False),
+        ("a.po", 'msgid "x"\nmsgstr "We came to the \\"teh boat\\"."\n', '"the', False),
+        ("a.po", 'msgid "x"\nmsgstr "We came to the boat and to teh"\n', "the\\", False),
+        ("a.py", 'def f():\n    """We came to the boat and to teh."""\n', r"C:\users", False),
+        ("a.txt", "We came to teh caf\xe9.\n", "€", False),
+    ],
+)
+def test_what_is_typed_may_bring_markup_that_ends_nothing(
+    folder: Path,
+    name: str,
+    text: str,
+    typed: str,
+    is_written: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    corrector = FunctionCorrector(lambda text: text.replace("teh", "the"))
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+    (folder / name).write_text(text, encoding="latin-1")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"e\n{typed}\nn\n"))
+    code, out, err = run_binary(capfdbinary, "gec", name, "-p", "--encoding", "latin-1")
+    assert code == 0, err
+    assert out.count(b"Make this change") == 2 - is_written, "what is refused is asked again"
+    assert (b"This cannot be written" in out) != is_written
+    assert (folder / name).read_text(encoding="latin-1") == (text.replace("teh", typed) if is_written else text)
 
 
 @pytest.mark.parametrize(("answers", "asked"), [("q\n", [1, 0]), ("d\nq\n", [1, 1]), ("y\nd\nn\nd\n", [2, 2])])

@@ -93,11 +93,22 @@ def test_without_a_model_a_column_gets_the_best_corrector_and_names_it(
     assert loaded == [column().identity["model"]] == [choose_default(corrects=True)]
     monkeypatch.setattr("copyspec.models.loading.is_ready", lambda alias: False)
     assert column().identity["model"] == "default"
-    api.configure(model="org/configured")
-    assert column().identity["model"] == "org/configured"
     sent = pickle.dumps(column())
-    api.configure()
-    assert pickle.loads(sent).identity["model"] == "org/configured", "actors load what the driver would"
+    monkeypatch.setenv("COPYSPEC_MODEL", "org/other")
+    assert pickle.loads(sent).identity["model"] == "default", "actors load what the driver would"
+
+
+@pytest.mark.parametrize("column", [CorrectColumn, AnswerColumn])
+def test_a_column_that_leaves_the_process_does_not_lose_what_was_configured(
+    column: type[CorrectColumn | AnswerColumn], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api._STATE, "configured", None)
+    api.configure(model=engine)
+    column().load()  # in this process it is used
+    for use in (lambda: pickle.dumps(column()), lambda: column().identity):
+        with pytest.raises(ValueError, match=r"configure does not reach Ray's actors: give model="):
+            use()
+    assert column(model="default").identity["model"] == "default"
 
 
 def test_one_bad_row_does_not_fail_its_batch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import copyspec
 from copyspec.pipelines import DocumentAnswers
-from copyspec.pipelines.rag.citing import Citation, citations, settled
+from copyspec.pipelines.rag.citing import Settling, citations
 from copyspec.pipelines.rag.finding import rarity_in, stems_of, units
-from copyspec.pipelines.rag.question_terms import commonness
+from copyspec.pipelines.rag.question_terms import FIRST_BONUS, answer_bonus, commonness
 from copyspec.retrievers import (
     BM25Retriever,
     DenseRetriever,
@@ -174,13 +174,29 @@ PIECES = ["a", "ab", "c", "-", " ", ".", "\n", " a b c ", " ab ", "灯", "塔建
 @given(*[st.lists(st.sampled_from(PIECES), max_size=20)] * 2)
 def test_what_is_settled_stays_as_it_is(text: list[str], document: list[str]) -> None:
     written, texts = "".join(text), {0: "".join(document)}
-    final, ends, found = citations(written, texts), [0], list[Citation]()
+    final, ends, settling = citations(written, texts), [0], Settling(texts)
     for count in range(len(written)):
-        border, found = settled(written[:count], texts, found)
-        assert (border, found) == settled(written[:count], texts)
+        border, found = settling.settle(written[:count]), list(settling.citations)
+        fresh = Settling(texts)
+        assert (border, found) == (fresh.settle(written[:count]), fresh.citations)
         assert found == list(final[: len(found)]) and border >= ends[-1]
         assert all(each.end > border for each in final[len(found) :])
         ends.append(border)
+
+
+@pytest.mark.parametrize(
+    ("question", "first", "other"),
+    [
+        ("とうだいはいつ", "とうだいがある", "これはとうだい"),
+        ("ประภาคาร", "ประภาคารสูง", "สูงประภาคาร"),
+        ("the kettle", "Kettle boils", "A kettle"),
+    ],
+)
+def test_a_sentence_that_begins_with_a_term_of_the_question_gets_a_bonus(question: str, first: str, other: str) -> None:
+    split = Stems()
+    asked = {term: 1.0 for term in split.query(question)} | {"unheld": 1.0}
+    bonuses = [answer_bonus(question, sentence, asked, split) for sentence in (first, other)]
+    assert bonuses == [FIRST_BONUS, 0.0]
 
 
 TOWNS = [

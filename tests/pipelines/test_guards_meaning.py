@@ -6,6 +6,7 @@ import pytest
 
 from copyspec.pipelines.documents import Segment
 from copyspec.pipelines.edits.diff import apply
+from copyspec.pipelines.edits.words import Tolerance
 from copyspec.pipelines.guards.guards import GuardOptions, check
 
 
@@ -106,6 +107,7 @@ def test_a_word_does_not_become_its_opposite(source: str, word: str, opposite: s
         ("They are freer than we are.", "They are free than we are."),
         ("We went alone the river.", "We went along the river."),
         ("This is a arrival of him.", "This is an arrival of him."),
+        ("It has esthetic value for us.", "It has aesthetic value for us."),
     ],
 )
 def test_words_of_one_class_are_corrected(source: str, output: str) -> None:
@@ -165,10 +167,30 @@ def test_a_number_stays_the_same_number(wrong: str, right: str, others: list[str
         ("5 km long", "5-m long", "numbers"),
         ("5 AM", "5 am", ""),
         ("2019 A man", "2019 a man", ""),
+        ("5 J", "5 K", "numbers"),
+        ("2000 W", "2000 V", "numbers"),
+        ("5 %", "6 %", "numbers"),
+        ("2 t shirts", "2 T-shirts", ""),
     ],
 )
 def test_a_quantity_keeps_its_unit(quantity: str, becomes: str, expected: str) -> None:
     assert reason(f"Take {quantity} of it every day.", f"Take {becomes} of it every day.") == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "output"), [("Take 5 % of it.", "Take 5% of it."), ("Take 5% of it.", "Take 5 % of it.")]
+)
+def test_the_space_before_a_percent_sign_may_change(source: str, output: str) -> None:
+    found = check(source, Segment(0, len(source)), output, tolerance=Tolerance(spacing=False))
+    assert apply(source, found.edits) == output, found
+
+
+@pytest.mark.parametrize(
+    "text", ["In 2019 J. Smith saw it.", "On May 5 T. Cook saw it.", "In 2012 N. Korea did it.", "In 2012 TV was bad."]
+)
+def test_a_comma_after_a_date_changes_no_quantity(text: str) -> None:
+    number = text.split()[1 + text.startswith("On")]
+    assert reason(text, text.replace(number, f"{number},")) == ""
 
 
 @pytest.mark.parametrize(
@@ -220,6 +242,7 @@ def test_a_name_is_told_by_its_place(source: str, output: str) -> None:
         ("It was 5 p.m. Teh cat is here.", "It was 5 p.m. The cat is here."),
         ("Look at this: Teh cat is here.", "Look at this: The cat is here."),
         ("It is late.Teh cat is here.", "It is late.The cat is here."),
+        ("It is late. 😀 Teh cat is here.", "It is late. 😀 The cat is here."),
         ("Buy these things:\n- Teh cat\n- Mlik for the cat", "Buy these things:\n- The cat\n- Milk for the cat"),
         ("2.1 Teh cat in the house", "2.1 The cat in the house"),
         ("Getting Start With Teh Tool", "Getting Started With The Tool"),

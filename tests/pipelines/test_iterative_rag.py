@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from copyspec import Engine
-from copyspec.pipelines.rag.citing import MIN_WORDS, citations, settled
+from copyspec.pipelines.rag import citing
+from copyspec.pipelines.rag.citing import MIN_WORDS, Settling, citations
 from copyspec.pipelines.rag.iterative import IterativeRAG, RAGAnswer, Speculation
 from copyspec.retrievers import BM25Retriever, DenseRetriever, Hit, Retriever, SpeculativeRetriever
 from copyspec.retrievers.base import best
@@ -417,12 +418,32 @@ def test_a_citation_may_begin_after_a_sign_with_a_mark() -> None:
     assert [each.document_start for each in citations("Stop the engine", {0: "\u26a0\ufe0fStop the engine"})] == [2]
 
 
+@pytest.mark.parametrize("is_quoted", [False, True])
+def test_an_answer_is_settled_in_steps_that_grow_with_its_length(
+    is_quoted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(chr(0x4E00 + number * 7 % 3001) for number in range(800))
+    steps: list[int] = []
+    for name in ("share_of_word", "_longest"):
+        does = getattr(citing, name)
+        monkeypatch.setattr(citing, name, lambda *given, does=does: steps.append(1) or does(*given))
+    counts = []
+    for size in (400, 800):
+        steps.clear()
+        settling = Settling({0: f"{text}。" if is_quoted else "。"})
+        for count in range(1, size + 1):
+            settling.settle(text[:count])
+        assert list(settling.citations) == [], "the run has not ended"
+        counts.append(len(steps))
+    assert 0 < counts[1] < 3 * counts[0], counts
+
+
 def test_an_answer_that_repeats_itself_is_cited_in_time_that_grows_with_its_length() -> None:
     document = {0: "so it goes " * 300}
     begun = process_time()
-    text, done, given = "", [], 0
+    text, given, settling = "", 0, Settling(document)
     for _ in range(300):
         text += "so it goes "
-        given, done = settled(text, document, done)
+        given = settling.settle(text)
     assert citations(text, document)[0].end == len(text.rstrip()) and given > 0
     assert process_time() - begun < 5

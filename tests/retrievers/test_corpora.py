@@ -134,6 +134,33 @@ def test_a_file_that_cannot_be_reached_is_left_out(tmp_path: Path, monkeypatch: 
     assert len(left) == 1 and left[0].startswith("a.md: ") and "Permission denied" in left[0]
 
 
+def test_a_corpus_that_is_removed_or_made_again_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora, existing, failures = Corpora(tmp_path), Corpora._existing, ["gone for a moment"]
+    for name in ("a", "b"):
+        corpora.add_bm25(name, split_passages(Document("d", TEXT)))
+
+    def missing(self: Corpora, name: str) -> Path:
+        if name == "a" and failures:
+            failures.pop()
+            raise self._missing(name)
+        return existing(self, name)
+
+    monkeypatch.setattr(Corpora, "_existing", missing)
+    assert [corpus.name for corpus in corpora.all()] == ["a", "b"] and not failures
+    failures.extend(["once", "twice"])
+    with pytest.raises(ValueError, match="there is no corpus 'a'"):
+        corpora.all()
+
+    def removed(self: Corpora, name: str) -> Path:
+        corpora.path("a").joinpath("manifest.json").unlink(missing_ok=True)
+        return existing(self, name)
+
+    monkeypatch.setattr(Corpora, "_existing", removed)
+    assert [corpus.name for corpus in corpora.all()] == ["b"]
+
+
 def test_corpora_are_added_to_listed_opened_and_removed(tmp_path: Path) -> None:
     corpora = Corpora(tmp_path / "corpora")
     assert corpora.all() == []

@@ -237,12 +237,21 @@ def test_the_worker_ends_with_its_retriever() -> None:
 
 def test_the_interpreter_ends_where_nobody_closed_the_worker() -> None:
     program = """
-import time
+from concurrent.futures import CancelledError
+from queue import SimpleQueue
+from threading import Event
 from copyspec.retrievers import Worker
+begun, waiting = Event(), SimpleQueue()
+def search():
+    begun.set()
+    try:
+        waiting.get().result()  # until the end of the interpreter cancels it
+    except CancelledError:
+        print("searched")
 worker = Worker()
-worker.submit(lambda: (time.sleep(0.3), print("searched")))
-worker.submit(lambda: print("never begun"))
-time.sleep(0.1)
+worker.submit(search)
+waiting.put(worker.submit(lambda: print("never begun")))
+begun.wait()
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert (ended.stdout, ended.stderr) == ("searched\n", "")

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import tracemalloc
 import unicodedata
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from copyspec.models.errors import LoadError
 from copyspec.retrievers import (
+    WORD,
     BM25Retriever,
     Corpora,
     CrossEncoderScorer,
@@ -106,6 +108,19 @@ def test_words_of_scripts_without_spaces(text: str, spoken: list[str]) -> None:
     assert words(text) == Stems()(text) == Stems().query(text) == spoken
     retriever = BM25Retriever(["A heron waits.", text], idf="lucene")
     assert [hit.score > 0 for hit in retriever.search(spoken[0], 2)] == [True, False]
+
+
+@pytest.mark.parametrize("after", ["", "灯"])
+def test_a_long_word_of_letters_with_marks_takes_little_memory(after: str) -> None:
+    """`re` keeps 168 bytes for each repetition of a group."""
+    text = "हि" * 10_000 + after
+    tracemalloc.start()
+    try:
+        found = [word[0] for word in WORD.finditer(text)]
+        assert found == words(text) == Stems()(text) == [text.removesuffix(after), after][: 1 + len(after)]
+        assert tracemalloc.get_traced_memory()[1] < 40 * len(text)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_mark_without_a_letter_is_no_word() -> None:

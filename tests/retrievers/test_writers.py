@@ -32,6 +32,12 @@ def test_writers_that_are_killed_leave_the_old_or_the_new() -> None:
     assert figures["broken"] == 0 and figures["killed"] == 12, figures["what"]
 
 
+def test_a_writer_that_raises_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.hostile.writers.killed", lambda *given: ("failed", 0.0))
+    figures = kills(2, 5, ("bm25",))
+    assert figures["broken"] == 2 and "the writer raised" in str(figures["what"])
+
+
 @posix
 @pytest.mark.parametrize("removing", [False, True])
 def test_writers_and_readers_at_once(removing: bool) -> None:

@@ -153,14 +153,20 @@ def _engine(model: Any, dtype: str) -> Engine:
     import copyspec
     from copyspec.api import load_corrector
 
-    return model if isinstance(model, copyspec.Engine) else load_corrector(model, dtype=dtype)
+    if isinstance(model, copyspec.Engine):
+        return model
+    return load_corrector(model) if dtype == "auto" else load_corrector(model, dtype=dtype)
 
 
 def _pinned(model: Any) -> Any:
     """`model`; instead of None, the name of the model that `_engine` loads here, so that every actor loads that one."""
+    if model is not None:
+        return model
     from copyspec.api import default_name
 
-    return default_name(corrects=True) if model is None else model
+    if (name := default_name(corrects=True)) is None:
+        raise ValueError("the model set by copyspec.configure does not reach Ray's actors: give model=...")
+    return name
 
 
 def _one(pipeline: GECPipeline, text: str) -> Correction | str:
