@@ -106,7 +106,7 @@ def test_what_the_encoding_lacks_stays_out_and_the_rest_is_written(
     assert code == 0 and "edits left out: 1 characters" in err
     assert file.read_bytes() == "We dont see the café.\n".encode("latin-1")
     write("do not")
-    monkeypatch.setattr("sys.stdin", io.StringIO("e\ndon’t\ndon\x1b[D't\ndon't\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("e\ndon’t\ne\ndon\x1b[D't\ne\ndon't\n"))
     code, out, _ = run_binary(capfdbinary, "gec", "-p", "--encoding", "latin-1", file)
     assert code == 0 and out.count(b"This cannot be written") == 2
     assert file.read_bytes() == "We don't see the café.\n".encode("latin-1")
