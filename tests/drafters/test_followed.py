@@ -151,7 +151,9 @@ def test_repetitive_texts_are_compared_and_searched_in_little_time() -> None:
         assert time.process_time() - started < 0.5
 
 
-def test_no_comparison_is_prepared_once_the_steps_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The texts of each comparison that is prepared."""
     made = list[object]()
 
     def counted(*texts: object, **options: object) -> object:
@@ -159,6 +161,12 @@ def test_no_comparison_is_prepared_once_the_steps_are_spent(monkeypatch: pytest.
         return SequenceMatcher(*texts, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(versions, "SequenceMatcher", counted)
+    return made
+
+
+def test_no_comparison_is_prepared_once_the_steps_are_spent(
+    made: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokens = [5] * 3_000 + [token // 3_000 for token in range(5 * 3_000, 55 * 3_000)]
     edited, same, *others = (range(start, start + 3_000) for start in range(0, len(tokens), 3_000))
     assert not find_versions(tokens, edited, [same, *others])
@@ -168,14 +176,9 @@ def test_no_comparison_is_prepared_once_the_steps_are_spent(monkeypatch: pytest.
     assert len(made) == 1 + 20
 
 
-def test_the_rows_of_a_call_share_comparisons_and_have_steps_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[object]()
-
-    def counted(*texts: object, **options: object) -> object:
-        made.append(texts)
-        return SequenceMatcher(*texts, **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(versions, "SequenceMatcher", counted)
+def test_the_rows_of_a_call_share_comparisons_and_have_steps_of_their_own(
+    made: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(versions, "MAX_STEPS", 500)  # a comparison takes 270
     prompt, text, version = Source([1], "prompt"), list(range(10, 100)), list(range(12, 100))
     comparisons = VersionComparisons()
