@@ -11,10 +11,10 @@ def is_sound(tokens: Sequence[int], parents: Sequence[int], vocab_size: int) -> 
 def accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> list[int]: ...
 def lay_out(
     starts: Sequence[int],
-    chains: Sequence[Sequence[int]],
+    uncached: Sequence[Sequence[int]],
     tokens: Sequence[Sequence[int]],
     parents: Sequence[Sequence[int]],
-    chain_width: int,
+    uncached_width: int,
     packed: NDArray[Any],
     slots: NDArray[Any],
     visible: NDArray[Any],
@@ -24,7 +24,7 @@ def lay_out(
 def pack(
     host: NDArray[Any],
     starts: Sequence[int],
-    chains: Sequence[Sequence[int]],
+    uncached: Sequence[Sequence[int]],
     tokens: Sequence[Sequence[int]],
     parents: Sequence[Sequence[int]],
     moves: Sequence[Sequence[tuple[int, int]]],

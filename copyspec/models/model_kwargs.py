@@ -32,11 +32,6 @@ class ModelKwargs:
     model: Mapping[str, Any] = field(default_factory=dict, repr=False)
     hub: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @property
-    def device_map(self) -> object:
-        """The device map; None: use `device`."""
-        return self.model.get("device_map")
-
 
 def check_model_kwargs(given: object) -> ModelKwargs:
     """Check `given` and split it into its two parts. Raises TypeError or ValueError naming the option, value and

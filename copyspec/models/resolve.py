@@ -16,7 +16,6 @@ from copyspec.checks import brief
 from copyspec.filesystem import open_input
 from copyspec.models.adapters import MAX_ADAPTER, copied, merge
 from copyspec.models.aliases import ADAPTER_WEIGHTS, ALIASES, Alias
-from copyspec.models.cache import cache_folder, check_writable, hash_into, is_whole, made_once
 from copyspec.models.errors import MAX_NAME, FileError, LoadError, expanded, first_line
 from copyspec.models.files import (
     ADAPTER,
@@ -31,6 +30,7 @@ from copyspec.models.files import (
     read_json,
 )
 from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
+from copyspec.models.model_cache import cache_folder, check_writable, hash_into, is_whole, made_once
 
 
 def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None = None) -> str:
@@ -49,7 +49,9 @@ def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None
         if alias is not None and is_here(alias):
             return os.fspath(_folder(alias))
         if alias is not None:
-            return alias.hub if alias.adapter is None else os.fspath(_adapted(alias.adapter, alias.hub, hub))
+            if alias.adapter is None:
+                return alias.hub
+            return os.fspath(_adapted(alias.adapter, alias.hub, hub, _merged_name(alias, alias.adapter)))
         path = expanded(name, "model")
         if is_adapter(path):
             return os.fspath(_adapted(path, hub=hub))
@@ -100,13 +102,11 @@ def fetch(alias: Alias) -> Path:
 
 
 def _folder(alias: Alias) -> Path:
-    base, file = _base_place(alias), alias.installed_file()
+    base, file, adapter = _base_place(alias), alias.installed_file(), alias.adapter
     if file is not None and not _is_made(alias):
         converted(file, _base_key(alias))
-    return base if alias.adapter is None else _merged(alias, base, alias.adapter)
-
-
-def _merged(alias: Alias, base: Path, adapter: Path) -> Path:
+    if adapter is None:
+        return base
     return made_once(_merged_name(alias, adapter), lambda folder: merge(base, adapter, folder))
 
 
@@ -125,8 +125,11 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER).is_file() and not (folder / CONFIG).exists()
 
 
-def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | None = None) -> Path:
-    """The cached folder of a base with the adapter merged in. `name`: the base; None: the one the adapter names."""
+def _adapted(
+    adapter: Path, name: str | None = None, hub: Mapping[str, Any] | None = None, called: str | None = None
+) -> Path:
+    """The cached folder of a base with the adapter merged in. `name`: the base; None: the one the adapter names.
+    `called`: what the folder's name begins with; None: the name of the adapter's folder."""
     if not is_adapter(adapter):
         raise FileError(_no_adapter(adapter))
     check_folder(adapter)
@@ -144,8 +147,9 @@ def _adapted(adapter: Path, name: str | None = None, hub: Mapping[str, Any] | No
     digest.update(repr((os.path.realpath(base), weights.st_size, weights.st_mtime_ns)).encode())
     for path in (base / CONFIG, *copied(base, adapter)):
         _add(digest, path)
-    name = "".join(char if char.isalnum() or char in "-_." else "-" for char in adapter.resolve().name)[:60]
-    return made_once(f"{name}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
+    if called is None:
+        called = "".join(char if char.isalnum() or char in "-_." else "-" for char in adapter.resolve().name)[:60]
+    return made_once(f"{called}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
 
 
 def _check_base(base: Path, name: str) -> None:
@@ -206,8 +210,9 @@ def _base_key(alias: Alias) -> str:
 
 
 def _checked(alias: Alias, file: Path) -> Path:
+    digest = hashlib.sha256()
     with file.open("rb") as opened:
-        digest = hashlib.sha256(opened.read()).hexdigest()
-    if digest != alias.sha256:
-        raise FileError(f"{alias.requirement} holds another {alias.file} than copyspec knows (sha256 {digest})")
+        hash_into(digest, opened)
+    if (found := digest.hexdigest()) != alias.sha256:
+        raise FileError(f"{alias.requirement} holds another {alias.file} than copyspec knows (sha256 {found})")
     return file

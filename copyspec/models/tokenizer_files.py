@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from copyspec.checks import is_panic
 from copyspec.models.errors import FileError
-
-FILE = "tokenizer.json"
+from copyspec.models.files import TOKENIZER
 
 MAX_GROWTH = 100
 """Output characters per input character that normalisers may produce. Those on the hub give one or two; Unicode normal
@@ -33,7 +32,7 @@ def check_pipeline(found: Mapping[str, object]) -> None:
     _check_padding(found.get("padding"))
     growth = _growth(list(_parts(found.get("normalizer"))))
     if growth > MAX_GROWTH:
-        raise FileError(f"the normalizer of {FILE} may make {growth:,.0f} characters of one")
+        raise FileError(f"the normalizer of {TOKENIZER} may make {growth:,.0f} characters of one")
     for key in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
         for part in _parts(found.get(key)):
             pattern = part.get("pattern")
@@ -59,7 +58,7 @@ def _check_padding(padding: object) -> None:
     strategy = padding.get("strategy")
     for number in (strategy.get("Fixed") if isinstance(strategy, Mapping) else None, padding.get("pad_to_multiple_of")):
         if isinstance(number, (int, float)) and number > MAX_PADDING:
-            raise FileError(f"{FILE} pads every text to {number:,} tokens")
+            raise FileError(f"{TOKENIZER} pads every text to {number:,} tokens")
 
 
 def _growth(steps: Sequence[Mapping[str, object]]) -> float:
@@ -99,9 +98,9 @@ def _may_be_empty(pattern: object) -> bool:
 def _check_expression(pattern: str, where: str) -> None:
     excerpt = pattern if len(pattern) <= 100 else f"{pattern[:97]}..."
     if len(pattern) > MAX_PATTERN:
-        raise FileError(f"the {where} of {FILE} has an expression of {len(pattern):,} characters")
+        raise FileError(f"the {where} of {TOKENIZER} has an expression of {len(pattern):,} characters")
     if _is_nested(pattern) and _runs_away(pattern):
-        raise FileError(f"the {where} of {FILE} has an expression that takes too long on some texts: {excerpt!r}")
+        raise FileError(f"the {where} of {TOKENIZER} has an expression that takes too long on some texts: {excerpt!r}")
 
 
 def _is_nested(pattern: str) -> bool:

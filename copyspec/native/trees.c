@@ -1,7 +1,7 @@
-/* The module `_trees`: operations on chains and draft trees in every forward pass, without Python's time per node.
+/* The module `_trees`: operations on draft trees in every forward pass, without Python's time per node.
 
    `is_sound` is the fast check in tree.py's `fault`, `accepted` that in verification/walk.py, `lay_out` is `_fill` of
-   targets/cache.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
+   targets/tree_cache.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
    `fit` is `_fit` of decoding/loop.py and `record` `_record` of decoding/controller.py. They are described there and
    return the same, bit by bit. Every number is checked when it is read, so that no access is outside an array. */
 
@@ -56,20 +56,20 @@ read_number(PyObject *items, Py_ssize_t index, Number *number)
 static Py_ssize_t
 read_numbers(PyObject *sequence, Number *numbers, Py_ssize_t most)
 {
-    PyObject *items = PySequence_Fast(sequence, "chains, tokens and parents are sequences");
+    PyObject *items = PySequence_Fast(sequence, "uncached tokens, draft tokens and parents are sequences");
     if (items == NULL) {
         return -1;
     }
     Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
     if (count > most) {
         Py_DECREF(items);
-        return fail("chains and trees");
+        return fail("uncached tokens and trees");
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         /* The conversion may run arbitrary Python code, which may shorten the list. */
         if (i >= PySequence_Fast_GET_SIZE(items) || read_number(items, i, numbers + i) < 0) {
             Py_DECREF(items);
-            return PyErr_Occurred() ? -1 : fail("chains and trees");
+            return PyErr_Occurred() ? -1 : fail("uncached tokens and trees");
         }
     }
     Py_DECREF(items);
@@ -100,7 +100,7 @@ read_tree(PyObject *tokens, PyObject *parents, Number *token, Number *parent, Py
 }
 
 typedef struct {
-    Py_ssize_t rows, width, used, chain_width;
+    Py_ssize_t rows, width, used, uncached_width;
     Number *tokens, *positions, *slots; /* [rows, width] */
     char *visible;                      /* [rows, width, used] */
     Number *parents;                    /* [width], of the current row */
@@ -135,21 +135,22 @@ write_mask(const Layout *to, Py_ssize_t first, Py_ssize_t count)
 }
 
 static int
-lay_out_row(const Layout *to, Py_ssize_t row, Number start, PyObject *chain, PyObject *tree_tokens,
+lay_out_row(const Layout *to, Py_ssize_t row, Number start, PyObject *uncached, PyObject *tree_tokens,
             PyObject *tree_parents)
 {
     Number *tokens = to->tokens + row * to->width, *positions = to->positions + row * to->width;
     Number *slots = to->slots + row * to->width;
     char *visible = to->visible + row * to->width * to->used;
-    Py_ssize_t length = PySequence_Size(chain), first = to->chain_width - length, width = to->width - to->chain_width;
+    Py_ssize_t length = PySequence_Size(uncached), first = to->uncached_width - length;
     if (length < 1 || first < 0) {
-        return length < 0 ? -1 : fail("chains");
+        return length < 0 ? -1 : fail("uncached tokens");
     }
-    Py_ssize_t found = read_numbers(chain, tokens + first, length);
+    Py_ssize_t found = read_numbers(uncached, tokens + first, length);
     if (found != length) {
-        return found < 0 ? -1 : fail("chains");
+        return found < 0 ? -1 : fail("uncached tokens");
     }
-    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens + to->chain_width, to->parents, width);
+    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens + to->uncached_width, to->parents,
+                                to->width - to->uncached_width);
     if (size < 0) {
         return -1;
     }
@@ -159,19 +160,19 @@ lay_out_row(const Layout *to, Py_ssize_t row, Number start, PyObject *chain, PyO
     memset(visible, 0, (size_t)(to->width * to->used));
     for (Py_ssize_t column = 0; column < to->width; column++) {
         char *seen = visible + column * to->used;
-        if (column < first || column >= to->chain_width + size) {
+        if (column < first || column >= to->uncached_width + size) {
             tokens[column] = positions[column] = 0;
             slots[column] = PAD_SLOT;
             seen[0] = 1;
             continue;
         }
-        Py_ssize_t slot = (Py_ssize_t)start + column - first, node = column - to->chain_width;
+        Py_ssize_t slot = (Py_ssize_t)start + column - first, node = column - to->uncached_width;
         slots[column] = positions[column] = slot;
         if (node < 0) {
             memset(seen, 1, (size_t)slot);
         }
         else {
-            Py_ssize_t above = to->chain_width + (Py_ssize_t)to->parents[node];
+            Py_ssize_t above = to->uncached_width + (Py_ssize_t)to->parents[node];
             positions[column] = positions[above] + 1;
             memcpy(seen, visible + above * to->used, (size_t)slot); /* copy what its parent attends to */
         }
@@ -239,7 +240,7 @@ lay_out(PyObject *Py_UNUSED(module), PyObject *args)
     Layout to = {0};
     unsigned long long lowest = 0;
     int failed = -1;
-    if (!PyArg_ParseTuple(args, "OOOOnOOO|OK", &given[0], &given[1], &given[2], &given[3], &to.chain_width,
+    if (!PyArg_ParseTuple(args, "OOOOnOOO|OK", &given[0], &given[1], &given[2], &given[3], &to.uncached_width,
                           &packed_array, &slots_array, &visible_array, &mask_array, &lowest)) {
         return NULL;
     }
@@ -260,7 +261,7 @@ lay_out(PyObject *Py_UNUSED(module), PyObject *args)
     }
     to.rows = packed.shape[1], to.width = packed.shape[2], to.used = visible.shape[2];
     if (packed.shape[0] != 2 || slots.shape[0] != to.rows || slots.shape[1] != to.width || visible.shape[0] != to.rows
-        || visible.shape[1] != to.width || to.chain_width < 1 || to.chain_width > to.width
+        || visible.shape[1] != to.width || to.uncached_width < 1 || to.uncached_width > to.width
         || !have_rows(rows, 4, to.rows)) {
         fail("rows");
     }
@@ -318,13 +319,13 @@ set_bits(const Packing *to, Py_ssize_t row, Py_ssize_t column, Py_ssize_t above)
 }
 
 static int
-pack_row(const Packing *to, Py_ssize_t row, Number start, PyObject *chain, PyObject *tree_tokens,
+pack_row(const Packing *to, Py_ssize_t row, Number start, PyObject *uncached, PyObject *tree_tokens,
          PyObject *tree_parents)
 {
     Number *tokens = field(to, 0, row), *depths = field(to, 1, row), *lengths = field(to, 2, row);
-    Py_ssize_t length = read_numbers(chain, tokens, to->width);
+    Py_ssize_t length = read_numbers(uncached, tokens, to->width);
     if (length < 1) {
-        return length < 0 ? -1 : fail("chains");
+        return length < 0 ? -1 : fail("uncached tokens");
     }
     Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens + length, to->parents, to->width - length);
     if (size < 0) {
@@ -521,7 +522,7 @@ read_real(PyObject *items, Py_ssize_t index, double *number)
 }
 
 typedef struct {
-    double worth; /* calibrated_scores probability of the path to the node */
+    double worth; /* calibrated probability of the path to the node */
     Py_ssize_t node;
 } Ranked;
 
@@ -536,8 +537,8 @@ compare_ranked(const void *left, const void *right)
     return one->node < other->node ? -1 : 1;
 }
 
-/* Rank the nodes of a tree by their calibrated_scores probabilities: `calibrated_scores` of loop.py, then a stable sort. `calibrated_scores`
-   and `ranked` have room for all nodes. */
+/* Rank the nodes of a tree by their calibrated probabilities: `calibrated_scores` of loop.py, then a stable sort.
+   `calibrated_scores` and `ranked` have room for all nodes. */
 static int
 rank(PyObject *parents, PyObject *scores, double scale, double *calibrated_scores, Ranked *ranked)
 {
@@ -599,7 +600,8 @@ rank_draft(PyObject *draft, double *gains, Py_ssize_t room)
     return order;
 }
 
-/* Choose the width from `gains`, [widest + 1], and the costs of 0 to `limit` nodes; lowers `limit` to what is allowed. */
+/* Choose the width from `gains`, [widest + 1], and the costs of 0 to `limit` nodes; lowers `limit` to what is allowed.
+ */
 static int
 choose_width(const double *gains, Py_ssize_t widest, PyObject *costs, double rows, double allowed, Py_ssize_t *limit,
              Py_ssize_t *width)
@@ -744,10 +746,10 @@ PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, vocab_size)\n\n"
                            "Whether parents come first, siblings differ and tokens are ids; False where it cannot tell.");
 PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
                            "The accepted nodes, where the target's token is known after the root and every node.");
-PyDoc_STRVAR(lay_out_doc, "lay_out(starts, chains, tokens, parents, chain_width, packed, slots, visible, mask=None, "
-                          "lowest=0)\n\n"
-                          "Fills the arrays of columns.Columns; a mask's items are 0 or have the bits of `lowest`.");
-PyDoc_STRVAR(pack_doc, "pack(host, starts, chains, tokens, parents, moves, scratch)\n\n"
+PyDoc_STRVAR(lay_out_doc, "lay_out(starts, uncached, tokens, parents, uncached_width, packed, slots, visible, "
+                          "mask=None, lowest=0)\n\n"
+                          "Fills the arrays of tree_cache.Columns; a mask's items are 0 or have the bits of `lowest`.");
+PyDoc_STRVAR(pack_doc, "pack(host, starts, uncached, tokens, parents, moves, scratch)\n\n"
                        "The array of a static pass: packing.pack.");
 PyDoc_STRVAR(fit_doc, "fit(drafts, costs, widest, limit, allowed)\n\n"
                       "The largest size allowed, the width that pays, and each draft's nodes by their probability.");

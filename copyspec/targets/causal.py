@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from copyspec.targets.cache import Columns, Move, TreeCache, Write, check_rows, lay_out
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 from copyspec.targets.hooks.attention import masked_attention, split_masks, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
@@ -26,7 +25,8 @@ from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
 from copyspec.targets.rows import RowSessions, padded
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
-from copyspec.tree import EMPTY, DraftTree
+from copyspec.targets.tree_cache import Columns, Move, TreeCache, Write, check_rows, lay_out
+from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -93,8 +93,8 @@ class TreeSession(ABC):
     """Rows of one batch in one tree cache. Subclasses implement how their model is called.
 
     Without `supports_trees` the model builds its own masks and positions: a draft is a plain continuation of the text,
-    and the session has one row. With `few_shapes` passes use a small set of sizes, and prompts are read in their own
-    pass.
+    and the session has one row. With `few_shapes` (any device but a CPU), passes use a small set of sizes, and prompts
+    are read in their own pass.
     """
 
     runner = "eager"
@@ -133,8 +133,8 @@ class TreeSession(ABC):
         if row is None:
             check_rows(len(self._lengths), uncached, trees)
             self._uncached = uncached
-            if len(uncached) > 1 and self._reads_apart(uncached):
-                with self._apart(uncached, trees):
+            if len(uncached) > 1 and self._reads_row_by_row(uncached):
+                with self._row_passes(uncached, trees):
                     parts = enumerate(zip(uncached, trees, strict=True))
                     return padded([self.score([ids], [tree], place)[0] for place, (ids, tree) in parts])
         model, configs = self._model, self._facts.configs
@@ -167,10 +167,10 @@ class TreeSession(ABC):
         row: int | None = None,
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         """See `Session`; `row` as in `score`."""
-        if row is None and len(uncached) > 1 and self._reads_apart(uncached):
+        if row is None and len(uncached) > 1 and self._reads_row_by_row(uncached):
             check_rows(len(self._lengths), uncached, trees)
             self._uncached = uncached
-            with self._apart(uncached, trees):
+            with self._row_passes(uncached, trees):
                 parts = enumerate(zip(uncached, trees, strict=True))
                 passes = [self.score_with_states([ids], [tree], layers, place) for place, (ids, tree) in parts]
                 held = [each[0] for _, each in passes if each is not None]
@@ -188,12 +188,12 @@ class TreeSession(ABC):
                 found[place][layer] = each[place, max(0, root + 1 - len(ids)) : root + 1 + len(tree.tokens)]
         return logits, found
 
-    def _reads_apart(self, uncached: Sequence[Sequence[int]]) -> bool:
+    def _reads_row_by_row(self, uncached: Sequence[Sequence[int]]) -> bool:
         """Whether each row reads its prompt in a pass of its own, to be bitwise equal to the row decoded alone."""
         return False
 
     @contextmanager
-    def _apart(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Iterator[None]:
+    def _row_passes(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Iterator[None]:
         """Let each row run passes of its own. Afterwards, the columns in use, which `select` and `join` copy, are those
         of all rows."""
         sizes = [len(tree.tokens) for tree in trees]
@@ -220,19 +220,9 @@ class TreeSession(ABC):
     @in_inference_mode
     def prefill(self, uncached: Sequence[Sequence[int]]) -> None:
         """Cache these tokens after each row's cached ones, without returning logits."""
-        starts, empty = self._lengths, [EMPTY] * len(uncached)
-        check_rows(len(starts), uncached, empty)
+        starts = self._lengths
         with masked_attention(self._model, self._facts.configs):
-            if self._few_shapes:
-                self._read(uncached, starts)
-            elif self._needs_pieces(uncached, 0):
-                for row, ids in enumerate(uncached):
-                    self._prefill(row, ids, starts[row])
-            elif len(set(starts)) == 1 and len(set(map(len, uncached))) == 1:
-                self._cache.write = Write(starts[0], starts[0] + len(uncached[0]))
-                self._continue(uncached, starts[0], 1)
-            else:
-                self._score(lay_out(starts, uncached, empty, facts=self._facts))
+            self._read(uncached, starts)
         self._lengths = [start + len(ids) for start, ids in zip(starts, uncached, strict=True)]
         self._uncached = None
 
@@ -353,10 +343,10 @@ class CausalSession(TreeSession):
     keeps_prefixes = True
     _positions: Mapping[int, torch.Tensor] = MappingProxyType({})  # [1, 1] each, of the next single tokens
 
-    def _reads_apart(self, uncached: Sequence[Sequence[int]]) -> bool:
+    def _reads_row_by_row(self, uncached: Sequence[Sequence[int]]) -> bool:
         if max(map(len, uncached)) == 1 or self._few_shapes:
             return False
-        return self._is_exact and self._target.linears.attends
+        return self._is_exact and self._target.linears.rows_are_exact
 
     def _continue(self, uncached: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         width = len(uncached[0])
@@ -373,6 +363,14 @@ class CausalSession(TreeSession):
         return self._forward(tokens, self._positions[start], None, kept)
 
     def _score(self, columns: Columns) -> torch.Tensor:
+        """Which attention runs (`hooks/attention.py`, `cpu_attention.py`), if the model takes positions:
+
+        - other than bfloat16 on a CPU: one call, with the additive mask
+        - bfloat16, one row: `split_masks`, with a call of PyTorch for each group of nodes
+        - bfloat16, several rows: the same if `rows_are_exact` and none reads a prompt, else as the first
+        - the two above with AVX2: one call of the compiled module, where `seen_by` knows the split mask
+        - the columns of a prompt in a split mask: one call of PyTorch, which is causal if nothing is cached
+        """
         facts = self._facts
         self._cache.write = columns.write
         packed = torch.from_numpy(columns.packed)
@@ -380,8 +378,8 @@ class CausalSession(TreeSession):
         masks = columns.mask if columns.mask is not None else columns.masks(facts)
         with _UNCHANGED if facts.attention is None and not facts.few_shapes else self._attending():
             if facts.positions == "argument":
-                prompt = 0
-                if self._is_exact and (tokens.shape[0] == 1 or (self._target.linears.attends and not columns.prompt)):
+                prompt, linears = 0, self._target.linears
+                if self._is_exact and (tokens.shape[0] == 1 or (linears.rows_are_exact and not columns.prompt)):
                     prompt = columns.prompt
                     masks = split_masks(masks, columns.slots, columns.visible, prompt)
                 return self._forward(tokens, positions, masks, columns.kept, prompt)
@@ -416,13 +414,13 @@ class CausalSession(TreeSession):
             arguments["logits_to_keep"] = kept
         linears, write = self._target.linears, self._cache.write
         rows, width = tokens.shape
-        needed: HeadInput | None = None
+        head_input: HeadInput | None = None
         if linears.leaves_out_padding and 0 < write.tokens < rows * width and write.slots is not None:
             places = (write.slots[:, -kept:].reshape(-1) >= 0).nonzero().squeeze(1)
-            needed = HeadInput(rows, kept, places, get_ident())
-        counts = (rows * width, rows * kept) if needed is None else (write.tokens, len(needed.tokens))
+            head_input = HeadInput(rows, kept, places, get_ident())
+        counts = (rows * width, rows * kept) if head_input is None else (write.tokens, len(head_input.tokens))
         pays = counts[0] in linears.counts or counts[1] in linears.counts
-        with linears.used(prompt, rows * width, needed) if pays else _UNCHANGED:
+        with linears.used(prompt, rows * width, head_input) if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)
 

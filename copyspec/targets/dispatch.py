@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Literal
 
 import torch
@@ -38,14 +39,15 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: S
     if reason is not None:
         return _without_drafts(model, reason, on_unsupported)
     if selftest.is_known(model):
-        return _shaped(_trees(model), static)
-    failure = selftest.attempt(_trees, model, kind="trees")
-    failure_of_chains = failure and selftest.attempt(_chains, model, kind="chains")
+        return _shaped(_wrapped(model), static)
+    failure = selftest.attempt(_wrapped, model, kind="trees")
     if failure is None:
-        return _shaped(_trees(model), static)
+        return _shaped(_wrapped(model), static)
+    chains = partial(_wrapped, supports_trees=False)
+    failure_of_chains = selftest.attempt(chains, model, kind="chains")
     if failure_of_chains is None:
         logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure)
-        return _chains(model)
+        return chains(model)
     reason = f"{name} does not score drafts like plain decoding ({failure_of_chains})"
     return _without_drafts(model, reason, on_unsupported)
 
@@ -60,14 +62,9 @@ def _shaped(target: CausalTarget | Seq2SeqTarget, static: StaticOptions | None) 
     return StaticTarget(target, options) if wanted else target
 
 
-def _trees(model: PreTrainedModel) -> CausalTarget | Seq2SeqTarget:
+def _wrapped(model: PreTrainedModel, *, supports_trees: bool = True) -> CausalTarget | Seq2SeqTarget:
     kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
-    return kind(model, read_facts(model))
-
-
-def _chains(model: PreTrainedModel) -> Target:
-    kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
-    return kind(model, read_facts(model), supports_trees=False)
+    return kind(model, read_facts(model), supports_trees=supports_trees)
 
 
 def _plain(model: PreTrainedModel) -> Target:

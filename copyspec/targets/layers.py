@@ -4,7 +4,7 @@ Beside its linear layers, a decoder layer runs some forty operations, which for 
 the linear layers take to read their weights. The compiled module runs a layer of Llama's kind in one call
 (`native/layer.c`): norms, products, rotary positions, attention over the tree cache with the pass's mask, and the gated
 MLP. In float32 its results equal PyTorch's within rounding, as those of two numbers of rows do. In bfloat16 they must
-be bitwise equal to PyTorch's, as those of the module's attention are on some processors (`tree_attention.py`): there,
+be bitwise equal to PyTorch's, as those of the module's attention are on some processors (`cpu_attention.py`): there,
 each row of a batch is bitwise equal to the row decoded alone. Elsewhere the module runs the parts before and after
 PyTorch's attention (`native/bfloat16_layer.c`). The first passes of a model run both and compare them.
 """
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from copyspec.targets import tree_attention
-from copyspec.targets.cache import TreeCache, Write
+from copyspec.targets import cpu_attention
+from copyspec.targets.compiled import _linear
 from copyspec.targets.hooks.llama_layers import (
     FusedAttention,
     LlamaLayer,
@@ -32,16 +32,12 @@ from copyspec.targets.hooks.llama_layers import (
     fused_attention,
 )
 from copyspec.targets.hooks.weights import OWN, parameters_of
+from copyspec.targets.tree_cache import TreeCache, Write
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from copyspec.targets._linear import LayerParts
-
-try:
-    import copyspec.targets._linear as _linear
-except ImportError:  # the source is native/layer.c
-    _linear = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +82,13 @@ class HeadInput(NamedTuple):
 
 
 @dataclass
-class Reading:
+class RunningPass:
     """What layers need to know of the pass that runs."""
 
     prompt: int = 0
     """Leading tokens that a prompt's own pass multiplies together in plain decoding; 0: none."""
     columns: int = 0  # all tokens of the pass
-    kept: HeadInput | None = None  # if some of it is padding
+    head_input: HeadInput | None = None  # if some of it is padding
 
 
 class FastLayer(ReplacedLayer):
@@ -268,17 +264,17 @@ class Bfloat16Layer(FastLayer):
         self,
         parts: LlamaLayer,
         weights: Sequence[Callable[[], Weights | None]],
-        reading: Reading,
-        apart: int,
+        running: RunningPass,
+        k_block: int,
     ) -> None:
-        """`apart`: inputs per separate sum in the products of single tokens."""
+        """`k_block`: inputs per separate sum in the products of single tokens."""
         super().__init__(parts, weights)
-        self._reading, self._apart, self._registers = reading, apart, 0
+        self._running, self._k_block, self._registers = running, k_block, 0
 
     def prepare(self) -> bool:
         if not super().prepare():
             return False
-        self._registers = tree_attention.registers(self._heads, self._key_heads, self._head_size)
+        self._registers = cpu_attention.registers(self._heads, self._key_heads, self._head_size)
         self.attends = self._registers > 0 and fused_attention(self._attention) is not None
         self.leaves_out_padding = self.attends
         self._most_tokens = sys.maxsize if self.attends else MAX_TOKENS[self.dtype]
@@ -288,7 +284,7 @@ class Bfloat16Layer(FastLayer):
         parts = given.parts
         attend = fused_attention(self._attention)
         # Prompt tokens must equal a many-token product bitwise; this path computes single-token ones.
-        if attend is None or self._reading.prompt or any(weight.dtype != np.uint32 for weight, *_ in parts[0]):  # type: ignore[misc, has-type]
+        if attend is None or self._running.prompt or any(weight.dtype != np.uint32 for weight, *_ in parts[0]):  # type: ignore[misc, has-type]
             return None
         whole = self._compute_whole(given)
         return self._compute_halves(given, attend) if whole is None else whole
@@ -298,7 +294,7 @@ class Bfloat16Layer(FastLayer):
         hidden, mask, cache, parts = given
         batch, columns, _ = hidden.shape
         fits = self.attends and batch <= AT_ONCE
-        seen = tree_attention.seen_by(mask, cache.write, batch, columns) if fits else None
+        seen = cpu_attention.seen_by(mask, cache.write, batch, columns) if fits else None
         if seen is None:
             return None
         count = len(seen.places)
@@ -312,7 +308,7 @@ class Bfloat16Layer(FastLayer):
                 batch,
                 columns,
                 parts,
-                self._apart,
+                self._k_block,
                 _silu(),
                 (*buffers, self._scaling, *some, self._registers),  # type: ignore[arg-type]
                 threads,
@@ -327,7 +323,7 @@ class Bfloat16Layer(FastLayer):
             return None
         counts = [batch * columns * each * size for each in (self._heads, self._key_heads, self._key_heads)]
         made = hidden.new_empty(sum(counts))
-        shared = batch, columns, parts, self._apart, _silu(), torch.get_num_threads()
+        shared = batch, columns, parts, self._k_block, _silu(), torch.get_num_threads()
         _linear.half_layer(made.data_ptr(), hidden.data_ptr(), 0, *shared)
         queries, keys, values = [
             each.view(batch, columns, -1, size).transpose(1, 2) for each in made.split_with_sizes(counts)

@@ -23,12 +23,13 @@ from torch import nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
+from copyspec.targets.compiled import _linear
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
+from copyspec.targets.hooks.modules import decoder_layers, output_head
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
-from copyspec.targets.hooks.states import decoder_layers, output_head
 from copyspec.targets.hooks.weights import OWN, parameters_of
-from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, HeadInput, Reading
+from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, HeadInput, RunningPass
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
@@ -39,17 +40,9 @@ if TYPE_CHECKING:
 
     Arrays = tuple[Numbers | NDArray[np.uint32], Numbers | None]  # weight, or a packed one, and bias
 
-try:
-    import copyspec.targets._linear as _linear
-except ImportError:  # the source is native/linear.c
-    _linear = None  # type: ignore[assignment]
-
 logger = logging.getLogger(__name__)
 
 avoid_missing_tiles()  # before the first product
-
-VERSION = 12
-"""Version of `_linear` that fits this module; one compiled from an older source is not used."""
 
 ROWS = {torch.float32: range(2, 129), torch.bfloat16: range(1, 65)}
 """Tokens per pass, over all rows, for which the module is faster on every processor it supports; single tokens in
@@ -65,7 +58,7 @@ PAYS = 1.15
 MIN_WEIGHTS = 1 << 16
 """Minimum number of weights of a layer: smaller ones stay in the processor's cache, so there is no time to save."""
 
-APART, APART_OF_MANY = 512, 1024
+K_BLOCK, K_BLOCK_OF_MANY = 512, 1024
 """Inputs per separate sum of oneDNN's bfloat16 products: of a single token, and of several by larger weights."""
 
 READ = (2, 17, 65)
@@ -88,7 +81,7 @@ def is_compiled(dtype: torch.dtype) -> bool:
 
 def is_there() -> bool:
     """Whether the module is compiled, for any processor."""
-    return _linear is not None and _linear.VERSION == VERSION
+    return _linear is not None
 
 
 def instructions(dtype: torch.dtype) -> str:
@@ -117,7 +110,7 @@ def _gain_for_many(dtype: torch.dtype) -> float:
     ours, theirs = [], []
     for _ in range(5):
         started = perf_counter()
-        _product(given, arrays, APART)
+        _product(given, arrays, K_BLOCK)
         between = perf_counter()
         linear(given, weight)
         ours.append(between - started)
@@ -126,7 +119,12 @@ def _gain_for_many(dtype: torch.dtype) -> float:
 
 
 class FastLinears:
-    """The linear layers of a model for which the module is used; empty where it cannot be."""
+    """The linear layers of a model for which the module is used; empty where it cannot be.
+
+    Making it finds the weights that the module multiplies exactly, and the decoder layers that it runs. `check`, called
+    when a session is opened, leaves out what no longer fits. `used`, around each pass, sets the module's functions as
+    `forward` in the `__dict__` of the model's own layers, and removes them again.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._forwards: list[tuple[dict[str, object], Forward]] = []  # the layer's `__dict__`, its new forward
@@ -134,8 +132,8 @@ class FastLinears:
         """Numbers of tokens for which at least one layer uses the module."""
         self.leaves_out_padding = False
         """Whether decoder layers do not compute padding."""
-        self._attends = False
-        self._reading = Reading()
+        self._rows_are_exact = False
+        self._running = RunningPass()
         self._held: list[_Held] = []
         self._layers: list[FastLayer] = []
         self._usable: list[FastLayer] = []  # those that no hooks were added to
@@ -161,7 +159,7 @@ class FastLinears:
                     held.arrays(module.weight, module.bias)
                     self._held.append(held)
                     by_linear[module] = held
-                    self._forwards.append((vars(module), _forward(module, self._reading, reads=reads, held=held)))
+                    self._forwards.append((vars(module), _forward(module, self._running, reads=reads, held=held)))
                     of_layer = held.rows(module.weight.dtype)
                     self.counts = range(
                         min(self.counts.start or sys.maxsize, of_layer.start), max(self.counts.stop, of_layer.stop)
@@ -171,7 +169,7 @@ class FastLinears:
         self.leaves_out_padding = bool(self._layers) and self._layers[0].leaves_out_padding
         if self.leaves_out_padding and self._head is not None:
             names = vars(self._head)
-            forward = _padded(_forward(self._head, self._reading, held=by_linear[self._head]), self._reading)
+            forward = _padded(_forward(self._head, self._running, held=by_linear[self._head]), self._running)
             self._forwards = [(each, forward if each is names else old) for each, old in self._forwards]
         if self.packed_bytes:
             logger.info("packed copies of weights take %d MB of memory", self.packed_bytes / 1e6)
@@ -188,7 +186,7 @@ class FastLinears:
             dtype = parts.linears[0].weight.dtype
             weights = [_source(each, held[each], dtype) for each in parts.linears]
             is_float = dtype == torch.float32
-            layer = Float32Layer(parts, weights) if is_float else Bfloat16Layer(parts, weights, self._reading, APART)
+            layer = Float32Layer(parts, weights) if is_float else Bfloat16Layer(parts, weights, self._running, K_BLOCK)
             if self._layers and type(layer) is not type(self._layers[0]):
                 return
             if not self._layers and not (layer.prepare() and self._is_right(layer, rotary)):
@@ -206,10 +204,10 @@ class FastLinears:
         return right
 
     @property
-    def attends(self) -> bool:
+    def rows_are_exact(self) -> bool:
         """Whether the module computes all of a bfloat16 model but its prompts, so that each row of a batch is bitwise
         equal to the row decoded alone."""
-        return self._attends and not torch.is_autocast_enabled("cpu")
+        return self._rows_are_exact and not torch.is_autocast_enabled("cpu")
 
     @property
     def packed_bytes(self) -> int:
@@ -225,7 +223,7 @@ class FastLinears:
                 held.packed = None
         self._usable = [layer for layer in self._layers if layer.prepare()]
         layers = set(decoder_layers(self._model)) if isinstance(self._model, PreTrainedModel) else set()
-        self._attends = (
+        self._rows_are_exact = (
             bool(layers)
             and layers <= {layer.module for layer in self._usable}
             and self._head is not None
@@ -236,19 +234,20 @@ class FastLinears:
         )
 
     @contextmanager
-    def used(self, prompt: int = 0, columns: int = 0, kept: HeadInput | None = None) -> Iterator[None]:
+    def used(self, prompt: int = 0, columns: int = 0, head_input: HeadInput | None = None) -> Iterator[None]:
         """Let the layers use the module while the context is active. The caller holds the model's lock; forward passes
         of other threads in that time use it too, with the same products. PyTorch runs everything under autocast, which
         chooses the dtypes. It also runs modules whose `forward` was replaced or whose weight is no longer a plain
         parameter (after pruning, for example).
 
         `prompt`: how many of the pass's `columns` are bitwise equal to a product of many tokens, as a prompt's are in
-        plain decoding; the others are to those of single tokens. `kept`: see `Reading`.
+        plain decoding; the others are to those of single tokens. `head_input`: see `RunningPass`.
         """
         if torch.is_autocast_enabled("cpu"):
             yield
             return
-        self._reading.prompt, self._reading.columns, self._reading.kept = prompt, columns, kept
+        running = self._running
+        running.prompt, running.columns, running.head_input = prompt, columns, head_input
         parameters = [cast("dict[str, object]", names["_parameters"]) for names, _ in self._forwards]
         ours = [each for each, held in zip(self._forwards, parameters, strict=True) if OWN.issubset(held)]
         ours += [(layer.names, layer.forward) for layer in self._usable]
@@ -257,7 +256,7 @@ class FastLinears:
                 names.setdefault("forward", forward)
             yield
         finally:
-            self._reading.kept = None
+            running.head_input = None
             for names, forward in ours:
                 if names.get("forward") == forward:
                     del names["forward"]
@@ -273,7 +272,7 @@ def few_row_product(weight: torch.Tensor) -> Forward:
         return module.forward
     packed = PackedWeights.of(module.weight, _FORMATS[weight.dtype], 2 * weight.numel())
     is_right = packed is not None and _is_right(module, packed)
-    return _forward(module, Reading(), held=_Held(packed if is_right else None))
+    return _forward(module, RunningPass(), held=_Held(packed if is_right else None))
 
 
 def _fits(module: nn.Linear) -> bool:
@@ -303,7 +302,7 @@ def _is_right(module: nn.Linear, packed: PackedWeights | None = None) -> bool:
     given = torch.randn((tokens, weight.shape[1]), generator=drawn, device="cpu").to(weight.dtype)
     theirs = torch.cat([linear(given[at : at + 1], weight, module.bias) for at in range(tokens)])
     arrays = _arrays(weight, module.bias)
-    ours = _product(given, arrays if packed is None else (packed.units, arrays[1]), APART)
+    ours = _product(given, arrays if packed is None else (packed.units, arrays[1]), K_BLOCK)
     if weight.dtype == torch.bfloat16:
         right = torch.equal(theirs, ours)
     else:
@@ -324,17 +323,17 @@ def _reads_right(module: nn.Linear) -> bool:
     half = torch.randn((max(READ), weight.shape[1] // 2), generator=drawn, device="cpu")
     given = torch.cat([half, -half * (1 + 2.0**-7)], dim=1).bfloat16()
     mirrored = weight[:, : weight.shape[1] // 2].repeat(1, 2)
-    apart = _apart(weight.shape[1])
+    k_block = _k_block(weight.shape[1])
     theirs = [linear(given[:tokens], mirrored) for tokens in READ]
-    return all(torch.equal(each, _product(given[: len(each)], (numbers(mirrored), None), apart)) for each in theirs)
+    return all(torch.equal(each, _product(given[: len(each)], (numbers(mirrored), None), k_block)) for each in theirs)
 
 
-def _apart(inputs: int) -> int:
+def _k_block(inputs: int) -> int:
     """Inputs per separate sum in oneDNN's products of many tokens; `_reads_right` tests it."""
-    return APART_OF_MANY if inputs > APART_OF_MANY else APART
+    return K_BLOCK_OF_MANY if inputs > K_BLOCK_OF_MANY else K_BLOCK
 
 
-def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: _Held | None = None) -> Forward:
+def _forward(module: nn.Linear, running: RunningPass, *, reads: bool = False, held: _Held | None = None) -> Forward:
     """Create the replacement of the layer's `forward`. `reads`: the module also multiplies prompts."""
     held = held or _Held()
     parameters = parameters_of(module)
@@ -344,7 +343,7 @@ def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: 
         assert weight is not None
         size, dtype = weight.shape[1], input.dtype
         rows = input.numel() // size
-        prompt = reading.prompt if rows == reading.columns else 0
+        prompt = running.prompt if rows == running.columns else 0
         if (
             (rows - prompt not in held.rows(dtype) and not (reads and prompt == rows))
             or dtype is not weight.dtype
@@ -358,12 +357,12 @@ def _forward(module: nn.Linear, reading: Reading, *, reads: bool = False, held: 
         if arrays is None:
             return linear(input, weight, bias)
         if not prompt:
-            return _product(input, arrays, APART)
+            return _product(input, arrays, K_BLOCK)
         tokens = input.contiguous().view(rows, size)
         read = tokens[:prompt]
-        parts = [_product(read, arrays, _apart(size)) if reads else linear(read, weight, bias)]
+        parts = [_product(read, arrays, _k_block(size)) if reads else linear(read, weight, bias)]
         if prompt < rows:
-            parts.append(_product(tokens[prompt:], arrays, APART))
+            parts.append(_product(tokens[prompt:], arrays, K_BLOCK))
         return torch.cat(parts).view(*input.shape[:-1], -1)
 
     return forward
@@ -374,23 +373,23 @@ def _head_of(model: nn.Module) -> nn.Linear | None:
     return found if type(found) is nn.Linear else None
 
 
-def _padded(forward: Forward, reading: Reading) -> Forward:
+def _padded(forward: Forward, running: RunningPass) -> Forward:
     """The forward of an output head that leaves out padding, where its outputs are zeros."""
 
     def without_padding(input: torch.Tensor) -> torch.Tensor:
-        kept = reading.kept
-        if kept is None or input.shape[:-1] != (kept.rows, kept.columns) or get_ident() != kept.thread:
+        given = running.head_input
+        if given is None or input.shape[:-1] != (given.rows, given.columns) or get_ident() != given.thread:
             return forward(input)
-        found = forward(input.flatten(0, 1)[kept.tokens])
-        output = found.new_zeros((kept.rows * kept.columns, found.shape[1]))
-        output[kept.tokens] = found
-        return output.view(kept.rows, kept.columns, -1)
+        found = forward(input.flatten(0, 1)[given.tokens])
+        output = found.new_zeros((given.rows * given.columns, found.shape[1]))
+        output[given.tokens] = found
+        return output.view(given.rows, given.columns, -1)
 
     return without_padding
 
 
-def _product(tokens: torch.Tensor, arrays: Arrays, apart: int) -> torch.Tensor:
-    """The layer's outputs, [..., out], for `tokens`, [..., in]. `apart`: inputs per separate sum, in bfloat16."""
+def _product(tokens: torch.Tensor, arrays: Arrays, k_block: int) -> torch.Tensor:
+    """The layer's outputs, [..., out], for `tokens`, [..., in]. `k_block`: inputs per separate sum, in bfloat16."""
     tokens = tokens.contiguous()
     *leading, size = tokens.shape
     output = tokens.new_empty((*leading, len(arrays[0])))
@@ -401,7 +400,7 @@ def _product(tokens: torch.Tensor, arrays: Arrays, apart: int) -> torch.Tensor:
         _FORMATS[tokens.dtype],
         *arrays,
         torch.get_num_threads(),
-        apart,
+        k_block,
     )
     return output
 

@@ -15,17 +15,13 @@ import numpy as np
 import torch
 
 from copyspec.control_groups import control_groups
+from copyspec.targets.compiled import _linear
 from copyspec.targets.hooks.weights import state_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.float32] | NDArray[np.uint16]
-
-try:
-    import copyspec.targets._linear as _linear
-except ImportError:  # the source is native/linear.c
-    _linear = None  # type: ignore[assignment]
 
 SHARE = 4
 """The copies take at most one part in so many of the memory that is available when they are made."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from copyspec.targets.cache import check_rows
 from copyspec.targets.causal import WrappedModel, training_error
 from copyspec.targets.generation import Arguments, prepared
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.step import next_arguments
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.seq2seq import first_tokens
+from copyspec.targets.tree_cache import check_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from copyspec.targets.cache import check_rows
+from copyspec.targets.tree_cache import check_rows
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session

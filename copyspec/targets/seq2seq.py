@@ -10,12 +10,12 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from copyspec.targets.cache import Columns
 from copyspec.targets.causal import TreeSession, WrappedModel, last_logits, training_error
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.rows import RowSessions
+from copyspec.targets.tree_cache import Columns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,7 +66,7 @@ class Seq2SeqSession(TreeSession):
     @in_inference_mode
     def join(self, other: Session) -> None:
         assert isinstance(other, Seq2SeqSession)
-        visible, more = self._mask(), other._mask()
+        visible, more = self.cross_mask(), other.cross_mask()
         states, added = self._encoded.last_hidden_state, other._encoded.last_hidden_state
         assert states is not None and added is not None
         width = max(states.shape[1], added.shape[1])
@@ -93,10 +93,6 @@ class Seq2SeqSession(TreeSession):
         return held
 
     def cross_mask(self) -> torch.Tensor:
-        """Which encoder states are not padding, [B, S]."""
-        return self._mask()
-
-    def _mask(self) -> torch.Tensor:
         """Which encoder states are not padding, [B, S]."""
         states = self._encoded.last_hidden_state
         assert states is not None

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import copyspec
+from copyspec.cli import main
 from copyspec.models.adapters import merge, read_adapter
 from copyspec.models.aliases import ADAPTER_WEIGHTS, ALIASES
 from copyspec.models.errors import FileError
@@ -267,7 +268,11 @@ def test_a_base_is_downloaded_with_the_callers_options(
 
 
 def test_a_short_name_with_an_adapter_is_never_the_bare_model(
-    base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path,
+    tensors: dict[str, torch.Tensor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COPYSPEC_CACHE", str(tmp_path / "cache"))
     adapter = write(tmp_path / "adapter", tensors)
@@ -280,10 +285,17 @@ def test_a_short_name_with_an_adapter_is_never_the_bare_model(
     monkeypatch.setattr(download, lambda name, **options: asked.append((name, options["token"])) or base)
     merged = resolve("tuned", hub={"token": "a"})
     assert asked == [("org/tiny", "a")] and not is_here(alias)
-    assert merged == resolve(str(base), str(adapter))
+    mine = Path(resolve(str(base), str(adapter)))
+    assert (Path(merged) / "model.safetensors").read_bytes() == (mine / "model.safetensors").read_bytes()
     shutil.copytree(merged, place(alias))  # as merged into the package's model, which was removed since
     monkeypatch.setattr(download, None)
     assert is_here(alias) and resolve("tuned") == str(place(alias))
+    capsys.readouterr()
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.endswith(f"  {Path(merged).name}") for line in lines), "it is of this version"
+    assert main(["models", "remove", "tuned"]) == 0 and mine.is_dir()
+    assert not Path(merged).exists() and not place(alias).exists()
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from copyspec import Engine
 from copyspec.cli import main
 from copyspec.models import aliases, loading, pretrained, resolve
 from copyspec.models.aliases import Alias
-from copyspec.models.cache import MANIFEST, is_whole, made_once
 from copyspec.models.gguf import converted
+from copyspec.models.model_cache import MANIFEST, is_whole, made_once
 from copyspec.models.pretrained import Pretrained
 from copyspec.pipelines import answers_plain_text
 from tests.helpers.gguf_files import write_llama

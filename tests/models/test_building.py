@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from copyspec.api import Registry
 from copyspec.drafters.predictors.early_exit import early_exit
-from copyspec.engine.engine import Registry
 from copyspec.models import gguf
 from copyspec.models.loading import ModelChoice
 from copyspec.targets.selftest import sibling

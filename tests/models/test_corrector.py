@@ -9,13 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from benchmarks.data import lines
 from benchmarks.speed.seq2seq import INSTRUCTION, Bench, measure
 from copyspec.engine.engine import Engine
 from copyspec.pipelines import GECPipeline, GuardOptions
 
 _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / "examples" / "corrector"
-_SENTENCES = (_ROOT / "benchmarks" / "data" / "sentences.txt").read_text(encoding="utf-8").splitlines()[:12]
+_SENTENCES = lines()[:12]
 pytestmark = [
     pytest.mark.skipif(not (_FOLDER / "model.safetensors").exists(), reason="no corrector in this checkout"),
     pytest.mark.usefixtures("steady_drafts"),

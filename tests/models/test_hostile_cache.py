@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from copyspec.cli import main
-from copyspec.models.cache import MANIFEST, is_whole, made, made_once
+from copyspec.models.model_cache import MANIFEST, is_whole, made, made_once
 
 
 @pytest.fixture(autouse=True)

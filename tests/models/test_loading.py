@@ -18,9 +18,9 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 import copyspec
+from copyspec import api
 from copyspec.api import _STATE
-from copyspec.engine import engine as engines
-from copyspec.models import loading
+from copyspec.models import devices, loading
 from tests.helpers.texts import CORPUS, byte_level, engine, llama
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("steady_drafts")
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start each test without a loaded, configured or named model."""
-    monkeypatch.setattr(_STATE, "registry", engines.Registry())
+    monkeypatch.setattr(_STATE, "registry", api.Registry())
     monkeypatch.setattr(_STATE, "configured", None)
     monkeypatch.setattr(_STATE, "named_default", False)
     monkeypatch.setattr(_STATE, "defaults", {})
@@ -54,13 +54,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Records the models that were loaded from folders, in order."""
     seen: list[object] = []
-    load = engines.load_engine
+    load = api._load_engine
 
     def counted(choice: loading.ModelChoice, *others: Any) -> copyspec.Engine:
         seen.append(choice.model)
         return load(choice, *others)
 
-    monkeypatch.setattr(engines, "load_engine", counted)
+    monkeypatch.setattr(api, "_load_engine", counted)
     return seen
 
 
@@ -175,7 +175,7 @@ def test_a_draft_model_does_not_replace_the_model_it_drafts_for(folders: list[Pa
 
 def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     copyspec.load(folders[0])
-    load, loading_now, go_on = engines.load_engine, threading.Event(), threading.Event()
+    load, loading_now, go_on = api._load_engine, threading.Event(), threading.Event()
     count: list[object] = []
 
     def slow(choice: loading.ModelChoice, *others: Any) -> copyspec.Engine:
@@ -184,7 +184,7 @@ def test_a_loaded_model_answers_while_another_loads(folders: list[Path], monkeyp
         go_on.wait(10)
         return load(choice, *others)
 
-    monkeypatch.setattr(engines, "load_engine", slow)
+    monkeypatch.setattr(api, "_load_engine", slow)
     threads = [threading.Thread(target=copyspec.load, args=(folders[1],)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -245,7 +245,7 @@ def test_other_models_keep_the_dtype_they_were_saved_in(monkeypatch: pytest.Monk
 
 
 def test_devices_are_compared_whole() -> None:
-    same = loading._same_device
+    same = devices.same_device
     assert same("cuda", torch.device("cuda:1")) and same("cuda:1", torch.device("cuda:1"))
     assert not same("cuda:1", torch.device("cuda:10")) and not same("cpu", torch.device("cuda:0"))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import copyspec
-from copyspec.models.loading import check_dtype
+from copyspec.models.devices import check_dtype
 from tests.helpers.texts import byte_level, llama
 
 

@@ -14,10 +14,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.cache import Columns, lay_out
 from copyspec.targets.causal import PREFILL_CHUNK
 from copyspec.targets.hooks import attention
 from copyspec.targets.hooks.attention import Group, Split, SplitMask, split_masks, without_cudnn_attention
+from copyspec.targets.tree_cache import Columns, lay_out
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.models import random_ids, tiny
 

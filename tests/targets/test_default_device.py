@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 import copyspec
 from copyspec.static_options import StaticOptions
-from copyspec.targets import layers, linears, tree_attention, wrap
+from copyspec.targets import cpu_attention, layers, linears, wrap
 from copyspec.targets.hooks import attention
 from copyspec.targets.linears import FastLinears, is_compiled
 from copyspec.targets.static.running import ProgramRunner
@@ -33,7 +33,7 @@ STATIC = StaticOptions(use="always", graphs=False)
 def test_trials_of_the_processor_have_the_same_results() -> None:
     trials = [
         attention.vector.__wrapped__,
-        lambda: tree_attention.registers.__wrapped__(4, 2, 16),
+        lambda: cpu_attention.registers.__wrapped__(4, 2, 16),
         layers._silu.__wrapped__,
     ]
     expected = [trial() for trial in trials]

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from copyspec.decoding.requests import Request
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
-from copyspec.targets import layers, linears, tree_attention, wrap
+from copyspec.targets import cpu_attention, layers, linears, wrap
 from copyspec.targets.base import Target
 from copyspec.targets.layers import Bfloat16Layer, Float32Layer
 from copyspec.targets.linears import is_compiled
@@ -144,14 +144,14 @@ def test_results_are_those_of_torch(
     before = len(runs)
     ours = decoded(target, 0, rows)
     # Of 7 passes: in bfloat16 with PyTorch's attention those of up to 64 tokens.
-    few = 3 if dtype == torch.bfloat16 and rows > 1 and not target.linears.attends else 6  # type: ignore[attr-defined]
+    few = 3 if dtype == torch.bfloat16 and rows > 1 and not target.linears.rows_are_exact else 6  # type: ignore[attr-defined]
     assert len(runs) >= before + 2 * few
     monkeypatch.setattr(linears, "llama_layers", lambda model: ())
     other: Any = wrap(made)
-    if target.linears.attends:  # type: ignore[attr-defined]
+    if target.linears.rows_are_exact:  # type: ignore[attr-defined]
         # Rows of a batch then have the bits of single ones, as PyTorch's attention has in calls for each row.
         monkeypatch.setattr(other.linears, "check", lambda: None)
-        other.linears._attends = True
+        other.linears._rows_are_exact = True
     theirs = decoded(other, 0, rows)
     assert len(runs) <= before + 2 * 7
     check_equal(ours, theirs)
@@ -498,11 +498,11 @@ def test_attention_in_bfloat16_is_the_modules_where_it_has_torchs_bits(
     decoded(target, 99, rows)  # the first passes compare
     monkeypatch.setattr(Bfloat16Layer, "_compute_whole", counted)
     decoded(target, 0, rows)
-    assert len(whole) == (2 * 6 if tree_attention.registers(6, 2, 48) else 0)
+    assert len(whole) == (2 * 6 if cpu_attention.registers(6, 2, 48) else 0)
 
 
 needs_attention = pytest.mark.skipif(
-    not (runs_in_bfloat16() and tree_attention.registers(6, 2, 48)), reason="attention is PyTorch's on this processor"
+    not (runs_in_bfloat16() and cpu_attention.registers(6, 2, 48)), reason="attention is PyTorch's on this processor"
 )
 
 
@@ -553,7 +553,7 @@ def test_each_row_of_a_batch_has_the_bits_that_it_has_alone(
 
     monkeypatch.setattr(layers._linear, "bfloat16_layer", sized)
     together = decoded_rows(target, alone=False, chunk=chunk)
-    assert target.linears.attends and ("sliding_window" in options or layers.AT_ONCE in sizes)
+    assert target.linears.rows_are_exact and ("sliding_window" in options or layers.AT_ONCE in sizes)
     alone = decoded_rows(target, alone=True, chunk=chunk)
     for row, passes in enumerate(zip(together, alone, strict=True)):
         for place, (ours, theirs) in enumerate(zip(*passes, strict=True)):
@@ -596,10 +596,10 @@ def test_rows_of_a_model_that_the_module_does_not_run_share_passes(change: Calla
     made = model(dtype=torch.bfloat16)
     target: Any = wrap(made)
     target.open([[1]])
-    assert target.linears.attends
+    assert target.linears.rows_are_exact
     change(made)
     target.open([[1]])
-    assert not target.linears.attends
+    assert not target.linears.rows_are_exact
 
 
 @needs_attention
@@ -618,7 +618,7 @@ def test_rows_of_other_models_share_passes(
     monkeypatch.setattr(linears, "memory_for_packing", lambda: memory)
     target: Any = wrap(model(family, torch.bfloat16, **options))
     target.open([[1]])
-    assert not target.linears.attends
+    assert not target.linears.rows_are_exact
 
 
 @needs_attention

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from runpy import run_path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +15,9 @@ from torch.nn.functional import linear
 from torch.nn.utils.prune import l1_unstructured
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from copyspec.targets import linears, wrap
-from copyspec.targets.linears import ROWS, FastLinears, Forward, Reading, instructions, is_compiled
+from copyspec import targets
+from copyspec.targets import compiled, linears, wrap
+from copyspec.targets.linears import ROWS, FastLinears, Forward, RunningPass, instructions, is_compiled
 from copyspec.targets.packed_weights import PackedWeights
 from copyspec.tree import DraftTree
 
@@ -31,17 +35,17 @@ def layer(outputs: int, inputs: int, dtype: torch.dtype, *, bias: bool = False, 
         return nn.Linear(inputs, outputs, bias=bias).to(dtype).requires_grad_(False)
 
 
-def product(module: nn.Linear, packed: bool, reading: Reading | None = None, *, reads: bool = False) -> Forward:
+def product(module: nn.Linear, packed: bool, running: RunningPass | None = None, *, reads: bool = False) -> Forward:
     """The layer's forward with the module; `packed`: on a packed copy, where this processor's kernel uses one."""
     if not packed:
-        return linears._forward(module, reading or Reading(), reads=reads)
+        return linears._forward(module, running or RunningPass(), reads=reads)
     if module.weight.dtype == torch.float32:
         with torch.no_grad():
             module.weight.copy_(module.weight.bfloat16())
     name = linears._FORMATS[module.weight.dtype]
     held = linears._Held(PackedWeights.of(module.weight, name, 1 << 30))
     assert held.packed_bytes or not linears._linear.packs(name)
-    return linears._forward(module, reading or Reading(), reads=reads, held=held)
+    return linears._forward(module, running or RunningPass(), reads=reads, held=held)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -122,10 +126,10 @@ def test_a_prompt_has_the_bits_of_torch_and_the_nodes_after_it_those_of_single_t
     nodes = torch.cat([linear(given[:, at : at + 1], module.weight) for at in range(290, 300)], dim=1)
     # Where the module has other bits for many tokens, or is slower, torch multiplies the prompt.
     for reads in (False, True) if linears._reads_right(module) else (False,):
-        forward = product(module, packed, Reading(290, 300), reads=reads)
+        forward = product(module, packed, RunningPass(290, 300), reads=reads)
         assert torch.equal(forward(given), torch.cat([prompt, nodes], dim=1))
         assert torch.equal(forward(given[:, 290:]), nodes)  # the output head is not given the prompt
-        whole = product(module, packed, Reading(290, 290), reads=reads)
+        whole = product(module, packed, RunningPass(290, 290), reads=reads)
         assert torch.equal(whole(given[:, :290]), prompt)
         strided = given.transpose(1, 2).contiguous().transpose(1, 2)
         assert torch.equal(forward(strided), torch.cat([prompt, nodes], dim=1))
@@ -285,14 +289,13 @@ def test_what_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_it
 def test_gradients_go_through_torch() -> None:
     module = layer(256, 256, torch.float32).requires_grad_(True)
-    linears._forward(module, Reading())(torch.randn(2, 256)).sum().backward()
+    linears._forward(module, RunningPass())(torch.randn(2, 256)).sum().backward()
     assert module.weight.grad is not None
 
 
 @needs_it
 def test_a_wrong_result_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong:
-        VERSION = linears.VERSION
         instructions = staticmethod(lambda format: "avx2")
         packs = staticmethod(lambda format: False)
 
@@ -302,8 +305,16 @@ def test_a_wrong_result_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(linears, "_linear", Wrong)
     assert len(FastLinears(nn.ModuleList([layer(256, 256, torch.float32)]))) == 0
-    Wrong.VERSION = 0
-    assert not is_compiled(torch.float32)
+
+
+def test_a_module_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for version in (compiled.VERSION - 1, compiled.VERSION):
+        module = SimpleNamespace(VERSION=version)
+        monkeypatch.setattr(targets, "_linear", module, raising=False)
+        monkeypatch.setitem(sys.modules, "copyspec.targets._linear", module)
+        found.append(run_path(compiled.__file__)["_linear"])
+    assert found == [None, targets._linear]
 
 
 @needs_it

@@ -26,7 +26,6 @@ class Module:
         (Module(True), {LIMITS[0]: "AVX2"}, "AVX2"),
         (Module(True), {LIMITS[1]: "AVX2"}, None),
         (Module(False), {}, None),
-        (object(), {}, None),
         (None, {}, None),
     ],
 )

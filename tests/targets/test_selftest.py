@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from copyspec.targets import cache, wrap
+from copyspec.targets import tree_cache, wrap
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.cache import Columns, TreeCache
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import read_facts
 from copyspec.targets.plain import PlainSession
@@ -19,6 +18,7 @@ from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest
 from copyspec.targets.seq2seq import Seq2SeqTarget
+from copyspec.targets.tree_cache import Columns, TreeCache
 from tests.helpers import models
 from tests.helpers.trees import fingerprint
 
@@ -57,19 +57,19 @@ def windows_by_column(patch: pytest.MonkeyPatch) -> None:
 
 
 def all_nodes_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cache, "COMPILED", None)
-    patch.setattr(cache, "ancestors", lambda parents: torch.ones(len(parents), len(parents)).tril().bool().numpy())
+    patch.setattr(tree_cache, "COMPILED", None)
+    patch.setattr(tree_cache, "ancestors", lambda parents: torch.ones(len(parents), len(parents)).tril().bool().numpy())
 
 
 def late_positions(patch: pytest.MonkeyPatch) -> None:
-    right = cache.ancestors
+    right = tree_cache.ancestors
 
-    def late(parents: Sequence[int]) -> tuple[cache.BoolArray, list[int]]:
+    def late(parents: Sequence[int]) -> tuple[tree_cache.BoolArray, list[int]]:
         on_path, depths = right(parents)
         return on_path, [min(depth, 7) for depth in depths]
 
-    patch.setattr(cache, "COMPILED", None)
-    patch.setattr(cache, "ancestors", late)
+    patch.setattr(tree_cache, "COMPILED", None)
+    patch.setattr(tree_cache, "ancestors", late)
 
 
 def nothing_moved(patch: pytest.MonkeyPatch) -> None:

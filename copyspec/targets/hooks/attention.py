@@ -251,7 +251,7 @@ class SplitMask(torch.Tensor):
     parts: list[list[Part]]
     """For the groups of each row, what follows from the values of the mask; set by the first layer that uses it."""
     seen: Seen | None
-    """The same for the compiled module's attention; set by the first layer that uses it. See `tree_attention.py`."""
+    """The same for the compiled module's attention; set by the first layer that uses it. See `cpu_attention.py`."""
 
     @classmethod
     def __torch_function__(
@@ -278,7 +278,7 @@ class SplitMask(torch.Tensor):
 def split_masks(masks: Masks, slots: npt.NDArray[np.int64], visible: npt.NDArray[np.bool_], prompt: int) -> Masks:
     """Convert the masks of a bfloat16 pass on a CPU, so that fused attention runs in the calls of a `Split` per row.
 
-    `slots` [B, Q], `visible` [B, Q, K] and `prompt`: see `cache.Columns`. Several rows read no prompt.
+    `slots` [B, Q], `visible` [B, Q, K] and `prompt`: see `tree_cache.Columns`. Several rows read no prompt.
     """
     calls = [_split(*row, prompt) for row in zip(slots, visible, strict=True)]
     converted = {}

@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from copyspec.targets.hooks.grouped import NAME as GROUPED
-from copyspec.targets.hooks.modules import is_hooked
-from copyspec.targets.hooks.states import decoder_layers
+from copyspec.targets.hooks.modules import decoder_layers, is_hooked
 from copyspec.targets.hooks.weights import parameters_of
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")

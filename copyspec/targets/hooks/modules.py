@@ -1,15 +1,44 @@
-"""Finds hooks that other code has registered on a model's modules."""
+"""Parts of a model that others need: its head, its layers, their weights, and the hooks that other code has set."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
     from transformers import PreTrainedModel
 
 OUTPUT_CAPTURING = "transformers.utils.output_capturing"
+
+
+def output_head(model: PreTrainedModel) -> nn.Module | None:
+    """The module that computes logits from the last hidden states; None if there is none."""
+    head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return head
+
+
+def real_weight(module: nn.Module | None) -> torch.Tensor | None:
+    """A layer's weights [V, D], or None. Weights that accelerate has offloaded to disk or CPU memory are read from
+    there, without loading them into the model."""
+    weight: torch.Tensor | None = getattr(module, "weight", None)
+    if weight is None or not weight.is_meta:
+        return weight
+    hook = getattr(module, "_hf_hook", None)
+    for each in (hook, *getattr(hook, "hooks", ())):
+        if getattr(each, "weights_map", None) is not None:
+            found: torch.Tensor = each.weights_map["weight"]
+            return found
+    return None
+
+
+def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
+    """The decoder's layers if they are stored as in Llama, else none."""
+    from torch import nn
+
+    layers = getattr(model.base_model, "layers", None)
+    return layers if isinstance(layers, nn.ModuleList) else ()  # type: ignore[return-value]
 
 
 def hooked(model: PreTrainedModel) -> str | None:

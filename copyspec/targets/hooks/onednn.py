@@ -9,10 +9,7 @@ from __future__ import annotations
 import logging
 import os
 
-try:
-    import copyspec.targets._linear as _linear
-except ImportError:  # the source is native/linear.c
-    _linear = None  # type: ignore[assignment]
+from copyspec.targets.compiled import _linear
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +23,6 @@ def avoid_missing_tiles() -> None:
     """Limit oneDNN where AMX is announced and missing, unless the user has set a limit."""
     if any(name in os.environ for name in LIMITS):
         return
-    if getattr(_linear, "lacks_palettes", bool)():
+    if _linear is not None and _linear.lacks_palettes():
         os.environ[LIMITS[0]] = BELOW_TILES
         logger.info("%s=%s is set: this machine announces AMX, but lacks it", LIMITS[0], BELOW_TILES)

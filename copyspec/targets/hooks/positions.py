@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from copyspec.targets.detours import detour, original
-from copyspec.targets.hooks.states import real_weight
+from copyspec.targets.hooks.modules import real_weight
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

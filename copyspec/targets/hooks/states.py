@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from copyspec.targets.hooks.modules import decoder_layers, output_head
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -16,23 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class HiddenStates:
-    """The hidden states of a model's passes, latest last."""
+    """The hidden states of a model's last pass."""
 
-    head: list[torch.Tensor] = field(default_factory=list)  # inputs of the output head, [B, kept, D]
-    last: list[torch.Tensor] = field(default_factory=list)  # the base model's output for all tokens, [B, Q, D]
-    inner: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # inputs of the requested layers, [B, Q, D]
+    head: torch.Tensor | None = None  # input of the output head, [B, kept, D]
+    last: torch.Tensor | None = None  # the base model's output for all tokens, [B, Q, D]
+    inner: dict[int, torch.Tensor] = field(default_factory=dict)  # inputs of the requested layers, [B, Q, D]
 
     def of_pass(self) -> dict[int, torch.Tensor] | None:
-        """The last pass's states, [B, Q, D]: the output head's input under LAST, for all tokens where the base model's
-        output matches it, and the inputs of layers by their number. None if nothing was recorded."""
-        if not self.head:
+        """The states, [B, Q, D]: the output head's input under LAST, for all tokens where the base model's output
+        matches it, and the inputs of layers by their number. None if nothing was recorded."""
+        head, whole = self.head, self.last
+        if head is None:
             return None
-        head = self.head[-1]
-        if self.last and self.last[-1].shape == (head.shape[0], self.last[-1].shape[1], head.shape[2]):
-            whole = self.last[-1]
-            if whole[:, -head.shape[1] :].equal(head):  # some models transform states before the head
-                head = whole
-        return {LAST: head} | {layer: kept[-1] for layer, kept in self.inner.items() if kept}
+        if whole is not None and whole.shape[::2] == head.shape[::2] and whole[:, -head.shape[1] :].equal(head):
+            head = whole  # else the model transforms states before its head
+        return {LAST: head, **self.inner}
 
 
 LAST = -1
@@ -41,34 +41,6 @@ LAST = -1
 RowStates = Mapping[int, "torch.Tensor"]
 """One row's states of one pass, by layer or LAST, [c + m, D] each: at the c last uncached tokens that were
 recorded, and at the tree's m nodes."""
-
-
-def output_head(model: PreTrainedModel) -> nn.Module | None:
-    """The module that computes logits from the last hidden states; None if there is none."""
-    head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return head
-
-
-def real_weight(module: nn.Module | None) -> torch.Tensor | None:
-    """A layer's weights [V, D], or None. Weights that accelerate has offloaded to disk or CPU memory are read from
-    there, without loading them into the model."""
-    weight: torch.Tensor | None = getattr(module, "weight", None)
-    if weight is None or not weight.is_meta:
-        return weight
-    hook = getattr(module, "_hf_hook", None)
-    for each in (hook, *getattr(hook, "hooks", ())):
-        if getattr(each, "weights_map", None) is not None:
-            found: torch.Tensor = each.weights_map["weight"]
-            return found
-    return None
-
-
-def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
-    """The decoder's layers if they are stored as in Llama, else none."""
-    from torch import nn
-
-    layers = getattr(model.base_model, "layers", None)
-    return layers if isinstance(layers, nn.ModuleList) else ()  # type: ignore[return-value]
 
 
 @contextmanager
@@ -86,17 +58,17 @@ def hidden_states(model: PreTrainedModel, layers: Sequence[int] = ()) -> Iterato
 
     def keep_head(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
         if (kept := living()) is not None:
-            kept.head.append(arguments[0])
+            kept.head = arguments[0]
 
     def keep_last(module: nn.Module, arguments: object, output: Any) -> None:
         kept, state = living(), getattr(output, "last_hidden_state", None)
         if kept is not None and state is not None:
-            kept.last.append(state)
+            kept.last = state
 
     def keep_layer(number: int) -> Any:
         def keep(module: nn.Module, arguments: tuple[torch.Tensor, ...], named: Mapping[str, torch.Tensor]) -> None:
             if (kept := living()) is not None:
-                kept.inner.setdefault(number, []).append(arguments[0] if arguments else named["hidden_states"])
+                kept.inner[number] = arguments[0] if arguments else named["hidden_states"]
 
         return keep
 

@@ -1,4 +1,4 @@
-/* Kernels for AVX-512: bfloat16, and the choice of the kernel; float32 is in avx512_floats.c.
+/* The kernel for AVX-512 and bfloat16; float32 is in avx512_floats.c, packed weights in avx512_packed.c.
 
    The order of a sum is oneDNN's, bit by bit: over the inputs, with a separate sum for every `apart` of them. So the
    numbers of a register belong to 16 outputs. Panels of 32 outputs are transposed in the L1 cache, 32 units of their

@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def attempt(make: MakeTarget, model: PreTrainedModel, *, kind: str) -> str | Non
         found = _found_on_sibling(make, model, kind)
     except Exception as error:  # sizes of the configuration cannot be reduced
         with lock_of(model):
-            found = _failure(make, model, _long_on_the_model(model, error))
+            found = _failure(make, model, partial(_long_on_the_model, error))
     if found is not None:
         return found
     with lock_of(model):
@@ -107,8 +108,10 @@ def _long(target: Target, model: PreTrainedModel, until: float = float("inf")) -
     """All situations of a batch, up to the maximum number of positions."""
     if not target.supports_drafts:
         return _plain(target, model, (4, 21, REACH - 10), 12)
-    for trial in (_ragged, _equal, _pieces):
-        trial(target, model, until)
+    _ragged(target, model, until)
+    for trial in (_equal, _pieces):
+        trial(target, model)
+        _in_time(until)
     return None
 
 
@@ -130,7 +133,7 @@ def _ragged(target: Target, model: PreTrainedModel, until: float) -> None:
     _in_time(until)
 
 
-def _equal(target: Target, model: PreTrainedModel, until: float) -> None:
+def _equal(target: Target, model: PreTrainedModel) -> None:
     """Rows of equal length, which need no explicit mask until their drafts differ."""
     rows = Trial(target, model, (11, 11), seed=2)
     rows.step(EMPTY, EMPTY)
@@ -138,16 +141,14 @@ def _equal(target: Target, model: PreTrainedModel, until: float) -> None:
     rows.step(WIDE, SHORT)
     rows.step(EMPTY, BRANCHED)
     rows.finish()
-    _in_time(until)
 
 
-def _pieces(target: Target, model: PreTrainedModel, until: float) -> None:
+def _pieces(target: Target, model: PreTrainedModel) -> None:
     """One row: a prompt in pieces, then plain steps alternating with drafts."""
     row = Trial(target, model, (37,), seed=3, piece=5)
     for shape in (WIDE, EMPTY, BRANCHED, EMPTY, EMPTY, SHORT):
         row.step(shape)
     row.finish()
-    _in_time(until)
 
 
 def _plain(target: Target, model: PreTrainedModel, lengths: tuple[int, ...], count: int) -> None:
@@ -155,18 +156,15 @@ def _plain(target: Target, model: PreTrainedModel, lengths: tuple[int, ...], cou
     Trial(target, model, lengths, seed=4).compare_plainly(count)
 
 
-def _long_on_the_model(model: PreTrainedModel, reason: Exception) -> Callable[[Target, PreTrainedModel], None]:
+def _long_on_the_model(reason: Exception, target: Target, model: PreTrainedModel) -> None:
+    """The long trial on the model itself, for the `reason` that no sibling could be built."""
     far = [size for size in windows(model.config) if size > REACH // 2]
-
-    def trial(target: Target, model: PreTrainedModel) -> None:
-        if far:
-            raise ValueError(
-                f"its window of {far[0]} tokens is beyond a self-test, and no small model could be built "
-                f"from its configuration: {reason}"
-            )
-        _long(target, model, monotonic() + TRIAL_TIMEOUT)
-
-    return trial
+    if far:
+        raise ValueError(
+            f"its window of {far[0]} tokens is beyond a self-test, and no small model could be built "
+            f"from its configuration: {reason}"
+        )
+    _long(target, model, monotonic() + TRIAL_TIMEOUT)
 
 
 def _in_time(until: float) -> None:

@@ -179,9 +179,6 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def get_max_length(self) -> int:
         return self._width
 
-    def get_max_cache_shape(self) -> int:
-        return self._width
-
 
 class StaticCache(Cache):
     """The cache that a program passes to the model."""

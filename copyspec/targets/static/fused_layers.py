@@ -2,7 +2,7 @@
 
 A layer of transformers launches forty kernels, of which nine are its products and its attention. On a GPU the others
 take a third of a 7B model's pass over a draft tree, though they read little: about two microseconds each. Here they are
-four (`layer_kernels`). Before it is used on a model, a small pass is compared with the model's own (`probe`).
+four (`layer_kernels`). Before it is used on a model, a small pass is compared with the model's own (`refusals`).
 """
 
 from __future__ import annotations

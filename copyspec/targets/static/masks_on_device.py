@@ -13,13 +13,10 @@ if TYPE_CHECKING:
 
 
 class PassInputs(NamedTuple):
-    """The fields of a packed pass, on the device. [B, Q] each except `lengths`."""
+    """The fields of a packed pass that masks and positions follow from, on the device. [B, Q] each except `lengths`."""
 
-    tokens: torch.Tensor
     depths: torch.Tensor
     lengths: torch.Tensor  # [B, 1]
-    sources: torch.Tensor
-    targets: torch.Tensor
     words: tuple[torch.Tensor, ...]  # ancestor bits
 
 

@@ -65,7 +65,7 @@ class StaticProgram:
     def __call__(self, packed: torch.Tensor) -> torch.Tensor:
         """Return logits [B, Q, V] of a pass packed as in `packing`, [F, B, Q]."""
         tokens, depths, lengths, sources, targets, *bits = packed.unbind(0)
-        inputs = PassInputs(tokens, depths, lengths[:, :1], sources, targets, tuple(bits))
+        inputs = PassInputs(depths, lengths[:, :1], tuple(bits))
         cache = self._cache
         for buffer in self._moved:  # moves the keys and values of nodes accepted in the previous pass
             move(buffer, sources, targets, cache.row_index, by_kernel=self._by_kernel)

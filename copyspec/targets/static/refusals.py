@@ -1,15 +1,42 @@
-"""Decides which models cannot use static passes, and why."""
+"""Decides which models cannot use static passes, tree attention or fused layers, and why. The latter two are tried: a
+small pass with them is compared with the same pass without."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
+from copyspec.targets.hooks.attention import masked_attention
+from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.modules import hooked
 from copyspec.targets.limits import rope_limit
+from copyspec.targets.static.buffers import CacheLayout, KeyValues
+from copyspec.targets.static.fused_layers import fused
+from copyspec.targets.static.packing import pack
+from copyspec.targets.static.program import StaticProgram, enter_causal
+from copyspec.targets.static.tree_attention import KINDS, NAME, callers
+from copyspec.targets.static.triton_kernels import on_device
+from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     from copyspec.targets.causal import CausalTarget
+    from copyspec.targets.facts import ModelFacts
     from copyspec.targets.seq2seq import Seq2SeqTarget
+    from copyspec.targets.static.fused_layers import FusedLayer
+
+TREE = DraftTree([1, 2, 3, 4, 5], [-1, 0, -1, 2, 0], [0.5] * 5, [None] * 5)
+COLUMNS = 65
+"""Of the passes: kernels work on more queries at a time than TREE has nodes, and need more memory for them."""
+
+SLOTS = 128
+
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
+"""Maximum difference, in standard deviations of the logits, in full precision."""
+
+TOLERANCE_LOW_PRECISION = 0.25
 
 
 def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
@@ -28,3 +55,66 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
     if facts.positions in ("none", "mpt"):
         return f"{name} takes no position of a row's own"
     return None
+
+
+@in_inference_mode
+def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout) -> str | None:
+    """Why the model cannot use tree attention; None if it can."""
+    facts, name = target.facts, type(target.model).__name__
+    if target.is_encoder_decoder:
+        return f"{name} reads an encoder's states"
+    if facts.positions != "argument":
+        return f"{name} adds a bias to its attention scores, or reads positions in its layers"
+    if not KINDS.issuperset(facts.kinds):
+        return f"{name} has layers of kind {sorted(set(facts.kinds) - KINDS)[0]!r}"
+    key_values = KeyValues(layout, 1, SLOTS)
+    with callers() as layers:
+        try:
+            by_tree_mask = _logits(target, key_values, NAME)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # from a layer that does not understand the mask
+            return f"{name} takes no tree mask ({type(error).__name__}: {error})".splitlines()[0]
+    if len(layers) != len(layout.planes):
+        return f"{name} asks for attention in {len(layers)} of {len(layout.planes)} layers"
+    if not _is_close(by_tree_mask, _logits(target, key_values, facts.attention), facts):
+        return f"{name} scores otherwise with tree attention"
+    return None
+
+
+@in_inference_mode
+def fusing_refusal(
+    target: CausalTarget | Seq2SeqTarget, layout: CacheLayout, attention: str | None, layers: Sequence[FusedLayer]
+) -> str | None:
+    """Why the model cannot use `layers`; None if it can. `attention`: the name of its implementation."""
+    key_values, name = KeyValues(layout, 1, SLOTS), type(target.model).__name__
+    expected = _logits(target, key_values, attention)
+    try:
+        found = _logits(target, key_values, attention, layers)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # from sizes that the kernels do not take, or a compiler that is missing
+        return f"the kernels do not run on {name} ({type(error).__name__}: {error})".splitlines()[0]
+    return None if _is_close(found, expected, target.facts) else f"{name} scores otherwise with fused layers"
+
+
+def _logits(
+    target: CausalTarget | Seq2SeqTarget,
+    key_values: KeyValues,
+    attention: str | None,
+    layers: Sequence[FusedLayer] = (),
+) -> torch.Tensor:
+    """Logits of TREE, [1, nodes, V]."""
+    model, facts = target.model, target.facts
+    program = StaticProgram(
+        enter_causal(model, facts), model, facts, key_values, (1, COLUMNS, SLOTS), tree_attention=attention == NAME
+    )
+    packed = np.zeros((program.fields(), 1, COLUMNS), np.int64)
+    pack(packed, [0], [[0]], [TREE], [[]], SLOTS - 1)
+    with on_device(facts.device), masked_attention(model, facts.configs, attention), fused(layers):
+        return program(torch.from_numpy(packed).to(facts.device))[:, : 1 + len(TREE)].double()
+
+
+def _is_close(found: torch.Tensor, expected: torch.Tensor, facts: ModelFacts) -> bool:
+    limit = TOLERANCE.get(facts.zero.dtype, TOLERANCE_LOW_PRECISION)
+    return bool(((found - expected).abs().amax() <= limit * expected.std()).item())

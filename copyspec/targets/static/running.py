@@ -242,7 +242,7 @@ class ProgramRunner:
         shape = (program.fields(), *size[:2])
         run: Callable[[torch.Tensor], torch.Tensor] = program
         if self._compiles:
-            run = torch.compile(_apart(program), fullgraph=True, dynamic=False, backend=self._options.compiler)
+            run = torch.compile(_with_own_code(program), fullgraph=True, dynamic=False, backend=self._options.compiler)
         with inference_mode(False):
             packed = torch.zeros(shape, dtype=torch.long, device=self._device)
             staging = torch.zeros(shape, dtype=torch.long, device="cpu", pin_memory=self._device.type == "cuda")
@@ -251,7 +251,7 @@ class ProgramRunner:
         return self._steps[size]
 
 
-def _apart(program: StaticProgram) -> Callable[[torch.Tensor], torch.Tensor]:
+def _with_own_code(program: StaticProgram) -> Callable[[torch.Tensor], torch.Tensor]:
     """The program as a function whose code is its own: torch.compile refuses code that it has compiled eight times."""
     call = StaticProgram.__call__
     own = FunctionType(call.__code__.replace(), call.__globals__, call.__name__)
@@ -261,8 +261,7 @@ def _apart(program: StaticProgram) -> Callable[[torch.Tensor], torch.Tensor]:
 def _graphs(device: torch.device, options: StaticOptions) -> Callable[[], CapturedGraph] | None:
     if options.new_graph is not None:
         return options.new_graph
-    wanted = device.type == "cuda" if options.graphs is None else options.graphs
-    if not wanted or device.type != "cuda":
+    if options.graphs is False or device.type != "cuda":
         return None
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return lambda: CudaGraph(pool, stream)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from copyspec.static_options import Runner, StaticOptions
-from copyspec.targets.cache import check_rows
 from copyspec.targets.causal import TreeSession
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize, with_memory
@@ -29,10 +28,12 @@ from copyspec.targets.static.settings import (
     row_bucket,
     slot_bucket,
 )
+from copyspec.targets.tree_cache import check_rows
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
+    from copyspec.targets.facts import ModelFacts
     from copyspec.targets.prefixes import Layers
     from copyspec.targets.seq2seq import Seq2SeqSession
     from copyspec.tree import DraftTree
@@ -46,17 +47,15 @@ Rows = Sequence[Sequence[int]]
 
 
 class SessionHost(Protocol):
-    """The interface that a session needs of its target."""
+    """The interface that a session needs of its target. A Protocol because `static_target` imports this module."""
 
     options: StaticOptions
     arenas: ArenaPool
-    by_length: bool
+    uses_tree_attention: bool
     """Whether attention reads only the keys in use, however many slots a program has."""
 
     @property
-    def lowest(self) -> torch.Tensor:
-        """Value of an additive mask where nothing is visible."""
-        ...
+    def facts(self) -> ModelFacts: ...
 
     def reader(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
         """Open a session that reads prompts."""
@@ -87,6 +86,8 @@ class StaticSession:
         self._new_tokens = new_tokens
         self._lengths = [0] * len(prompts)
         self._moves: list[list[SlotMove]] = [[] for _ in prompts]
+        """Accepted nodes of each row that are still in their tree's slots; the next pass moves them first, so `read`
+        looks for them there until then."""
         self._arena: Arena | None = None
         self._used = 0  # slots in use, the maximum over all rows
         self._scored: list[tuple[int, int]] | None = None
@@ -117,7 +118,7 @@ class StaticSession:
         starts, self._has_read = list(self._lengths), False
         unread, width = [list(ids) for ids in uncached], max(map(len, trees))
         if 0 in starts:  # exact mode reserves as much with drafts as without
-            self._prefill(starts, unread, EXACT_NODES - 1 if self._target.options.exact else width)
+            self._read_new_prompts(starts, unread, EXACT_NODES - 1 if self._target.options.exact else width)
         while self._needs_pieces(unread, width):
             self._read_piece(starts, unread)
         logits = self._pass(starts, unread, trees)
@@ -227,22 +228,20 @@ class StaticSession:
         self._arena, self._encoder = None, None
         self._lengths, self._moves, self._scored = [], [], None
 
-    def _prefill(self, starts: list[int], uncached: list[list[int]], width: int) -> None:
+    def _read_new_prompts(self, starts: list[int], uncached: list[list[int]], width: int) -> None:
         """Read the prompts of new rows, except for their last token, with regular sessions."""
-        fresh = [row for row, start in enumerate(starts) if start == 0]
-        if self._encoder is not None and self._encoder.has_no_cross:
-            self._encoder.prefill([ids[:1] for ids in uncached])  # for cross-attention alone
-            self._hold(self._layout_of(self._encoder.contents()), len(starts), 1 + width)
-        fresh = [row for row in fresh if len(uncached[row]) > 1]
-        if self._reads_in_passes([uncached[row] for row in fresh]):
-            fresh = []
-        groups = [[row] for row in fresh] if self._target.options.exact else [fresh] if fresh else []
-        for rows in groups:
-            if self._encoder is not None:
-                break  # only start tokens, which are read like any others
+        if self._encoder is not None:  # rows begin with start tokens, which are read like any others
+            if self._encoder.has_no_cross:
+                self._encoder.prefill([ids[:1] for ids in uncached])  # for cross-attention alone
+                self._hold(self._layout_of(self._encoder.contents()), len(starts), 1 + width)
+            return
+        fresh = [row for row, start in enumerate(starts) if start == 0 and len(uncached[row]) > 1]
+        if not fresh or self._reads_in_passes([uncached[row] for row in fresh]):
+            return
+        for rows in [[row] for row in fresh] if self._target.options.exact else [fresh]:
             self._has_read = True
             prompts = [uncached[row] for row in rows]
-            reader = with_memory(self._target.lowest.device, partial(self._read, prompts))
+            reader = with_memory(self._target.facts.device, partial(self._read, prompts))
             try:
                 contents = reader.contents()
                 used = max(len(uncached[row]) for row in rows)
@@ -271,7 +270,7 @@ class StaticSession:
         """Whether static passes read these prompts, like any other tokens. A captured pass starts in a tenth of the
         time of a dynamic one, and needs no copy."""
         widest = NODE_BUCKETS[-1]
-        is_short = max(map(len, prompts), default=0) <= widest
+        is_short = max(map(len, prompts)) <= widest
         return is_short and not self._target.options.exact and row_bucket(len(self._lengths)) * widest <= MAX_READ
 
     def _read_piece(self, starts: list[int], uncached: list[list[int]]) -> None:
@@ -308,7 +307,7 @@ class StaticSession:
         arena = self._arena
         assert arena is not None
         self._rows = max(self._rows, row_bucket(len(starts))) if exact else row_bucket(len(starts))
-        whole = exact or self._target.by_length
+        whole = exact or self._target.uses_tree_attention
         if needed > self._attended:
             self._attended = slot_bucket(needed + min(self._new_tokens, LOOK_AHEAD))
         slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
@@ -357,7 +356,7 @@ class StaticSession:
 
     def _refresh_cross(self, arena: Arena) -> None:
         if self._encoder is not None and self._cross_is_stale:
-            arena.fill_cross(self._encoder.cross_contents(), self._encoder.cross_mask(), self._target.lowest)
+            arena.fill_cross(self._encoder.cross_contents(), self._encoder.cross_mask(), self._target.facts.lowest)
             self._cross_is_stale = False
 
     def _layout_of(self, contents: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> CacheLayout:

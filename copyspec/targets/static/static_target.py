@@ -24,9 +24,8 @@ from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.encoder_decoder import enter_encoder_decoder
 from copyspec.targets.static.fused_layers import FusedLayer, fused, fused_layers
-from copyspec.targets.static.probe import attention_refusal, fusing_refusal
 from copyspec.targets.static.program import StaticProgram, enter_causal
-from copyspec.targets.static.refusals import refusal
+from copyspec.targets.static.refusals import attention_refusal, fusing_refusal, refusal
 from copyspec.targets.static.running import Captures, ProgramRunner, Size
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.triton_kernels import kernels_run
@@ -49,7 +48,9 @@ class StaticTarget:
         self, inner: CausalTarget | Seq2SeqTarget, options: StaticOptions | None = None, *, is_checked: bool = False
     ) -> None:
         """`is_checked`: skip the self-test of architectures that this project's tests do not cover."""
-        self.inner = inner
+        self.inner, self.model = inner, inner.model
+        self.supports_drafts, self.is_encoder_decoder = inner.supports_drafts, inner.is_encoder_decoder
+        self.vocab_size, self.max_length, self.encoder_length = inner.vocab_size, inner.max_length, inner.encoder_length
         self.options = options or StaticOptions()
         self.options.verify()
         self.arenas = ArenaPool()
@@ -60,17 +61,13 @@ class StaticTarget:
         self._captures = Captures()
         self._refused: str | None = None
         self._is_dynamic = False  # whether open sessions are dynamic for the sake of a drafter
-        self.by_length = False
-        self._attends: bool | None = None  # whether tree attention works; None: not tried yet
-        self._fuses: bool | None = None  # the same for fused layers
+        self.uses_tree_attention = False
+        self._tree_attention_works: bool | None = None  # None: not tried yet
+        self._fused_layers_work: bool | None = None
         self._failures: dict[str, str | None] = {}  # by kind of attention: what `_failure` found
         self._fused: Sequence[FusedLayer] = ()
         self._sessions: WeakSet[Session] = WeakSet()
         self._lock = fork_safe(threading.RLock())
-
-    @property
-    def model(self) -> PreTrainedModel:
-        return self.inner.model
 
     @property
     def facts(self) -> ModelFacts:
@@ -83,32 +80,8 @@ class StaticTarget:
         return self.inner.supports_trees and not self.options.exact
 
     @property
-    def supports_drafts(self) -> bool:
-        return self.inner.supports_drafts
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        return self.inner.is_encoder_decoder
-
-    @property
-    def vocab_size(self) -> int:
-        return self.inner.vocab_size
-
-    @property
-    def max_length(self) -> int | None:
-        return self.inner.max_length
-
-    @property
-    def encoder_length(self) -> int | None:
-        return self.inner.encoder_length
-
-    @property
     def device(self) -> torch.device:
         return self.inner.device
-
-    @property
-    def lowest(self) -> torch.Tensor:
-        return self.facts.lowest
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return self.inner.start(prompt)
@@ -180,7 +153,7 @@ class StaticTarget:
                 facts,
                 key_values,
                 size,
-                tree_attention=target.by_length,
+                tree_attention=target.uses_tree_attention,
                 compiled=target.options.compile,
             )
 
@@ -210,7 +183,7 @@ class StaticTarget:
         return not (options.exact or options.compile) and kernels_run(self.device)
 
     def _attention(self) -> str | None:
-        return tree_attention.NAME if self.by_length else self.facts.attention
+        return tree_attention.NAME if self.uses_tree_attention else self.facts.attention
 
     def _check_state(self) -> bool:
         """Drop captured programs if what they hold has changed: the addresses of weights, or what modules run, by
@@ -221,7 +194,8 @@ class StaticTarget:
         self.arenas.clear()
         for runner in self._runners:
             runner.forget()
-        self._state, self._layout, self._attends, self._fuses = state, None, None, None
+        self._state, self._layout = state, None
+        self._tree_attention_works = self._fused_layers_work = None
         self._failures.clear()
         self._captures.are_possible = True
         return True
@@ -261,25 +235,25 @@ class StaticTarget:
         if reason is not None and reason != self._refused:
             logger.warning("%s; its passes have no static shapes", reason)
         self._refused = reason
-        if reason is None and self._attends is None and self._wants_tree_attention():
+        if reason is None and self._tree_attention_works is None and self._wants_tree_attention():
             why = attention_refusal(self.inner, self.layout()) or self._failure("tree")
             if why is not None:
                 logger.warning("%s; its attention takes masks", why)
-            self._attends = why is None
-        self.by_length = bool(self._attends)
+            self._tree_attention_works = why is None
+        self.uses_tree_attention = bool(self._tree_attention_works)
         self._fused = self._fusible() if reason is None else ()
 
     def _fusible(self) -> Sequence[FusedLayer]:
         """The layers that run with few kernels: those of models of Llama's kind whose scores stay the same."""
-        if not self.options.fuse or self.options.compile or self._fuses is False:
+        if not self.options.fuse or self.options.compile or self._fused_layers_work is False:
             return ()
         layers = fused_layers(self.model, self.device)
-        if layers and self._fuses is None:
+        if layers and self._fused_layers_work is None:
             why = fusing_refusal(self.inner, self.layout(), self._attention(), layers)
             if why is not None:
                 logger.warning("%s; its layers run as they are", why)
-            self._fuses = why is None
-        return layers if self._fuses else ()
+            self._fused_layers_work = why is None
+        return layers if self._fused_layers_work else ()
 
 
 def _is_autocast(device: torch.device) -> bool:

@@ -8,7 +8,6 @@ from weakref import ref
 import pytest
 import torch
 
-from copyspec.engine.engine import Engine
 from copyspec.targets.causal import TreeSession
 from copyspec.targets.static.arenas import Arena
 from copyspec.targets.static.buffers import KeyValues
@@ -16,12 +15,12 @@ from copyspec.targets.static.static_target import StaticTarget
 from copyspec.tree import EMPTY
 from tests.helpers import models
 from tests.helpers.static import GRAPHS, expected, opened, scored, static_target
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine
 
 
 @pytest.mark.parametrize("is_unloaded", [True, False], ids=["unloaded", "dropped"])
 def test_an_engine_frees_its_model_without_garbage_collection(is_unloaded: bool) -> None:
-    engine = Engine(tiny_model(), tiny_tokenizer(), static=GRAPHS)
+    engine = tiny_engine(static=GRAPHS)
     engine.generate("abc", max_new_tokens=12)
     target = engine._target
     assert isinstance(target, StaticTarget)
@@ -42,7 +41,7 @@ def test_an_engine_frees_its_model_without_garbage_collection(is_unloaded: bool)
 
 
 def test_the_parts_of_a_smaller_vocabulary_are_freed_without_garbage_collection() -> None:
-    engine = Engine(tiny_model(), tiny_tokenizer(), static=GRAPHS)
+    engine = tiny_engine(static=GRAPHS)
     engine.generate("abc", max_new_tokens=12)
     assert isinstance(engine._target, StaticTarget)
     held = [ref(engine._target), *[ref(arena) for arena in engine._target.arenas._free]]

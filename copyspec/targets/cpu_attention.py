@@ -18,18 +18,14 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from copyspec.targets.compiled import _linear
 from copyspec.targets.hooks.attention import Seen, SplitMask
 from copyspec.targets.hooks.inference import in_inference_mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from copyspec.targets.cache import Write
-
-try:
-    import copyspec.targets._linear as _linear
-except ImportError:  # the source is native/attention.c
-    _linear = None  # type: ignore[assignment]
+    from copyspec.targets.tree_cache import Write
 
 Attended = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries, keys and values."""

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.targets import linears, tree_attention
-from copyspec.targets.cache import Write, lay_out
+from copyspec.targets import cpu_attention, linears
 from copyspec.targets.hooks.attention import split_masks
+from copyspec.targets.tree_cache import Write, lay_out
 from tests.targets.test_attention import LOWEST, marked, parents_of_trees, tree_of
 
 attend = torch.nn.functional.scaled_dot_product_attention
 needs_it = pytest.mark.skipif(
-    not (linears.is_there() and linears._linear.attends() and tree_attention.registers(6, 2, 32)),
+    not (linears.is_there() and linears._linear.attends() and cpu_attention.registers(6, 2, 32)),
     reason="not compiled, or PyTorch has other bits on this processor",
 )
 
@@ -26,7 +26,7 @@ needs_it = pytest.mark.skipif(
 @needs_it
 @pytest.mark.parametrize("heads", [(9, 3, 64), (32, 8, 128), (4, 4, 16), (12, 1, 80), (2, 2, 1024)])
 def test_heads_of_any_shape_have_the_same_sums(heads: tuple[int, int, int]) -> None:
-    assert tree_attention.registers(*heads) == tree_attention.registers(6, 2, 32)
+    assert cpu_attention.registers(*heads) == cpu_attention.registers(6, 2, 32)
 
 
 def masked(columns: Any, visible: torch.Tensor) -> Any:
@@ -53,9 +53,9 @@ def test_every_node_has_the_bits_of_a_query_of_its_own(
     value = torch.randn(heads[1], seen + 5, size, generator=drawn)
     value = (value * torch.exp(2 * torch.randn(value.shape, generator=drawn))).bfloat16()
     visible = torch.from_numpy(columns.visible)[:, None]
-    seen_by = tree_attention.seen_by(masked(columns, visible), columns.write, 1, width)
+    seen_by = cpu_attention.seen_by(masked(columns, visible), columns.write, 1, width)
     assert seen_by is not None
-    found, registers = torch.empty_like(query), tree_attention.registers(*heads, size)
+    found, registers = torch.empty_like(query), cpu_attention.registers(*heads, size)
     assert registers
     cache = key.data_ptr(), value.data_ptr(), seen + 5, size**-0.5, *seen_by, registers
     linears._linear.attention(found.data_ptr(), query.data_ptr(), (width, *heads, size), cache, threads)
@@ -78,26 +78,26 @@ def test_another_bit_of_one_output_is_noticed(changed: int, monkeypatch: pytest.
         if len(calls) == changed + 1:
             calls.extend([0] * (100 - len(calls)))  # the next number of registers
 
-    monkeypatch.setattr(tree_attention._linear, "attention", other)
-    assert tree_attention.registers.__wrapped__(9, 3, 64) == 0
+    monkeypatch.setattr(cpu_attention._linear, "attention", other)
+    assert cpu_attention.registers.__wrapped__(9, 3, 64) == 0
 
 
 @needs_it
 def test_sums_of_other_registers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, right = linears._linear.attention, tree_attention.registers(8, 2, 32)
+    module, right = linears._linear.attention, cpu_attention.registers(8, 2, 32)
 
     def other(*arguments: Any) -> None:
         *most, cache, threads = arguments
         module(*most, (*cache[:-1], 3 - right), threads)
 
-    monkeypatch.setattr(tree_attention._linear, "attention", other)
-    assert tree_attention.registers.__wrapped__(8, 2, 32) == 0
+    monkeypatch.setattr(cpu_attention._linear, "attention", other)
+    assert cpu_attention.registers.__wrapped__(8, 2, 32) == 0
 
 
 @torch.inference_mode()
 def test_what_is_seen_by_the_tokens_of_one_row() -> None:
     columns = lay_out([20], [[7]], [tree_of([-1, 0, 0, 2])])
-    found = tree_attention.seen_by(masked(columns, torch.from_numpy(columns.visible)[:, None]), columns.write, 1, 5)
+    found = cpu_attention.seen_by(masked(columns, torch.from_numpy(columns.visible)[:, None]), columns.write, 1, 5)
     assert found is not None
     assert found.places.tolist() == [0, 1, 2, 3, 4] and found.starts.tolist() == [20] * 5
     assert found.paths.tolist() == [
@@ -112,11 +112,11 @@ def test_what_is_seen_by_the_tokens_of_one_row() -> None:
 @torch.inference_mode()
 def test_what_is_seen_by_the_tokens_of_several_rows() -> None:
     columns = lay_out([20, 3, 9], [[7]] * 3, [tree_of([-1]), tree_of([]), tree_of([-1, -1])])
-    found = tree_attention.seen_by(masked(columns, torch.from_numpy(columns.visible)[:, None]), columns.write, 3, 3)
+    found = cpu_attention.seen_by(masked(columns, torch.from_numpy(columns.visible)[:, None]), columns.write, 3, 3)
     assert found is not None
     assert found.places.tolist() == [0, 1, 3, 6, 7, 8] and found.starts.tolist() == [20, 20, 3, 9, 9, 9]
     assert found.paths.tolist() == [[20, -1], [20, 21], [3, -1], [9, -1], [9, 10], [9, 11]]
-    plain = tree_attention.seen_by(None, Write(5, 6), 2, 1)
+    plain = cpu_attention.seen_by(None, Write(5, 6), 2, 1)
     assert plain is not None
     assert [each.tolist() for each in plain] == [[0, 1], [5, 5], [[5], [5]]]
 
@@ -126,12 +126,12 @@ def test_a_mask_that_hides_more_than_other_branches_is_left_to_torch() -> None:
     columns = lay_out([20, 20], [[7]] * 2, [tree_of([-1, 0, 0, 2])] * 2)
     within = torch.from_numpy(columns.visible)[:, None].clone()
     within[1, ..., -1, 0] = False  # a window
-    assert tree_attention.seen_by(masked(columns, within), columns.write, 2, 5) is None
-    assert tree_attention.seen_by(torch.zeros(2, 1, 5, 25), columns.write, 2, 5) is None  # of no known kind
+    assert cpu_attention.seen_by(masked(columns, within), columns.write, 2, 5) is None
+    assert cpu_attention.seen_by(torch.zeros(2, 1, 5, 25), columns.write, 2, 5) is None  # of no known kind
     prompt = lay_out([0], [[7, 8]], [tree_of([])])
     mask = split_masks(torch.ones(1, 1, 2, 2), prompt.slots, prompt.visible, prompt.prompt)
-    assert tree_attention.seen_by(mask, prompt.write, 1, 2) is None  # type: ignore[arg-type]
-    assert tree_attention.seen_by(None, Write(5, 7), 1, 2) is None
+    assert cpu_attention.seen_by(mask, prompt.write, 1, 2) is None  # type: ignore[arg-type]
+    assert cpu_attention.seen_by(None, Write(5, 7), 1, 2) is None
 
 
 @needs_it

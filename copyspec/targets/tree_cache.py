@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -82,12 +82,9 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self._capacity = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.initialize(key_states, value_states, self._cache.write.stop)
-
-    def initialize(self, key_states: torch.Tensor, value_states: torch.Tensor, used: int) -> None:
-        """Allocate buffers for `used` columns of keys and values like these, [B, H, Q, D]."""
+        """Allocate buffers for the columns in use, of keys and values like these, [B, H, Q, D]."""
         self.dtype, self.device = key_states.dtype, key_states.device
-        rows, capacity = self._cache.rows, _capacity(max(used, self._cache.reserved))
+        rows, capacity = self._cache.rows, _capacity(max(self._cache.write.stop, self._cache.reserved))
         # Zeroed memory, since a masked column still enters attention as 0 * value, which must be finite.
         self.keys = key_states.new_zeros((rows, key_states.shape[1], capacity, key_states.shape[3]))
         self.values = value_states.new_zeros((rows, value_states.shape[1], capacity, value_states.shape[3]))
@@ -118,14 +115,14 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values, [B, H, S, D] each, with space for the pass's columns."""
         if self._cache.write.stop >= self._capacity:
-            self.grow(_capacity(max(self._cache.write.stop, 2 * self._capacity - 1)))
+            self._allocate(len(self), _capacity(max(self._cache.write.stop, 2 * self._capacity - 1)))
         assert self.keys is not None and self.values is not None
         return self.keys, self.values
 
-    def fill(self, row: int, pieces: Sequence[tuple[torch.Tensor, torch.Tensor]], room: int) -> int:
+    def fill(self, row: int, pieces: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> int:
         """Put the pieces, [H, n, D] each, into the first slots of a row; return the number of slots filled."""
         if not self.is_initialized:
-            self.initialize(pieces[0][0].unsqueeze(0), pieces[0][1].unsqueeze(0), room)
+            self.lazy_initialization(pieces[0][0].unsqueeze(0), pieces[0][1].unsqueeze(0))
         assert self.keys is not None and self.values is not None
         keys, values = (torch.cat(each, dim=1) for each in zip(*pieces, strict=True))
         self.keys[row, :, : keys.shape[1]] = keys
@@ -136,10 +133,6 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Copy slots start .. stop - 1 of a row, [H, n, D]."""
         assert self.keys is not None and self.values is not None
         return self.keys[row, :, start:stop].clone(), self.values[row, :, start:stop].clone()
-
-    def grow(self, capacity: int) -> None:
-        """Reallocate the buffers with a larger capacity."""
-        self._allocate(len(self), capacity)
 
     def move(self, rows: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy slots `sources` [n, L] to `targets` [n, L] in `rows` [n, L]; all reads precede the writes."""
@@ -282,7 +275,7 @@ class TreeCache(Cache):
                 layer = self.layer(index)
                 filled = [each for each in held if each is not None]
                 if filled:
-                    lengths[row] = layer.fill(row, filled, room)
+                    lengths[row] = layer.fill(row, filled)
         return lengths
 
     def read(self, row: int, start: int, stop: int) -> Layers:
@@ -405,31 +398,29 @@ def lay_out(
     result has at least `width` columns and `used` slots. With the `facts` of a model that takes one mask, on a CPU,
     this is made in the same go."""
     lengths, sizes = list(map(len, uncached)), [len(tree.tokens) for tree in trees]
-    ends = list(map(int.__add__, starts, lengths))
-    uncached_width = max(lengths)
+    ends, uncached_width = list(map(int.__add__, starts, lengths)), max(lengths)
     shape = (len(starts), max(width, uncached_width + max(sizes)))
     used = max(used, max(map(int.__add__, ends, sizes)))
     packed, slots = np.empty((2, *shape), np.int64), np.empty(shape, np.int64)
     write = Write(starts[0], used, plain=False)
     if len(starts) > 1:
         write = Write(0, used, torch.from_numpy(slots), plain=False, tokens=sum(lengths) + sum(sizes))
-    columns = Columns(packed, slots, np.empty((*shape, used), np.bool_), write, kept=shape[1] - uncached_width + 1)
+    visible = np.empty((*shape, used), np.bool_)
+    columns = Columns(packed, slots, visible, write, kept=shape[1] - uncached_width + 1)
     columns.prompt = uncached_width if uncached_width > 1 else 0
     if COMPILED is None:
         _fill(columns, starts, uncached, trees)
     else:
         tokens, parents = [tree.tokens for tree in trees], [tree.parents for tree in trees]
+        mask: npt.NDArray[Any] | None = None
+        lowest = 0
         if facts is not None and facts.mask_format is not None:
             kind, lowest = facts.mask_format
             mask = np.empty((len(starts), 1, shape[1], used), kind)
             columns.mask = torch.from_numpy(mask)
             if columns.mask.dtype != facts.zero.dtype:  # NumPy has no bfloat16
                 columns.mask = columns.mask.view(facts.zero.dtype)
-            COMPILED.lay_out(
-                starts, uncached, tokens, parents, uncached_width, packed, slots, columns.visible, mask, lowest
-            )
-        else:
-            COMPILED.lay_out(starts, uncached, tokens, parents, uncached_width, packed, slots, columns.visible)
+        COMPILED.lay_out(starts, uncached, tokens, parents, uncached_width, packed, slots, visible, mask, lowest)
     return columns
 
 
