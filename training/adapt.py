@@ -28,6 +28,7 @@ from copyspec.filesystem import replacing
 from training.data import load_prose
 from training.examples import CORRECT, Example, ExampleMaker, Mixture
 from training.lora import Adapter, FrozenLlama, LoraShape, load_adapter, save_adapter
+from training.runs import append_log
 from training.text import split_words
 from training.train import Meter, Schedule, clock
 
@@ -223,16 +224,15 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
             row = {"step": step, "progress": round(schedule.progress, 4), **meter.read()}
             if step % _TRIAL_EVERY == 0 or stop:
                 row |= _held_out(llama, adapter, plan, held_out)
-            with (out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(row) + "\n")
+            append_log(out, row)
         if stop or time.time() - saved > plan.save_seconds:
             state = {
                 "step": step, "progress": schedule.progress, "pool": pool, "index": index + 1,
                 "optimizer": optimizer.state_dict(), "adapter": adapter,
             }  # fmt: skip
             save_adapter(out / "adapter", adapter, plan.shape, BASE)
-            torch.save(state, out / "checkpoint.new")
-            (out / "checkpoint.new").replace(out / "checkpoint.pt")
+            with replacing(out / "checkpoint.pt") as file:
+                torch.save(state, file)
             saved = time.time()
         if stop:
             return

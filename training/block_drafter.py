@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from training.data import load_prose
+from training.runs import append_log, save_tensors
 
 if TYPE_CHECKING:
     from copyspec.engine.engine import Engine
@@ -186,9 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             }
             losses = []
             print(json.dumps(line), flush=True)
-            with (given.out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(line) + "\n")
-            save_file({name: each.contiguous() for name, each in drafter.state_dict().items()}, given.out / FILE)
+            append_log(given.out, line)
+            save_tensors(given.out / FILE, drafter.state_dict())
         if last:
             break
 

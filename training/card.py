@@ -18,7 +18,7 @@ from training.optim import Rates
 
 _TEMPLATE = Path(__file__).with_name("card_template.md")
 _DOCS = Path(__file__).parents[1] / "docs"
-# targets for a build without a GPU: measured name -> (target, text)
+# targets for a build without a GPU, by what is measured
 _BARS = {"copies": 0.92, "raw": 0.5, "guarded": 1.5, "one_sentence": 0.92, "passage": 0.70}
 Row = dict[str, Any]
 

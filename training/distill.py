@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
 import random
 import time
@@ -26,12 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import copyspec
 from copyspec.drafters.predictors.early_exit import early_exit
-from training.outputs import Requests, answer, chat_ids
+from training.outputs import Requests, answered_chats
+from training.runs import append_log, restore, save_checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -83,7 +82,7 @@ class Distiller:
         boosted: Sequence[PreTrainedModel] = (),
     ) -> None:
         self.teacher, self.student, self.plan = teacher, student, plan
-        self._tokenizer, self._requests, self._boosted = tokenizer, requests, boosted
+        self.tokenizer, self._requests, self._boosted = tokenizer, requests, boosted
         self.trained = {name: each for name, each in student.named_parameters() if each.requires_grad}
         self.optimizer = torch.optim.AdamW(self.trained.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
         self.step = 0
@@ -92,14 +91,9 @@ class Distiller:
     def texts(self, seed: object, writer: PreTrainedModel) -> list[tuple[list[int], int]]:
         """Chats with answers by `writer`, and where the answers begin."""
         rng, plan = random.Random(f"{self.plan.seed}/{seed}"), self.plan
-        prompts = [
-            chat_ids(self._tokenizer, [{"role": "user", "content": self._requests.draw(rng)}]) for _ in range(plan.rows)
-        ]
         sampled = 0.5 if writer is self.teacher else 1.0
-        engine = copyspec.load(writer, tokenizer=self._tokenizer)
-        answers = answer(engine, prompts, plan.tokens, rng.getrandbits(32), sampled=sampled)
-        pairs = zip(prompts, answers, strict=True)
-        return [([*prompt, *each], len(prompt)) for prompt, each in pairs if each]
+        engine = copyspec.load(writer, tokenizer=self.tokenizer)
+        return answered_chats(engine, self._requests, rng, plan.rows, plan.tokens, sampled=sampled)
 
     def train(self) -> float:
         """Do one training step and return its loss."""
@@ -158,8 +152,6 @@ def first_student(teacher: PreTrainedModel, chosen: str) -> PreTrainedModel:
     if chosen.startswith(LAYERS):
         student = copy.deepcopy(early_exit(teacher, int(chosen[len(LAYERS) :])))
     else:
-        import copyspec
-
         student = copyspec.load(chosen, dtype="float32").model
     if student.config.vocab_size != teacher.config.vocab_size:
         raise ValueError(f"student {chosen!r} has another vocabulary than its teacher: drafts could not be compared")
@@ -171,49 +163,20 @@ def first_student(teacher: PreTrainedModel, chosen: str) -> PreTrainedModel:
 def distill(distiller: Distiller, out: Path, until: float) -> None:
     """Train to the plan's last step or until the time is up; writes student, optimiser and log into `out`."""
     out.mkdir(parents=True, exist_ok=True)
-    _resume(distiller, out)
+    if (out / CHECKPOINT).is_file():
+        distiller.step = restore(out / CHECKPOINT, distiller.trained, distiller.optimizer)
     losses = list[float]()
     while distiller.step < distiller.plan.steps and time.time() < until:
         losses.append(distiller.train())
         last = distiller.step >= distiller.plan.steps or time.time() >= until
         if distiller.step % SAVE_STEPS == 0 or last:
             line = {"step": distiller.step, "loss": sum(losses) / len(losses), "agreement": distiller.agreement()}
-            with (out / "log.jsonl").open("a") as log:
-                log.write(json.dumps({name: round(value, 4) for name, value in line.items()}) + "\n")
+            append_log(out, {name: round(value, 4) for name, value in line.items()})
             print(line, flush=True)
             losses = []
-            _save(distiller, out)
-
-
-def _save(distiller: Distiller, out: Path) -> None:
-    held = {"step": torch.tensor(distiller.step)}
-    for name, each in distiller.trained.items():
-        held[f"weight.{name}"] = each.detach().contiguous()
-        for key in ("exp_avg", "exp_avg_sq"):
-            if key in (state := distiller.optimizer.state.get(each, {})):
-                held[f"state.{name}.{key}"] = state[key].contiguous()
-    partial = out / "optimizer.partial"
-    save_file(held, partial)
-    distiller.student.save_pretrained(out / "student")
-    distiller._tokenizer.save_pretrained(str(out / "student"))
-    partial.rename(out / CHECKPOINT)
-
-
-def _resume(distiller: Distiller, out: Path) -> None:
-    """Resume from `out`. Raises ValueError for a student of other shapes."""
-    if not (out / CHECKPOINT).is_file():
-        return
-    held = load_file(out / CHECKPOINT)
-    for name, each in distiller.trained.items():
-        if held.get(f"weight.{name}", torch.empty(0)).shape != each.shape:
-            raise ValueError(f"{str(out)!r} holds another student; give another --out")
-    distiller.step = int(held["step"])
-    with torch.no_grad():
-        for name, each in distiller.trained.items():
-            each.copy_(held[f"weight.{name}"])
-            if f"state.{name}.exp_avg" in held:
-                moments = {key: held[f"state.{name}.{key}"] for key in ("exp_avg", "exp_avg_sq")}
-                distiller.optimizer.state[each] = {"step": torch.tensor(float(distiller.step)), **moments}
+            distiller.student.save_pretrained(out / "student")
+            distiller.tokenizer.save_pretrained(str(out / "student"))
+            save_checkpoint(out / CHECKPOINT, distiller.trained, distiller.optimizer, distiller.step)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

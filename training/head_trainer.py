@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes, Projected, Tensors
@@ -18,6 +17,7 @@ from copyspec.drafters.predictors.head_files import FORMAT, WEIGHTS
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.targets.linears import instructions
 from training.outputs import read_shard
+from training.runs import save_tensors
 
 
 @dataclass(frozen=True)
@@ -266,39 +266,9 @@ def save_heads(folder: Path, trainer: Trainer, output: Tensor, model: str) -> No
             "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads, "head_dim": sizes.head_dim,
             "rms_norm_eps": sizes.epsilon, "rope_theta": sizes.theta, "context": sizes.context,
         }  # fmt: skip
-    tensors = {name: each.detach().bfloat16().contiguous() for name, each in trainer.weights.items()}
+    tensors = {name: each.bfloat16() for name, each in trainer.weights.items()}
     tensors["probe"] = probe(output)
     if trainer.vocabulary is not None:
         tensors["vocabulary"] = trainer.vocabulary.int()
-    save_file(tensors, folder / "heads.partial")
-    (folder / "heads.partial").rename(folder / WEIGHTS)
+    save_tensors(folder / WEIGHTS, tensors)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-
-
-def save_checkpoint(path: Path, trainer: Trainer) -> None:
-    held = {f"weight.{name}": each.detach() for name, each in trainer.weights.items()}
-    for name, each in trainer.weights.items():
-        state = trainer.optimizer.state.get(each, {})
-        held |= {f"state.{name}.{key}": state[key] for key in ("exp_avg", "exp_avg_sq") if key in state}
-    held["step"] = torch.tensor(trainer.step)
-    if trainer.vocabulary is not None:
-        held["vocabulary"] = trainer.vocabulary
-    partial = path.with_suffix(".partial")
-    save_file(held, partial)
-    partial.rename(path)
-
-
-def resume(path: Path, held: Tensors, trainer: Trainer) -> None:
-    """Resume from a checkpoint. Raises ValueError if it belongs to another plan."""
-    shapes = {name: tuple(held[f"weight.{name}"].shape) for name in trainer.weights if f"weight.{name}" in held}
-    if shapes != {name: tuple(each.shape) for name, each in trainer.weights.items()}:
-        raise ValueError(f"{str(path)!r} is of heads of other shapes; give another --out")
-    trainer.step = int(held["step"])
-    with torch.no_grad():
-        for name, each in trainer.weights.items():
-            each.copy_(held[f"weight.{name}"])
-            if f"state.{name}.exp_avg" in held:
-                trainer.optimizer.state[each] = {
-                    "step": torch.tensor(float(trainer.step)),
-                    **{key: held[f"state.{name}.{key}"] for key in ("exp_avg", "exp_avg_sq")},
-                }

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from copyspec.drafters.predictors.head_files import EAGLE_WEIGHTS, MEDUSA_WEIGHTS
 from copyspec.drafters.predictors.heads import weights_of
-from training.head_trainer import HeadPlan, Trainer, Windows, resume, save_checkpoint, save_heads
+from training.head_trainer import HeadPlan, Trainer, Windows, save_heads
 from training.outputs import OutputPlan, Requests, check_plan, read_shard, shards, write_prose, write_shard
+from training.runs import append_log, restore, save_checkpoint, save_tensors
 
 if TYPE_CHECKING:
     from copyspec.engine.engine import Engine
@@ -71,12 +72,12 @@ class HeadRun:
         while len(losses) < steps and trainer.step < self._plan.steps and (time.time() < until or not losses):
             losses.append(trainer.train(windows))
         if losses:
-            save_checkpoint(self._out / CHECKPOINT, trainer)
+            others = {} if trainer.vocabulary is None else {"vocabulary": trainer.vocabulary}
+            save_checkpoint(self._out / CHECKPOINT, trainer.weights, trainer.optimizer, trainer.step, **others)
             save_heads(self._out / "heads", trainer, weights_of(self._model)[0], self._name)
             line: dict[str, object] = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
             line |= trainer.accuracy(self._windows(held))
-            with (self._out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(line) + "\n")
+            append_log(self._out, line)
             print(json.dumps(line), flush=True)
 
     @property
@@ -96,7 +97,7 @@ class HeadRun:
             vocabulary = held.get("vocabulary", _vocabulary(paths, self._plan, output.shape[0]))
             self._trainer = Trainer(output, table, vocabulary, self._plan, self._model)
             if held:
-                resume(checkpoint, held, self._trainer)
+                self._trainer.step = restore(checkpoint, self._trainer.weights, self._trainer.optimizer)
         return self._trainer
 
 
@@ -118,7 +119,7 @@ def convert(source: Path, out: Path) -> None:
     tensors = torch.load(source, map_location="cpu", weights_only=True)
     out.mkdir(parents=True, exist_ok=True)
     name = EAGLE_WEIGHTS if "fc.weight" in tensors else MEDUSA_WEIGHTS
-    save_file({name: each.contiguous() for name, each in tensors.items()}, out / name)
+    save_tensors(out / name, tensors)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,6 @@
-"""Train look-ahead embeddings: ``python -m training.lookahead --states RUN/states --out OUT [--minutes M]``.
+"""Train embeddings for PaSS: ``python -m training.lookahead --states RUN/states --out OUT [--minutes M]``.
+
+This is not the lookahead decoding of `copyspec.drafters.lookahead`, which trains nothing.
 
 PaSS (Monea et al. 2023, arXiv 2311.13581) appends a few trained embeddings to the text; the frozen model's output at
 the i-th of them predicts the token i places after the next one. They are trained on the answers of a run of
@@ -18,13 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import DynamicCache
 
 from copyspec.drafters.predictors.heads import weights_of
-from copyspec.targets.hooks.states import output_head
+from copyspec.targets.hooks.modules import output_head
 from training.outputs import read_prompts, read_shard, shards
+from training.runs import append_log, save_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -159,9 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             line |= trainer.accuracy(held[:: max(1, len(held) // (32 if last else 8))])
             losses = []
             print(json.dumps(line), flush=True)
-            with (given.out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(line) + "\n")
-            save_file({"embeddings": trainer.embeddings.detach()}, given.out / FILE)
+            append_log(given.out, line)
+            save_tensors(given.out / FILE, {"embeddings": trainer.embeddings})
 
 
 if __name__ == "__main__":

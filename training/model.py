@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,9 +32,6 @@ class Shape:
     inner: int = 640
     context: int = 1024
     theta: float = 10000.0
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 def shape_of(config: dict[str, Any]) -> Shape:

@@ -20,15 +20,16 @@ from pathlib import Path
 import numpy as np
 
 from copyspec.drafters.predictors.ngrams import MAX_CONTINUATIONS, ORDERS, Ints, Order, WordNGrams, split_words
+from training.text import straight_quotes
 
 
-def read_paragraphs(paths: Sequence[Path]) -> Iterator[str]:
+def read_lines(paths: Sequence[Path]) -> Iterator[str]:
     """Yield the lines of all files, with quotation marks as models write them."""
     for path in paths:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as lines:
             for line in lines:
-                yield line.strip().translate(_QUOTES)
+                yield straight_quotes(line.strip())
 
 
 def count(paragraphs: Sequence[str], words: int, least: Sequence[int]) -> WordNGrams:
@@ -72,9 +73,6 @@ def _order(sequence: Ints, order: int, least: int, words: int) -> Order:
     )
 
 
-_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file and print its size. Returns 0, or 2 if a text cannot be read or the file cannot be written."""
     parser = argparse.ArgumentParser(
@@ -94,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        found = count(list(read_paragraphs(options.texts)), options.words, options.least)
+        found = count(list(read_lines(options.texts)), options.words, options.least)
         found.save(options.out)
     except (OSError, ValueError) as error:
         print(f"training.ngrams: {error}", file=sys.stderr)

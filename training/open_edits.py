@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from training.edits import Put, put_table
+from training.edits import Put, put_article_sound, put_table
 from training.lexicon import DETERMINERS, FREQUENT_COUNT, PREPOSITIONS, Lexicon
 from training.misspelling import cut, misspell
 from training.open_tables import AMOUNTS, DEMONSTRATIVES, FORMS_OF, HOMOPHONES, PRONOUNS, QUANTITIES, SWAPS
@@ -51,7 +51,6 @@ _ENDINGS = (
     ("ly", ""), ("ness", ""), ("ity", ""), ("ion", "e"), ("ion", ""), ("ation", "e"), ("al", ""), ("ful", ""),
     ("ence", "ent"), ("ance", "ant"), ("ment", ""), ("ous", ""), ("y", ""), ("iness", "y"), ("ily", "y"),
 )  # fmt: skip
-_SWAPS_OF = {word: [o for row in SWAPS if word in row for o in row if o != word] for row in SWAPS for word in row}
 _APOSTROPHES = ("n't", "'s", "'re", "'ve", "'ll", "'m", "n’t", "’s", "’re", "’ve", "’ll", "’m")
 
 
@@ -111,8 +110,8 @@ def add_bare_article(words: Words, i: int, lexicon: Lexicon, rng: random.Random)
 
 def swap_article_sound(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
     """``an`` before a consonant sound, ``a`` before a vowel sound."""
-    swap = {"a": "an", "an": "a"}.get(low(words, i))
-    return [like(swap, words[i])] if swap and low(words, i + 1).isalpha() and len(low(words, i + 1)) > 2 else None
+    following = low(words, i + 1)
+    return put_article_sound(words, i, lexicon, rng) if following.isalpha() and len(following) > 2 else None
 
 
 def _is_plural(word: str, lexicon: Lexicon) -> bool:
@@ -368,13 +367,6 @@ def put_cut(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words
     return [" " + found[0], " " + found[1]] if found else None
 
 
-def put_swap(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    others = _SWAPS_OF.get(low(words, i))
-    if not others or not words[i].strip().replace("'", "").isalpha():
-        return None
-    return [like(word.replace("_", " "), words[i]) for word in [rng.choice(others)]]
-
-
 def change_ending(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
     """Another part of speech of the same word family: ``quick`` for ``quickly``."""
     word = low(words, i)
@@ -473,7 +465,7 @@ def put_number_there(words: Words, i: int, lexicon: Lexicon, rng: random.Random)
 
 
 def put_one_of(rows: list[list[str]]) -> Put:
-    """Swaps within a few word groups that are rare in prose and frequent in learners' mistakes."""
+    """Swaps within word groups. Those rare in prose and frequent in learners' mistakes are kinds of their own."""
     others = {word: [o for row in rows if word in row for o in row if o != word] for row in rows for word in row}
 
     def put(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
@@ -485,6 +477,7 @@ def put_one_of(rows: list[list[str]]) -> Put:
     return put
 
 
+put_swap = put_one_of(SWAPS)
 put_quantity = put_one_of(QUANTITIES)
 put_pronoun = put_one_of(PRONOUNS)
 put_demonstrative = put_one_of(DEMONSTRATIVES)

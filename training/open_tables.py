@@ -34,13 +34,13 @@ their there they're|your you're|its it's|to too|then than|whose who's|affect eff
 |above over|beside besides|sometime sometimes|everyday every_day|maybe may_be|already all_ready
 |altogether all_together|into in to
 """
-SWAPS = [[word.replace("_", " ") for word in row.split()] for row in _SWAPS.replace("\n", "").split("|")]
 
 
 def _rows(text: str) -> list[list[str]]:
     return [[word.replace("_", " ") for word in row.split()] for row in text.split("|")]
 
 
+SWAPS = _rows(_SWAPS)
 QUANTITIES = _rows("this these|that those|much many|few little|less fewer|very_much very|some any|each every|all every")
 DEMONSTRATIVES = _rows("this these|that those")
 AMOUNTS = _rows("much many|many very_much|few little|less fewer")

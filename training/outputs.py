@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from copyspec.budget import Budget
@@ -26,6 +25,7 @@ from copyspec.drafters.custom import DraftContext
 from copyspec.drafters.predictors.base import walked
 from copyspec.targets.hooks.states import LAST, hidden_states
 from copyspec.tree import DraftTree
+from training.runs import save_tensors
 from training.text import held_out, read_paragraphs, split_sentences
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def write_shard(path: Path, engine: Engine, requests: Requests, plan: OutputPlan
 
 def own_requests(engine: Engine, count: int, seed: int) -> list[str]:
     """At most `count` requests that the model samples after the opening of a user's turn; those that it does not end,
-    or in which it repeats itself, are left out. None if the chat template has no such opening."""
+    or in which it repeats itself, are left out. [] if the chat template has no such opening."""
     tokenizer = engine.tokenizer
     if tokenizer.chat_template is None or count == 0:
         return []
@@ -179,7 +179,7 @@ def write_prose(path: Path, engine: Engine, requests: Requests, plan: OutputPlan
         ids = torch.tensor([[*row, *[0] * (max(map(len, piece)) - len(row))] for row in piece], device=model.device)
         with hidden_states(model, plan.layers) as inner:
             found = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        found = torch.cat([found, *(inner.inner[layer][-1] for layer in plan.layers)], -1).cpu()
+        found = torch.cat([found, *(inner.inner[layer] for layer in plan.layers)], -1).cpu()
         for row, state in zip(piece, found, strict=True):
             tokens.append(torch.tensor(row[SKIPPED + 1 :]))
             states.append(state[SKIPPED : len(row) - 1])
@@ -190,18 +190,14 @@ def write_prose(path: Path, engine: Engine, requests: Requests, plan: OutputPlan
 def _save(
     path: Path, tokens: Sequence[Tensor], states: Sequence[Tensor], prompts: Sequence[Sequence[int]] = ()
 ) -> None:
-    partial = path.with_suffix(".partial")
-    save_file(
-        {
-            "tokens": torch.cat(list(tokens)).int(),
-            "states": torch.cat(list(states)).bfloat16().contiguous(),
-            "lengths": _lengths(tokens),
-            "prompts": torch.tensor([token for prompt in prompts for token in prompt], dtype=torch.int32),
-            "prompt_lengths": _lengths(prompts),
-        },
-        partial,
-    )
-    partial.rename(path)
+    tensors = {
+        "tokens": torch.cat(list(tokens)).int(),
+        "states": torch.cat(list(states)).bfloat16(),
+        "lengths": _lengths(tokens),
+        "prompts": torch.tensor([token for prompt in prompts for token in prompt], dtype=torch.int32),
+        "prompt_lengths": _lengths(prompts),
+    }
+    save_tensors(path, tensors)
 
 
 def _lengths(rows: Sequence[Sized]) -> Tensor:
@@ -249,7 +245,7 @@ class StateRecorder:
     def accept(self, tokens: Sequence[int]) -> None:
         assert self._last is not None
         tree, states = self._last
-        self.states.append(states[[0, *[1 + node for node in walked(tree, tokens[:-1])]]])
+        self.states.append(_along(tree, states, tokens))
         self.tokens += tokens
         self._last = None
 
@@ -261,9 +257,14 @@ class StateRecorder:
         states = list(self.states)
         if known < len(output) and self._last is not None:  # a row's last tokens are not drafted from any more
             tree, last = self._last
-            states.append(last[[0, *[1 + node for node in walked(tree, output[known:-1])]]])
+            states.append(_along(tree, last, output[known:]))
         found = torch.cat(states)[: len(output)]
         return found if len(found) == len(output) else None
+
+
+def _along(tree: DraftTree, states: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Those of the `states` at a tree's root and nodes from which `tokens` were chosen."""
+    return states[[0, *[1 + node for node in walked(tree.tokens, tree.parents, tokens[:-1])]]]
 
 
 def states_of(recorders: list[StateRecorder], prompt: Sequence[int], output: Sequence[int]) -> Tensor:
@@ -310,6 +311,16 @@ def answer(
         drafter="auto" if recorders is None else ["auto", record],
     )
     return [list(each.token_ids) for each in results]
+
+
+def answered_chats(
+    engine: Engine, requests: Requests, rng: random.Random, rows: int, tokens: int, *, sampled: float
+) -> list[tuple[list[int], int]]:
+    """Chats of drawn requests with their answers (`answer`), and where the answers begin; empty ones are left out."""
+    asked = [requests.draw(rng) for _ in range(rows)]
+    prompts = [chat_ids(engine.tokenizer, [{"role": "user", "content": each}]) for each in asked]
+    outputs = answer(engine, prompts, tokens, rng.getrandbits(32), sampled=sampled)
+    return [([*prompt, *output], len(prompt)) for prompt, output in zip(prompts, outputs, strict=True) if output]
 
 
 def read_shard(path: Path) -> list[tuple[Tensor, Tensor]]:

@@ -108,7 +108,7 @@ def fix_number(words: Words, i: int, lexicon: Lexicon) -> str | None:
 
 
 def _nounish(word: str, lexicon: Lexicon) -> bool:
-    """Whether the word occurs far more often before "of", "is", "and" or punctuation after the/a than adjectives do."""
+    """Whether the prose has the word before "of the", "of a" or the like, where adjectives hardly ever stand."""
     tails = sum(lexicon.slots.get((word, tail), {}).get("of", 0) for tail in ("the", "a", "this", "his", "their"))
     return tails >= 3
 

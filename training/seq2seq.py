@@ -8,7 +8,7 @@ decoder of one layer makes a token cheap and leaves the reading to the encoder, 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,9 +45,6 @@ class Seq2SeqShape:
     buckets: int = 32
     distance: int = 128  # distances from here on share one bucket
     context: int = 640  # maximum length in training; T5 itself has no limit
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 def init_weights(shape: Seq2SeqShape, generator: torch.Generator) -> Weights:

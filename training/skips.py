@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from copyspec.drafters.predictors.skipping import SkipSet, load_skips, without_blocks
-from training.outputs import Requests, answer, chat_ids
+from copyspec.filesystem import replacing
+from training.outputs import Requests, answered_chats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from copyspec.engine.engine import Engine
 
 MAX_DRAFT = 8  # maximum draft length that the objective considers
 CHANGES = 3  # maximum number of blocks changed per try
@@ -111,9 +110,8 @@ def middle(layers: int) -> SkipSet:
 
 
 def _write(out: Path, judge: Judge, skips: SkipSet, score: Score) -> None:
-    partial = out.with_suffix(".partial")
-    partial.write_text(json.dumps({**skips.to_dict(judge.layers), "measured": _figures(score)}) + "\n")
-    partial.rename(out)
+    with replacing(out) as file:
+        file.write(json.dumps({**skips.to_dict(judge.layers), "measured": _figures(score)}).encode() + b"\n")
 
 
 def _figures(score: Score) -> dict[str, float]:
@@ -125,14 +123,6 @@ def _figures(score: Score) -> dict[str, float]:
 
 def _weights(module: torch.nn.Module) -> int:
     return sum(each.numel() for each in module.parameters())
-
-
-def own_texts(engine: Engine, data: Path, rows: int, tokens: int, seed: int) -> list[tuple[list[int], int]]:
-    """Chats with the model's own greedy answers, and the indices at which these begin."""
-    requests, rng = Requests(data), random.Random(seed)
-    prompts = [chat_ids(engine.tokenizer, [{"role": "user", "content": requests.draw(rng)}]) for _ in range(rows)]
-    outputs = answer(engine, prompts, tokens, 0, sampled=0.0)
-    return [([*prompt, *output], len(prompt)) for prompt, output in zip(prompts, outputs, strict=True) if output]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -151,7 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     until = time.time() + 60 * given.minutes
     engine = copyspec.load(given.model, dtype=given.dtype)
-    texts = own_texts(engine, given.data, given.rows, given.tokens, given.seed)
+    requests, rng = Requests(given.data), random.Random(given.seed)
+    texts = answered_chats(engine, requests, rng, given.rows, given.tokens, sampled=0.0)
     judge = Judge(engine.model, texts)
     if given.out.is_file():
         first = load_skips(given.out, engine.model)

@@ -18,13 +18,14 @@ _ABBREVIATION = re.compile(
     r"\b[A-Z]|\b[A-Z]\.[A-Z])\.$"
 )
 _QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'"})
+_MEASURED = "wikipedia"  # its paragraphs are passages of SQuAD and Natural Questions, which benchmarks measure with
 
 
-def read_paragraphs(folder: Path, *, leave_out: Sequence[str] = ("wikipedia",)) -> list[str]:
-    """All paragraphs of ``folder/*.txt.gz`` and ``*.txt``, one per line; names in ``leave_out`` are skipped."""
+def read_paragraphs(folder: Path) -> list[str]:
+    """All paragraphs of ``folder/*.txt.gz`` and ``*.txt``, one per line, without those of ``wikipedia``."""
     paragraphs: list[str] = []
     for path in sorted([*folder.glob("*.txt.gz"), *folder.glob("*.txt")]):
-        if path.name.split(".")[0] in leave_out:
+        if path.name.split(".")[0] == _MEASURED:
             continue
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as lines:

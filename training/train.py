@@ -22,7 +22,7 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
@@ -40,6 +40,7 @@ from training.families import Tables, family_name, family_of
 from training.model import Shape, keep_layers
 from training.optim import Optimizer, Shared
 from training.plans import PRESETS, Plan
+from training.runs import append_log
 from training.tokenizer import load_tokenizer
 
 _WARMUP = 100  # steps
@@ -104,7 +105,7 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
     maker, held = load_prose(data, plan.mixture, family.maker)
     _write_tokenizer(out / "tokenizer.json", maker, plan)
     (out / "plan.json").write_text(
-        json.dumps({"shape": plan.shape.as_dict(), "rates": vars(plan.rates), "seed": plan.seed, "preset": plan.device,
+        json.dumps({"shape": asdict(plan.shape), "rates": vars(plan.rates), "seed": plan.seed, "preset": plan.device,
                     "family": family_name(plan.shape),
                     "batch": plan.batch * plan.world, "mixture": vars(plan.mixture),
                     "weights": plan.weights and plan.weights.name, "layers": plan.layers}, indent=1))  # fmt: skip
@@ -257,13 +258,11 @@ class Job:
                     total += float(family_of(self.plan.shape).loss_of(average, ids, answer, self.plan.shape, tables))
                 count += float(answer[:, 1:].sum())
             row["held_out_loss"] = round(total / count, 4)
-        with (self.out / "log.jsonl").open("a") as log:
-            log.write(json.dumps(row) + "\n")
+        append_log(self.out, row)
 
     def _save(self, step: int, progress: float) -> None:
-        path = self.out / "checkpoint.pt"
-        torch.save({"step": step, "progress": progress, "state": self.shared.state()}, path.with_suffix(".new"))
-        path.with_suffix(".new").replace(path)
+        with replacing(self.out / "checkpoint.pt") as file:
+            torch.save({"step": step, "progress": progress, "state": self.shared.state()}, file)
 
 
 def main() -> None:

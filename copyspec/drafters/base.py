@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class Drafter(Protocol):
     """Drafts for one row (one sequence of the batch). It is made with the row's prompt and sources.
 
-    Under the default rule the draft never changes the output: at every node the target's own token decides, sampling
-    noise included. Copying drafters ignore that noise; a draft model may draw with it (`LanguageModelDrafter` explains
-    why that is exact).
+    Under the default rule the draft never changes the output: each output token is the argmax of the target's scores
+    plus the noise of its position, whatever was drafted. The draft only decides whether the target's forward pass has
+    already been made, so a draft model may draw with the same noise (coupled drafting). The other verification rules
+    draw random numbers of their own, independent of this noise; for them such a draft is deterministic, like a copy.
 
     Optional members: a method `observe(scored: ScoredDraft)` receives the target's logits after every forward pass,
     before `accept`; if the drafter also has an attribute `observes`, only while that is true. If `wants_states` is
@@ -84,6 +85,33 @@ class ScoredDraft:
             best = self._logits.float().softmax(-1).topk(min(count, self._logits.shape[-1]))
             table = torch.stack([best.indices.double(), best.values.double()], -1).tolist()
         return [[(int(token), probability) for token, probability in row] for row in table]
+
+
+class Composite:
+    """Passes the target's logits and hidden states on to the drafters or predictors that it consists of."""
+
+    _parts: Sequence[object]
+
+    @property
+    def observes(self) -> bool:
+        """As `Drafter.observes`: whether one of the parts needs the logits."""
+        return any(map(observes, self._parts))
+
+    @property
+    def wants_states(self) -> bool:
+        """As `Drafter.wants_states`."""
+        return any(map(wants_states, self._parts))
+
+    @property
+    def wanted_layers(self) -> Sequence[int]:
+        """As `Drafter.wanted_layers`."""
+        return sorted({layer for each in self._parts for layer in wanted_layers(each)})
+
+    def observe(self, scored: ScoredDraft) -> None:
+        """Pass `scored` on to every part that observes."""
+        for each in self._parts:
+            if observes(each):
+                each.observe(scored)  # type: ignore[attr-defined]
 
 
 def observes(drafter: object) -> bool:

@@ -1,53 +1,38 @@
-"""Drafters that use predictors (draft models, heads, token pools, datastores): with copying, or alone."""
+"""Drafters that use predictors (draft models, heads, token pools, datastores): with copying, or alone.
+
+`growth._mix` mixes the predictions with the copies, `update_weights` learns the weights of the mixture from what was
+accepted, and the drafters here call both. A miss is the event that no copied token is right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import replace
+from typing import TypeGuard
 
 from copyspec.budget import Budget
-from copyspec.drafters import base
-from copyspec.drafters.base import ScoredDraft
+from copyspec.drafters.base import Composite
 from copyspec.drafters.copying.corpus import CopyCorpus
 from copyspec.drafters.copying.drafter import NO_TREE, CopyDrafter, grow
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Grown, PredictorCalls
 from copyspec.drafters.copying.versions import VersionComparisons
-from copyspec.drafters.mixture import grow_with_models, update_weights
-from copyspec.drafters.predictors.base import Predictor, paths
+from copyspec.drafters.predictors.base import NeuralPredictor, Predictor, paths, walked
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
-from copyspec.tree import EMPTY, DraftTree, chain_first_order
+from copyspec.tree import EMPTY, ROOT, DraftTree, chain_first_order
+
+MAX_MODEL_PASSES = 5
+"""Maximum number of forward passes of a model per draft, the usual length of a small model's chain."""
+
+MIN_GAIN = 0.05
+"""While costs are unknown, a model is run again only if this many more accepted tokens are expected from it."""
+
+MIN_READ_SCORE = 0.02
+"""A model reads only nodes of at least this score. Others are not worth their columns in its forward pass."""
 
 
-class _Observing:
-    """Passes the target's logits on to the predictors that observe them."""
-
-    _predictors: list[Predictor]
-
-    @property
-    def observes(self) -> bool:
-        """As `Drafter.observes`: only a pool or heads need the logits."""
-        return any(map(base.observes, self._predictors))
-
-    @property
-    def wants_states(self) -> bool:
-        """As `Drafter.wants_states`."""
-        return any(map(base.wants_states, self._predictors))
-
-    @property
-    def wanted_layers(self) -> Sequence[int]:
-        """As `Drafter.wanted_layers`."""
-        return sorted({layer for each in self._predictors for layer in base.wanted_layers(each)})
-
-    def observe(self, scored: ScoredDraft) -> None:
-        """Pass `scored` to every predictor that observes."""
-        for predictor in self._predictors:
-            if base.observes(predictor):
-                predictor.observe(scored)  # type: ignore[attr-defined]
-
-
-class BlendDrafter(_Observing, CopyDrafter):
+class BlendDrafter(Composite, CopyDrafter):
     """Staged drafting: copies make a first tree, and the predictors add alternatives after each of its nodes and
     re-estimate the copied tokens. Copying then continues after the tokens that the predictors added.
 
@@ -75,7 +60,7 @@ class BlendDrafter(_Observing, CopyDrafter):
             breaks=breaks,
             comparisons=comparisons,
         )
-        self._predictors = list(predictors)
+        self._parts = self._predictors = list(predictors)
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of copied and predicted tokens. Predictors are called as long as a call is worth its time."""
@@ -102,11 +87,11 @@ class BlendDrafter(_Observing, CopyDrafter):
         super().accept(tokens)
 
 
-class PredictorDrafter(_Observing):
+class PredictorDrafter(Composite):
     """A tree of predicted tokens without copies; several predictors share one tree (SpecInfer, arXiv 2305.09781)."""
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:
-        self._predictors = list(predictors)
+        self._parts = self._predictors = list(predictors)
         self._empty_corpus, self._estimates = CopyCorpus([], None), Estimates()
         self._grown = NO_TREE
 
@@ -136,9 +121,84 @@ def _with_drafters(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor
     """Set `tree.drafters` to the `kind` of the predictor of each node.
 
     `tree` is a reordered prefix of `grown`, so nodes are matched by token path."""
-    if not any([drafter >= 0 for drafter in grown.drafters]):
+    if not any([number >= 0 for number in grown.predictor_of]):
         return tree
     kinds = [each.kind for each in predictors]
-    nodes = zip(paths(grown.tokens, grown.parents), grown.drafters, strict=True)
-    drafters = {path: kinds[drafter] for path, drafter in nodes if drafter >= 0}
+    nodes = zip(paths(grown.tokens, grown.parents), grown.predictor_of, strict=True)
+    drafters = {path: kinds[number] for path, number in nodes if number >= 0}
     return replace(tree, drafters=[drafters.get(path) for path in paths(tree.tokens, tree.parents)])
+
+
+def grow_with_models(
+    grow_with: Callable[[Sequence[PredictorCalls]], Grown], predictors: Sequence[Predictor], budget: Budget
+) -> Grown:
+    """Grow a tree, let the models read it, and grow it again with their predictions, as long as that pays."""
+    calls = [PredictorCalls(each.predict, each.weight, each.is_model) for each in predictors]
+    grown, asked = grow_with(calls), list(filter(_is_neural, predictors))
+    for number in range(MAX_MODEL_PASSES):
+        paying = [each for each in asked if _pays(grown, each, budget, is_first=number == 0)]
+        shown = _shown(grown)
+        asked = [each for each in paying if each.run(shown)]
+        if not asked:
+            break
+        grown = grow_with(calls)
+    return grown
+
+
+def _is_neural(predictor: Predictor) -> TypeGuard[NeuralPredictor]:
+    return predictor.is_model
+
+
+def _shown(grown: Grown) -> DraftTree:
+    """The tree that models read: nodes with a score of at least MIN_READ_SCORE."""
+    scores = grown.scores
+    count = next((node for node, score in enumerate(scores) if score < MIN_READ_SCORE), len(scores))
+    return DraftTree(grown.tokens[:count], grown.parents[:count], scores[:count], [None] * count)
+
+
+def _pays(grown: Grown, predictor: NeuralPredictor, budget: Budget, *, is_first: bool) -> bool:
+    """Whether the tokens that the model would add to the tree are worth its forward pass.
+
+    The expected gain after a node is the probability that its path is accepted, none of its children is right and the
+    model's top token is. In a full tree the new token replaces the least likely node. The pass pays if it takes less
+    time per expected token than the tree costs now.
+    """
+    open_ = [1.0, *grown.scores]
+    for node, parent in enumerate(grown.parents):
+        open_[parent + 1] -= grown.scores[node]
+    nodes = zip([(), *paths(grown.tokens, grown.parents)], open_, strict=True)
+    unread = [chance for path, chance in nodes if predictor.predict(path) is None]
+    gain = sum(max(predictor.top1_accuracy * chance - grown.least, 0.0) for chance in unread)
+    if not (budget.seconds and predictor.seconds):
+        return is_first or gain >= MIN_GAIN
+    count = budget.cut(grown.scores)
+    cost = budget.costs[count] if budget.costs else 1.0
+    rate = (1.0 + sum(grown.scores[:count])) / cost
+    pays = gain > rate * predictor.seconds / budget.seconds
+    if is_first and not pays:
+        predictor.skip()
+    return pays
+
+
+def update_weights(grown: Grown, predictors: Sequence[Predictor], tokens: Sequence[int]) -> None:
+    """Adapt the predictors' weights beside the copies, from the mixtures along the output's new `tokens`."""
+    mixes = {node: (miss_weight, copies, numbers) for node, miss_weight, copies, numbers in grown.mixes}
+    along = [ROOT, *walked(grown.tokens, grown.parents, tokens[:-1])]
+    for index, (node, token) in enumerate(zip(along, tokens, strict=False)):
+        if node not in mixes:
+            continue
+        miss_weight, copies, numbers = mixes[node]
+        if not copies:
+            continue
+        path = tuple(tokens[:index])
+        speaking = [(predictors[number], predictors[number].predict(path) or ()) for number in numbers]
+        whole = sum(copies.values()) + miss_weight
+        miss_prob = miss_weight / whole
+        weights = [each.weight(miss_prob) for each, _ in speaking]
+        whole += sum(weights)
+        weights = [weight * (1.0 + miss_weight / sum(weights)) for weight in weights]
+        shares = [weight * dict(probs).get(token, 0.0) for weight, (_, probs) in zip(weights, speaking, strict=True)]
+        right = copies.get(token, 0.0) + sum(shares)
+        if right > 0:
+            for (predictor, _), weight, share in zip(speaking, weights, shares, strict=True):
+                predictor.update_weight(miss_prob, share / right - weight / whole)

@@ -10,8 +10,7 @@ from types import MappingProxyType
 
 from copyspec.budget import Budget
 from copyspec.checks import shown
-from copyspec.drafters import base
-from copyspec.drafters.base import Drafter, ScoredDraft
+from copyspec.drafters.base import Composite, Drafter, ScoredDraft, wanted_layers
 from copyspec.sources import OUTPUT, Source
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 
@@ -47,7 +46,7 @@ def make_custom(factory: DrafterFactory, context: DraftContext) -> Drafter:
     return drafter
 
 
-class JoinedDrafter:
+class JoinedDrafter(Composite):
     """Merges the trees of several drafters: equal paths become one, and the most likely nodes are kept.
 
     This is the merge-based tree construction of SpecInfer (Miao et al. 2024, arXiv 2305.09781).
@@ -64,7 +63,7 @@ class JoinedDrafter:
     ) -> None:
         """Counters name the tokens of `own` drafters, except copies, after the class of each. `sources`: those that
         their origins name; `layers`: the target's number of layers that a drafter may want the states of."""
-        self._drafters = [*([builtin] if builtin is not None else []), *own]
+        self._parts = self._drafters = [*([builtin] if builtin is not None else []), *own]
         self._builtin = builtin
         self._vocab_size = vocab_size
         self._sources = sources
@@ -72,21 +71,11 @@ class JoinedDrafter:
         self._length = 0  # of the output
 
     @property
-    def observes(self) -> bool:
-        """As `Drafter.observes`."""
-        return any(map(base.observes, self._drafters))
-
-    @property
-    def wants_states(self) -> bool:
-        """As `Drafter.wants_states`."""
-        return any(map(base.wants_states, self._drafters))
-
-    @property
     def wanted_layers(self) -> Sequence[int]:
         """As `Drafter.wanted_layers`. Raises TypeError or ValueError for layers that the target does not have."""
         found: set[int] = set()
         for drafter in self._drafters:
-            wanted = base.wanted_layers(drafter)
+            wanted = wanted_layers(drafter)
             if not isinstance(wanted, (Sequence, set, frozenset)) or isinstance(wanted, str):
                 raise TypeError(
                     f"{type(drafter).__name__}.wanted_layers is {shown(wanted)}; it must list layer numbers"
@@ -124,9 +113,7 @@ class JoinedDrafter:
             origins=tuple(tree.origins),
             drafters=tree.drafters and tuple(tree.drafters),
         )
-        for drafter in self._drafters:
-            if base.observes(drafter):
-                drafter.observe(scored)  # type: ignore[attr-defined]
+        super().observe(scored)
 
     def _checked(self, drafter: Drafter, tree: object, budget: Budget) -> DraftTree:
         """Return `tree` if it is valid, that of a custom drafter as a copy that the drafter cannot change any more.

@@ -38,8 +38,7 @@ class LookupDrafter:
             if start < len(self.tokens):
                 draft = self.tokens[start : start + self._length]
                 end = next((at for at, token in enumerate(draft) if token in self._ends), len(draft))
-                m = budget.cut([1.0] * end)
-                return DraftTree(draft[:m], range(-1, m - 1), [1.0] * m, [None] * m) if m else EMPTY
+                return DraftTree.of_chain(draft[: budget.cut([1.0] * end)], 1.0)
         return EMPTY
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.drafters.copying.alignment import MAX_EXCESS, MOVE_EVERY, SOON, Alignment
-from copyspec.drafters.copying.corpus import BORDER, LONGEST, RECENT, CopyCorpus, matches
+from copyspec.drafters.copying.corpus import LONGEST, RECENT, SEPARATOR, CopyCorpus, matches
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.sources import Source
 
@@ -150,7 +150,7 @@ def slow_matches(text: list[int]) -> dict[int, int]:
     found = {}
     for place in range(1, len(text)):
         length = 0
-        while length < min(place, LONGEST) and text[place - 1 - length] == text[-1 - length] != BORDER:
+        while length < min(place, LONGEST) and text[place - 1 - length] == text[-1 - length] != SEPARATOR:
             length += 1
         if length:
             found[place] = length

@@ -18,7 +18,7 @@ from copyspec.drafters.custom import JoinedDrafter, join
 from copyspec.sources import OUTPUT
 from copyspec.text.chat import ChatError
 from copyspec.tree import ROOT, Origin, Sampled, check_tree
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.texts import byte_level, new_engine
 
 OPTIONS = {"max_new_tokens": 24, "ignore_eos": True}
 PROMPTS = ["The cat sat on the mat", "A dog sat on the mat", "the sea"]
@@ -26,7 +26,7 @@ PROMPTS = ["The cat sat on the mat", "A dog sat on the mat", "the sea"]
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(llama(len(byte_level())), byte_level(), name="tiny")
+    return new_engine()
 
 
 class Knowing:
@@ -274,7 +274,7 @@ def test_trees_of_arrays_are_drafted_as_those_of_lists(engine: Engine, convert: 
 
 
 def test_a_slow_drafter_is_paused() -> None:
-    engine = Engine(llama(len(byte_level())), byte_level(), name="tiny")
+    engine = new_engine()
     asked = []
 
     class Slow(Knowing):

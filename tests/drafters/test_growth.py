@@ -29,7 +29,7 @@ from copyspec.drafters.copying.corpus import CopyCorpus
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, PredictorCalls
 from copyspec.drafters.copying.native_module import COMPILED
-from copyspec.drafters.copying.substitutes import COLUMNS
+from copyspec.drafters.copying.substitutes import COLUMNS, REPEATED
 from copyspec.drafters.copying.tables import BREAKING_CONSTANTS, CONSTANTS, TABLES
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
@@ -110,7 +110,7 @@ def _case() -> Case:
     corpus, estimates = CopyCorpus([Source([1, 2, 3, 1, 2, ord(" "), ord("a")], "prompt")], eos=7), Estimates()
     weights = [estimates.miss_at_root, estimates.miss_deeper, estimates.ngram_scale, estimates.common]
     said = [[(3, 100)], estimates.at_root, estimates.deeper, list(estimates.crowds)]
-    said += [{3: 2 * COLUMNS}, estimates.repeated]
+    said += [{3: 2 * COLUMNS}, REPEATED]
     text = [corpus.tokens, corpus.kinds, corpus.places, corpus.written]
     arguments = [TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS, ()]
     return dict(zip(ARGUMENTS, arguments, strict=True))

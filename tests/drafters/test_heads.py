@@ -34,11 +34,12 @@ from copyspec.sources import Source
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Target
-from copyspec.targets.hooks.states import LAST, output_head
+from copyspec.targets.hooks.modules import output_head
+from copyspec.targets.hooks.states import LAST
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.texts import new_engine
 from training.head_trainer import HeadPlan, Trainer
 
 DEPTH, SIZE = 3, 32
@@ -232,7 +233,7 @@ def write(folder: Path, model: PreTrainedModel, **changes: object) -> Path:
 
 
 def engine() -> Engine:
-    return Engine(llama(len(byte_level())), byte_level())
+    return new_engine()
 
 
 @pytest.mark.usefixtures("steady_drafts")

@@ -13,18 +13,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
+from benchmarks.drafts.model_chain import LanguageModelDrafter
 from copyspec.budget import Budget
 from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors.base import RowContext
-from copyspec.drafters.predictors.language_model import (
-    DraftModel,
-    LanguageModelDrafter,
-    ModelPredictor,
-    Reader,
-)
+from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor, Reader
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap

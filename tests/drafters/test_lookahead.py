@@ -12,13 +12,12 @@ from copyspec.budget import Budget
 from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.lookahead import Jacobi, JacobiDrafter, Lookahead, LookaheadDrafter
-from copyspec.engine.engine import Engine
 from copyspec.options import SamplingOptions
 from copyspec.targets import wrap
 from copyspec.tree import check_tree
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.texts import new_engine
 
 
 def run(model: object, requests: Sequence[Request]) -> list[tuple[list[int], Stats]]:
@@ -90,7 +89,7 @@ def test_only_passes_that_asked_for_a_draft_tell_how_often_guesses_are_right() -
 
 
 def test_beside_copies() -> None:
-    engine = Engine(llama(len(byte_level())), byte_level())
+    engine = new_engine()
     text = "The cat sat on the mat, and the dog sat on"
     plain = engine.generate(text, max_new_tokens=20, drafter="none")
     assert engine.generate(text, max_new_tokens=20, drafter=["auto", Lookahead()]).token_ids == plain.token_ids

@@ -11,12 +11,11 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec.drafters.predictors.skipping import SkipSet, load_skips, without_blocks
-from copyspec.engine.engine import Engine
 from copyspec.models.errors import LoadError
 from copyspec.targets import wrap
 from copyspec.tree import DraftTree
 from tests.helpers.models import random_ids, tiny
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.texts import new_engine
 from training.skips import Judge, best_draft, middle, search
 
 
@@ -54,7 +53,7 @@ def written(path: Path, **changes: object) -> Path:
 
 
 def test_output_equals_plain_decoding(tmp_path: Path) -> None:
-    engine = Engine(llama(len(byte_level())), byte_level())
+    engine = new_engine()
     path, text = written(tmp_path / "skips.json"), "The cat sat on the mat, and the dog"
     for options in ({}, {"temperature": 0.9, "seed": 4}):
         plain = engine.generate(text, max_new_tokens=24, drafter="none", **options)

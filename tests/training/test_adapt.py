@@ -32,6 +32,11 @@ _PARAGRAPHS = [
 _SHAPE = LoraShape(rank=4, alpha=8, first_layer=1)
 
 
+@pytest.fixture
+def paragraphs() -> list[str]:
+    return _PARAGRAPHS
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base")
@@ -60,14 +65,6 @@ def test_the_loss_is_that_of_the_merged_model(base: Path, tmp_path: Path) -> Non
     each = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     assert count == weights.sum()
     torch.testing.assert_close(total, (each * weights[:, 1:].flatten()).sum(), rtol=1e-4, atol=1e-4)
-
-
-@pytest.fixture
-def prose(tmp_path: Path) -> Path:
-    folder = tmp_path / "text"
-    folder.mkdir()
-    (folder / "made_up.txt").write_text("\n".join(_PARAGRAPHS), encoding="utf-8")
-    return folder
 
 
 def test_a_run_repeats_itself_and_resumes(prose: Path, base: Path, tmp_path: Path) -> None:

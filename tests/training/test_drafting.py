@@ -24,6 +24,7 @@ from training.outputs import (
     states_of,
     until_loop,
 )
+from training.runs import restore, save_checkpoint
 
 PARAGRAPHS = [
     f"The {animal} lives in the {place} and has always liked the {food} there. Many people know the {animal} well, and "
@@ -118,6 +119,28 @@ def test_skips_are_searched(model: Path, data: Path, tmp_path: Path) -> None:
     command = f"--model {model} --data {data} --out {out} --rows 2 --tokens 6 --tries 4 --dtype float32"
     skips.main(command.split())
     assert json.loads(out.read_text())["layers"] == 2
+
+
+def test_a_checkpoint_restores_its_weights_and_no_others(tmp_path: Path) -> None:
+    def fresh(**sizes: int) -> tuple[dict[str, torch.Tensor], torch.optim.Optimizer]:
+        weights = {name: torch.ones(size, requires_grad=True) for name, size in sizes.items()}
+        return weights, torch.optim.AdamW(weights.values(), lr=0.1)
+
+    def step(weights: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
+        torch.stack([(each**2).sum() for each in weights.values()]).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    path, (weights, optimizer), (again, resumed) = tmp_path / "a.safetensors", fresh(a=2, b=3), fresh(a=2, b=3)
+    step(weights, optimizer)
+    save_checkpoint(path, weights, optimizer, 1, vocabulary=torch.arange(4))
+    assert restore(path, again, resumed) == 1 and [each.name for each in tmp_path.iterdir()] == [path.name]
+    step(weights, optimizer)
+    step(again, resumed)
+    assert all(torch.equal(again[name], each) for name, each in weights.items())
+    for others in ({"a": 2}, {"a": 2, "b": 4}, {"a": 2, "b": 3, "c": 1}):
+        with pytest.raises(ValueError, match=r"a\.safetensors' is a checkpoint of other weights; give another --out"):
+            restore(path, *fresh(**others))
 
 
 @pytest.mark.parametrize("kind", distill.DIVERGENCES)

@@ -21,37 +21,14 @@ from training.optim import orthogonal
 from training.plans import PRESETS
 from training.train import Job, Schedule, _abort_with, clock, train
 
-_PARAGRAPHS = [
-    f"The {animal} lives in the {place}. It eats {food} in the morning, and it sleeps at night. "
-    f"Many people know the {animal} of the {place}. They have wanted to see it for {number} years."
-    for number, (animal, place, food) in enumerate(
-        [("fox", "forest", "berries"), ("owl", "tower", "mice"), ("whale", "sea", "fish"), ("goat", "hills", "grass")]
-        * 5
-    )
-]
 _TINY = replace(
     PRESETS["cpu"], shape=Shape(vocab=320, width=32, layers=2, heads=2, inner=48, context=256), world=1, batch=512,
     limit=256, steps=4,
 )  # fmt: skip
 
 
-@pytest.fixture
-def prose(tmp_path: Path) -> Path:
-    folder = tmp_path / "text"
-    folder.mkdir()
-    (folder / "made_up.txt").write_text("\n".join(_PARAGRAPHS), encoding="utf-8")
-    return folder
-
-
 def _state(run: Path) -> dict[str, torch.Tensor]:
     return torch.load(run / "checkpoint.pt", weights_only=True)["state"]
-
-
-@pytest.fixture(autouse=True)
-def _threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def test_a_run_repeats_itself_and_resumes(prose: Path, tmp_path: Path) -> None:

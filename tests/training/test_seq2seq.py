@@ -43,14 +43,6 @@ _SHAPE = Seq2SeqShape(
     vocab=96, width=24, encoder_layers=3, decoder_layers=2, heads=2, head=8, inner=20, buckets=8, distance=16,
     context=48,
 )  # fmt: skip
-_TEXTS = [
-    f"The {animal} lives in the {place}. It eats {food} in the morning, and it sleeps at night. "
-    f"Many people know the {animal} of the {place}. They have wanted to see it for {number} years."
-    for number, (animal, place, food) in enumerate(
-        [("fox", "forest", "berries"), ("owl", "tower", "mice"), ("whale", "sea", "fish"), ("goat", "hills", "grass")]
-        * 5
-    )
-]
 
 
 def made_weights() -> Weights:
@@ -73,21 +65,6 @@ def t5_of(shape: Seq2SeqShape, weights: Weights) -> T5ForConditionalGeneration:
     assert not unexpected and {name.split(".")[-2] for name in missing} <= {"embed_tokens", "lm_head"}
     model.tie_weights()
     return model.eval()
-
-
-@pytest.fixture
-def prose(tmp_path: Path) -> Path:
-    folder = tmp_path / "text"
-    folder.mkdir()
-    (folder / "made_up.txt").write_text("\n".join(_TEXTS), encoding="utf-8")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def made_batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -161,14 +138,14 @@ def test_examples_are_sources_with_their_corrections(prose: Path) -> None:
     assert 100 < instructed < 200
 
 
-def test_source_and_copy_have_the_same_tokens() -> None:
-    tokenizer = reading_tokenizer(train_tokenizer(_TEXTS, 320))
-    ((ids, start),) = encode_rows(tokenizer, [Example(_TEXTS[0], _TEXTS[0])])
+def test_source_and_copy_have_the_same_tokens(paragraphs: list[str]) -> None:
+    tokenizer, text = reading_tokenizer(train_tokenizer(paragraphs, 320)), paragraphs[0]
+    ((ids, start),) = encode_rows(tokenizer, [Example(text, text)])
     assert ids[:start] == ids[start:] and ids[-1] == 1
-    assert tokenizer.decode(ids[start:]) == _TEXTS[0]
+    assert tokenizer.decode(ids[start:]) == text
 
 
-def test_a_run_trains_and_its_export_corrects(prose: Path, tmp_path: Path) -> None:
+def test_a_run_trains_and_its_export_corrects(prose: Path, paragraphs: list[str], tmp_path: Path) -> None:
     shape = replace(_SHAPE, vocab=320, context=256)
     tiny = replace(PRESETS["seq2seq"], shape=shape, batch=512, limit=256, steps=4, tokenizer=None)
     train(prose, tmp_path / "run", tiny, 0.0)
@@ -192,7 +169,7 @@ def test_a_run_trains_and_its_export_corrects(prose: Path, tmp_path: Path) -> No
         assert row["equal_to_generate"] == row["batch_8_equal_to_serial"] == report["texts"] == 2
     assert "calls_per_text" in show(report)
     quality = QualityModel(tmp_path / "model", torch.float32, instruction="")
-    assert quality.corrections(["The fox sleeps."])[0] == quality.corrections(["The fox sleeps.", _TEXTS[0]])[0]
+    assert quality.corrections(["The fox sleeps."])[0] == quality.corrections(["The fox sleeps.", paragraphs[0]])[0]
     further = replace(tiny, steps=1, shape=read, weights=tmp_path / "model")
     train(prose, tmp_path / "further", further, 0.0)
     before = (tmp_path / "model" / "tokenizer.json").read_text()

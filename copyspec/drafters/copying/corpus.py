@@ -20,7 +20,7 @@ from copyspec.drafters.copying.versions import Version, VersionComparisons, find
 from copyspec.sources import EVEN_ODDS, FORK, OUTPUT, Source
 from copyspec.tree import DraftTree, Origin, chain_first_order
 
-BORDER = -1
+SEPARATOR = -1
 """Separator between sources: it equals no token, so no match or copy crosses it. Other negative entries are forks: FORK
 itself until its target is known, then -p (below FORK): the text continues after the fork or at position p."""
 
@@ -71,7 +71,7 @@ class CopyCorpus:
     ) -> None:
         if not isinstance(eos, (int, NoneType)):
             eos = _last_used(sources, eos) if len(eos) > 1 else min(eos, default=None)
-        self.tokens: list[int] = [BORDER]
+        self.tokens: list[int] = [SEPARATOR]
         self.kinds: list[int] = [PROMPT]  # by position, up to the first one of the output
         self._starts: list[int] = []  # first position of each source, ascending
         self._sources: list[int] = []  # the index of each in `sources`
@@ -90,7 +90,7 @@ class CopyCorpus:
         """Position of each fork, by the position at which its alternative starts. `tokens` holds the reverse."""
         self._ends = range(0)
         self.followed = (0, 0)
-        """Start and end position (at its BORDER) of the text that the output may follow in order; (0, 0): none."""
+        """Start and end position (at its SEPARATOR) of the text that the output may follow in order; (0, 0): none."""
         self.text_starts: dict[int, int] = {}
         """Positions in blocks at which the edited text may start, each with the bucket of its odds."""
         self._block_spans: dict[int, tuple[int, int]] = {}  # start of a block -> its span in the prompt
@@ -292,7 +292,7 @@ class CopyCorpus:
         self.tokens.extend(source.tokens)
         if ends and eos is not None and not (kind == PROMPT and self.tokens[-1] == eos):
             self.tokens.append(eos)
-        self.tokens.append(BORDER)
+        self.tokens.append(SEPARATOR)
         self.kinds.extend([kind] * (len(self.tokens) - len(self.kinds)))
 
     def _add_ends(self, sources: Sequence[Source], eos: int | None) -> None:
@@ -306,7 +306,7 @@ class CopyCorpus:
                 self.forks[len(self.tokens)] = position
                 self.tokens[position] = -len(self.tokens)
                 end = next(ends, ())
-                self.tokens += [*end, BORDER if eos is None else eos, BORDER]
+                self.tokens += [*end, SEPARATOR if eos is None else eos, SEPARATOR]
                 self.kinds += [self.kinds[position]] * (len(end) + 2)
         self._ends = range(ends_start, len(self.tokens))
 

@@ -54,6 +54,7 @@ from copyspec.drafters.copying.situations import (
     later_start,
     resumed,
 )
+from copyspec.drafters.copying.substitutes import REPEATED
 from copyspec.drafters.copying.tables import BREAKING_TABLES, ODDS, RATES, TABLES
 from copyspec.drafters.copying.versions import VersionComparisons, version_of
 from copyspec.drafters.predictors.ngrams import NGrams
@@ -162,10 +163,10 @@ class CopyDrafter:
                 is_right = tokens[0] in [self._corpus.tokens[at] for at, _ in resumed]
                 estimates.record_resumed(weight, grown.hit_prob, is_right)
             estimates.record_any(grown.hit_prob, offered)
-            if grown.words and not offered:
-                predicted = [(each, share) for each, share in grown.words if each not in grown.offered]
+            if grown.ngram_probs and not offered:
+                predicted = [(each, share) for each, share in grown.ngram_probs if each not in grown.offered]
                 expected = NGRAM_PRECISION * sum([share for _, share in predicted])
-                estimates.record_words(expected, any([each == tokens[0] for each, _ in predicted]))
+                estimates.record_ngrams(expected, any([each == tokens[0] for each, _ in predicted]))
         if not self._corpus.followed[0]:  # copies of an edit source are expected to continue
             estimates.record_pass(len(tokens))
         cursors = self._cursors if node == ROOT else grown.cursors[node]  # at the last accepted node
@@ -391,7 +392,7 @@ def grow(
         estimates.deeper,
         estimates.crowds,
         corpus.substitutes.places,
-        estimates.repeated,
+        REPEATED,
         estimates.miss_at_root,
         estimates.miss_deeper,
         estimates.ngram_scale,

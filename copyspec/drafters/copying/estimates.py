@@ -23,7 +23,6 @@ from copyspec.drafters.copying.situations import (
     START,
     STRIDE,
 )
-from copyspec.drafters.copying.substitutes import REPEATED
 
 PRIOR_COUNT = 6.0  # pseudo-count of right predictions
 PRIOR_COUNT_WRONG = 3.0
@@ -35,7 +34,7 @@ MAX_FACTOR_MISS = 4.0  # the same for the odds that no cursor is right
 NGRAM_PRECISION = 0.9
 """Initial ratio of the n-grams' accuracy to their probabilities."""
 PRIOR_COUNT_RESUMED = 2.0  # of right and of wrong resumptions in a text that was found to be followed
-PRIOR_COUNT_WORDS = 3.0  # pseudo-count of NGRAM_PRECISION
+PRIOR_COUNT_NGRAMS = 3.0  # pseudo-count of NGRAM_PRECISION
 FEW_ACCEPTED = 4.0  # with fewer tokens per forward pass on average, copies count as ending early
 DECAY_ACCEPTED = 0.8  # of that running average, per forward pass
 
@@ -97,7 +96,7 @@ class Estimates:
 
     For each family of situations, records compare the accuracy of its top predictions with the expected one and scale
     the weights. `found`: the row's sources were found in its prompt instead of being named by the caller.
-    `is_question`: what was found is likely a question, see `context.QUESTION_ODDS`.
+    `is_question`: what was found is likely a question, see `corpus.QUESTION_ODDS`.
     """
 
     def __init__(self, *, found: bool = False, is_question: bool = False) -> None:
@@ -106,7 +105,6 @@ class Estimates:
         self.at_root = list(self.priors)  # weights by situation, at the tree's root
         self.deeper = list(self.priors)  # the same at its other nodes
         self.crowds: Sequence[float] = fitted.CROWDS
-        self.repeated: Sequence[float] = REPEATED  # see `substitutes`
         self.miss_at_root = self.priors[MISS_AT_ROOT]
         self.miss_deeper = self.priors[MISS_DEEPER]
         self.common = [self.priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank
@@ -115,7 +113,7 @@ class Estimates:
         self.ngram_scale = NGRAM_PRECISION  # factor on the n-grams' share of the weight of a miss
         self.copies_break = False  # whether copies have ended early of late
         self._accepted = FEW_ACCEPTED  # running average of the tokens per forward pass
-        self._words = Record()  # of the n-grams, where no cursor was right
+        self._ngrams = Record()  # of the n-grams, where no cursor was right
         self._any = Record()  # of any offered token being right at the root
         self._resumed = Record()  # of a resumed cursor in followed text being right at the root
 
@@ -141,14 +139,14 @@ class Estimates:
         factor = min(1.0, self._resumed.odds_factor(PRIOR_COUNT_RESUMED, MAX_FACTOR, PRIOR_COUNT_RESUMED))
         self.at_root[_RESUMED] = [weight * factor for weight in self.priors[_RESUMED]]
 
-    def record_words(self, probability: float, right: bool) -> None:
+    def record_ngrams(self, probability: float, right: bool) -> None:
         """Record whether the n-grams were `right` where no cursor was. `probability`: what they gave to tokens that no
         cursor offered."""
-        self._words.add(probability, right)
-        words = self._words
+        self._ngrams.add(probability, right)
+        ngrams = self._ngrams
         # Above 1, the n-grams would get more than the weight that the cursors leave.
         self.ngram_scale = min(
-            1.0, NGRAM_PRECISION * (words.right + PRIOR_COUNT_WORDS) / (words.expected + PRIOR_COUNT_WORDS)
+            1.0, NGRAM_PRECISION * (ngrams.right + PRIOR_COUNT_NGRAMS) / (ngrams.expected + PRIOR_COUNT_NGRAMS)
         )
 
     def record(self, number: int, probability: float, right: bool) -> None:

@@ -26,7 +26,7 @@ from copyspec.drafters.copying.situations import (
     STRIDE,
     crowd_columns,
 )
-from copyspec.drafters.copying.substitutes import COLUMNS
+from copyspec.drafters.copying.substitutes import COLUMNS, REPEATED
 from copyspec.drafters.predictors.base import Path, TokenProbs
 from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, KEY_TOKENS, ORDERS, NGrams, context
 from copyspec.sources import FORK
@@ -83,18 +83,19 @@ class Grown:
     offered: set[int] = field(default_factory=set)  # tokens of the root's cursors, and the common ones
     hit_prob: float = 0.0  # total probability of these
     context: int = 0  # key of the n-gram context at the root
-    words: TokenProbs = ()  # n-gram predictions at the root, given that no offered token is right
+    ngram_probs: TokenProbs = ()  # n-gram predictions at the root, given that no offered token is right
     least: float = 0.0  # a further node pays only with a score above this
-    drafters: list[int] = field(default_factory=list)  # index of the predictor of a node that is no copy, or -1; or []
+    predictor_of: list[int] = field(default_factory=list)
+    """Index of the predictor of a node that is no copy, or -1; [] without predictors."""
     mixes: list[Mix] = field(default_factory=list)  # of nodes after which a predictor predicted something
 
 
 _Entry = tuple[float, int, int, int, int, list[Cursor], int]
-"""(-score, order, token, parent, position, the token's cursors, moved past it, its drafter)."""
+"""(-score, order, token, parent, position, the token's cursors, moved past it, the index of its predictor or -1)."""
 
 _Vote = list[Any]
 """Of one next token: total weight, position of the heaviest cursor, the cursors moved past it, the heaviest weight,
-its drafter. A list, because weights are added in place."""
+the index of its predictor or -1. A list, because weights are added in place."""
 
 
 def grow(
@@ -119,19 +120,19 @@ def grow(
     """
     _check(corpus, cursors, estimates, budget)
     grown, text, weights = Grown(), corpus.tokens, estimates.deeper
-    drafters: list[int] | None = grown.drafters if predictors else None
+    predictor_of = grown.predictor_of if predictors else None
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
     heap = roots(corpus, cursors, estimates, grown, ngrams, predictors)
-    at_once = any([each.is_model for each in predictors])
-    child_priority = 1.0 if at_once else CHILD_PRIORITY
+    has_model = any([each.is_model for each in predictors])
+    child_priority = 1.0 if has_model else CHILD_PRIORITY
     copy_priority = COPY_PRIORITY_SHORT if estimates.copies_break else COPY_PRIORITY
     end, miss_weight, order, count, replaced = len(text), estimates.miss_deeper, 1, 0, corpus.substitutes.places
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
     expected, least = 1.0, max(MIN_SCORE, cheapest)  # `least`: a lower score cannot raise the tokens per time
     while heap and -heap[0][0] > child_priority * least:
-        negative, _, token, parent, position, group, drafter = heappop(heap)
+        negative, _, token, parent, position, group, number = heappop(heap)
         if token == CHILDREN:
             if grown.scores[parent] > least:
                 for child in children(corpus, group, estimates, grown, parent, ngrams, order, predictors):
@@ -157,15 +158,15 @@ def grow(
             add_score(-negative)
             add_position(position)
             add_cursors(group)
-            if drafters is not None:
-                drafters.append(drafter)
+            if predictor_of is not None:
+                predictor_of.append(number)
             parent, count, order = count, count + 1, order + 1
             if count == max_nodes:
                 grown.least = -negative
                 return grown
-            token, rank = CHILDREN, negative * (child_priority if at_once or drafter < 0 else PREDICTED_PRIORITY)
-            drafter = -1
-            if len(group) == 1 and not at_once:
+            token, rank = CHILDREN, negative * (child_priority if has_model or number < 0 else PREDICTED_PRIORITY)
+            number = -1
+            if len(group) == 1 and not has_model:
                 rank = negative * copy_priority
                 position, situation = group[0]
                 is_open = position < corpus.output_start and text[position] in replaced
@@ -173,7 +174,7 @@ def grow(
                     token = COPY
                     if not heap or rank < heap[0][0]:
                         continue
-            heappush(heap, (rank, order, token, parent, NOWHERE, group, drafter))
+            heappush(heap, (rank, order, token, parent, NOWHERE, group, number))
             break
     grown.least = least
     return grown
@@ -218,7 +219,7 @@ def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
         return cursors
     found = []
     for at, situation in cursors:
-        if at < end and text[at] < FORK:
+        if at < end and text[at] < FORK:  # negative: a fork, see `corpus.SEPARATOR`
             if -text[at] >= end or at + 1 >= end:
                 raise ValueError(f"the fork at {at} leads to {text[at]}; the text has {end} positions")
             found += [(at + 1, situation), (-text[at], situation)]
@@ -263,9 +264,9 @@ def roots(
             break
         votes[token] = [weight, NOWHERE, [], weight, -1]
     if ngrams is not None and miss_weight >= NGRAM_MIN_MISS_PROB_ROOT * total:
-        grown.words = ngrams.after(grown.context)
+        grown.ngram_probs = ngrams.after(grown.context)
         weight = miss_weight * estimates.ngram_scale
-        _add_words(votes, [(token, weight * share) for token, share in grown.words if weight * share >= least])
+        _add_ngrams(votes, [(token, weight * share) for token, share in grown.ngram_probs if weight * share >= least])
     total = _mix(votes, total, grown, ROOT, predictors)
     heap = [(-vote[0] / total, 0, token, ROOT, vote[1], vote[2], vote[4]) for token, vote in votes.items()]
     heapify(heap)
@@ -284,6 +285,7 @@ def children(
 ) -> list[_Entry]:
     """Return the heap entries of the children of `node`, with this `order`. `cursors`: those after `node`, changed in
     place."""
+    # The empty list of a node that no copy led to stays empty: what `join` adds to a new one is for the children alone.
     cursors = cursors or []
     cursors[:] = forked(corpus.tokens, cursors)
     sure = sum([estimates.deeper[situation] for _, situation in cursors]) >= SURE_WEIGHT
@@ -294,7 +296,7 @@ def children(
     total = checked_total(miss_weight + sum([vote[0] for vote in votes.values()]))
     # Most nodes are followed by a single sure copy: n-gram look-ups there would take longer than they save.
     if ngrams is not None and miss_weight * score >= NGRAM_MIN_MISS_PROB * total and not (sure and len(cursors) == 1):
-        _add_words(
+        _add_ngrams(
             votes,
             ngrams.share_out(
                 miss_weight * estimates.ngram_scale, _context(grown, node), MIN_NGRAM_SCORE / score * total
@@ -352,9 +354,9 @@ def _check_prediction(token: int, probability: float) -> None:
         raise ValueError(f"a prediction is a token from 0 and its probability, got {(token, probability)!r}")
 
 
-def _add_words(votes: dict[int, _Vote], words: TokenProbs) -> None:
-    """Add tokens with their weights to `votes`."""
-    for token, weight in words:
+def _add_ngrams(votes: dict[int, _Vote], weighted: TokenProbs) -> None:
+    """Add the tokens that n-grams predict, with their weights, to `votes`."""
+    for token, weight in weighted:
         vote = votes.get(token)
         if vote is None:
             votes[token] = [weight, NOWHERE, [], weight, -1]
@@ -378,7 +380,7 @@ def _context(grown: Grown, node: int) -> int:
 
 
 def _vote(corpus: CopyCorpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
-    """Sum up the cursors after `node` by their next token. Cursors at a border or the end have none."""
+    """Sum up the cursors after `node` by their next token. Cursors at a separator or the end have none."""
     if not cursors:
         return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
@@ -396,14 +398,14 @@ def _vote(corpus: CopyCorpus, cursors: list[Cursor], estimates: Estimates, grown
         else:
             drafted = path_to(grown.parents, node)[at - end]  # the cursor has passed the text's end into the draft
             token, position = grown.tokens[drafted], grown.positions[drafted]
-        if token < 0:
+        if token < 0:  # negative: a separator or a fork, see `corpus.SEPARATOR`
             continue
         weight = weights[situation] * crowds[CROWD_ROW[situation] + columns[LENGTH[situation]]]
         _cast(votes, token, weight, position, (at + 1, NEXT_SITUATION[situation]))
         if at < corpus.output_start and token in replaced and AFTER_SUBSTITUTE[situation]:
             position, column = divmod(replaced[token], COLUMNS)
             substitute, before = text[position], text[-1] if node == ROOT else grown.tokens[node]
-            weight *= estimates.repeated[column + (text[position - 1] == before)]
+            weight *= REPEATED[column + (text[position - 1] == before)]
             if substitute >= 0:
                 # If another cursor proposes the same token with more weight, this one need not move on.
                 is_best = substitute not in votes or weight > votes[substitute][3]

@@ -1,4 +1,16 @@
-"""The module that is compiled from native/, where a compiler was found at installation."""
+"""The module that is compiled from native/, where a compiler was found at installation.
+
+A step's dispatcher runs the C function, or its reference in Python where nothing was compiled. The results are equal.
+
+| step       | dispatcher               | Python reference                           | C function              |
+|------------|--------------------------|--------------------------------------------|-------------------------|
+| grow       | drafter.grow             | growth.grow                                | grow (module.c)         |
+| learn      | drafter.learn            | learning.learn                             | walk (learning.c)       |
+| best_chain | drafter.best_chain       | chains.best_chain                          | best_chain (chain.c)    |
+| columns    | drafter.columns          | resumptions.columns                        | columns (resumptions.c) |
+| arrange    | CopyCorpus.arranged      | CopyCorpus.origins, tree.chain_first_order | arrange (order.c)       |
+| align      | alignment.make_alignment | alignment.Alignment                        | align (alignment.c)     |
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Situations: the features of a cursor (family and match length) as one small number, which indexes its weight.
 
+    aligned with 5 matching tokens = 0 * STRIDE + 5
+    near reference with 64 matching tokens = 7 * STRIDE + LONGEST + 2  # 64 is the second of LONG_RUNS
+    edit resumed at odds of 1 = 21 * STRIDE + RESUMED_ONE  # by its odds, since nothing matches
+
 Also: the situation that follows when a cursor was right, and factors for cursors among many others (`crowd_columns`).
 """
 
@@ -74,6 +78,7 @@ MISS_AT_ROOT, MISS_DEEPER = MISS * STRIDE, MISS * STRIDE + 1
 
 
 def situation_of(family: int, length: int) -> int:
+    """Return the situation of a family, by its index in FAMILIES, and a match length or other column."""
     return family * STRIDE + length
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from copyspec.drafters.copying import growth, resumptions, situations
 from copyspec.drafters.copying.corpus import WRITTEN
 from copyspec.drafters.copying.estimates import DECAY as RECORD_DECAY
@@ -10,37 +12,41 @@ from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS, KEPT, SEEN
 from copyspec.drafters.predictors.ngrams import KEY_BITS, MAX_CONTINUATIONS, MIN_SHARE, ORDERS
 
-CONSTANTS = (
-    situations.NEXT_SITUATION,
-    situations.LENGTH,
-    situations.CROWD_ROW,
-    situations.COMPANY,
-    situations.AFTER_SUBSTITUTE,
-    growth.JOINED,
-    situations.GAPS,
-    WRITTEN,
-    growth.MAX_JOINING,
-    growth.MAX_CURSORS,
-    KEY_BITS,
-    ORDERS,
-    MAX_CONTINUATIONS,
-    growth.MIN_SCORE,
-    growth.SURE_WEIGHT,
-    growth.CHILD_PRIORITY,
-    growth.COPY_PRIORITY,
-    growth.NGRAM_MIN_MISS_PROB_ROOT,
-    growth.NGRAM_MIN_MISS_PROB,
-    growth.MIN_NGRAM_SCORE,
-    MIN_SHARE,
-    COLUMNS,
-    growth.PREDICTED_PRIORITY,
-    growth.TABLE_MIN_MISS_PROB,
-    growth.MISS_PROB_FLOOR,
-)
-"""In the order that the C module expects."""
 
-BREAKING_CONSTANTS = (*CONSTANTS[:16], growth.COPY_PRIORITY_SHORT, *CONSTANTS[17:])
-"""Constants for rows whose copies end after a few tokens: COPY_PRIORITY_SHORT replaces COPY_PRIORITY at index 16."""
+def _constants(copy_priority: float) -> tuple[Any, ...]:
+    """In the order that the C module expects."""
+    return (
+        situations.NEXT_SITUATION,
+        situations.LENGTH,
+        situations.CROWD_ROW,
+        situations.COMPANY,
+        situations.AFTER_SUBSTITUTE,
+        growth.JOINED,
+        situations.GAPS,
+        WRITTEN,
+        growth.MAX_JOINING,
+        growth.MAX_CURSORS,
+        KEY_BITS,
+        ORDERS,
+        MAX_CONTINUATIONS,
+        growth.MIN_SCORE,
+        growth.SURE_WEIGHT,
+        growth.CHILD_PRIORITY,
+        copy_priority,
+        growth.NGRAM_MIN_MISS_PROB_ROOT,
+        growth.NGRAM_MIN_MISS_PROB,
+        growth.MIN_NGRAM_SCORE,
+        MIN_SHARE,
+        COLUMNS,
+        growth.PREDICTED_PRIORITY,
+        growth.TABLE_MIN_MISS_PROB,
+        growth.MISS_PROB_FLOOR,
+    )
+
+
+CONSTANTS = _constants(growth.COPY_PRIORITY)
+BREAKING_CONSTANTS = _constants(growth.COPY_PRIORITY_SHORT)
+"""Constants for rows whose copies end after a few tokens."""
 
 TABLES: object = COMPILED and COMPILED.make_tables(*CONSTANTS)
 BREAKING_TABLES: object = COMPILED and COMPILED.make_tables(*BREAKING_CONSTANTS)

@@ -39,7 +39,7 @@ RATE = 0.5  # learning rate of a weight's logarithm
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
-    """The row that a predicting drafter is made for."""
+    """The row that a `Predictor` is made for; custom drafters get `custom.DraftContext`."""
 
     prompt: Sequence[int]
     sampling: SamplingOptions
@@ -50,7 +50,7 @@ class RowContext:
 
 
 class Predictor(Protocol):
-    """One row's view of a draft model or of a table that predicts tokens."""
+    """One row's view of a table or a neural network that predicts tokens."""
 
     @property
     def kind(self) -> str:
@@ -59,12 +59,29 @@ class Predictor(Protocol):
 
     @property
     def is_model(self) -> bool:
-        """Whether `run` can give it predictions after paths that it does not know yet."""
+        """Whether it is a `NeuralPredictor`."""
         ...
 
     def weight(self, miss_prob: float) -> float:
         """The weight of its predictions, on the scale of `Estimates`, at this probability of a miss."""
         ...
+
+    def predict(self, path: Path) -> TokenProbs | None:
+        """Return the predictions after `path`; None if a table has none, or a network has not read `path` yet."""
+        ...
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Append `tokens` to the output and forget the predictions after the old one."""
+        ...
+
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
+        """Adapt the weight. `gradient`: derivative of the log-likelihood of one output token with respect to the
+        logarithm of `weight(miss_prob)`."""
+        ...
+
+
+class NeuralPredictor(Predictor, Protocol):
+    """A network, such as a draft model or heads: it predicts after the paths that its forward passes have read."""
 
     @property
     def top1_accuracy(self) -> float:
@@ -76,25 +93,12 @@ class Predictor(Protocol):
         """Expected time of a `run`, in seconds; 0 before the first measurement."""
         ...
 
-    def predict(self, path: Path) -> TokenProbs | None:
-        """Return the predictions after `path`; None if they need a `run` of a tree that holds `path`."""
-        ...
-
     def run(self, tree: DraftTree) -> bool:
         """Compute the predictions after the root and every node of `tree`. Returns False if it cannot."""
         ...
 
-    def accept(self, tokens: Sequence[int]) -> None:
-        """Append `tokens` to the output and forget the predictions after the old one."""
-        ...
-
     def skip(self) -> None:
-        """Note that it was not called for this draft, because that would not pay."""
-        ...
-
-    def update_weight(self, miss_prob: float, gradient: float) -> None:
-        """Adapt the weight. `gradient`: derivative of the log-likelihood of one output token with respect to the
-        logarithm of `weight(miss_prob)`."""
+        """Note that it was not run for this draft, because that would not pay."""
         ...
 
 
@@ -182,6 +186,61 @@ def calibrated(probs: TokenProbs, reliability: Reliability) -> TokenProbs:
     return [(token, probability / total) for token, probability in found]
 
 
+class Learned:
+    """What is learned of a network while it drafts, for all rows of an engine together."""
+
+    def __init__(self) -> None:
+        self.reliability = Reliability()
+        self.weights = Weights()
+        self.time = RunTime()
+
+
+class CalibratedPredictor:
+    """What the predictors of networks share: probabilities calibrated by the network's accuracy so far."""
+
+    kind = "model"
+    is_model = True
+
+    def __init__(self, learned: Learned) -> None:
+        self._learned = learned
+        self._predicted: dict[Path, TokenProbs] = {}  # uncalibrated predictions since the output last grew
+        self._calibrated: dict[Path, TokenProbs] = {}  # calibrated, as far as they were asked for
+
+    def weight(self, miss_prob: float) -> float:
+        return self._learned.weights(miss_prob)
+
+    @property
+    def top1_accuracy(self) -> float:
+        return self._learned.reliability.top1_accuracy
+
+    @property
+    def seconds(self) -> float:
+        return self._learned.time.seconds
+
+    def predict(self, path: Path) -> TokenProbs | None:
+        probs = self._calibrated.get(path)
+        if probs is None and (predicted := self._uncalibrated(path)) is not None:
+            probs = self._calibrated[path] = calibrated(predicted, self._learned.reliability)
+        return probs
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for index, token in enumerate(tokens):
+            if predicted := self._uncalibrated(tuple(tokens[:index])):
+                self._learned.reliability.record(predicted, token)
+        self._predicted.clear()
+        self._calibrated.clear()
+
+    def skip(self) -> None:
+        self._learned.reliability.skip()
+        self._learned.time.skip()
+
+    def update_weight(self, miss_prob: float, gradient: float) -> None:
+        self._learned.weights.update(miss_prob, gradient)
+
+    def _uncalibrated(self, path: Path) -> TokenProbs | None:
+        return self._predicted.get(path)
+
+
 def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[Path]:
     """Return the path of each node."""
     found: list[Path] = []
@@ -190,12 +249,12 @@ def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[Path]:
     return found
 
 
-def walked(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
-    """Return the nodes of `tree` that spell the longest prefix of `tokens` it holds."""
+def walked(drafted: Sequence[int], parents: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    """Return the nodes that spell the longest prefix of `tokens` in the tree of the tokens `drafted`."""
     found: list[int] = []
     node = ROOT
-    for child, parent in enumerate(tree.parents):  # children come after their parents
-        if len(found) < len(tokens) and parent == node and tree.tokens[child] == tokens[len(found)]:
+    for child, parent in enumerate(parents):  # children come after their parents
+        if len(found) < len(tokens) and parent == node and drafted[child] == tokens[len(found)]:
             found.append(child)
             node = child
     return found

@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from copyspec.budget import Budget
-from copyspec.drafters.predictors.store import (
-    CONTEXT_TOKENS,
-    CONTINUATION_TOKENS,
-    MAX_HITS,
-    PRIOR_COUNT,
-    PRIOR_RATES,
-    RATE_DECAY,
-    Hit,
-    Store,
-)
+from copyspec.drafters.predictors.store import CONTEXT_TOKENS, CONTINUATION_TOKENS, MAX_HITS, Hit, HitRates, Store
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, chain_first_order
 
 MIN_SCORE = 0.001  # nodes with a lower score are not worth their cost on any device
@@ -39,8 +30,7 @@ class DatastoreDrafter:
         self._store = store
         self._context = list(context[-CONTEXT_TOKENS:])
         self._first_source = first_source
-        self._right = [PRIOR_COUNT * prior for prior in PRIOR_RATES]
-        self._tries = [PRIOR_COUNT] * len(PRIOR_RATES)
+        self._rates = HitRates()
         self._matched = 0
         self._drafted: list[int] = []  # first tokens of the last tree
 
@@ -60,12 +50,7 @@ class DatastoreDrafter:
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output, and learn whether one of the drafted first tokens was right."""
         if self._drafted and tokens:
-            bucket = min(self._matched, len(PRIOR_RATES) - 1)
-            prior = PRIOR_COUNT * (1 - RATE_DECAY)
-            self._right[bucket] = (
-                RATE_DECAY * self._right[bucket] + prior * PRIOR_RATES[bucket] + (tokens[0] in self._drafted)
-            )
-            self._tries[bucket] = RATE_DECAY * self._tries[bucket] + prior + 1
+            self._rates.record(self._matched, tokens[0] in self._drafted)
         self._context = [*self._context, *tokens][-CONTEXT_TOKENS:]
         self._drafted = []
 
@@ -101,7 +86,6 @@ class DatastoreDrafter:
                 held, hits = children.get(tokens[depth], (0.0, []))
                 hits.append(hit)
                 children[tokens[depth]] = held + weight, hits
-        bucket = min(self._matched + depth, len(PRIOR_RATES) - 1)
-        share = score * self._right[bucket] / self._tries[bucket] / total
+        share = score * self._rates(self._matched + depth) / total
         for token, (weight, hits) in children.items():
             heappush(heap, (-share * weight, depth, len(heap), at, token, hits))

@@ -6,17 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from copyspec.drafters.predictors.base import Path, TokenProbs, Weights
-from copyspec.drafters.predictors.store import (
-    CONTEXT_TOKENS,
-    CONTINUATION_TOKENS,
-    MAX_HITS,
-    PRIOR_COUNT,
-    PRIOR_RATES,
-    RATE_DECAY,
-    Hit,
-    Store,
-)
-from copyspec.tree import DraftTree
+from copyspec.drafters.predictors.store import CONTEXT_TOKENS, CONTINUATION_TOKENS, MAX_HITS, Hit, HitRates, Store
 
 MIN_PROBABILITY = 0.01  # predictions of lower probability are not worth a node on any device
 
@@ -44,24 +34,17 @@ class DatastorePredictor:
 
     kind = "datastore"
     is_model = False
-    seconds = 0.0  # nothing runs: the store is searched at the first call of `predict`
 
     def __init__(self, store: Store, context: Sequence[int], *, vocab_size: int | None = None) -> None:
         self._store = store
         self._vocab_size = ANY if vocab_size is None else vocab_size
         self._context = list(context[-CONTEXT_TOKENS:])
         self._weights = Weights(PRIOR_WEIGHTS)
-        self._right = [PRIOR_COUNT * prior for prior in PRIOR_RATES]
-        self._tries = [PRIOR_COUNT] * len(PRIOR_RATES)
+        self._rates = HitRates()
         self._matched = 0
         self._hits: list[Hit] | None = None  # of this context; None: not searched yet
         self._groups: dict[Path, list[Hit]] = {}  # the hits, by the beginning of their continuation
         self._predicted: dict[Path, TokenProbs | None] = {}
-
-    @property
-    def top1_accuracy(self) -> float:
-        """Probability that one of the predictions after this context is right."""
-        return self._chance(self._matched)
 
     def weight(self, miss_prob: float) -> float:
         return self._weights(miss_prob)
@@ -72,23 +55,12 @@ class DatastorePredictor:
             self._predicted[path] = self._predicted_after(path)
         return self._predicted[path]
 
-    def run(self, tree: DraftTree) -> bool:
-        """Return False: one search finds all predictions."""
-        return False
-
     def accept(self, tokens: Sequence[int]) -> None:
         predicted = self.predict(()) if tokens and self._hits else None
         if predicted:
-            bucket = min(self._matched, len(PRIOR_RATES) - 1)
-            prior = PRIOR_COUNT * (1 - RATE_DECAY)
-            right = any(token == tokens[0] for token, _ in predicted)
-            self._right[bucket] = RATE_DECAY * self._right[bucket] + prior * PRIOR_RATES[bucket] + right
-            self._tries[bucket] = RATE_DECAY * self._tries[bucket] + prior + 1
+            self._rates.record(self._matched, any(token == tokens[0] for token, _ in predicted))
         self._context = [*self._context, *tokens][-CONTEXT_TOKENS:]
         self._hits, self._groups, self._predicted = None, {}, {}
-
-    def skip(self) -> None:
-        pass
 
     def update_weight(self, miss_prob: float, gradient: float) -> None:
         self._weights.update(miss_prob, gradient)
@@ -111,16 +83,12 @@ class DatastorePredictor:
                 elif token < self._vocab_size:
                     shares[token], onward[token] = weight, [hit]
         self._groups.update(((*path, token), hits) for token, hits in onward.items())
-        scale = self._chance(self._matched + depth) / total
+        scale = self._rates(self._matched + depth) / total
         if len(group) < len(self._found()):
             scale *= PATH_FACTORS[bisect_left(PLACES, len(group))]
         predicted = [(token, scale * share) for token, share in shares.items() if scale * share >= MIN_PROBABILITY]
         predicted.sort(key=lambda each: -each[1])
         return predicted or None
-
-    def _chance(self, matched: int) -> float:
-        bucket = min(matched, len(PRIOR_RATES) - 1)
-        return self._right[bucket] / self._tries[bucket]
 
     def _going(self, path: Path) -> list[Hit]:
         """The hits whose continuation begins with `path`. `predict` of the parent path groups them by next token."""

@@ -15,7 +15,7 @@ from copyspec.drafters.predictors.feature_layer import CONTEXT, EPSILON, THETA, 
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.models.errors import FileError, LoadError, first_line
 from copyspec.models.files import CONFIG, check_folder, open_weights, pickled, read_json
-from copyspec.targets.hooks.states import decoder_layers, output_head, real_weight
+from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,13 +11,11 @@ import torch
 
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.predictors.base import (
+    CalibratedPredictor,
+    Learned,
     Path,
-    Reliability,
     RowContext,
-    RunTime,
     TokenProbs,
-    Weights,
-    calibrated,
     paths,
     walked,
 )
@@ -25,7 +23,8 @@ from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureNode
 from copyspec.drafters.predictors.head_files import HeadFile
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, moved
 from copyspec.targets.hooks.inference import inference_mode
-from copyspec.targets.hooks.states import LAST, decoder_layers, output_head, real_weight
+from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
+from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import Forward, few_row_product, is_compiled
 from copyspec.tree import DraftTree
 from copyspec.verification.noise import gumbel
@@ -44,13 +43,12 @@ MIN_BEAM_PROB = 0.03
 """Minimum probability of a path for the head to read on from it."""
 
 
-class DraftHeads:
+class DraftHeads(Learned):
     """The heads of one model, their measured reliability, weight and time; shared by all rows of an engine."""
 
     def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
+        super().__init__()
         self._file, self._model = file, model
-        self.reliability, self.weights = Reliability(), Weights()
-        self.time = RunTime()
         self._bound: _Bound | None = None
 
     @property
@@ -118,14 +116,14 @@ def _place(weight: torch.Tensor) -> tuple[object, ...]:
     return weight.device, weight.dtype, weight.data_ptr()
 
 
-class HeadsPredictor:
+class HeadsPredictor(CalibratedPredictor):
     """Predictions of the heads for one row."""
 
     kind = "heads"
-    is_model = True
     wants_states = True
 
     def __init__(self, heads: DraftHeads, context: RowContext) -> None:
+        super().__init__(heads)
         self._heads = heads
         self._tokens = list(context.prompt)
         self._sampling = context.sampling
@@ -135,8 +133,6 @@ class HeadsPredictor:
         """Hidden states [n, F] and the tokens that followed them: for a feature layer those it has not read yet, for
         other heads only the latest."""
         self._reader = FeatureReader()
-        self._predicted: dict[Path, TokenProbs] = {}  # uncalibrated, since the output last grew
-        self._calibrated: dict[Path, TokenProbs] = {}  # calibrated, as far as they were asked for
         self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head: [D], after each path
         self._nodes: dict[Path, FeatureNode] = {}  # of a feature layer
         self._levels: list[TokenProbs] = []  # of parallel heads: the same after all paths of one length
@@ -146,36 +142,18 @@ class HeadsPredictor:
         """See `Drafter.wanted_layers`."""
         return [layer for layer in self._heads.layers if layer != LAST]
 
-    def weight(self, miss_prob: float) -> float:
-        return self._heads.weights(miss_prob)
-
-    @property
-    def top1_accuracy(self) -> float:
-        return self._heads.reliability.top1_accuracy
-
-    @property
-    def seconds(self) -> float:
-        return self._heads.time.seconds
-
     def predict(self, path: Path) -> TokenProbs | None:
         if not self._is_ready or len(path) >= self._depth:
             return ()  # empty, and no `run` would add anything
-        probs = self._calibrated.get(path)
-        if probs is None and (predicted := self._uncalibrated(path)) is not None:
-            probs = self._calibrated[path] = calibrated(predicted, self._heads.reliability)
-        return probs
+        return super().predict(path)
 
     def observe(self, scored: ScoredDraft) -> None:
         """Keep the states of a forward pass until it is known which of its nodes was accepted last."""
         self._scored = scored if scored.states is not None else None
 
     def accept(self, tokens: Sequence[int]) -> None:
-        for index, token in enumerate(tokens):
-            if predicted := self._uncalibrated(tuple(tokens[:index])):
-                self._heads.reliability.record(predicted, token)
+        super().accept(tokens)
         scored, self._scored = self._scored, None
-        self._predicted.clear()
-        self._calibrated.clear()
         self._states.clear()
         self._nodes.clear()
         self._levels = []
@@ -200,13 +178,6 @@ class HeadsPredictor:
             self._heads.time.took(perf_counter() - started)
         return known
 
-    def skip(self) -> None:
-        self._heads.reliability.skip()
-        self._heads.time.skip()
-
-    def update_weight(self, miss_prob: float, gradient: float) -> None:
-        self._heads.weights.update(miss_prob, gradient)
-
     @property
     def _depth(self) -> int:
         return self._heads.depth
@@ -222,7 +193,7 @@ class HeadsPredictor:
         if scored is None or states is None:
             return False
         root = len(states) - 1 - len(scored.tree)
-        path = walked(scored.tree, tokens[:-1])
+        path = walked(scored.tree.tokens, scored.tree.parents, tokens[:-1])
         if len(path) < len(tokens) - 1:
             return False
         places, following = [root, *[root + 1 + node for node in path]], list(tokens)
@@ -241,7 +212,7 @@ class HeadsPredictor:
     def _uncalibrated(self, path: Path) -> TokenProbs | None:
         if self._levels:
             return self._levels[len(path)] if len(path) < len(self._levels) else ()
-        return self._predicted.get(path)
+        return super()._uncalibrated(path)
 
     def _read_recurrent(self, bound: _Bound, head: RecurrentHead | FeatureLayer, drafted: Sequence[Path]) -> bool:
         """Read level by level; a feature layer only one level, which takes as long as several of a recurrent head."""

@@ -11,36 +11,28 @@ from typing import TYPE_CHECKING
 import torch
 
 from copyspec.drafters.predictors.base import (
+    CalibratedPredictor,
+    Learned,
     Path,
-    Reliability,
     RowContext,
-    RunTime,
     TokenProbs,
-    Weights,
-    calibrated,
     paths,
     walked,
 )
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.tree import EMPTY, ROOT, DraftTree
+from copyspec.tree import EMPTY, DraftTree
 from copyspec.verification.noise import gumbel
 from copyspec.verification.picking import Picker
 
 if TYPE_CHECKING:
-    from copyspec.budget import Budget
     from copyspec.targets.base import Session, Target
-
-CHAIN_TOKENS = 5  # length of a drafted chain: longer ones are seldom accepted whole (usual in the literature: 5 to 7)
-CONFIDENCE = 0.4
-"""A chain ends after the first token of lower probability. That token is still drafted: its forward pass has been made,
-and it only costs a node."""
 
 TOP_K = 8  # top tokens read after each node
 SHORT_PASS = 64  # tokens; longer passes read a prompt, and do not predict the time of the next one
 SUBSTITUTE = 0  # stands for a token that the draft model lacks: a slightly wrong context only costs acceptance
 
 
-class DraftModel:
+class DraftModel(Learned):
     """A draft model with its learned calibration, weights and speed; shared by the rows of an engine.
 
     The model is wrapped as a `Target` and never altered. Raises ValueError for a model with recurrent layers, whose
@@ -53,10 +45,8 @@ class DraftModel:
                 "the draft model has recurrent layers, whose state cannot return to where a draft was rejected; "
                 "choose a draft model with attention layers alone"
             )
+        super().__init__()
         self.target = target
-        self.reliability = Reliability()
-        self.weights = Weights()
-        self.time = RunTime()
 
     def took(self, seconds: float, columns: int) -> None:
         """Record that a run whose forward passes read `columns` tokens took `seconds`."""
@@ -132,7 +122,7 @@ class Reader:
             return self._session
         whole = [*self._tokens[self._agreed :], *path]  # after the agreed prefix
         if self._held:
-            along = walked(self._scored, whole[len(self._held) - self._agreed :])
+            along = walked(self._scored.tokens, self._scored.parents, whole[len(self._held) - self._agreed :])
             self._session.keep([along])
             self._held += [self._scored.tokens[node] for node in along]
             self._scored = EMPTY
@@ -169,119 +159,25 @@ class Reader:
         return [token if token < size else SUBSTITUTE for token in tokens]
 
 
-class CalibratedPredictor:
-    """What predictors of a draft model share, however it reads: probabilities calibrated by its accuracy so far."""
-
-    kind = "model"
-    is_model = True
-
-    def __init__(self, model: DraftModel) -> None:
-        self._model = model
-        self._predicted: dict[Path, TokenProbs] = {}  # uncalibrated predictions since the output last grew
-        self._calibrated: dict[Path, TokenProbs] = {}  # calibrated, as far as they were asked for
-
-    def weight(self, miss_prob: float) -> float:
-        return self._model.weights(miss_prob)
-
-    @property
-    def top1_accuracy(self) -> float:
-        return self._model.reliability.top1_accuracy
-
-    def predict(self, path: Path) -> TokenProbs | None:
-        probs = self._calibrated.get(path)
-        if probs is None and (predicted := self._predicted.get(path)) is not None:
-            probs = self._calibrated[path] = calibrated(predicted, self._model.reliability)
-        return probs
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        for index, token in enumerate(tokens):
-            if predicted := self._predicted.get(tuple(tokens[:index])):
-                self._model.reliability.record(predicted, token)
-        self._predicted.clear()
-        self._calibrated.clear()
-
-    def skip(self) -> None:
-        self._model.reliability.skip()
-        self._model.time.skip()
-
-    def update_weight(self, miss_prob: float, gradient: float) -> None:
-        self._model.weights.update(miss_prob, gradient)
-
-
 class ModelPredictor(CalibratedPredictor):
     """A draft model's predictions for one row."""
 
     def __init__(self, model: DraftModel, context: RowContext) -> None:
         super().__init__(model)
+        self._model = model
         self._reader = Reader(model.target, context)
-
-    @property
-    def seconds(self) -> float:
-        return self._model.time.seconds
 
     def run(self, tree: DraftTree) -> bool:
         if not self._model.target.supports_trees:
             tree = tree.first_chain()
-        return self._read((), tree)
-
-    def read_after(self, path: Path) -> bool:
-        """Compute the predictions after `path` alone. Cheap where all but its last token are in the cache."""
-        return self._read(path, EMPTY)
+        started = perf_counter()
+        found = self._reader.read((), tree)
+        if found is None:
+            return False
+        self._model.took(perf_counter() - started, self._reader.columns)
+        self._predicted.update(zip([(), *paths(tree.tokens, tree.parents)], found, strict=True))
+        return True
 
     def accept(self, tokens: Sequence[int]) -> None:
         super().accept(tokens)
         self._reader.follow(tokens)
-
-    def _read(self, path: Path, tree: DraftTree) -> bool:
-        started = perf_counter()
-        found = self._reader.read(path, tree)
-        if found is None:
-            return False
-        self._model.took(perf_counter() - started, self._reader.columns)
-        for node, probs in zip([(), *paths(tree.tokens, tree.parents)], found, strict=True):
-            self._predicted[(*path, *node)] = probs
-        return True
-
-
-class LanguageModelDrafter:
-    """Drafts a chain of the model's own choices, without copies, as SpS and the assistant models of transformers do.
-
-    Sampled output stays exact although drafts are drawn with the target's noise (coupled drafting): each output token
-    is the argmax of the target's scores plus the noise of its position, whatever was drafted. The draft only decides
-    whether the target's forward pass has already been made, so the drafter may know the noise. The other verification
-    rules draw random numbers of their own, independent of this noise; for them the draft is deterministic, like a copy.
-    """
-
-    def __init__(
-        self,
-        model: DraftModel,
-        context: RowContext,
-        *,
-        tokens: int = CHAIN_TOKENS,
-        confidence: float = CONFIDENCE,
-    ) -> None:
-        self._predictor = ModelPredictor(model, context)
-        self._tokens, self._confidence = tokens, confidence
-
-    def propose(self, budget: Budget) -> DraftTree:
-        """Return a chain of at most `tokens` nodes, which ends early after a token of low confidence."""
-        path: Path = ()
-        scores: list[float] = []
-        score = 1.0
-        while len(path) < min(self._tokens, budget.max_nodes) and self._predictor.read_after(path):
-            probs = self._predictor.predict(path)
-            if not probs:
-                break
-            token, probability = probs[0]
-            path, score = (*path, token), score * probability
-            scores.append(score)
-            if probability < self._confidence:
-                break
-        kept = budget.cut(scores)
-        if not kept:
-            return EMPTY
-        return DraftTree(path[:kept], range(ROOT, kept - 1), scores[:kept], [None] * kept, drafters=["model"] * kept)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        """Append `tokens` to the output."""
-        self._predictor.accept(tokens)

@@ -176,7 +176,8 @@ class LearningPredictor(HeadsPredictor):
         if scored is None or scored.states is None:
             self._recent.clear()
         else:
-            places = [0, *[node + 1 for node in walked(scored.tree, tokens[:-1])]]
+            path = walked(scored.tree.tokens, scored.tree.parents, tokens[:-1])
+            places = [0, *[node + 1 for node in path]]
             wrong = bool(guesses) and guesses[0][0] != tokens[0]  # type: ignore[index]
             states = scored.read_states(self._learning.layers)
             if states is None:

@@ -1,4 +1,4 @@
-"""What drafts from a datastore have in common: the look-up that they need, and the rates that they start from."""
+"""What drafts from a datastore have in common: the look-up that they need, and how often their matches are right."""
 
 from __future__ import annotations
 
@@ -30,3 +30,22 @@ class Store(Protocol):
         Returns its length and its number of occurrences, and for up to `count` of them
         (document, offset, at most `length` following tokens, share of the weight)."""
         ...
+
+
+class HitRates:
+    """The probability that one of the drafted next tokens is right, by length of the match, as learned so far."""
+
+    def __init__(self) -> None:
+        self._right = [PRIOR_COUNT * prior for prior in PRIOR_RATES]
+        self._tries = [PRIOR_COUNT] * len(PRIOR_RATES)
+
+    def __call__(self, matched: int) -> float:
+        bucket = min(matched, len(PRIOR_RATES) - 1)
+        return self._right[bucket] / self._tries[bucket]
+
+    def record(self, matched: int, right: bool) -> None:
+        """Record whether one of the tokens drafted after a match of this length was `right`."""
+        bucket = min(matched, len(PRIOR_RATES) - 1)
+        prior = PRIOR_COUNT * (1 - RATE_DECAY)
+        self._right[bucket] = RATE_DECAY * self._right[bucket] + prior * PRIOR_RATES[bucket] + right
+        self._tries[bucket] = RATE_DECAY * self._tries[bucket] + prior + 1

@@ -9,19 +9,18 @@ from itertools import accumulate, takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from copyspec.drafters.predictors.base import Path, RowContext
-from copyspec.drafters.predictors.language_model import (
-    CHAIN_TOKENS,
-    CONFIDENCE,
-    CalibratedPredictor,
-    DraftModel,
-    Reader,
-)
+from copyspec.drafters.predictors.base import CalibratedPredictor, Path, RowContext
+from copyspec.drafters.predictors.language_model import DraftModel, Reader
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from copyspec.tree import DraftTree
+
+CHAIN_TOKENS = 5  # length of a drafted chain: longer ones are seldom accepted whole (usual in the literature: 5 to 7)
+CONFIDENCE = 0.4
+"""A chain ends after the first token of lower probability. That token is still drafted: its forward pass has been made,
+and it only costs a node."""
 
 OVERLAP = 32
 """Last tokens of the text that are tokenised for the draft model again, together with those that follow: enough for any
@@ -67,6 +66,7 @@ class BridgedPredictor(CalibratedPredictor):
         if model.target.is_encoder_decoder:
             raise ValueError("a draft model with a tokenizer of its own must be decoder-only")
         super().__init__(model)
+        self._model = model
         self._ours, self._theirs = ours, theirs
         self._vocab_size = context.vocab_size
         self._text = list(context.prompt)  # in the target's tokens
@@ -76,10 +76,6 @@ class BridgedPredictor(CalibratedPredictor):
         self._reader = Reader(model.target, plain)
         self._tokens, self._confidence = tokens, confidence
         self._has_read = False
-
-    @property
-    def seconds(self) -> float:
-        return self._model.time.seconds
 
     def run(self, tree: DraftTree) -> bool:
         """Draft one chain per step; `tree` is ignored. Returns False for later calls of the step and empty drafts."""

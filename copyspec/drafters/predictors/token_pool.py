@@ -25,7 +25,6 @@ class PoolPredictor:
 
     kind = "pool"
     is_model = False
-    seconds = 0.0  # nothing runs
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._last = prompt[-1] if len(prompt) else -1
@@ -33,20 +32,12 @@ class PoolPredictor:
         self._reliability = Reliability()
         self._weights = Weights(PRIOR_WEIGHTS)
 
-    @property
-    def top1_accuracy(self) -> float:
-        return self._reliability.top1_accuracy
-
     def weight(self, miss_prob: float) -> float:
         return self._weights(miss_prob)
 
     def predict(self, path: Path) -> TokenProbs | None:
         predicted = self._table.get(path[-1] if path else self._last)
         return None if predicted is None else calibrated(predicted, self._reliability)
-
-    def run(self, tree: DraftTree) -> bool:
-        """Return False: there is no model to run."""
-        return False
 
     def observe(self, scored: ScoredDraft) -> None:
         """As `Drafter.observe`."""
@@ -61,9 +52,6 @@ class PoolPredictor:
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._last = tokens[-1]
-
-    def skip(self) -> None:
-        pass
 
     def update_weight(self, miss_prob: float, gradient: float) -> None:
         self._weights.update(miss_prob, gradient)

@@ -304,7 +304,7 @@ int draft_fork(Draft *draft, Group *group);
 int draft_join(Draft *draft, int64_t token, Group *group);
 /* A token that nothing has been said of yet. */
 int draft_add_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position);
-/* `growth._add_words`, for one of them. */
+/* `growth._add_ngrams`, for one of them. */
 int draft_add_word(Draft *draft, int64_t token, double weight);
 /* One token that predictor `drafter` predicts. */
 int draft_add_prediction(Draft *draft, int64_t token, double weight, Py_ssize_t drafter);

@@ -1,0 +1,57 @@
+"""The files of a training run: its log, tensors that are complete wherever they exist, and checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from copyspec.filesystem import part_name
+
+_WEIGHT = "weight."
+_MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam keeps for each weight
+
+
+def append_log(out: Path, line: Mapping[str, object]) -> None:
+    """Append a line to `out`/log.jsonl."""
+    with (out / "log.jsonl").open("a") as log:
+        log.write(json.dumps(line) + "\n")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, which replaces `path` once it is complete."""
+    part = path.with_name(part_name(path.name))
+    save_file({name: each.detach().contiguous() for name, each in tensors.items()}, part)  # `save` copies them twice
+    part.replace(path)
+
+
+def save_checkpoint(
+    path: Path, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, step: int, **others: Tensor
+) -> None:
+    """Write the weights, what Adam keeps for them, the step and `others`."""
+    held = {"step": torch.tensor(step), **others}
+    for name, each in weights.items():
+        state = optimizer.state.get(each, {})
+        held[_WEIGHT + name] = each
+        held |= {f"state.{name}.{key}": state[key] for key in _MOMENTS if key in state}
+    save_tensors(path, held)
+
+
+def restore(path: Path, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> int:
+    """Restore what `save_checkpoint` wrote, and return its step. Raises ValueError if it is of other weights."""
+    held = load_file(path)
+    shapes = {name.removeprefix(_WEIGHT): each.shape for name, each in held.items() if name.startswith(_WEIGHT)}
+    if shapes != {name: each.shape for name, each in weights.items()}:
+        raise ValueError(f"{str(path)!r} is a checkpoint of other weights; give another --out")
+    step = int(held["step"])
+    with torch.no_grad():
+        for name, each in weights.items():
+            each.copy_(held[_WEIGHT + name])
+            moments = {key: held[f"state.{name}.{key}"] for key in _MOMENTS if f"state.{name}.{key}" in held}
+            if moments:
+                optimizer.state[each] = {"step": torch.tensor(float(step)), **moments}
+    return step
