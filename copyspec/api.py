@@ -5,37 +5,42 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Coroutine, Iterator, Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from copyspec.checks import brief, check_count, check_flag, check_type, shown
-from copyspec.engine import aio
+from copyspec import forks
+from copyspec.checks import check_count, check_flag, shown
+from copyspec.engine import aio, language
 from copyspec.engine.aio import AsyncChunks
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import check_options
 from copyspec.engine.comparison import compare_jobs
-from copyspec.engine.engine import Engine, Registry
+from copyspec.engine.engine import Engine
 from copyspec.engine.inputs import parse_prompts, references
 from copyspec.engine.keywords import GenerateOptions
 from copyspec.engine.results import Chunk, Comparison, Result
 from copyspec.engine.unknown import reject_unknown
 from copyspec.models.aliases import ALIASES
-from copyspec.models.errors import expanded
+from copyspec.models.errors import expanded, first_line, load_errors
 from copyspec.models.loading import (
     BUNDLED,
     DEFAULT,
     MODEL_VARIABLE,
     ModelChoice,
     about_default,
-    check_dtype,
+    checked_choice,
     choose_default,
+    identity,
+    load_model,
     resolve_name,
-    unwrapped,
 )
-from copyspec.models.model_kwargs import check_model_kwargs
 from copyspec.models.resolve import is_adapter
 from copyspec.static_options import StaticOptions
+from copyspec.targets.base import UnsupportedModelError
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +53,8 @@ __all__ = ["agenerate", "compare", "configure", "generate", "load", "references"
 
 logger = logging.getLogger(__name__)
 
-MAX_DEVICES = 128  # torch holds the number of a device in a byte
+# Two models can be compared without reloading either; more would fill a GPU.
+MAX_LOADED = 2
 
 
 class LoadOptions(TypedDict, total=False):
@@ -88,6 +94,90 @@ class ModelKeywords(LoadOptions, total=False):
 
 class CallKeywords(GenerateOptions, ModelKeywords, total=False):
     """All keyword options of `generate`, `agenerate` and `compare`."""
+
+
+class Registry:
+    """Loaded engines in least-recently-used order. Thread-safe: each model is loaded once."""
+
+    def __init__(self, max_loaded: int = MAX_LOADED) -> None:
+        self.max_loaded = max_loaded
+        self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
+        self._lock = forks.fork_safe(threading.RLock())  # protects `_engines`
+        self._loading: dict[tuple[object, ...], threading.Lock] = {}  # by key, also protected by it
+
+    def engine(self, choice: ModelChoice, keep: tuple[object, ...] = ()) -> Engine:
+        """The engine of `choice`, loaded if necessary. Loaded engines are returned while others load.
+
+        `keep`: the key of an engine that a load does not replace, as the loaded model drafts for it.
+        """
+        key = choice.key()
+        while True:
+            with self._lock:
+                engine = self._engines.pop(key, None)
+                if engine is not None and not engine.is_unloaded:
+                    self._engines[key] = engine  # move to the most recently used end
+                    return engine
+                loading = self._loading.setdefault(key, forks.fork_safe(threading.Lock()))
+            forks.check_forked(loading, "loading a model")
+            self._load(choice, key, loading, keep)
+
+    def _load(
+        self, choice: ModelChoice, key: tuple[object, ...], loading: threading.Lock, keep: tuple[object, ...]
+    ) -> None:
+        """Load the engine of `choice`, unless another thread has done so in the meantime. Other models load beside it:
+        making an engine waits for the passes of its model, whose own code may load another one."""
+        with loading:
+            with self._lock:
+                if key in self._engines:
+                    return
+            engine = _load_engine(choice, partial(self.engine, keep=key))
+            with self._lock:
+                self._loading.pop(key, None)
+                self._engines[key] = engine
+                others = [each for each in self._engines if each not in (key, keep)]  # least recently used first
+                for other in others[: max(0, len(self._engines) - self.max_loaded)]:
+                    del self._engines[other]  # not unloaded: a caller may use it; it is freed with the last reference
+
+    def names(self) -> list[str]:
+        """Names of the loaded models, least recently used first."""
+        with self._lock:
+            return [engine.name for engine in self._engines.values()]
+
+    def forget(self, model: object = None) -> int:
+        """Unload the engines of `model` (its name, path, object or engine; None: all) and return how many."""
+        with self._lock:
+            gone = [
+                key
+                for key, engine in self._engines.items()
+                if model is None or engine is model or engine.name == model or key[0] == identity(model)
+            ]
+            engines = [self._engines.pop(key) for key in gone]
+        if model is None:
+            language.forget()
+        for engine in engines:  # without the lock: this waits for a pass, whose own code may load or find a model
+            engine.unload()
+        return len(engines)
+
+
+def _load_engine(choice: ModelChoice, load_draft: Callable[[ModelChoice], Engine] | None = None) -> Engine:
+    """Load the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture.
+
+    load_draft: loads the models that this one drafts with.
+    """
+    model, tokenizer = load_model(choice)
+    make = partial(
+        Engine,
+        model,
+        tokenizer,
+        on_unsupported=choice.on_unsupported,
+        static=choice.static,
+        load_draft=load_draft,
+    )
+    name = choice.model
+    if not isinstance(name, str):
+        return make()
+    with load_errors(lambda error: f"model {name!r} cannot be used: {first_line(error)}", but=UnsupportedModelError):
+        return make(name=name)
 
 
 class _State:
@@ -322,66 +412,10 @@ def _names_base(adapter: object) -> bool:
 
 
 def _choice(options: dict[str, object]) -> ModelChoice | Engine:
-    from transformers import PreTrainedModel
-
     model = options.get("model")
     loading = {name: value for name, value in options.items() if name != "model" and value is not None}
-    if isinstance(model, Engine):
-        if loading:
-            raise ValueError(f"model is a loaded engine: {', '.join(sorted(loading))} cannot be changed any more")
-        return model
-    model = resolve_name(model) if isinstance(model, (str, os.PathLike)) else unwrapped(model)
-    if not isinstance(model, (str, PreTrainedModel)) or model == "":
-        raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
-    if "dtype" in loading:
-        loading["dtype"] = check_dtype(loading["dtype"])
-    unsupported = loading.get("on_unsupported", "error")
-    if not isinstance(unsupported, str) or unsupported not in ("error", "plain"):
-        raise ValueError(f"on_unsupported must be 'error' or 'plain', got {brief(unsupported)}")
-    if not isinstance(loading.get("static", StaticOptions()), StaticOptions):
-        raise TypeError(f"static must be a copyspec.StaticOptions, got {shown(loading['static'])}")
-    if "trust_remote_code" in loading:
-        check_flag("trust_remote_code", loading["trust_remote_code"])
-    if loading.keys() & {"device", "revision", "tokenizer"}:
-        _check_types(loading)
-    if loading.keys() & {"adapter", "model_kwargs"}:
-        _check_files(model, loading)
-    return ModelChoice(model, **loading)  # type: ignore[arg-type]
-
-
-def _check_types(loading: dict[str, object]) -> None:
-    """Check options that other libraries read, whose errors would not name them."""
-    import torch
-    from transformers import PreTrainedTokenizerBase
-
-    device = loading.get("device", "cpu")
-    is_index = isinstance(device, int) and not isinstance(device, bool) and 0 <= device < MAX_DEVICES
-    fits = isinstance(device, (str, torch.device)) or is_index
-    check_type(fits, "device", device, "'cpu', 'cuda', 'cuda:1' or the like, or 'auto'")
-    revision = loading.get("revision", "main")
-    check_type(isinstance(revision, str), "revision", revision, "the name of a branch, a tag or a commit")
-    if "tokenizer" in loading:
-        tokenizer = loading["tokenizer"]
-        tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else tokenizer
-        fits = isinstance(tokenizer, PreTrainedTokenizerBase) or (isinstance(tokenizer, str) and tokenizer != "")
-        check_type(fits, "tokenizer", tokenizer, "a hub id, a folder or a transformers tokenizer")
-        loading["tokenizer"] = tokenizer
-
-
-def _check_files(model: object, loading: dict[str, object]) -> None:
-    """Check the options about a model's files, which apply only to a model that is loaded here."""
-    if "model_kwargs" in loading:
-        loading["model_kwargs"] = checked = check_model_kwargs(loading["model_kwargs"])
-        if checked.device_map is not None and "device" in loading:
-            raise ValueError(f"device={loading['device']!r} and model_kwargs['device_map'] are given; give one")
-    if "adapter" in loading:
-        adapter = loading["adapter"]
-        if not isinstance(adapter, (str, os.PathLike)) or not os.fspath(adapter):
-            raise TypeError(f"adapter must be a folder of a LoRA adapter; got {shown(adapter)}")
-        loading["adapter"] = os.fspath(adapter)
-    if not isinstance(model, str):
-        given = [name for name in ("adapter", "model_kwargs") if name in loading]
-        raise ValueError(
-            f"model is a loaded {type(model).__name__}: {' and '.join(given)} cannot be changed any more; "
-            "load it with them, or give its name"
-        )
+    if not isinstance(model, Engine):
+        return checked_choice(model, loading)
+    if loading:
+        raise ValueError(f"model is a loaded engine: {', '.join(sorted(loading))} cannot be changed any more")
+    return model

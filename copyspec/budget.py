@@ -179,10 +179,6 @@ class CostModel:
         """Seconds of a plain pass, as learned so far; 0 before anything was."""
         return self._curves[rows].empty
 
-    def costs(self, rows: int, max_nodes: int, *, is_first: bool = False) -> Sequence[float]:
-        """Costs of passes with 0..max_nodes nodes, in plain passes; see `budget`."""
-        return self.budget(rows, max_nodes, is_first=is_first).costs
-
     def split_first(self, lengths: Sequence[int]) -> list[int]:
         """Split prompts of `lengths` tokens, in rising order, into first passes; return the number of rows of each.
 

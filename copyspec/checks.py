@@ -118,13 +118,6 @@ def check_count(name: str, value: object) -> int:
     return value
 
 
-def check_seconds(name: str, value: object) -> None:
-    """Raise ValueError if `value` is not a positive number, or an int that no float holds."""
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-    if not fits or (isinstance(value, int) and value > sys.float_info.max):
-        raise ValueError(f"{name} must be a number of seconds above 0, got {brief(value)}")
-
-
 def is_ids(value: Sequence[object]) -> TypeGuard[Sequence[int]]:
     """Whether a sequence starts with an integer, that is, holds token ids, valid or not."""
     return len(value) > 0 and isinstance(value[0], Integral) and not isinstance(value[0], bool)

@@ -109,14 +109,7 @@ class DraftTree:
         length = 0
         while length < len(self) and self.parents[length] == length - 1:
             length += 1
-        return DraftTree(
-            self.tokens[:length],
-            self.parents[:length],
-            self.scores[:length],
-            self.origins[:length],
-            self.sampled and {node: drawn for node, drawn in self.sampled.items() if node < length},
-            self.drafters and self.drafters[:length],
-        )
+        return self.in_order(range(length))
 
 
 EMPTY = DraftTree()

@@ -45,8 +45,8 @@ class Contrast:
         if self._session is None:
             self._session = self._amateur.open([prompt])
         uncached = [*self._amateur.start(prompt), *output][self._session.lengths[0] :]
-        said = self._session.score([uncached], [tree])[0, : len(logits)]
-        return self._options(logits, said.to(logits.device))
+        amateur_logits = self._session.score([uncached], [tree])[0, : len(logits)]
+        return self._options(logits, amateur_logits.to(logits.device))
 
     def keep(self, path: Sequence[int]) -> None:
         """Keep the accepted nodes of the last tree in the weaker model's cache."""

@@ -109,7 +109,7 @@ class DraftController:
 
 
 def _record(
-    parents: Sequence[int], scores: Sequence[float], path: Sequence[int], decay: float, said: float, right: float
+    parents: Sequence[int], scores: Sequence[float], path: Sequence[int], decay: float, expected: float, accepted: float
 ) -> tuple[float, float]:
     """Record at each node that the output reached whether a child was right, and the probability given for that."""
     totals = {ROOT: 0.0, **dict.fromkeys(path, 0.0)}
@@ -120,6 +120,6 @@ def _record(
     for depth, (node, total) in enumerate(totals.items()):
         if total > 0.0:
             above = 1.0 if node == ROOT else scores[node]
-            said = decay * said + min(1.0, total / above if above > 0.0 else 1.0)
-            right = decay * right + (depth < len(path))
-    return said, right
+            expected = decay * expected + min(1.0, total / above if above > 0.0 else 1.0)
+            accepted = decay * accepted + (depth < len(path))
+    return expected, accepted

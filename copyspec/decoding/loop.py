@@ -156,7 +156,6 @@ class Batch:
     rows: list[Row] = field(default_factory=list)
     _session: Session | None = None
     _times: PassTimes = field(default_factory=PassTimes)
-    _blocks: bool = False  # whether a pass has ended when `score` returns
 
     def open(self, rows: list[Row]) -> None:
         """Start the batch with `rows`; the next step reads their prompts."""
@@ -165,7 +164,7 @@ class Batch:
             self._session = self._target.open(prompts, limit, keeps_states=True)
         else:
             self._session = self._target.open(prompts, limit)
-        self.rows, self._blocks = [*rows], self._target.device.type == "cpu"
+        self.rows = [*rows]
         for row in rows:
             row.meter.times, row.meter.before = self._times, replace(self._times)
         if all(row.request.prefixes is None for row in rows):
@@ -220,17 +219,17 @@ class Batch:
             reuse.store(rows, session, target)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
         sizes = [len(tree.tokens) for tree in trees]
-        self._record(marks, longest if is_first else 0, max(sizes))
+        self._record(marks, longest if is_first else 0, max(sizes), is_done=logits.is_cpu)
         if budget is not None:
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, budget, sizes, allowed)
         count = len(rows)
         return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
 
-    def _record(self, marks: PassMarks, read: int, nodes: int) -> None:
+    def _record(self, marks: PassMarks, read: int, nodes: int, *, is_done: bool) -> None:
         """Add the times of a pass, and let the cost model learn from it. `read`: tokens of the longest prompt that it
-        read, if any; `nodes`: of its largest tree."""
-        beside = marks.bookkept - marks.launched if self._blocks else 0.0
+        read, if any; `nodes`: of its largest tree; `is_done`: whether the pass had ended when `score` returned."""
+        beside = marks.bookkept - marks.launched if is_done else 0.0
         seconds = marks.sampled - marks.drafted - beside
         times, rows, session = self._times, len(self.rows), self._session
         assert session is not None
@@ -268,7 +267,6 @@ class Batch:
         """Append the rows of `other`, a batch of the same target, and take over their caches."""
         if not self.rows:
             self.rows, self._session, self._times = other.rows, other._session, other._times
-            self._blocks = other._blocks
             return
         if other._session is not None and self._session is not None:
             self._session.join(other._session)

@@ -56,7 +56,7 @@ class Owner(Protocol):
 
 
 class PassRecorder(Protocol):
-    """Records the passes of one row (implemented by `views.recording.TraceRecorder`)."""
+    """Records the passes of one row (implemented by `engine.recording.TraceRecorder`)."""
 
     def record(self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int], counters: Stats, rows: int) -> None:
         """Called after each pass with the row's tree, its accepted nodes, the new output tokens, the row's counters

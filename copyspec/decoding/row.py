@@ -18,7 +18,7 @@ from copyspec.targets.base import Target
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.hooks.states import RowStates
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, fault
-from copyspec.verification.margins import Margin, check_picked
+from copyspec.verification.margins import Margin, best_two, check_picked
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.walk import accepted, walk
 
@@ -232,7 +232,7 @@ class Row:
         if self._picker is not None:
             self._picker.extend(tokens)
         if self._keep_margins:
-            self._margins += [picks.margin(node) for node in (ROOT, *path)[:count]]
+            self._margins += [best_two(picks.scores(node)) for node in (ROOT, *path)[:count]]
         if self._divergences is not None:
             self._divergences.follow(tokens, lambda index: picks.scores(path[index - 1] if index else ROOT))
         return path[:count] if len(path) > count else path
@@ -242,7 +242,7 @@ class Row:
 
         def emit(token: int, node: int) -> bool:
             if self._keep_margins:
-                self._margins.append(picks.margin(node))
+                self._margins.append(best_two(picks.scores(node)))
             if self._divergences is not None:
                 self._divergences.follow([token], lambda _: picks.scores(node))
             self.output.append(token)

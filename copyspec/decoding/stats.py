@@ -60,11 +60,6 @@ class Stats:
         return self.num_allowed_nodes / asked if asked else 0.0
 
     @property
-    def num_calls(self) -> int:
-        """Another name of `num_passes`: calls of the target, as papers count them."""
-        return self.num_passes
-
-    @property
     def mean_acceptance_length(self) -> float:
         """Output tokens per target pass: accepted draft tokens and the target's own."""
         return self.num_output_tokens / self.num_passes if self.num_passes else 0.0

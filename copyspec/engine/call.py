@@ -256,7 +256,11 @@ class Ticket:
 
 @dataclass(eq=False, slots=True)
 class Lane:
-    """One running batch and the callers whose requests run in it or wait for a row."""
+    """One running batch and the callers whose requests run in it or wait for a row.
+
+    Between steps it is idle, without a `driver`. Its only caller drives it in the caller's own thread: `only` is then
+    its ticket, and no other requests join the batch. Once others wait too, the worker drives it, for all of them.
+    """
 
     decode: Callable[[Iterable[Request | None]], Generator[list[StepOutput], None, None]]
     lock: threading.Lock  # the scheduler's, which is held around every method except `take`
@@ -291,8 +295,8 @@ class Lane:
         for ticket in self.tickets:
             ticket.wake()
 
-    def deliver(self, outputs: Sequence[StepOutput], alone: Ticket | None = None) -> None:
-        """Hand each caller the outputs of its rows from one step. `alone`: the caller that ran the step itself, and is
+    def deliver(self, outputs: Sequence[StepOutput], only: Ticket | None = None) -> None:
+        """Hand each caller the outputs of its rows from one step. `only`: the caller that ran the step itself, and is
         not woken; None: a worker ran it."""
         parts: dict[Ticket, list[StepOutput]] = {}
         ended = False
@@ -307,21 +311,21 @@ class Lane:
         for ticket, part in parts.items():
             if not ticket.is_cancelled:
                 ticket.outputs.append(part)
-            if ticket is not alone and not (ticket.is_whole and ticket.running):
+            if ticket is not only and not (ticket.is_whole and ticket.running):
                 ticket.wake()
         if ended:
             self._prune()
 
-    def fail(self, error: BaseException, alone: Ticket | None = None) -> Generator[list[StepOutput], None, None] | None:
+    def fail(self, error: BaseException, only: Ticket | None = None) -> Generator[list[StepOutput], None, None] | None:
         """Drop the batch after an error and pass the error to the callers whose rows ran. Waiting requests run in a new
         batch. If no row ran, no request can start and all callers get the error, except that an interrupt goes to
-        `alone`, the caller that was driving.
+        `only`, the caller that was driving.
 
         Returns the step generator, to be closed by the caller without the lock: an interrupt may have come before or
         after the step, and closing takes the model's lock, whose holder may be waiting for this one.
         """
         failed = {ticket for ticket, _ in self.rows.values()} or (
-            {alone} if alone is not None and not isinstance(error, Exception) else set(self.tickets)
+            {only} if only is not None and not isinstance(error, Exception) else set(self.tickets)
         )
         self.rows.clear()
         steps, self.steps = self.steps, None

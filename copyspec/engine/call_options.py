@@ -18,7 +18,7 @@ from copyspec.checks import (
     check_count,
     check_flag,
     check_flag_or_count,
-    check_seconds,
+    check_number,
     check_strings,
     check_type,
     check_whole,
@@ -39,7 +39,7 @@ from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.text.codec import encodable
 from copyspec.verification.contrast import DEFAULT_CUTOFF, DEFAULT_STRENGTH, ContrastOptions
-from copyspec.verification.registry import DEFAULT_RULE, VerificationOptions, may_change_tokens
+from copyspec.verification.registry import DEFAULT_RULE, make_rule, may_change_tokens
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
@@ -84,7 +84,8 @@ class CallOptions:
     """0 is greedy; a list gives one per prompt. Default: greedy, or the temperature of a generation_config with
     `do_sample`."""
     top_k: int | None = None
-    """Sample from this many most probable tokens; 0: all. Default: the generation_config's, else all."""
+    """Sample from this many most probable tokens; 0: all. Default: the generation_config's (50 if it has `do_sample`
+    alone), else all."""
     top_p: float | None = None
     """Sample from the most probable tokens whose probabilities add up to this; 1: all. Default as for `top_k`."""
     min_p: float | None = None
@@ -184,7 +185,6 @@ class CallOptions:
     # Derived from the options above.
     sampling: SamplingOptions = field(init=False)
     draft: DraftOptions = field(init=False)
-    verification: VerificationOptions = field(init=False)
     acceptance_rule: Rule | None = field(init=False)
     """The acceptance rule, if its tokens may differ from the default rule's."""
     is_constrained: bool = field(init=False)
@@ -310,11 +310,9 @@ class CallOptions:
         named = isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
         check_type(named, "rule_settings", values, "a mapping of the rule's settings to numbers")
         numbers: Any = {name: plain_value(value) for name, value in values.items()}
-        verification = VerificationOptions(rule, self.lossy, numbers)
-        accepts = verification.make(sampling)
+        accepts = make_rule(rule, numbers, sampling, lossy=self.lossy)
         return {
             "sampling": sampling,
-            "verification": verification,
             "acceptance_rule": accepts if may_change_tokens(accepts, sampling) else None,
         }
 
@@ -364,14 +362,17 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "batch_size": check_count,
     "n": partial(check_whole, low=1, high=MAX_SAMPLES, why="for more, call several times"),
     **dict.fromkeys(("min_new_tokens", "logprobs"), partial(check_whole, low=0)),
-    **dict.fromkeys(("timeout", "max_time"), check_seconds),
+    **dict.fromkeys(("timeout", "max_time"), partial(check_number, low=0.0, open_low=True, why="seconds")),
     "threads": partial(check_whole, low=1, high=MAX_THREADS),
     "generation_config": check_config,
     "output_cache": check_cache,
 }
 """Checks of options that need no others; the rest are checked while attributes are derived from them."""
 
-_MAPPINGS = ("logit_bias", "rule_settings")  # empty by default
+_MAPPINGS = ("logit_bias", "rule_settings")
+"""Options with an empty dict as their default. Their `default_factory` leaves `Field.default` MISSING, so that one that
+was not given would count as given."""
+
 _CONSTRAINTS = {"json_schema", "regex", "choices", "grammar"}
 _LIMITS = {"max_new_tokens", "max_tokens"}
 _STOPPING = {"stop", "stop_token_ids", "stopping_criteria", "logits_processor"}
@@ -392,7 +393,8 @@ _DERIVED: Sequence[tuple[Callable[[CallOptions], Mapping[str, object]], Set[str]
     (CallOptions._drafting, _SAMPLING | _DRAFTING),
     (CallOptions._contrast, {"contrast_strength", "contrast_cutoff"}),
 )
-"""The functions that derive attributes, in this order, and the options that each depends on."""
+"""The functions that derive attributes, in this order, and the options that each depends on. Most calls give few
+options: functions that depend on none of those run once for all calls."""
 
 _COUNTS = range(1, 1 << 31)  # ints that need no check as numbers of tokens
 _PLAIN = (bool, int, float, str)  # types that `plain_value` leaves as they are

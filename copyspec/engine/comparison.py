@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from copyspec.drafters.prompt_lookup import prompt_lookup
 from copyspec.engine.inputs import parse_prompts
 from copyspec.engine.results import Comparison, Difference, Result, TimedRun
+from copyspec.engine.row_processors import check_processors
 from copyspec.sequences import common_prefix
-from copyspec.text.stops import Detokenizer
 from copyspec.views.race import Landing
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def compare_jobs(
         raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not supported")
     if options.max_time is not None:
         raise ValueError(f"compare needs whole outputs, and max_time={options.max_time} may cut them: leave it out")
+    check_processors(options.processors, "compare calls it in several runs: leave it out")
     # Both sides need the same number of threads: another number rounds differently.
     options = replace(engine.with_model_defaults(options), max_time=None).seeded(len(parse_prompts(prompt)[0]))
     # A prefix cache would let the second side reuse what the first computed.
@@ -99,7 +100,7 @@ def _timed(name: str, engine: Engine, job: Job, options: CallOptions) -> TimedRu
 
 def _landings(job: Job, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:
     """The text added by each forward pass. Together they give the result's text, which may be cut at a stop string."""
-    detokenizer = Detokenizer(job.codec.decode, takes_back=job.codec.takes_back)
+    detokenizer = job.codec.detokenizer()
     before, room, skipped = 0, len(result.text), job.skipped
     for seconds, count in landed:
         text = detokenizer.push(result.token_ids[before:count])

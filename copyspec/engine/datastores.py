@@ -28,7 +28,7 @@ class TokenStore(Store, Protocol):
 
 def check_datastores(value: object) -> tuple[TokenStore, ...]:
     """The value of `datastore=` as a tuple; raises TypeError for anything else than datastores."""
-    stores = tuple(value) if isinstance(value, (list, tuple)) else () if value is None else (value,)
+    stores = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     for store in stores:
         fits = callable(getattr(store, "find", None)) and isinstance(getattr(store, "fingerprint", None), str)
         wanted = "an open datastore, copyspec.retrievers.Datastore('a folder') for example, or a list of them"

@@ -1,4 +1,4 @@
-"""Prompts given as a tokenizer's output: token ids with an attention mask that hides padding."""
+"""Prompts given as a tokenizer's output: token ids with padding, which an attention mask hides or its token shows."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ def unpadded(encoding: Mapping[str, object], where: str) -> object:
     if not isinstance(mask, (list, tuple)) or len(mask) != len(ids):
         raise ValueError(f"{where}: input_ids has {len(ids)} rows, and attention_mask has another number of them")
     return [_seen(plain_value(row), plain_value(seen), where) for row, seen in zip(ids, mask, strict=True)]
+
+
+def without_padding(ids: list[int], pad: int, where: str) -> list[int]:
+    """Token ids without the padding token `pad` on either side: `generate` hides it where there is no
+    attention_mask."""
+    kept = [i for i, token in enumerate(ids) if token != pad]
+    if len(kept) == len(ids):
+        return ids
+    if not kept or kept[-1] + 1 - kept[0] != len(kept):
+        place = "between others" if kept else "alone"
+        raise ValueError(
+            f"{where} holds the padding token {pad} {place}, and generate would hide it: give an attention_mask beside "
+            "input_ids, or a list of the ids that the model shall read"
+        )
+    return ids[kept[0] : kept[-1] + 1]
 
 
 def _check_text(encoding: Mapping[str, object], where: str) -> None:

@@ -1,11 +1,8 @@
-"""The engine: one loaded model with its tokenizer; it takes text and returns text. The registry loads each model once
-and drops the least recently used one."""
+"""The engine: one loaded model with its tokenizer; it takes text and returns text."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -19,8 +16,7 @@ from copyspec.budget import CostModel, prior_slope
 from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.decoding.sequence import RewindableSequence
-from copyspec.engine import language
+from copyspec.decoding.rewindable import RewindableSequence
 from copyspec.engine.call import Call, Ticket
 from copyspec.engine.call_options import MAX_THREADS, CallOptions, check_options
 from copyspec.engine.draft_models import DraftModels, LoadedModel
@@ -30,11 +26,8 @@ from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
-from copyspec.models.errors import first_line, load_errors
-from copyspec.models.loading import ModelChoice, identity, load_model
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.hooks.attention import restore_attention
 from copyspec.targets.limits import trained_length
 from copyspec.targets.locks import lock_of
@@ -50,6 +43,7 @@ if TYPE_CHECKING:
 
     from copyspec.engine.inputs import ManyPrompts, OnePrompt
     from copyspec.engine.keywords import GenerateOptions
+    from copyspec.models.loading import ModelChoice
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +52,6 @@ _UNLOADED = ("model", "_target", "_job_maker", "_threads")
 
 _CASTING = frozenset(("cpu", "cuda", "mps", "xpu"))
 """Device types for which torch.autocast is followed from the caller's thread to the one that runs the passes."""
-
-# Two models can be compared without reloading either; more would fill a GPU.
-MAX_LOADED = 2
 
 
 class Engine:
@@ -99,7 +90,7 @@ class Engine:
         self._locks = lambda: [lock, *drafting.locks]
         self._threads = Threads(model, self._costs)
         self._given_threads: int | None = None
-        self.scheduler = CallScheduler(self.name, holds_model=lock._is_owned)  # type: ignore[attr-defined]
+        self.scheduler = CallScheduler(self.name, lock._is_owned)  # type: ignore[attr-defined]
         self.prefix_cache = PrefixCache()
         """Cache of keys and values kept by calls with `prefix_cache=True`: at most `max_bytes`; `clear` empties it."""
         self._vocabulary: tuple[object, ...] = ()  # changes with the vocabulary of model and tokenizer
@@ -109,14 +100,7 @@ class Engine:
         """Build everything that depends on the current vocabulary of model and tokenizer."""
         model = self.model
         self._target = wrap(model, on_unsupported=self._on_unsupported, static=self._static)
-        self._job_maker = JobMaker(
-            self._target,
-            self.codec,
-            model,
-            self._target.encoder_length,
-            self._drafting,
-            self.prefix_cache,
-        )
+        self._job_maker = JobMaker(self._target, self.codec, model, self._drafting, self.prefix_cache)
         self._job_maker.settings(CallOptions())  # raises if the generation_config is invalid
 
     @property
@@ -398,88 +382,3 @@ def _in_autocast(
 ) -> list[StepOutput] | None:
     with torch.autocast(device, dtype, enabled=dtype is not None):
         return step()
-
-
-class Registry:
-    """Loaded engines in least-recently-used order. Thread-safe: each model is loaded once."""
-
-    def __init__(self, max_loaded: int = MAX_LOADED) -> None:
-        self.max_loaded = max_loaded
-        self._engines: OrderedDict[tuple[object, ...], Engine] = OrderedDict()
-        self._lock = forks.fork_safe(threading.RLock())  # protects `_engines`
-        self._loading: dict[tuple[object, ...], threading.Lock] = {}  # by key, also protected by it
-
-    def engine(self, choice: ModelChoice, keep: tuple[object, ...] = ()) -> Engine:
-        """The engine of `choice`, loaded if necessary. Loaded engines are returned while others load.
-
-        `keep`: the key of an engine that a load does not replace, as the loaded model drafts for it.
-        """
-        key = choice.key()
-        while True:
-            with self._lock:
-                engine = self._engines.pop(key, None)
-                if engine is not None and not engine.is_unloaded:
-                    self._engines[key] = engine  # move to the most recently used end
-                    return engine
-                loading = self._loading.setdefault(key, forks.fork_safe(threading.Lock()))
-            forks.check_forked(loading, "loading a model")
-            self._load(choice, key, loading, keep)
-
-    def _load(
-        self, choice: ModelChoice, key: tuple[object, ...], loading: threading.Lock, keep: tuple[object, ...]
-    ) -> None:
-        """Load the engine of `choice`, unless another thread has done so in the meantime. Other models load beside it:
-        making an engine waits for the passes of its model, whose own code may load another one."""
-        with loading:
-            with self._lock:
-                if key in self._engines:
-                    return
-            engine = load_engine(choice, partial(self.engine, keep=key))
-            with self._lock:
-                self._loading.pop(key, None)
-                self._engines[key] = engine
-                others = [each for each in self._engines if each not in (key, keep)]  # least recently used first
-                for other in others[: max(0, len(self._engines) - self.max_loaded)]:
-                    del self._engines[other]  # not unloaded: a caller may use it; it is freed with the last reference
-
-    def names(self) -> list[str]:
-        """Names of the loaded models, least recently used first."""
-        with self._lock:
-            return [engine.name for engine in self._engines.values()]
-
-    def forget(self, model: object = None) -> int:
-        """Unload the engines of `model` (its name, path, object or engine; None: all) and return how many."""
-        with self._lock:
-            gone = [
-                key
-                for key, engine in self._engines.items()
-                if model is None or engine is model or engine.name == model or key[0] == identity(model)
-            ]
-            engines = [self._engines.pop(key) for key in gone]
-        if model is None:
-            language.forget()
-        for engine in engines:  # without the lock: this waits for a pass, whose own code may load or find a model
-            engine.unload()
-        return len(engines)
-
-
-def load_engine(choice: ModelChoice, load_draft: Callable[[ModelChoice], Engine] | None = None) -> Engine:
-    """Load the model and its tokenizer. Raises LoadError, or UnsupportedModelError for its architecture.
-
-    load_draft: loads the models that this one drafts with.
-    """
-    model, tokenizer = load_model(choice)
-    if not isinstance(choice.model, str):
-        return Engine(
-            model, tokenizer, on_unsupported=choice.on_unsupported, static=choice.static, load_draft=load_draft
-        )
-    name = choice.model
-    with load_errors(lambda error: f"model {name!r} cannot be used: {first_line(error)}", but=UnsupportedModelError):
-        return Engine(
-            model,
-            tokenizer,
-            name=name,
-            on_unsupported=choice.on_unsupported,
-            static=choice.static,
-            load_draft=load_draft,
-        )

@@ -10,6 +10,7 @@ from copyspec.checks import check_flag, check_type
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.engine.inputs import PromptTooLongError
 from copyspec.engine.jobs import Job
+from copyspec.engine.row_processors import check_processors
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
@@ -63,6 +64,7 @@ def generate_each(
         raise ValueError(f"n={options.n} is not supported for a stream of inputs; put each prompt into it n times")
     if options.edit_source is not None:
         raise ValueError("edit_source belongs to each input of a stream: Input(prompt, edit_source=...)")
+    check_processors(options.processors, "give it to one prompt at a time")
     feed = _Feed(engine, inputs, options, skip_too_long)
     return feed.in_order() if ordered else feed.run()
 

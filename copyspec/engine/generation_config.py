@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from logging import getLogger
 from typing import TYPE_CHECKING, Any, cast
 
 from transformers import MaxLengthCriteria
@@ -20,19 +19,15 @@ from copyspec.checks import (
     plain_value,
     shown,
 )
+from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH
+from copyspec.engine.inputs import PromptTooLongError
+from copyspec.engine.not_applied import ignored, log_once
 
 if TYPE_CHECKING:
     import torch
     from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel
 
     from copyspec.engine.call_options import CallOptions
-
-logger = getLogger(__name__)
-
-# Settings that are ignored with a warning; `ignored` handles those that need a different message.
-_NOT_APPLIED = ("token_healing", "dola_layers", "penalty_alpha", "constraints", "force_words_ids")
-_NOT_SAMPLED = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
-_OFF = (None, 0, 0.0, 1.0)
 
 GENERATE_TOP_K = 50
 """The top_k that `generate` uses if a config with `do_sample` gives none."""
@@ -46,6 +41,7 @@ class Settings:
     values: Mapping[str, object]  # of the config when it was read, tensors and arrays as lists
     eos_token_ids: frozenset[int]
     stops: tuple[str, ...]  # strings that end an output
+    pad: int | None  # the token that is padding in a decoder's prompt without an attention_mask; None: no token is
     has_processors: bool
 
     @classmethod
@@ -55,9 +51,10 @@ class Settings:
         check_settings(config)
         check_vocabulary(config, vocab_size)
         has_processors = any(getattr(config, name, None) not in off for name, off in _PROCESSED.items())
-        eos, stops = eos_token_ids(config), stop_strings(config)
+        eos, stops, pad = eos_token_ids(config), stop_strings(config), plain_value(config.pad_token_id)
         log_once(ignored(config), noted)
-        return cls(config, deepcopy(values), eos, stops, has_processors)
+        pad = pad if isinstance(pad, int) and pad not in eos else None  # as in `generate`
+        return cls(config, deepcopy(values), eos, stops, pad, has_processors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +62,8 @@ class Output:
     """The properties of one output that its logits processors depend on."""
 
     settings: Settings
+    row: int  # of the prompt's first sample, among the `rows` of the call
+    rows: int
     prompt: Sequence[int]  # the encoder's input for encoder-decoder models
     start: int  # decoder tokens before the first new one
     max_new_tokens: int
@@ -96,8 +95,7 @@ def read(model: PreTrainedModel, options: CallOptions | None = None) -> Generati
     if options.min_new_tokens is not None:
         changes["min_new_tokens"] = options.min_new_tokens
     config, derived = _changed(own, changes), dict[str, object]()
-    least = config.min_length if config.min_new_tokens is None else config.min_new_tokens
-    if options.stop_ids and least:
+    if options.stop_ids and any(getattr(config, name) not in _PROCESSED[name] for name in _READ_EOS):
         derived["eos_token_id"] = sorted(eos_token_ids(config) | options.stop_ids)
     if penalises(config, options):
         derived["repetition_penalty"] = options.repetition_penalty
@@ -143,15 +141,31 @@ LIMITS = ("max_new_tokens", "max_length")
 """The settings that limit an output."""
 
 
-def limit(config: GenerationConfig, start: int, options: CallOptions) -> int | None:
-    """Number of new tokens allowed after `start` tokens by the config, or by the caller's `MaxLengthCriteria`, which
-    takes its place as in `generate`; None if there is no limit."""
+def limit(config: GenerationConfig, start: int, options: CallOptions, edit_tokens: int) -> int:
+    """Number of new tokens allowed after `start` tokens if the call gives none: by the caller's `MaxLengthCriteria`,
+    which takes the place of the config's limit as in `generate`, by the config, or by default. An edit of
+    `edit_tokens` may always grow, unless the call's own config sets a limit.
+
+    Raises PromptTooLongError if `max_length` leaves no new token.
+    """
+    found = DEFAULT_MAX_NEW_TOKENS
     for each in options.criteria:
         if type(each) is MaxLengthCriteria:
-            return max(1, int(min(each.max_length, sys.maxsize)) - start)
-    if config.max_new_tokens is not None:
-        return int(config.max_new_tokens)
-    return None if config.max_length is None else max(1, int(config.max_length) - start)
+            found = max(1, int(min(each.max_length, sys.maxsize)) - start)
+            break
+    else:
+        if config.max_new_tokens is not None:
+            found = int(config.max_new_tokens)
+        elif config.max_length is not None:
+            found = int(config.max_length) - start
+    if edit_tokens and given(options).keys().isdisjoint(LIMITS):
+        found = max(found, EDIT_GROWTH * edit_tokens)
+    if found < 1:
+        raise PromptTooLongError(
+            f"generation_config.max_length={config.max_length} leaves no new token, as it counts the {start} before "
+            "the output too: give max_new_tokens, which counts new ones alone"
+        )
+    return found
 
 
 def sampling_summary(before: CallOptions, after: CallOptions, config: GenerationConfig) -> str:
@@ -172,11 +186,6 @@ def check_settings(config: GenerationConfig) -> None:
             check(f"generation_config.{name}", value)
 
 
-def _check_strings(name: str, value: object) -> None:
-    check_type(isinstance(value, (str, list, tuple)), name, value, "a str or a list of them")
-    check_strings(name, cast("str | Sequence[str]", value) or None)
-
-
 def _check_size(name: str, value: object) -> None:
     check_count(name, int(value) if isinstance(value, float) and value.is_integer() else value)
 
@@ -184,7 +193,6 @@ def _check_size(name: str, value: object) -> None:
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     **dict.fromkeys(("max_new_tokens", "max_length", "num_beams"), _check_size),
     "do_sample": check_flag,
-    "stop_strings": _check_strings,
 }
 
 
@@ -250,41 +258,10 @@ def eos_token_ids(config: GenerationConfig) -> frozenset[int]:
 
 
 def stop_strings(config: GenerationConfig) -> tuple[str, ...]:
-    """Strings that end an output."""
-    return check_strings("generation_config.stop_strings", config.stop_strings or None)
-
-
-def log_once(found: Iterable[str], noted: set[str]) -> None:
-    """Log the warnings that are not `noted` yet, and note them."""
-    for text in found:
-        if text not in noted:
-            noted.add(text)
-            logger.warning("%s", text)
-
-
-def ignored(config: GenerationConfig) -> Iterator[str]:
-    """Warnings about the config's settings that are not applied; `not_sampled` has those of sampling alone."""
-    if (beams := config.num_beams or 1) > 1:
-        yield f"generation_config has num_beams={beams}; copyspec decodes with one beam, as num_beams=1 does"
-    if (count := config.num_return_sequences or 1) > 1:
-        yield f"generation_config has num_return_sequences={count}, which is not applied; give n={count}"
-    if config.guidance_scale not in (None, 1):
-        yield f"generation_config has guidance_scale={config.guidance_scale}, which is not applied"
-    for name in _NOT_APPLIED:
-        value = getattr(config, name, None)
-        if value:
-            yield f"generation_config has {name}={value!r}, which is not applied"
-    if config.cache_implementation == "quantized":  # the other caches change no output
-        yield "generation_config has cache_implementation='quantized', which is not applied"
-    if config.watermarking_config is not None:
-        yield "generation_config has a watermarking_config, which is not applied"
-
-
-def not_sampled(config: GenerationConfig) -> Iterator[str]:
-    """Warnings about the config's truncations that samples are not subject to."""
-    for name in _NOT_SAMPLED:
-        if (value := getattr(config, name, None)) not in _OFF:
-            yield f"generation_config has {name}={value!r}, which is not applied"
+    """Strings that end an output. Raises TypeError or ValueError for anything else."""
+    name, value = "generation_config.stop_strings", config.stop_strings
+    check_type(value is None or isinstance(value, (str, list, tuple)), name, value, "a str or a list of them")
+    return check_strings(name, value or None)
 
 
 def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor]:
@@ -318,6 +295,9 @@ _PROCESSED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty"), (None,)),
 }
 """The settings that `_processors` reads, with the values that make no processor."""
+
+_READ_EOS = ("min_length", "min_new_tokens", "bad_words_ids", "exponential_decay_length_penalty")
+"""Those of them whose processors treat the tokens that end an output apart."""
 
 
 def _processors(output: Output, penalise: bool) -> Iterator[LogitsProcessor]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from copyspec.checks import brief, check_ids, is_ids, plain_value, shown
-from copyspec.engine.encodings import unpadded
+from copyspec.engine.encodings import unpadded, without_padding
 from copyspec.engine.spans import NamedSource, Reference
 from copyspec.forks import fork_safe
 from copyspec.text.chat import ChatError, Message, check_chat, map_texts, with_system
@@ -59,6 +59,7 @@ class Prompt:
     messages: list[Message] | None = None  # of a chat
     ids: list[int] | None = None
     leaves_space: bool = False  # for ids: see `Encoded`
+    may_pad: bool = False  # for ids: they came as an array or an encoding, without an attention_mask
     edit: Reference | None = None
     references: Sequence[Reference] = ()
 
@@ -87,23 +88,25 @@ def parse_prompts(prompt: object) -> tuple[list[Prompt], bool]:
     """
     if isinstance(prompt, str):
         return [_parse_one(prompt, "prompt")], True
+    may_pad = _may_pad(prompt)
     prompt = unpadded(prompt, "prompt") if _is_encoding(prompt) else plain_value(prompt)
     if not isinstance(prompt, (list, tuple)):
         return [_parse_one(prompt, "prompt")], True
     if not prompt:
         raise ValueError(f"prompt is an empty list; give {ACCEPTED}")
     if is_ids(prompt) or any(isinstance(item, Mapping) and not _is_encoding(item) for item in prompt):
-        return [_parse_one(prompt, "prompt")], True
-    return [_parse_one(item, f"prompt[{i}]") for i, item in enumerate(prompt)], False
+        return [_parse_one(prompt, "prompt", may_pad=may_pad)], True
+    return [_parse_one(item, f"prompt[{i}]", may_pad=may_pad) for i, item in enumerate(prompt)], False
 
 
-def _parse_one(prompt: object, where: str) -> Prompt:
+def _parse_one(prompt: object, where: str, *, may_pad: bool = False) -> Prompt:
     if isinstance(prompt, str):
         if not prompt:
             raise ValueError(f"{where} is an empty string; the model needs at least one token to continue from")
         return Prompt(text=encodable(prompt, where))
     if isinstance(prompt, Encoded):
         return Prompt(ids=prompt.ids, leaves_space=prompt.leaves_space)
+    may_pad = may_pad or _may_pad(prompt)
     if _is_encoding(prompt):
         rows = unpadded(prompt, where)
         prompt = rows[0] if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], (list, tuple)) else rows
@@ -114,7 +117,7 @@ def _parse_one(prompt: object, where: str) -> Prompt:
         if not prompt:
             raise ValueError(f"{where} is an empty list; the model needs at least one token to continue from")
         if is_ids(prompt):
-            return Prompt(ids=check_ids(prompt, where))
+            return Prompt(ids=check_ids(prompt, where), may_pad=may_pad)
         if any(isinstance(item, Mapping) for item in prompt):
             chat = check_chat(prompt, where)
             map_texts(chat, lambda text, role: encodable(text, f"{where}, a message of {role!r},"))
@@ -125,6 +128,13 @@ def _parse_one(prompt: object, where: str) -> Prompt:
 def _is_encoding(value: object) -> TypeGuard[Mapping[str, object]]:
     """Whether `value` is a tokenizer's output: a BatchEncoding, or a dict of its tensors."""
     return isinstance(value, Mapping) and "input_ids" in value
+
+
+def _may_pad(value: object) -> bool:
+    """Whether these ids came as `generate` takes them, an array or an encoding, without the mask that shows padding."""
+    if _is_encoding(value):
+        return value.get("attention_mask") is None
+    return hasattr(value, "tolist")
 
 
 # References of the `with copyspec.references(...)` blocks around the call, outermost first.
@@ -317,23 +327,25 @@ class CopyEncodings:
 class InputEncoder:
     """Encodes the inputs of calls for one model."""
 
-    def __init__(self, target: Target, codec: Codec, encoder_limit: int | None) -> None:
-        """`encoder_limit`: most tokens that the encoder reads; None if there is no encoder or no limit."""
+    def __init__(self, target: Target, codec: Codec) -> None:
         self._target = target
         self._codec = codec
         self._copies = CopyEncodings(codec)
         self._warned_about: set[str] = set()  # control tokens
-        self._encoder_limit = encoder_limit
 
-    def prompt(self, index: int, prompt: Prompt, options: CallOptions) -> Encoded:
-        """Encode the prompt with number `index`. Raises ValueError if it does not fit the model."""
+    def prompt(self, index: int, prompt: Prompt, options: CallOptions, pad: int | None) -> Encoded:
+        """Encode the prompt with number `index`, without `pad` around ids that may be padded. Raises ValueError if it
+        does not fit the model."""
         if prompt.ids is not None:
             if options.system is not None:
                 raise ChatError(f"system={brief(options.system)} needs a str or a chat; prompt {index} is token ids")
             if options.chat is True or options.rendered:
                 given = "chat=True" if options.chat is True else "rendered=True"
                 raise ChatError(f"{given} needs a str; prompt {index} is token ids, which are taken as they are")
-            encoded = Encoded(prompt.ids, leaves_space=prompt.leaves_space)
+            ids = prompt.ids
+            if prompt.may_pad and pad is not None:
+                ids = without_padding(ids, pad, f"prompt {index}")
+            encoded = Encoded(ids, leaves_space=prompt.leaves_space)
         elif prompt.text is not None and options.system is None and options.chat is not True:
             if options.rendered:
                 encoded = self._codec.encode_rendered(prompt.text)
@@ -343,13 +355,14 @@ class InputEncoder:
                     self._warn_control(index, found, edited or "")
                 raw = options.chat is False
                 encoded = self._codec.encode_raw(prompt.text) if raw else self._codec.encode(prompt.text, wrap=True)
+                encoded = replace(encoded, leaves_space=not raw and self._codec.leaves_space)
             if not encoded.ids:
                 raise ValueError(f"prompt {index} has no tokens: {brief(prompt.text)}; the model needs at least one")
         else:
             encoded = self._codec.encode_chat(self._messages(index, prompt, options))
         self.check_tokens(f"prompt {index}", encoded.ids, "was the model" if prompt.ids is None else "were the ids")
         start = self._target.start(encoded.ids)
-        for length, limit in ((len(encoded.ids), self._encoder_limit), (len(start), self._target.max_length)):
+        for length, limit in ((len(encoded.ids), self._target.encoder_length), (len(start), self._target.max_length)):
             if limit is not None and length > limit:
                 raise PromptTooLongError(
                     f"prompt {index} has {length} tokens, but the model's context is {limit}; shorten it, or give "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -17,24 +17,26 @@ from copyspec.decoding.requests import Finish, Request, StepOutput
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.copying.versions import VersionComparisons
 from copyspec.drafters.predictors.base import RowContext
-from copyspec.engine import generation_config
-from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
+from copyspec.engine import generation_config, not_applied
+from copyspec.engine.call_options import CallOptions
 from copyspec.engine.constraints import Constraints
 from copyspec.engine.datastores import Datastores
 from copyspec.engine.inputs import InputEncoder, Prompt
 from copyspec.engine.language import Language
 from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
+from copyspec.engine.recording import TraceRecorder, drafter_name
 from copyspec.engine.results import Change, Result, Span
+from copyspec.engine.row_processors import check_processors, of_row
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.text.codec import Codec, Encoded, Lead
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
-from copyspec.text.stops import CriterionStop, StopStrings, text_of
+from copyspec.text.stops import CriterionStop, StopStrings
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import warpers
+from copyspec.verification.registry import is_lossy
 from copyspec.views.pass_trace import Trace
-from copyspec.views.recording import TraceRecorder, drafter_name
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, PreTrainedModel
@@ -71,19 +73,19 @@ class Job:
     blocks: Sequence[PromptBlock] = ()  # of the prompt; in the request they follow `sources`
     tokens: list[int] = field(default_factory=list)
     result: Result | None = None
-    recorder: LogprobRecorder | None = None
+    logprob_recorder: LogprobRecorder | None = None
     leaves_space: bool = False
     """Whether a leading space is dropped from the text, because the chat template leaves it to the answer."""
     skipped: int = 0
     """Characters that were dropped from the text; known once there is some."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    _origins: list[object] = field(default_factory=list)
+    _origins: list[Origin | None] = field(default_factory=list)
     _margins: list[Margin] = field(default_factory=list)
 
     def add(self, output: StepOutput) -> None:
         """Add one step's tokens; the last step creates the result."""
-        if self.recorder is not None:
-            self.logprobs.extend(self.recorder.take(len(self.tokens), output.tokens))
+        if self.logprob_recorder is not None:
+            self.logprobs.extend(self.logprob_recorder.take(len(self.tokens), output.tokens))
         self.tokens.extend(output.tokens)
         self._origins.extend(map(self.source_origin, output.origins) if self.blocks else output.origins)
         self._margins.extend(output.margins)
@@ -102,11 +104,10 @@ class Job:
     def settled_spans(self, count: int) -> tuple[Span, ...]:
         """Spans of the first `count` tokens that no later token can change."""
         tokens = tuple(self.tokens[:count])
-        whole = text_of(tokens, self.codec.decode, takes_back=self.codec.takes_back)
+        whole = self.codec.text_of(tokens)
         text = self.without_leading_space(whole)
         skipped = len(whole) - len(text)
-        origins = cast("tuple[Origin | None, ...]", tuple(self._origins[:count]))
-        copied = CopiedOutput(tokens, origins, self.sources, text, skipped, self.codec.takes_back)
+        copied = CopiedOutput(tokens, self._origins[:count], self.sources, text, skipped, self.codec.takes_back)
         return copied.find_spans(self.codec.decode, only_settled=True)
 
     def without_leading_space(self, text: str) -> str:
@@ -119,8 +120,8 @@ class Job:
         # Ending at the model's own end-of-sequence token gives no stop reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
         self.skipped = len(whole) - len(text)
-        tokens, origins = tuple(self.tokens), cast("tuple[Origin | None, ...]", tuple(self._origins))
-        copied = CopiedOutput(tokens, origins, self.sources, text, self.skipped, self.codec.takes_back)
+        tokens = tuple(self.tokens)
+        copied = CopiedOutput(tokens, tuple(self._origins), self.sources, text, self.skipped, self.codec.takes_back)
         return Result(
             text=text,
             token_ids=tokens,
@@ -129,8 +130,8 @@ class Job:
             prompt_tokens=len(self.request.prompt),
             stats=stats,
             seed=self.options.sampling.seed,
-            rule=self.options.verification.rule,
-            lossy=self.options.verification.is_lossy,
+            rule=self.options.rule,
+            lossy=is_lossy(self.options.rule),
             margins=tuple(self._margins),
             logprobs=tuple(self.logprobs),
             changes=self._changes(divergences),
@@ -159,7 +160,7 @@ class Job:
         ended_by_token = finish.reason == "stop" and isinstance(finish.detail, int)
         kept = self.options.include_stop and finish.detail in self.options.stop_ids
         tokens = self.tokens[:-1] if ended_by_token and not kept else self.tokens
-        text = text_of(tokens, self.codec.decode, takes_back=self.codec.takes_back)
+        text = self.codec.text_of(tokens)
         match = self.stop_strings.match if self.stop_strings is not None else None
         if match is None or finish.detail != match.string:
             return text
@@ -174,16 +175,14 @@ class JobMaker:
         target: Target,
         codec: Codec,
         model: PreTrainedModel,
-        encoder_limit: int | None,
-        drafting: DraftModels | None = None,
-        prefixes: PrefixCache | None = None,
+        drafting: DraftModels,
+        prefixes: PrefixCache,
     ) -> None:
-        """`model`: the target's, whose generation_config every call reads. `encoder_limit`: most tokens the encoder
-        reads; None if there is no encoder or no limit. `drafting`: the models that `draft_model` and `contrast` name.
-        `prefixes`: the cache of calls with `prefix_cache`."""
+        """`model`: the target's, whose generation_config every call reads. `drafting`: the models that `draft_model`
+        and `contrast` name. `prefixes`: the cache of calls with `prefix_cache`."""
         self._prefixes = prefixes
         self._drafting = drafting
-        self._encoder = InputEncoder(target, codec, encoder_limit)
+        self._encoder = InputEncoder(target, codec)
         self._datastores = Datastores(codec)
         self._constraints = Constraints(codec, target.vocab_size)
         self._language = Language(codec, target.vocab_size)
@@ -191,6 +190,7 @@ class JobMaker:
         self._codec = codec
         self._model = model
         self._noted: set[str] = set()
+        not_applied.log_once(not_applied.of_model(model), self._noted)
         self._settings: generation_config.Settings | None = None  # of the last config
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
@@ -203,13 +203,16 @@ class JobMaker:
         self._encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         self._encoder.check_tokens("stop_token_ids", options.stop_ids)
         if options.stop_strings:
-            self._note_special(options.stop_strings)
+            not_applied.log_once(_special_stops(self._codec, options.stop_strings), self._noted)
+        if options.processors and len(prompts) * options.n > 1:
+            check_processors(options.processors, "give it to one prompt at a time")
         shared, jobs = options if options.sampling.is_greedy else options.seeded(len(prompts)), list[Job]()
         comparisons = VersionComparisons()
         texts = dict[tuple[str, Lead], Encoded]()  # of the references, which prompts may share
+        pad = None if target.is_encoder_decoder else settings.pad  # without a mask, encoders read padding in `generate`
         for index, given in enumerate(prompts):
             options = shared.of_prompt(index, len(prompts)) if shared.lists else shared
-            encoded = self._encoder.prompt(index, given, options)
+            encoded = self._encoder.prompt(index, given, options, pad)
             prompt, start = encoded.ids, target.start(encoded.ids)
             cache = options.output_cache if options.drafts else None
             earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
@@ -218,14 +221,11 @@ class JobMaker:
             edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
             if options.drafts:
                 sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, given.text))
-            limit = options.limit
-            if limit is None:
-                limit = generation_config.limit(settings.config, len(start), options) or DEFAULT_MAX_NEW_TOKENS
-                if edit_tokens and generation_config.given(options).keys().isdisjoint(generation_config.LIMITS):
-                    limit = max(limit, EDIT_GROWTH * edit_tokens)
+            limit = options.limit or generation_config.limit(settings.config, len(start), options, edit_tokens)
             if target.max_length is not None:
                 limit = min(limit, target.max_length - len(start) + 1)
-            output = generation_config.Output(settings, prompt, len(start), limit, target.device)
+            row, rows = index * options.n, len(prompts) * options.n
+            output = generation_config.Output(settings, row, rows, prompt, len(start), limit, target.device)
             finds = options.drafts and options.copies and len(sources) == 1 and not target.is_encoder_decoder
             copyable = Copyable(sources, prompt_blocks(self._codec, prompt) if finds else [], comparisons)
             for sample in range(options.n):
@@ -236,11 +236,15 @@ class JobMaker:
         return jobs
 
     def settings(self, options: CallOptions) -> generation_config.Settings:
-        """The model's current generation_config with the call's changes."""
+        """The model's current generation_config with the call's changes.
+
+        Every call comes through here, so two things are left out where they are not needed: `read`, which merges the
+        call's changes, without such changes; and the checks of `Settings.of`, if all values are those of the last call.
+        Values are compared because the user may change the config itself, or set another one, at any time.
+        """
         own, settings = self._model.generation_config, self._settings
         is_own = options.generation_config is None and options.min_new_tokens is None and not options.stop_ids
         is_own = is_own and options.repetition_penalty is None
-        # The user may change the config, or set another one, at any time.
         is_known = settings is not None and is_own and own is settings.config
         config = own if is_known else generation_config.read(self._model, options)
         if options.generation_config is not None and self._target.is_encoder_decoder:
@@ -261,14 +265,17 @@ class JobMaker:
         changes: dict[str, Any] = {}
         if options.temperature is None and config.do_sample:
             changes["temperature"] = 1.0 if config.temperature is None else config.temperature
-            if options.top_k is None and config.top_k is None:
-                changes["top_k"] = generation_config.GENERATE_TOP_K
+        own = {name: value for name in ("top_k", "top_p", "min_p") if (value := getattr(options, name)) is not None}
         if changes.get("temperature") or not options.sampling.is_greedy:
+            if config.do_sample and "top_k" not in own:
+                changes["top_k"] = generation_config.GENERATE_TOP_K
             for name in ("top_k", "top_p", "min_p"):
-                value = getattr(config, name, None)
-                if getattr(options, name) is None and value is not None:
+                value = getattr(config, name)
+                if name not in own and value is not None:
                     changes[name] = value
-            generation_config.log_once(generation_config.not_sampled(config), self._noted)
+            not_applied.log_once(not_applied.not_sampled(config), self._noted)
+        elif options.temperature is None and (own or options.generation_config is not None):
+            not_applied.log_once(not_applied.not_greedy(generation_config.given(options) | own), self._noted)
         if options.max_time is None and config.max_time is not None:
             changes["max_time"] = config.max_time
         if options.n > 1 and options.temperature is None:
@@ -296,14 +303,12 @@ class JobMaker:
         stop = options.stop_strings or (() if StopStringCriteria in replaced else settings.stops)
         strings = StopStrings(stop, self._codec.decode, takes_back=self._codec.takes_back) if stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
-        start = self._target.start(output.prompt)
-        stops += [
-            CriterionStop(criterion, start, output.max_new_tokens, self._target.device)
-            for criterion in options.criteria
-        ]
+        criteria = [*options.criteria]
         if options.max_time is not None and MaxTimeCriteria not in replaced:
-            criterion = MaxTimeCriteria(options.max_time)  # its clock starts now
-            stops.append(CriterionStop(criterion, start, output.max_new_tokens, output.device))
+            criteria.append(MaxTimeCriteria(options.max_time))  # its clock starts now
+        if criteria:
+            start = self._target.start(output.prompt)
+            stops += [CriterionStop(each, start, output.max_new_tokens, output.device) for each in criteria]
         sources = [Source(source.tokens, _KINDS.get(source.kind, "prompt")) for source in copyable.sources]
         sources += [block.source for block in copyable.blocks]
         sampling = options.sampling
@@ -311,7 +316,9 @@ class JobMaker:
         if sample or of_config:
             penalty = 1.0 if of_config else sampling.repetition_penalty
             sampling = replace(sampling, sample=sample, repetition_penalty=penalty)
-        processors: Sequence[LogitsProcessor] = options.processors
+        processors: Sequence[LogitsProcessor] = [
+            of_row(each, output.row + sample, output.rows) for each in options.processors
+        ]
         if settings.has_processors:
             penalise = of_config or options.repetition_penalty is None
             defaults = generation_config.processors(output, penalise=penalise)
@@ -319,13 +326,16 @@ class JobMaker:
         recorder = None
         if options.logprobs is not None:
             changes = [] if sampling.is_greedy else warpers(sampling)
-            recorder = LogprobRecorder(len(start), options.logprobs, changes, self._codec.decode)
+            recorder = LogprobRecorder(output.start, options.logprobs, changes, self._codec.decode)
         constraint = self._constraints.make(options, eos) if options.is_constrained else None
         own, limits = options.own_drafters, list[Any]()
         if constraint is not None:
-            own, limits = (*own, constraint.drafter), [constraint.processor(len(start))]
+            own, limits = (*own, constraint.drafter), [constraint.processor(output.start)]
         drafts = options.drafts and self._target.supports_drafts
-        row = RowContext(output.prompt, sampling, len(start), self._target.vocab_size)
+        row = RowContext(output.prompt, sampling, output.start, self._target.vocab_size)
+        contrast = None
+        if options.contrast is not None:
+            contrast = partial(Contrast, self._drafting.amateur(options.contrast), options.contrast_options)
         request = Request(
             prompt=output.prompt,
             max_new_tokens=output.max_new_tokens,
@@ -342,10 +352,12 @@ class JobMaker:
             rule=options.acceptance_rule,
             prefixes=self._prefixes if options.prefix_cache else None,
             most_kept=None if isinstance(options.prefix_cache, bool) else options.prefix_cache,
-            contrast=self._contrast(options) if options.contrast is not None else None,
+            contrast=contrast,
             recorder=TraceRecorder(partial(drafter_name, sources=sources, eos=eos)) if options.trace else None,
         )
-        return Job(index, request, copyable.sources, self._codec, options, strings, copyable.blocks, recorder=recorder)
+        return Job(
+            index, request, copyable.sources, self._codec, options, strings, copyable.blocks, logprob_recorder=recorder
+        )
 
     def _drafter(
         self,
@@ -360,7 +372,7 @@ class JobMaker:
 
         known = frozenset([token for token in eos if 0 <= token < self._target.vocab_size])
         predictors: list[MakePredictor] = []
-        if options.draft_models and self._drafting is not None:
+        if options.draft_models:
             predictors += self._drafting.predictors(options.draft_models)
         if options.datastores:
             predictors += self._datastores.predictors(options.datastores)
@@ -389,7 +401,7 @@ class JobMaker:
     ) -> Drafter:
         """The drafters of the caller and of a constraint, joined with the built-in one if that is wanted."""
         from copyspec.drafters.custom import DraftContext, JoinedDrafter, make_custom
-        from copyspec.targets.hooks.states import decoder_layers
+        from copyspec.targets.hooks.modules import decoder_layers
 
         size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
         # Tuples, because later calls take the same lists from caches.
@@ -398,21 +410,13 @@ class JobMaker:
         made, layers = [make_custom(factory, context) for factory in own], len(decoder_layers(self._model))
         return JoinedDrafter(made, size, builtin() if builtin is not None else None, sources=sources, layers=layers)
 
-    def _contrast(self, options: CallOptions) -> Callable[[], Contrast] | None:
-        if self._drafting is None:
-            return None
-        return partial(Contrast, self._drafting.amateur(options.contrast), options.contrast_options)
 
-    def _note_special(self, stop: Sequence[str]) -> None:
-        for string in stop:
-            token = self._codec.special_id(string)
-            if token is not None and string not in self._noted:
-                self._noted.add(string)
-                logger.warning(
-                    "stop=%r is a special token, which is not part of the text; stop_token_ids=[%d] ends with it",
-                    string,
-                    token,
-                )
+def _special_stops(codec: Codec, stop: Sequence[str]) -> Iterator[str]:
+    """Warnings about stop strings that are special tokens."""
+    for string in stop:
+        if (token := codec.special_id(string)) is not None:
+            text = f"stop={string!r} is a special token, which is not part of the text"
+            yield f"{text}; stop_token_ids=[{token}] ends with it"
 
 
 _KINDS: Mapping[str, SourceKind] = {"edit": "edit", "reference": "reference"}

@@ -41,7 +41,8 @@ class GenerateOptions(TypedDict, total=False):
     """0 is greedy; a list gives one per prompt. Default: greedy, or the temperature of a generation_config with
     `do_sample`."""
     top_k: int | None
-    """Sample from this many most probable tokens; 0: all. Default: the generation_config's, else all."""
+    """Sample from this many most probable tokens; 0: all. Default: the generation_config's (50 if it has `do_sample`
+    alone), else all."""
     top_p: float | None
     """Sample from the most probable tokens whose probabilities add up to this; 1: all. Default as for `top_k`."""
     min_p: float | None

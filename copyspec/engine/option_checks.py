@@ -57,21 +57,20 @@ def parse_drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:
 
 
 def parse_draft_models(value: object) -> tuple[object, ...]:
-    models = tuple(value) if isinstance(value, (list, tuple)) else () if value is None else (value,)
-    if models:
-        from copyspec.engine.draft_models import can_draft
+    from copyspec.engine.draft_models import can_draft
 
-        for model in models:
-            wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
-            check_type(can_draft(model), "draft_model", model, wanted)
+    models = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    for model in models:
+        wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
+        check_type(can_draft(model), "draft_model", model, wanted)
     return models
 
 
 def check_contrast(value: object) -> None:
     from copyspec.engine.draft_models import can_draft
 
-    fits = can_draft(value) and not isinstance(value, (list, tuple))
-    check_type(fits, "contrast", value, "a hub id, a folder, a transformers model, an Engine or 'layers:2'")
+    wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
+    check_type(can_draft(value), "contrast", value, wanted)
 
 
 def parse_token_ids(value: object) -> frozenset[int]:

@@ -12,14 +12,12 @@ from copyspec.engine.logprobs import TokenLogprob
 from copyspec.verification.margins import Margin
 from copyspec.views.page import framed
 from copyspec.views.pass_trace import Trace
-from copyspec.views.provenance import Provenance, SourceText, provenance_of
+from copyspec.views.provenance import Place as Place
+from copyspec.views.provenance import Provenance, SourceName, SourceText, provenance_of
+from copyspec.views.provenance import Span as Span
 from copyspec.views.provenance_page import provenance_page
 from copyspec.views.race import Landing, Race, RaceLane
 from copyspec.views.race_page import race_page
-
-SourceName = str
-"""`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, or a document's own name)."""
-
 
 NEAR_TIE = 1e-5
 """Relative difference of a score between float32 forward passes of different shape: ten times the largest measured."""
@@ -29,35 +27,6 @@ REPR_CHARACTERS = 200
 
 NOTEBOOK_CHARACTERS = 500_000
 """Most characters of source texts that a notebook stores with a displayed result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A range of a source that holds the tokens of a span."""
-
-    source: SourceName
-    kind: str  # edit, reference, prompt or output
-    index: int | None  # of the reference in the caller's order; None for the other kinds
-    start: int  # first token, as an index into the source's tokens
-    end: int  # one past the last token
-    start_char: int | None = None  # in the text as the caller gave it; None for token ids and chats
-    end_char: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Consecutive output tokens that were accepted from one range of one source.
-
-    A span tells where a draft came from. It is no proof that the model used that source: `ties` lists other places that
-    hold the same tokens, up to `spans.MAX_TIES`.
-    """
-
-    place: Place
-    start: int  # first token of the output
-    end: int
-    start_char: int  # in the result's text
-    end_char: int
-    ties: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

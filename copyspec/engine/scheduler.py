@@ -53,16 +53,12 @@ class CallScheduler:
     """Lets callers share the batches of one engine. Callers take turns for free rows, however many requests each
     has."""
 
-    def __init__(
-        self, name: str, max_waiting: int | None = None, *, holds_model: Callable[[], bool] = lambda: False
-    ) -> None:
-        """`max_waiting`: how many requests may wait for a row; one more raises QueueFullError. None: no limit.
-
-        holds_model: whether this thread holds the model's lock.
-        """
+    def __init__(self, name: str, holds_model: Callable[[], bool]) -> None:
+        """`holds_model`: whether this thread holds the model's lock."""
         self.name = name
         self._holds_model = holds_model
-        self.max_waiting = max_waiting
+        self.max_waiting: int | None = None
+        """How many requests may wait for a row; one more raises QueueFullError. None: no limit."""
         self._lanes: dict[object, Lane] = {}
         # A plain lock, entered directly: an interrupt inside a Condition's own __enter__ would leave it held.
         self._lock = fork_safe(threading.Lock())
@@ -318,13 +314,13 @@ class CallScheduler:
             raise
         return outputs
 
-    def _drive(self, lane: Lane, alone: Ticket | None) -> list[StepOutput] | None:
-        """Run one step of a lane. `alone`: the only ticket whose requests may join, whose outputs are returned; None:
+    def _drive(self, lane: Lane, only: Ticket | None) -> list[StepOutput] | None:
+        """Run one step of a lane. `only`: the only ticket whose requests may join, whose outputs are returned; None:
         all."""
         outputs: list[StepOutput] = []
         failed: BaseException | None = None
         try:
-            lane.only = alone
+            lane.only = only
             if lane.steps is None:
                 lane.steps, lane.count = lane.decode(lane.take()), 0
             outputs = next(lane.steps)
@@ -336,14 +332,14 @@ class CallScheduler:
                 lane.driver = None
                 dropped, abandoned, came = None, None, None
                 if failed is None:
-                    lane.deliver(outputs, alone)
+                    lane.deliver(outputs, only)
                 else:
-                    dropped = lane.fail(failed, alone)
-                if len(lane.tickets) == 1 and lane.tickets[0] is alone and not alone.is_cancelled:
-                    came = alone.take()  # nobody else waits for this lane
+                    dropped = lane.fail(failed, only)
+                if len(lane.tickets) == 1 and lane.tickets[0] is only and not only.is_cancelled:
+                    came = only.take()  # nobody else waits for this lane
                 else:
                     abandoned = self._abandoned(lane)
-                    if alone is not None:  # others may wait for this step to end; after a worker's see `_has_work`
+                    if only is not None:  # others may wait for this step to end; after a worker's see `_has_work`
                         lane.wake()
             for steps in (dropped, abandoned):
                 if steps is not None:

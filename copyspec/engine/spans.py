@@ -6,11 +6,10 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from copyspec.engine.results import Place, Span
 from copyspec.sources import OUTPUT
 from copyspec.text.stops import Detokenizer
 from copyspec.tree import Origin
-from copyspec.views.provenance import SourceText
+from copyspec.views.provenance import Place, SourceText, Span
 
 # Other places listed per span: enough to show that a phrase is common, without flooding the result.
 MAX_TIES = 8

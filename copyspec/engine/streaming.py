@@ -9,7 +9,7 @@ from copyspec.decoding.requests import StepOutput
 from copyspec.engine.jobs import Job
 from copyspec.engine.results import Chunk
 from copyspec.sources import OUTPUT
-from copyspec.text.stops import Detokenizer, held_back
+from copyspec.text.stops import held_back
 
 
 class ChunkMaker:
@@ -47,7 +47,7 @@ class _TextStream:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._detokenizer = Detokenizer(job.codec.decode, takes_back=job.codec.takes_back)
+        self._detokenizer = job.codec.detokenizer()
         self._held = ""
         self._given = 0
         self._is_first = True

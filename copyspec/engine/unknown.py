@@ -7,6 +7,13 @@ from collections.abc import Iterable, Mapping
 
 from copyspec.checks import brief
 
+_IN_CONFIG = (
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "sequence_bias"),
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
+    *("exponential_decay_length_penalty", "remove_invalid_values"),
+)
+"""Settings of transformers that `generation_config` takes, and no option of a call."""
+
 # Option names of other libraries, and their equivalents here.
 ELSEWHERE = {
     "do_sample": "temperature (0 is greedy)",
@@ -17,19 +24,37 @@ ELSEWHERE = {
     "use_cache": "not needed: keys and values are always kept (prefix_cache=True keeps them between calls)",
     "early_stopping": "not supported: there is no beam search",
     "length_penalty": "not supported: there is no beam search",
-    "min_length": "min_new_tokens",
-    "no_repeat_ngram_size": "generation_config={'no_repeat_ngram_size': ...}",
-    "bad_words_ids": "generation_config={'bad_words_ids': ...}",
-    "suppress_tokens": "generation_config={'suppress_tokens': ...}",
+    "constraints": "not supported: there is no beam search (regex, json_schema and grammar constrain an output)",
+    "force_words_ids": "not supported: there is no beam search",
+    "min_length": "min_new_tokens, which counts without the prompt",
+    **{name: f"generation_config={{{name!r}: ...}}" for name in _IN_CONFIG},
+    **dict.fromkeys(
+        ("typical_p", "top_h", "epsilon_cutoff", "eta_cutoff"),
+        "not supported: samples are truncated by top_k, top_p and min_p",
+    ),
+    "guidance_scale": "not supported: it runs the model a second time for each token",
+    "negative_prompt_ids": "not supported: it runs the model a second time for each token",
+    "watermarking_config": "not supported: outputs get no watermark",
+    "penalty_alpha": "not supported: there is no contrastive search",
+    "dola_layers": "not supported: only the last layer's scores are read",
+    "token_healing": "not supported: a prompt is taken as it is",
+    "prefix_allowed_tokens_fn": "logits_processor=PrefixConstrainedLogitsProcessor(function, 1)",
+    "inputs": "the first argument, a prompt",
+    "inputs_embeds": "not supported: a prompt is text or token ids",
+    "decoder_start_token_id": "model.generation_config.decoder_start_token_id, set before the call",
+    "decoder_input_ids": "not supported: outputs begin with the model's own start token",
+    "past_key_values": "not supported: prefix_cache=True keeps keys and values between calls",
+    "synced_gpus": "not supported: the model runs in one process",
     "return_dict_in_generate": "not needed: generate returns a Result with all fields",
     "output_scores": "logprobs",
+    "output_logits": "logprobs",
     "input_ids": "the first argument, a prompt",
     "attention_mask": "part of the prompt: {'input_ids': ..., 'attention_mask': ...}",
     "max_completion_tokens": "max_new_tokens",
     "num_return_sequences": "n",
     "stop_strings": "stop",
     "stop_sequences": "stop",
-    "eos_token_id": "stop_token_ids",
+    "eos_token_id": "stop_token_ids, besides the model's own; generation_config={'eos_token_id': ...} replaces those",
     "include_stop_str_in_output": "include_stop",
     "streamer": "stream=True",
     "documents": "references",

@@ -24,7 +24,7 @@ class BodyTooLargeError(ValueError):
         self.has_more = has_more
 
 
-async def read_body(receive: Receive, max_bytes: int | None = None) -> bytes | None:
+async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
     """Read the whole body; None if the client has disconnected. Raises BodyTooLargeError beyond `max_bytes`."""
     parts: list[bytes] = []
     size = 0
@@ -34,7 +34,7 @@ async def read_body(receive: Receive, max_bytes: int | None = None) -> bytes | N
             return None
         part = message.get("body", b"")
         size += len(part)
-        if max_bytes is not None and size > max_bytes:
+        if size > max_bytes:
             has_more = bool(message.get("more_body", False))
             raise BodyTooLargeError(f"the body has more than {max_bytes} bytes", has_more=has_more)
         parts.append(part)

@@ -141,8 +141,6 @@ class Server:
                 f"the texts have {count} characters{times}, and at most {most} are taken here (--max-characters)"
             )
         options = body.options()
-        if isinstance(body, CompletionBody):
-            options["chat"] = False  # a completion goes on with the prompt's text
         limit, asked = self.settings.max_tokens, body.limit()
         if limit is not None and asked is not None and asked > limit:
             raise ValueError(f"max_tokens={asked} is more than this server's limit of {limit} (--max-tokens)")

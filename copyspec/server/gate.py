@@ -80,7 +80,7 @@ class Gate:
             body = await asyncio.wait_for(read_body(receive, limit), self._settings.read_timeout)
         except BodyTooLargeError as error:
             message = f"{error}, and at most {limit} are taken here (--max-body)"
-            rest = self._rest(receive) if error.has_more else None
+            rest = Rest(receive, self._settings.read_timeout, MAX_SKIPPED) if error.has_more else None
             await refuse(send, 413, error_body(message, "invalid_request_error"), CLOSE, rest=rest)
             return
         except asyncio.TimeoutError:
@@ -89,9 +89,6 @@ class Gate:
             return
         if body is not None:
             await self._app(scope, Replay(body, receive), send)
-
-    def _rest(self, receive: Receive) -> Rest:
-        return Rest(receive, self._settings.read_timeout, MAX_SKIPPED)
 
     def _may_ask(self, scope: Scope) -> bool:
         if self._key is None or route_path(scope) in OPEN:

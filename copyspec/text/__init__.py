@@ -1,2 +1,1 @@
-"""Conversion between text and token ids: codec, chat templates, prompts, references, stop strings, blocks of a
-prompt."""
+"""Conversion between text and token ids: codec, chat templates, stop strings, blocks of a prompt."""

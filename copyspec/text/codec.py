@@ -16,6 +16,7 @@ from copyspec.checks import brief, is_panic
 from copyspec.forks import fork_safe
 from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import ChatError, Message, continues, map_contents, map_texts, render, unused_mark
+from copyspec.text.stops import Detokenizer, text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -178,6 +179,14 @@ class Codec:
         assert isinstance(text, str)
         return text
 
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of a whole output, equal to its streamed text."""
+        return text_of(tokens, self.decode, takes_back=self.takes_back)
+
+    def detokenizer(self) -> Detokenizer:
+        """A detokenizer for one output."""
+        return Detokenizer(self.decode, takes_back=self.takes_back)
+
     def _takes_back(self) -> bool:
         """Whether a token that another follows decodes to something else than alone, tried with some of them."""
         ids = range(0, len(self.tokenizer), max(1, len(self.tokenizer) // PROBED))
@@ -191,11 +200,17 @@ class Codec:
         if not self.tokenizer.chat_template:
             return False
         try:
-            chat = self.encode_chat([{"role": "user", "content": PROBE}]).ids
             framed, bare = self._tokenized(PROBE, True).ids, self._tokenized(PROBE, False).ids
+            if framed[:1] == bare[:1] or framed[-1:] == bare[-1:]:
+                return False
+            return framed == self.encode_chat([{"role": "user", "content": PROBE}]).ids
         except Exception:  # a template that rejects this chat is not what the tokenizer writes
             return False
-        return framed == chat and framed[:1] != bare[:1] and framed[-1:] != bare[-1:]
+
+    @cached_property
+    def leaves_space(self) -> bool:
+        """Whether the frame that the tokenizer writes around a text leaves a space to the answer, see `Encoded`."""
+        return self.frames and self.encode_chat([{"role": "user", "content": PROBE}]).leaves_space
 
     @cached_property
     def breaks(self) -> frozenset[int]:
@@ -387,6 +402,3 @@ def _unjoined(
 def _shifted(offsets: Callable[[], Sequence[tuple[int, int]]], first: int, by: int) -> Sequence[tuple[int, int]]:
     """The characters of the tokens from `first` on, moved by `by`."""
     return [(max(0, start + by), max(0, end + by)) for start, end in offsets()[first:]]
-
-
-__all__ = ["ChatError", "Codec", "Encoded"]

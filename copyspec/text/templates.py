@@ -86,7 +86,7 @@ def _compiled(source: str) -> Template:
 
     # Compiling evaluates constant expressions, so the source must never reach an environment without a meter.
     plain: Environment = chat_template_utils._cached_compile_jinja_template("").environment
-    environment = plain.overlay(finalize=_written)
+    environment = plain.overlay(finalize=_measured)
     kind: Any = type(plain)
     environment.__class__ = _metered(kind)
     filters = {name: _filter(name, made) for name, made in plain.filters.items()}
@@ -180,11 +180,6 @@ def _measured(made: Any) -> Any:
     return made
 
 
-def _written(value: Any) -> Any:
-    _METER.get().spend(_size(value))
-    return value
-
-
 @pass_context
 def _counted(_context: object, values: Any) -> Iterator[Any]:
     meter = _METER.get()
@@ -218,7 +213,8 @@ def _filter(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         if name == "format" and texts:
             _check_format(texts[0])
         if name == "join":
-            _check_join(texts[-1] if texts else "", next((each for each in values if _is_list(each)), ()))
+            lists = [each for each in values if isinstance(each, (list, tuple))]
+            _check_join(texts[-1] if texts else "", lists[0] if lists else ())
         elif texts:
             _check_change(texts[0], texts[1:])
         return _measured(made(*args, **kwargs))
@@ -255,10 +251,6 @@ def _check_change(text: str, given: Sequence[object]) -> None:
 def _check_join(separator: str, values: object) -> None:
     if isinstance(values, (list, tuple)):
         _METER.get().check(sum(_size(each) for each in values) + len(separator) * len(values))
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 def text_size(messages: Sequence[Mapping[str, object]]) -> int:

@@ -25,7 +25,7 @@ from transformers import (
 from copyspec.growing_ids import GrowingIds
 from copyspec.options import SamplingOptions
 from copyspec.tree import DraftTree
-from copyspec.verification.margins import Margin, best_two, why_unpicked
+from copyspec.verification.margins import why_unpicked
 from copyspec.verification.noise import gumbel
 
 MAX_BIAS = 1e30
@@ -40,10 +40,6 @@ class Picks(Protocol):
 
     def token(self, node: int) -> int:
         """The target's token after `node`. Called once per node, and only along the accepted path."""
-        ...
-
-    def margin(self, node: int) -> Margin:
-        """The two best scores after `node`; `token` must have been called for it."""
         ...
 
     def scores(self, node: int) -> torch.Tensor:
@@ -63,7 +59,7 @@ class Picker:
         device: torch.device,
     ) -> None:
         """`start`: the ids before the output, as processors see them; `capacity`: maximum number of output tokens."""
-        self._sampling = sampling
+        self.sampling = sampling
         self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.long, device=device)
         biases = [min(bias, MAX_BIAS) for bias in sampling.logit_bias.values()]
         self._bias = torch.tensor(biases, dtype=torch.float32, device=device)
@@ -91,7 +87,7 @@ class Picker:
     @property
     def kind(self) -> tuple[float, int, float, float]:
         """The sampling settings of temperature and truncation; rows of equal kind are processed together."""
-        sampling = self._sampling
+        sampling = self.sampling
         if sampling.is_greedy:
             return (0.0, 0, 1.0, 0.0)
         return (float(sampling.temperature), sampling.top_k, float(sampling.top_p), float(sampling.min_p))
@@ -112,22 +108,19 @@ class Picker:
         return pending
 
     @property
-    def sampling(self) -> SamplingOptions:
-        return self._sampling
-
-    @property
     def length(self) -> int:
         """Tokens so far, prompt included: the absolute position of the next one."""
         return self._length
 
     def append(self, token: int) -> None:
         """Add a token that joined the output."""
-        if self._ids is not None:
-            self._ids.append(token)
         self.extend([token])
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Add tokens that joined the output; only for rows without logits processors."""
+        """Add tokens that joined the output."""
+        if self._ids is not None:
+            for token in tokens:
+                self._ids.append(token)
         if self.penalty != 1.0:
             self._pending += tokens
             self._penalised += tokens
@@ -144,7 +137,7 @@ class Picker:
         """The scores whose argmax is the token at the root and each node, [1 + m, V], from the logits there (row 0 is
         the root). Not for rows with `depends_on_history`."""
         scores, depths = self._biased_scores(logits), [0, *tree.depths()]
-        if self._sampling.is_greedy:
+        if self.sampling.is_greedy:
             return scores
         return self.perturb(scores, self._noise(self.positions(max(depths)), logits)[depths])
 
@@ -160,7 +153,7 @@ class Picker:
 
     def _noise(self, positions: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         """Noise by position, [n, V]."""
-        return gumbel(self._sampling.seed, self._sampling.sample, positions, logits.shape[-1], logits.device)
+        return gumbel(self.sampling.seed, self.sampling.sample, positions, logits.shape[-1], logits.device)
 
     def noise_at(self, depths: Sequence[int], logits: torch.Tensor) -> Callable[[int], torch.Tensor]:
         """A function from depth to noise, [1, V]."""
@@ -237,9 +230,6 @@ class ScoredPicks:
     def token(self, node: int) -> int:
         return self.tokens[node + 1]
 
-    def margin(self, node: int) -> Margin:
-        return best_two(self.scores(node))
-
     def scores(self, node: int) -> torch.Tensor:
         return self._scores[self._row, node + 1]
 
@@ -277,9 +267,6 @@ class _WalkPicks:
         if not score > -math.inf:
             self._picker.check(raw, processed, 0)
         return int(token)
-
-    def margin(self, node: int) -> Margin:
-        return best_two(self.scores(node))
 
     def scores(self, node: int) -> torch.Tensor:
         return self._last[0]

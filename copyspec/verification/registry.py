@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 
 from copyspec.checks import brief
 from copyspec.options import SamplingOptions
@@ -18,31 +18,25 @@ RULES: Mapping[str, type[Rule]] = {kind.name: kind for kind in (*_EXACT, *_LOSSY
 DEFAULT_RULE = Coupled.name
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationOptions:
-    """Which rule accepts draft tokens. All rules but the lossy ones keep the target's distribution."""
+def is_lossy(name: str) -> bool:
+    """Whether a rule changes the output's distribution. The others keep the target's."""
+    return RULES[name].preserves is None
 
-    rule: str = DEFAULT_RULE  # a name in RULES
-    lossy: bool = False  # True allows a rule that changes the output's distribution
-    settings: Mapping[str, float] = field(default_factory=dict)  # options of the rule, such as "lenience"
 
-    @property
-    def is_lossy(self) -> bool:
-        return RULES[self.rule].preserves is None
+def make_rule(name: str, settings: Mapping[str, float], sampling: SamplingOptions, *, lossy: bool) -> Rule:
+    """Create a rule for these sampling options; `lossy` allows one that changes the output's distribution.
 
-    def make(self, sampling: SamplingOptions) -> Rule:
-        """Create the rule. Raises ValueError that names the option, its value and what to use instead."""
-        if not isinstance(self.lossy, bool):
-            raise ValueError(f"lossy must be True or False, got {self.lossy!r}")
-        chosen = rule(self.rule, **self.settings)
-        if chosen.preserves is None and not self.lossy:
-            exact = ", ".join(repr(kind.name) for kind in _EXACT)
-            raise ValueError(
-                f"rule {self.rule!r} does not preserve the model's output: pass lossy=True to accept that, "
-                f"or use one that does ({exact})"
-            )
-        chosen.check(sampling)
-        return chosen
+    Raises ValueError that names the option, its value and what to use instead.
+    """
+    chosen = rule(name, **settings)
+    if is_lossy(name) and not lossy:
+        exact = ", ".join(repr(kind.name) for kind in _EXACT)
+        raise ValueError(
+            f"rule {name!r} does not preserve the model's output: pass lossy=True to accept that, "
+            f"or use one that does ({exact})"
+        )
+    chosen.check(sampling)
+    return chosen
 
 
 def may_change_tokens(chosen: Rule, sampling: SamplingOptions) -> bool:

@@ -11,6 +11,9 @@ from importlib.resources import files
 
 from copyspec.views.escaping import clean
 
+COLOURS = 12
+"""Number of distinguishable colours: the classes `c0` to `c11` of page.css."""
+
 _HEAD = """<!DOCTYPE html>
 <html lang="{lang}">
 <head>

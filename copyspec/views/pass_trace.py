@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from copyspec.checks import brief
 from copyspec.filesystem import open_input
 from copyspec.tree import ROOT
 
@@ -125,7 +126,6 @@ class Trace:
     texts: Mapping[int, str] = field(default_factory=dict)  # text of each token id that occurs
     omitted: TraceTotals = field(default_factory=TraceTotals)
     """Totals of later passes, which were too many to keep."""
-    model: str = ""
     prompt_tokens: int = 0
 
     def totals(self) -> TraceTotals:
@@ -144,7 +144,6 @@ class Trace:
         return {
             "format": FORMAT,
             "version": VERSION,
-            "model": self.model,
             "prompt_tokens": self.prompt_tokens,
             "texts": {str(token): text for token, text in self.texts.items()},
             "passes": [_rounded(asdict(each)) for each in self.passes],
@@ -184,7 +183,6 @@ class Trace:
             tuple(_pass(each, f"passes[{index}]") for index, each in enumerate(_list(top.get("passes"), "passes"))),
             {int(token): str(text) for token, text in texts.items()},
             _totals(omitted),
-            str(top.get("model", "")),
             _whole(top.get("prompt_tokens", 0), "prompt_tokens"),
         )
 
@@ -246,25 +244,25 @@ def _totals(given: Mapping[str, object]) -> TraceTotals:
 
 def _mapping(given: object, where: str) -> dict[str, object]:
     if not isinstance(given, dict):
-        raise TraceError(f"{where} must be an object, got {_short(given)}")
+        raise TraceError(f"{where} must be an object, got {brief(given)}")
     return given
 
 
 def _list(given: object, where: str) -> list[object]:
     if not isinstance(given, list):
-        raise TraceError(f"{where} must be a list, got {_short(given)}")
+        raise TraceError(f"{where} must be a list, got {brief(given)}")
     return given
 
 
 def _string(given: object, where: str) -> str:
     if not isinstance(given, str) or not given.isprintable():  # control characters would reach the terminal
-        raise TraceError(f"{where} must be a string of printable characters, got {_short(given)}")
+        raise TraceError(f"{where} must be a string of printable characters, got {brief(given)}")
     return given
 
 
 def _whole(given: object, where: str, low: int = 0) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not low <= given < 1 << 53:
-        raise TraceError(f"{where} must be an integer >= {low}, got {_short(given)}")
+        raise TraceError(f"{where} must be an integer >= {low}, got {brief(given)}")
     return given
 
 
@@ -274,10 +272,5 @@ def _wholes(given: object, where: str, low: int = 0) -> tuple[int, ...]:
 
 def _number(given: object, where: str) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e12:
-        raise TraceError(f"{where} must be a number >= 0, got {_short(given)}")
+        raise TraceError(f"{where} must be a number >= 0, got {brief(given)}")
     return float(given)
-
-
-def _short(given: object) -> str:
-    text = repr(given)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -4,9 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from copyspec.sequences import common_prefix
+
+SourceName = str
+"""`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, or a document's own name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A range of a source that holds the tokens of a span."""
+
+    source: SourceName
+    kind: str  # edit, reference, prompt or output
+    index: int | None  # of the reference in the caller's order; None for the other kinds
+    start: int  # first token, as an index into the source's tokens
+    end: int  # one past the last token
+    start_char: int | None = None  # in the text as the caller gave it; None for token ids and chats
+    end_char: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive output tokens that were accepted from one range of one source.
+
+    A span tells where a draft came from. It is no proof that the model used that source: `ties` lists other places that
+    hold the same tokens, up to `spans.MAX_TIES`.
+    """
+
+    place: Place
+    start: int  # first token of the output
+    end: int
+    start_char: int  # in the result's text
+    end_char: int
+    ties: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,39 +134,7 @@ class Provenance:
         return replace(self, sources=tuple(sources))
 
 
-class _Place(Protocol):
-    """The part of `engine.results.Place` that is needed here."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def index(self) -> int | None: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def start_char(self) -> int | None: ...
-    @property
-    def end_char(self) -> int | None: ...
-
-
-class _Span(Protocol):
-    """The part of `engine.results.Span` that is needed here."""
-
-    @property
-    def start_char(self) -> int: ...
-    @property
-    def end_char(self) -> int: ...
-    @property
-    def place(self) -> _Place: ...
-    @property
-    def ties(self) -> Sequence[_Place]: ...
-
-
-def provenance_of(text: str, spans: Sequence[_Span], sources: Sequence[SourceText]) -> Provenance:
+def provenance_of(text: str, spans: Sequence[Span], sources: Sequence[SourceText]) -> Provenance:
     """Convert an output's spans from tokens to characters that are equal in text and source.
 
     Tokens need not end at character boundaries, and tokenizers may add a leading space or normalise a text, so only the
@@ -159,7 +158,7 @@ class _SourceFinder:
         for number, source in enumerate(sources):
             self._named.setdefault((source.name, source.kind, source.index), []).append(number)
 
-    def candidates(self, place: _Place) -> list[int]:
+    def candidates(self, place: Place) -> list[int]:
         """Indices of sources with the place's name. Several may share one; their texts tell them apart."""
         key = (place.source, place.kind, place.index)
         if key not in self._named:
@@ -167,7 +166,7 @@ class _SourceFinder:
             self.sources.append(SourceText(*key, text=self.text if place.kind == "output" else None))
         return self._named[key]
 
-    def characters(self, number: int, place: _Place) -> tuple[int, int] | None:
+    def characters(self, number: int, place: Place) -> tuple[int, int] | None:
         """The place's characters in the source's text, or None."""
         if place.start_char is not None and place.end_char is not None:
             return place.start_char, place.end_char
@@ -176,7 +175,7 @@ class _SourceFinder:
         return None if known is None or place.end >= len(known) else (known[place.start], known[place.end])
 
 
-def _pieces(finder: _SourceFinder, span: _Span) -> list[CopiedPiece]:
+def _pieces(finder: _SourceFinder, span: Span) -> list[CopiedPiece]:
     text = finder.text[span.start_char : span.end_char]
     found = _matches(finder, text, span.place)
     if not found:
@@ -195,7 +194,7 @@ def _pieces(finder: _SourceFinder, span: _Span) -> list[CopiedPiece]:
     return pieces
 
 
-def _matches(finder: _SourceFinder, text: str, place: _Place) -> list[tuple[int, TextPlace]]:
+def _matches(finder: _SourceFinder, text: str, place: Place) -> list[tuple[int, TextPlace]]:
     """The parts of `text` that occur at the place, as (offset in `text`, place in the source)."""
     best: list[tuple[int, TextPlace]] = []
     for number in finder.candidates(place):

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from html import escape
 
 from copyspec.views.escaping import clean, safe, safe_json
-from copyspec.views.page import asset, page
+from copyspec.views.page import COLOURS, asset, page
 from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace
 
-COLOURS = 12
-"""Number of distinguishable colours; further sources reuse them with another underline."""
-
-_LINES = 4  # kinds of underline below copied text
+_LINES = 4  # kinds of underline below copied text: sources beyond the number of colours get another one
 
 _BLOCK = 2_000
 """Characters after which a block ends at the next line end; the browser does not lay out blocks off screen."""

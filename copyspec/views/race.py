@@ -31,10 +31,6 @@ class RaceLane:
     def tokens(self) -> int:
         return self.landings[-1].tokens if self.landings else 0
 
-    @property
-    def text(self) -> str:
-        return "".join(each.text for each in self.landings)
-
     def done(self, seconds: float) -> float:
         """Fraction of the output generated after `seconds`, from 0 to 1."""
         if seconds >= self.seconds or not self.tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from copyspec.views.escaping import safe
-from copyspec.views.page import asset, page
+from copyspec.views.page import COLOURS, asset, page
 from copyspec.views.race import Race, RaceLane
 
 MAX_MOVING = 2_000
@@ -68,11 +68,11 @@ def _copied(race: Race) -> Iterator[str]:
     yield '<h2>What was copied</h2>\n<div class="text" dir="auto">'
     for start, end, piece in found.stretches():
         text = safe(found.text[start:end])
-        yield text if piece is None else f'<mark class="c{numbers[piece.place.source] % 12}">{text}</mark>'
+        yield text if piece is None else f'<mark class="c{numbers[piece.place.source] % COLOURS}">{text}</mark>'
     yield "</div>\n<p>"
     counts = found.copied_characters()
     for source, number in numbers.items():
         if counts[source]:
             share = counts[source] / max(1, len(found.text))
-            yield f'<mark class="c{number % 12}">{safe(found.sources[source].name)}</mark> {share:.0%} '
+            yield f'<mark class="c{number % COLOURS}">{safe(found.sources[source].name)}</mark> {share:.0%} '
     yield "</p>\n"

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -72,13 +72,11 @@ def coloured(found: Provenance, console: Console, order: Sequence[str] = ()) -> 
     return text
 
 
-def legend(
-    found: Provenance, console: Console, order: Sequence[str] = (), skipped: int = 0, *, listed: bool = False
-) -> Iterator[Text]:
+def legend(found: Provenance, console: Console, order: Sequence[str] = (), *, listed: bool = False) -> Iterator[Text]:
     """Yield one line per source that was copied from: number and colour, share and name.
 
     `order`: names of sources in the order of numbers already shown. `listed`: the copied parts follow, for a text shown
-    without colours, at their places in it; it lacks the first `skipped` characters.
+    without colours, at their places in it.
     """
     counts = found.copied_characters()
     length = max(1, len(found.text))
@@ -95,8 +93,7 @@ def legend(
         place = piece.place
         quoted = found.text[piece.start : min(piece.end, piece.start + _QUOTED)]
         more = "..." if piece.end - piece.start > _QUOTED else ""
-        shown = f"{max(0, piece.start - skipped)}-{piece.end - skipped}"
-        where = f"{shown} from {numbers[place.source]}, {place.start}-{place.end}"
+        where = f"{piece.start}-{piece.end} from {numbers[place.source]}, {place.start}-{place.end}"
         yield Text(f"{where}: {' '.join(visible(quoted).split())}{more}", no_wrap=True, overflow="ellipsis")
 
 
@@ -141,8 +138,6 @@ class GrowingText:
 
     def tail(self, status: str = "") -> RenderableType:
         """The remaining lines with a status line below."""
-        from rich.console import Group
-
         shown = self._text.copy()
         shown.stylize("bold", self._landed)
         lines, start = [], 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from copyspec.views.escaping import safe
-from copyspec.views.page import asset, page
+from copyspec.views.page import COLOURS, asset, page
 from copyspec.views.pass_trace import Trace, TracePass
 from copyspec.views.trace_lines import chains, summary
 
@@ -21,7 +21,7 @@ def _body(trace: Trace, title: str) -> Iterator[str]:
     yield f"<header><h1>{safe(title)}</h1>\n<ul>"
     for line in summary(trace):
         yield f"<li>{safe(line.strip())}</li>"
-    keys = " ".join(f'<span class="drafter c{index % 12}">{safe(name)}</span>' for name, index in drafters.items())
+    keys = " ".join(f'<span class="drafter c{index % COLOURS}">{safe(name)}</span>' for name, index in drafters.items())
     yield f'</ul>\n<p>Drafted by: {keys} <span class="drafter">the model itself</span>. Bars: time '
     yield '<span class="in">in the model</span> and <span class="out">outside</span>.</p></header>\n<main>\n'
     longest = max((each.times.total for each in trace.passes), default=0.0) or 1.0
@@ -49,7 +49,7 @@ def _gained(trace: Trace, each: TracePass, drafters: Mapping[str, int]) -> Itera
     for place, token in enumerate(each.tokens):
         text = safe(trace.text([token]))
         if place < len(each.path):
-            colour = drafters[each.nodes.drafters[each.path[place]]] % 12
+            colour = drafters[each.nodes.drafters[each.path[place]]] % COLOURS
             yield f'<span class="drafter c{colour}">{text}</span>'
         else:
             yield f'<span class="drafter">{text}</span>'
@@ -66,7 +66,7 @@ def _tree(trace: Trace, each: TracePass, drafters: Mapping[str, int]) -> Iterato
         word = "accepted" if accepted else "refused"
         yield (
             f'<li class="{word}" style="margin-left:{min(depth, 24)}rem">'
-            f'<span class="drafter c{drafters[drafter] % 12}">{text}</span> '
+            f'<span class="drafter c{drafters[drafter] % COLOURS}">{text}</span> '
             f"<small>{word}, {safe(drafter)}, {each.nodes.probability(chain[0]):.0%}</small></li>"
         )
     yield "</ul>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria
 import copyspec
 from copyspec.engine.engine import Engine
 from copyspec.engine.results import Result
-from tests.helpers.texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, sentencepiece_like
+from tests.helpers.texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, new_engine, sentencepiece_like
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -411,20 +410,23 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
     jobs, _ = tiny.jobs("a", None, check_options({}))
     assert jobs[0].request.max_new_tokens == 256  # the end of the context
     tokenizer = sentencepiece_like()
+    from copyspec.engine.draft_models import DraftModels
     from copyspec.engine.inputs import Prompt
     from copyspec.engine.jobs import JobMaker
     from copyspec.engine.spans import Reference
+    from copyspec.targets.prefixes import PrefixCache
     from copyspec.text.codec import Codec
 
     class Endless:
         is_encoder_decoder, max_length, vocab_size, supports_drafts = False, None, 999, True
+        encoder_length = None
         device = torch.device("cpu")
 
         def start(self, prompt: list[int]) -> list[int]:
             return prompt
 
-    model = SimpleNamespace(generation_config=GenerationConfig())
-    maker = JobMaker(Endless(), Codec(tokenizer), model, None)  # type: ignore[arg-type]
+    model, codec = llama(len(byte_level())), Codec(tokenizer)
+    maker = JobMaker(Endless(), codec, model, DraftModels(model, codec), PrefixCache())  # type: ignore[arg-type]
     for length, limit in ((100, 512), (300, 600)):
         edit = Reference("edit_source", None, ids=[5] * length)
         (job,) = maker.make([Prompt(ids=[5], edit=edit)], check_options({}))
@@ -432,7 +434,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
 
 
 def test_the_default_length_is_that_of_plain_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.engine.jobs.DEFAULT_MAX_NEW_TOKENS", 20)
+    monkeypatch.setattr("copyspec.engine.generation_config.DEFAULT_MAX_NEW_TOKENS", 20)
     tiny = engine()
     options: dict[str, Any] = {"edit_source": [5] * 30, "ignore_eos": True}
     plain, copied = (tiny.generate(PROMPT, drafter=drafter, **options) for drafter in ("none", "auto"))
@@ -494,7 +496,7 @@ def test_stop_strings_of_the_generation_config_end_the_output(caplog: pytest.Log
 
 
 def test_a_stop_string_that_is_a_special_token_is_noted_once(caplog: pytest.LogCaptureFixture) -> None:
-    tiny = Engine(llama(len(byte_level())), byte_level())
+    tiny = new_engine()
     for _ in range(2):
         tiny.generate(PROMPT, stop=["</s>", "a"], max_new_tokens=2)
     (note,) = [record.getMessage() for record in caplog.records]

@@ -10,7 +10,7 @@ import pytest
 import copyspec
 from copyspec.engine.engine import Engine
 from copyspec.retrievers import Corpora, Datastore, Document, tokenizer_fingerprint
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -21,7 +21,7 @@ LENGTH = 40
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Datastore:
     """A datastore of altered outputs of a similar model, so that drafts are sometimes right, and of other text."""
-    writer = Engine(tiny_model(), tiny_tokenizer())
+    writer = tiny_engine()
     outputs = writer.generate(PROMPTS, drafter="none", max_new_tokens=LENGTH)
     spoilt = [token if index % 9 else 70 for index, token in enumerate(outputs[0].token_ids)]
     documents = [

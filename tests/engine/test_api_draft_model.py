@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 import copyspec
 from copyspec.engine.engine import Engine
 from copyspec.engine.threads import Passes
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -70,8 +70,8 @@ def test_a_pool_is_one_outputs_own(engine: Engine) -> None:
         return [(each.token_ids, each.stats.num_draft_tokens_per_source, each.stats.num_passes) for each in results]
 
     mine = [PROMPT, PROMPT + " and ends"]
-    fresh = Engine(tiny_model(), tiny_tokenizer())
-    alone = [drafted(prompt, on=Engine(tiny_model(), tiny_tokenizer()))[0] for prompt in mine]
+    fresh = tiny_engine()
+    alone = [drafted(prompt, on=tiny_engine())[0] for prompt in mine]
     drafted(*mine, on=fresh)
     for _ in range(2):
         assert drafted(*mine, on=fresh) == alone

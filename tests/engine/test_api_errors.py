@@ -47,6 +47,13 @@ CHAT = [{"role": "user", "content": "a"}]
         ),
         ({"use_cache": True}, "unknown option 'use_cache'; here it is not needed: keys and values are always kept"),
         ({"num_beams": 4}, "unknown option 'num_beams'; here it is not supported: outputs are greedy or sampled"),
+        ({"typical_p": 0.9}, "'typical_p'; here it is not supported: samples are truncated by top_k, top_p and min_p"),
+        ({"forced_eos_token_id": 1}, "here it is generation_config={'forced_eos_token_id': ...}"),
+        ({"eos_token_id": 5}, "here it is stop_token_ids, besides the model's own; generation_config={'eos_token_id'"),
+        (
+            {"prefix_allowed_tokens_fn": max},
+            "here it is logits_processor=PrefixConstrainedLogitsProcessor(function, 1)",
+        ),
         ({"xyzzy": 1}, "unknown option 'xyzzy'; options are adapter, batch_size, chat"),
         ({"stop": 5}, "stop must be a str or a list of them; got int: 5"),
         ({"stop_token_ids": "ab"}, "stop_token_ids must be a list of token ids; got str: 'ab'"),

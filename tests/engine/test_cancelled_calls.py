@@ -16,7 +16,7 @@ from copyspec.engine.aio import AsyncChunks
 from copyspec.engine.call import CancelledCallError
 from copyspec.engine.jobs import JobMaker
 from copyspec.text.codec import LONG
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.texts import new_engine
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -25,7 +25,7 @@ PROMPTS = ["The cat sat on the mat", "The dog sat on the mat", "The sea sat on t
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(llama(len(byte_level())), byte_level(), name="tiny")
+    return new_engine()
 
 
 def ends(work: Callable[[], object]) -> object:

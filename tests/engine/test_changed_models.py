@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 import copyspec
 from copyspec import Engine
 from copyspec.engine.language import Language
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine
 
 PROMPT = "some text that the model goes on with"
 
@@ -26,7 +26,7 @@ def _no_ngrams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tiny() -> Engine:
-    return Engine(tiny_model(), tiny_tokenizer())
+    return tiny_engine()
 
 
 def plain(engine: Engine, **options: Any) -> list[int]:

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import copyspec
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.texts import new_engine
 
 pytest.importorskip("llguidance")
 
 
 @pytest.fixture(scope="module")
 def tiny() -> copyspec.Engine:
-    return copyspec.Engine(llama(len(byte_level()), seed=5), byte_level())
+    return new_engine(5)
 
 
 def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import torch
 from transformers import (
     EosTokenCriteria,
     GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
     LogitsProcessorList,
     MaxLengthCriteria,
     MaxTimeCriteria,
@@ -25,7 +27,7 @@ from transformers import (
 )
 
 import copyspec
-from copyspec.engine import generation_config
+from copyspec.engine import generation_config, not_applied
 from tests.helpers.models import tiny as tiny_model
 from tests.helpers.texts import SPECIAL, bart, byte_level, llama
 
@@ -85,6 +87,18 @@ def test_a_stop_token_of_the_call_joins_those_of_its_config(tiny: copyspec.Engin
     options: dict[str, Any] = {"min_new_tokens": 2, "max_new_tokens": 30, "stop_token_ids": [other]}
     found = tiny.generate(PROMPT, generation_config={"eos_token_id": end}, **options)
     assert found.token_ids == free[: free.index(end) + 1]
+
+
+@pytest.mark.parametrize("name", ["bad_words_ids", "exponential_decay_length_penalty"])
+def test_processors_see_the_stop_tokens_of_a_call_as_ends(tiny: copyspec.Engine, name: str) -> None:
+    tiny.model.generation_config = GenerationConfig(bos_token_id=0, pad_token_id=1)
+    free = tiny.generate(PROMPT, max_new_tokens=30).token_ids
+    end = next(token for place, token in enumerate(free) if place > 4 and token not in free[:place])
+    other = next(token for token in range(3, 50) if token not in free)
+    settings: dict[str, Any] = {name: [[end], [other]] if name == "bad_words_ids" else (2, 1.5)}
+    expected = generated(tiny, GenerationConfig(eos_token_id=[end], pad_token_id=1, max_new_tokens=30, **settings))
+    found = tiny.generate(PROMPT, max_new_tokens=30, stop_token_ids=[end], generation_config=settings)
+    assert list(found.token_ids) == expected and expected[-1] == end
 
 
 def test_own_processors_take_the_place_of_those_of_the_config(tiny: copyspec.Engine) -> None:
@@ -154,6 +168,31 @@ def test_a_limit_of_the_call_is_kept_whatever_is_edited(tiny: copyspec.Engine) -
     assert len(tiny.generate(PROMPT, **options).token_ids) == 60
 
 
+def test_a_length_that_the_prompt_fills_is_refused(tiny: copyspec.Engine) -> None:
+    ids = torch.tensor([tiny.tokenizer(PROMPT)["input_ids"]])
+    length = ids.shape[1]
+    for most in (2, length):
+        with pytest.raises(ValueError, match="max_length"):
+            generated(tiny, GenerationConfig(max_length=most, pad_token_id=1))
+        with pytest.raises(
+            copyspec.PromptTooLongError,
+            match=f"generation_config.max_length={most} leaves no new token, as it counts the {length} before the",
+        ):
+            tiny.generate(PROMPT, generation_config={"max_length": most})
+    assert len(tiny.generate(PROMPT, generation_config={"max_length": length + 1}).token_ids) == 1
+    config: Any = tiny.model.generation_config
+    config.max_length = length
+    options: dict[str, Any] = {"ignore_eos": True}
+    assert len(tiny.generate(PROMPT, edit_source=[5] * 30, **options).token_ids) == 60
+    assert len(tiny.generate(PROMPT, max_new_tokens=3, **options).token_ids) == 3
+    config.max_length = length + 9
+    criterion = MaxLengthCriteria(2)
+    theirs = tiny.model.generate(
+        ids, attention_mask=torch.ones_like(ids), stopping_criteria=StoppingCriteriaList([criterion])
+    )
+    assert theirs.shape[1] - length == len(tiny.generate(PROMPT, stopping_criteria=[criterion]).token_ids) == 1
+
+
 def test_min_new_tokens_takes_the_place_of_min_length(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = bart(len(byte_level())), byte_level()(PROMPT)["input_ids"]
     base: dict[str, Any] = {"bos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 1, "max_new_tokens": 20}
@@ -213,6 +252,55 @@ def test_sampling_of_the_config_is_followed(tiny: copyspec.Engine, caplog: pytes
     assert copyspec.compare(PROMPT, model=tiny, max_new_tokens=20).equal
 
 
+def test_a_config_that_samples_truncates_like_generate_whoever_gives_the_temperature(tiny: copyspec.Engine) -> None:
+    options: dict[str, Any] = {"temperature": 5.0, "seed": 3, "max_new_tokens": 20, "ignore_eos": True}
+    wanted = {top_k: tiny.generate(PROMPT, top_k=top_k, **options).token_ids for top_k in (0, 7, 50)}
+    assert len({*wanted.values()}) == 3
+    assert tiny.generate(PROMPT, **options).token_ids == wanted[0]
+    config: Any = tiny.model.generation_config
+    config.do_sample = True
+    assert tiny.generate(PROMPT, **options).token_ids == wanted[50]
+    assert tiny.generate(PROMPT, top_k=0, **options).token_ids == wanted[0]
+    config.top_k = 7
+    assert tiny.generate(PROMPT, **options).token_ids == wanted[7]
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"),
+    [
+        ({"generation_config": {"temperature": 0.7}}, "temperature=0.7"),
+        ({"top_p": 0.9}, "top_p=0.9"),
+        ({"top_p": 0.9, "temperature": 0.0}, ""),
+        ({"generation_config": {"temperature": 0.7, "do_sample": True}}, ""),
+        ({"top_k": 0, "top_p": 1.0}, ""),
+    ],
+)
+def test_settings_of_samples_for_a_greedy_output_are_told_once(
+    tiny: copyspec.Engine, caplog: pytest.LogCaptureFixture, options: dict[str, Any], warns: str
+) -> None:
+    with caplog.at_level(logging.WARNING, "copyspec"):
+        for _ in range(2):
+            tiny.generate(PROMPT, max_new_tokens=2, **options)
+    expected = f"{warns} has no effect on a greedy output: give temperature=, or do_sample in a config"
+    assert [record.getMessage() for record in caplog.records] == ([expected] if warns else [])
+
+
+def test_what_a_model_changes_for_its_own_generate_is_told() -> None:
+    class Own(LlamaForCausalLM):
+        def generate(self, *arguments: Any, **options: Any) -> Any:
+            return super().generate(*arguments, **options)
+
+    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    model: Any = Own(LlamaConfig(vocab_size=9, num_attention_heads=1, **sizes))
+    model.config.repetition_penalty, model.config.num_beams = 1.3, 1
+    assert list(not_applied.of_model(model)) == [
+        "Own has a generate of its own, which is not called: outputs are those of transformers' own",
+        "model.config has repetition_penalty=1.3, which is not applied; set model.generation_config.repetition_penalty",
+    ]
+    for usual in (llama(len(byte_level())), bart(len(byte_level()))):
+        assert list(not_applied.of_model(usual)) == []
+
+
 def test_lists_have_one_value_per_prompt(tiny: copyspec.Engine) -> None:
     together = tiny.generate(
         [PROMPT] * 3, temperature=[0.0, 0.9, 0.9], seed=[0, 4, 5], max_new_tokens=[5, 12, 20], ignore_eos=True
@@ -264,6 +352,7 @@ def test_wrong_settings(tiny: copyspec.Engine, settings: object, error: type[Exc
         ({"eta_cutoff": 0.1}, {}, ""),
         ({"force_words_ids": [[5]]}, {}, "force_words_ids=[[5]]"),
         ({"constraints": ["a constraint"]}, {}, "constraints=['a constraint']"),
+        ({"output_scores": True, "return_dict_in_generate": True}, {}, "output_scores=True"),
         ({"cache_implementation": "quantized"}, {}, "cache_implementation='quantized'"),
         ({"cache_implementation": "static"}, {}, ""),
     ],

@@ -10,8 +10,7 @@ from types import FrameType
 import pytest
 import torch
 
-from copyspec import Engine
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -104,7 +103,7 @@ class Interrupt:
 
 
 def test_an_interrupt_between_entering_and_leaving() -> None:
-    engine = Engine(tiny_model(), tiny_tokenizer())
+    engine = tiny_engine()
     held: list[BaseException] = []
     # A notebook keeps the last error. Its frames and their contexts may be freed in the middle of a later pass.
     engine.model.register_forward_pre_hook(lambda *_: held.clear())

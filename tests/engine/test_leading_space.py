@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from copyspec import Engine
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.texts import FRAME_TEMPLATE, byte_level, llama
 
 BARE = "{% for m in messages %}{{ m['content'] }}<|assistant|>{% endfor %}"
 LINE = BARE.replace("<|assistant|>", "<|assistant|>\n")
@@ -61,6 +61,16 @@ def test_the_space_before_an_answer(engine: Any) -> None:
     assert texts(Engine(engine.model, tokenizer), chat) == {TEXT}, "the template has ended a line"
 
 
+def test_the_frame_that_a_tokenizer_writes_is_a_chat_template(engine: Any) -> None:
+    framing = Engine(engine.model, byte_level(template=FRAME_TEMPLATE, wraps=True))
+    chat = [{"role": "user", "content": "Where?"}]
+    assert framing.generate("Where?", max_new_tokens=1).prompt_tokens == len(framing.codec.encode_chat(chat).ids)
+    assert texts(framing, "Where?") == texts(framing, chat) == {TEXT[1:]}
+    assert texts(framing, "Where?", chat=False) == texts(framing, framing.codec.encode("Where?").ids) == {TEXT}
+    for other in (byte_level(template=BARE, wraps=True), byte_level(template=None, wraps=True)):
+        assert texts(Engine(engine.model, other), "Where?") == {TEXT}, "no chat, whatever is written around it"
+
+
 def test_a_constraint_holds_for_the_whole_text(engine: Any) -> None:
     pytest.importorskip("llguidance")
     chat = [{"role": "user", "content": "Where?"}]
@@ -78,7 +88,7 @@ def test_what_is_dropped_is_counted(engine: Any, text: str) -> None:
     from copyspec.engine.comparison import compare_jobs
 
     chat = [{"role": "user", "content": "Where?"}]
-    pieces = _Pieces(engine.codec, str)
+    pieces = _Pieces(engine.codec)
     chunks = list(engine.generate(chat, stream=True, logits_processor=Says(engine, text)))
     grown = "".join(piece for chunk in chunks for piece, _ in pieces.push(chunk))
     assert grown == "".join(chunk.text for chunk in chunks)

@@ -11,14 +11,14 @@ import torch
 
 import copyspec
 from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.texts import new_engine
 
 PROMPT = "the cat sat on the mat and the cat sat"
 
 
 @pytest.fixture(scope="module")
 def tiny() -> copyspec.Engine:
-    return copyspec.Engine(llama(len(byte_level()), seed=5), byte_level())
+    return new_engine(5)
 
 
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3}, {"temperature": 0.8, "top_k": 9, "seed": 2}])

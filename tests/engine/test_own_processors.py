@@ -9,9 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BloomConfig, BloomForCausalLM, MaxLengthCriteria, set_seed
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    MaxLengthCriteria,
+    PrefixConstrainedLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+    set_seed,
+)
 
-from copyspec import Engine
+from copyspec import Engine, Input, compare
 from copyspec.growing_ids import GrowingIds
 from copyspec.targets import wrap
 from tests.helpers.texts import byte_level
@@ -116,6 +123,34 @@ def test_ids_that_outgrow_their_room(start: list[int]) -> None:
     for token in range(1500):
         ids.append(token)
     assert ids.view().tolist() == [[*start, *range(1500)]] and earlier.tolist() == [start]
+
+
+def test_processors_are_told_the_row_that_generate_gives_them(engine: Engine) -> None:
+    def allowed(row: int, _: torch.Tensor) -> list[int]:
+        return list(range(60 + 10 * row, 70 + 10 * row))
+
+    processor, prompts = PrefixConstrainedLogitsProcessor(allowed, 1), [[40, 41, 42], [50, 51, 52]]
+    ids = torch.tensor(prompts)
+    expected = engine.model.generate(
+        ids, attention_mask=torch.ones_like(ids), prefix_allowed_tokens_fn=allowed, max_new_tokens=6, pad_token_id=1
+    )
+    found: Any = engine.generate(prompts, logits_processor=processor, max_new_tokens=6)
+    assert [list(result.token_ids) for result in found] == expected[:, 3:].tolist()
+    sampled: Any = engine.generate(prompts, logits_processor=processor, n=2, temperature=1.0, max_new_tokens=3)
+    assert [min(each.token_ids) // 10 for result in sampled for each in result.samples] == [6, 7, 8, 9]
+
+
+def test_a_processor_with_a_state_of_the_batch_is_refused_for_several_rows(engine: Engine) -> None:
+    options: dict[str, Any] = {"logits_processor": UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, engine.model)}
+    told = "UnbatchedClassifierFreeGuidanceLogitsProcessor keeps a state of the whole batch between tokens; "
+    with pytest.raises(ValueError, match=f"{told}give it to one prompt at a time"):
+        engine.generate(["the cat", "the sea"], max_new_tokens=2, **options)
+    with pytest.raises(ValueError, match=f"{told}give it to one prompt at a time"):
+        engine.generate("the cat", n=2, temperature=1.0, max_new_tokens=2, **options)
+    with pytest.raises(ValueError, match=f"{told}give it to one prompt at a time"):
+        engine.generate_each([Input("the cat")], max_new_tokens=2, **options)
+    with pytest.raises(ValueError, match=f"{told}compare calls it in several runs"):
+        compare("the cat", model=engine, max_new_tokens=2, **options)
 
 
 def test_numbers_that_no_float_holds_fail_alone(engine: Engine) -> None:

@@ -22,7 +22,6 @@ import copyspec
 from copyspec import api
 from copyspec.drafters.copying import native_module
 from copyspec.engine import threads
-from copyspec.engine.engine import Registry
 from copyspec.tree import COMPILED
 
 ROOT = Path(copyspec.__file__).parent
@@ -116,7 +115,7 @@ def test_functions_on_the_way(
         )
 
     # A new engine, because the functions called depend on what an engine has measured and cached.
-    monkeypatch.setattr(api._STATE, "registry", Registry())
+    monkeypatch.setattr(api._STATE, "registry", api.Registry())
     engine, clock = copyspec.load(), Clock()
     engine._costs.clock = clock
     for each in ("perf_counter", "thread_time"):

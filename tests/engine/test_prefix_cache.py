@@ -16,7 +16,7 @@ from copyspec.engine.inputs import CopyEncodings
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache
 from tests.helpers.models import BORDER_NAME, LONGROPE, Adapted, random_ids, tiny
-from tests.helpers.texts import bart, byte_level, llama
+from tests.helpers.texts import bart, byte_level, new_engine
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
 
@@ -194,7 +194,7 @@ def test_models_whose_rows_cannot_begin_elsewhere(name: str) -> None:
 
 
 def test_comparisons_and_text() -> None:
-    engine = copyspec.Engine(llama(len(byte_level())), byte_level())
+    engine = new_engine()
     chat = [{"role": "user", "content": "The cat sat on the mat. " * 6}]
     assert engine.generate(chat, prefix_cache=True, max_new_tokens=4).stats.num_cached_tokens == 0
     streamed = list(engine.stream(chat, prefix_cache=True, max_new_tokens=4))[-1].result
@@ -250,7 +250,7 @@ def test_a_bounded_cache_finds_what_it_was_given() -> None:
 
 
 def test_references_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = copyspec.Engine(llama(len(byte_level())), byte_level())
+    engine = new_engine()
     counted: list[int] = []
     encode = engine.codec.encode_copy
     monkeypatch.setattr(
@@ -268,7 +268,7 @@ def test_references_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_references_that_prompts_share_are_encoded_once_however_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = copyspec.Engine(llama(len(byte_level())), byte_level())
+    engine = new_engine()
     encoder, encode, counted = engine._job_maker._encoder, engine.codec.encode_copy, list[int]()
     monkeypatch.setattr(encoder, "_copies", CopyEncodings(engine.codec, 5_000))
     monkeypatch.setattr(

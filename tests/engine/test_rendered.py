@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BatchEncoding
+from transformers import BatchEncoding, GenerationConfig
 
 import copyspec
-from tests.helpers.texts import byte_level, llama
+from tests.helpers.texts import bart, byte_level, llama, new_engine
 
 CHAT = [{"role": "user", "content": "the cat sat on the mat"}]
 
 
 @pytest.fixture(scope="module")
 def tiny() -> copyspec.Engine:
-    return copyspec.Engine(llama(len(byte_level())), byte_level())
+    return new_engine()
 
 
 def test_a_rendered_prompt_is_what_the_chat_is(tiny: copyspec.Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -35,7 +35,7 @@ def test_a_rendered_prompt_is_what_the_chat_is(tiny: copyspec.Engine, caplog: py
 
 def test_the_text_to_be_edited_may_write_about_control_tokens(caplog: pytest.LogCaptureFixture) -> None:
     """A file about chat templates is no prompt that one made."""
-    engine = copyspec.Engine(llama(len(byte_level())), byte_level())
+    engine = new_engine()
     token = engine.tokenizer.eos_token
     text = f"The model end a turn with {token}."
     with caplog.at_level(logging.WARNING, "copyspec"):
@@ -85,6 +85,35 @@ def test_encodings_of_more_than_text_are_refused(tiny: copyspec.Engine) -> None:
         for prompt in (encoding, ["the cat", encoding]):
             with pytest.raises(TypeError, match=f"is an encoding with {name} "):
                 tiny.generate(prompt, max_new_tokens=2)  # type: ignore[call-overload]
+
+
+def test_padding_without_a_mask_is_what_generate_takes_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama(len(byte_level()))
+    monkeypatch.setattr(model, "generation_config", GenerationConfig(bos_token_id=0, pad_token_id=2))
+    engine: Any = copyspec.Engine(model, byte_level())
+    rows = torch.tensor([[2, 2, 40, 41, 42], [50, 51, 52, 53, 54]])
+    expected = model.generate(rows, max_new_tokens=8)[:, 5:].tolist()
+    for given in (rows, rows.numpy(), {"input_ids": rows}, [{"input_ids": row} for row in rows]):
+        found = engine.generate(given, max_new_tokens=8)
+        assert [list(result.token_ids) for result in found] == expected
+        assert [result.prompt_tokens for result in found] == [3, 5]
+    shown = {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
+    for given, config in ((rows.tolist(), {}), (shown, {}), (rows, {"eos_token_id": [1, 2]})):
+        found = engine.generate(given, generation_config=config, max_new_tokens=1)
+        assert [result.prompt_tokens for result in found] == [5, 5]
+    for ids, place in (([40, 2, 41], "between others"), ([2, 2], "alone")):
+        with pytest.raises(ValueError, match=f"prompt 0 holds the padding token 2 {place}, and generate would hide it"):
+            engine.generate(torch.tensor([ids]))
+
+
+def test_an_encoder_reads_padding_without_a_mask_as_in_generate() -> None:
+    model, ids = bart(len(byte_level())), torch.tensor([[40, 41, 42, 0, 0]])
+    assert model.generation_config is not None and model.generation_config.pad_token_id == 0
+    expected = model.generate(ids, max_new_tokens=8)[0, 1:].tolist()
+    engine: Any = copyspec.Engine(model, byte_level())
+    for given in (ids, {"input_ids": ids}):
+        (found,) = engine.generate(given, max_new_tokens=8)
+        assert found.prompt_tokens == 5 and list(found.token_ids) == expected
 
 
 def test_masks_that_hide_more_than_padding(tiny: copyspec.Engine) -> None:

@@ -27,7 +27,7 @@ from copyspec.decoding.requests import StepOutput
 from copyspec.engine import scheduler
 from copyspec.engine.call import Call, CancelledCallError, Wakeups
 from copyspec.engine.scheduler import QueueFullError
-from tests.helpers.texts import byte_level, counted, llama
+from tests.helpers.texts import byte_level, counted, llama, new_engine
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -37,7 +37,7 @@ PROMPTS = [f"The {word} sat on the mat" for word in ("cat", "dog", "star", "sea"
 
 @pytest.fixture
 def engine() -> Engine:
-    return Engine(llama(len(byte_level())), byte_level(), name="tiny")
+    return new_engine()
 
 
 class Callers:
@@ -657,7 +657,7 @@ def test_a_program_may_end_while_streams_are_open() -> None:
 
 
 def test_an_engine_that_nobody_has_any_more_is_freed() -> None:
-    callers = Callers(Engine(llama(len(byte_level())), byte_level(), name="tiny"))
+    callers = Callers(new_engine())
     together(callers)
     alive = weakref.ref(callers.engine)
     del callers

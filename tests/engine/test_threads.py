@@ -19,7 +19,7 @@ from copyspec.engine import threads as engine_threads
 from copyspec.engine.cores import Load, allowed, held_by_others
 from copyspec.engine.language import Language
 from copyspec.engine.threads import MAX_WAIT, ThreadChoice
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 PROMPT = "some text that the model goes on with"
 
@@ -243,7 +243,7 @@ def test_a_thread_that_meets_torch_during_a_pass_gets_the_programs_number(watche
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, "2"])
 def test_what_is_no_number_of_threads(bad: object) -> None:
-    engine = Engine(tiny_model(), tiny_tokenizer())
+    engine = tiny_engine()
     with pytest.raises(ValueError, match=r"threads must be an integer"):
         engine.generate(PROMPT, threads=bad)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match=r"threads must be an integer"):

@@ -19,14 +19,14 @@ from copyspec.engine.inputs import parse_references
 from copyspec.pipelines.models import engine_and_options
 from copyspec.retrievers import Corpora, Document, load_corpus, split_passages
 from tests.helpers.models import tiny
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 TEXT = "# Birds\n\nHerons wait in shallow water.\n\n# Boats\n\nThe boat leaves at nine."
 
 
 @pytest.fixture(scope="module")
 def engine() -> copyspec.Engine:
-    return copyspec.Engine(tiny_model(), tiny_tokenizer())
+    return tiny_engine()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,20 @@ import pytest
 
 from copyspec import Engine, LoadError, api
 from copyspec.cli.app import main
+from copyspec.cli.correcting import ReportOptions, run_on_ray
 from copyspec.integrations.ray import AnswerColumn, CorrectColumn, files, run, runs
 from copyspec.integrations.ray.columns import ERROR
 from copyspec.integrations.ray.parts import find_files, split
 from copyspec.models.loading import ModelChoice, choose_default
-from copyspec.pipelines import FileReport, GECPipeline
+from copyspec.pipelines import (
+    FileOptions,
+    FileReport,
+    FormatOptionError,
+    FunctionCorrector,
+    GECPipeline,
+    RunOptions,
+    Summary,
+)
 
 TEXTS = ["She go to school every day.", "The childrens is here.", "It rains."]
 
@@ -272,3 +282,23 @@ def test_files_are_corrected_in_place_as_without_a_cluster(
     wrong_model = ["-i", "--ray", "local", "--model", str(tmp_path / "no model")]
     for wrong in (wrong_model, ["--ray", "local"], ["-i", "--ray", "local", "--edits", str(tmp_path / "e")]):
         assert main(["gec", str(tmp_path / "plain"), *wrong]) == 2
+
+
+def test_options_that_fit_no_file_are_wrong_usage_as_without_a_cluster(
+    tmp_path: Path, here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, text = tmp_path / "a.csv", tmp_path / "a.txt"
+    table.write_text("id,text\n1,She go.\n")
+    text.write_text("It rains.\n")
+    options = FileOptions(in_place=True)
+
+    def code(*paths: Path) -> int:
+        correct = partial(files.correct_on_ray, lambda: FunctionCorrector(str))
+        return run_on_ray(list(map(str, paths)), options, RunOptions(), ReportOptions(writes=True), correct)
+
+    assert code(table) == 2 and "name the column that holds the text (--column)" in capsys.readouterr().err
+    assert code(table, text) == 3
+    data = json.loads(json.dumps(files.report_to_json(FileReport("a", Summary(), FormatOptionError("x")))))
+    assert type(files.report_from_json(data).error) is FormatOptionError
+    data = files.report_to_json(FileReport("a", Summary(), OSError(2, "no file")))
+    assert type(files.report_from_json(data).error) is ValueError

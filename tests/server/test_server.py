@@ -11,11 +11,13 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+import copyspec
 from copyspec.drafters.copying import versions
 from copyspec.drafters.copying.versions import compare
 from copyspec.engine.scheduler import QueueFullError
 from copyspec.server.endpoints import Server
 from copyspec.server.settings import ServerSettings
+from tests.helpers.texts import FRAME_TEMPLATE, byte_level, llama
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -431,13 +433,23 @@ async def test_an_idle_server_takes_a_request_of_more_outputs_than_may_wait(engi
     assert answer.status_code == 200 and len(answer.json()["choices"]) == 3
 
 
-async def test_completions_go_on_with_the_text_and_have_no_log_probabilities(engine: Engine) -> None:
+async def test_completions_read_a_text_as_generate_does(engine: Engine) -> None:
     prompt = "The cat sat on"
-    plain = engine.generate(prompt, max_new_tokens=8, chat=False)
-    answer = await post(engine, "/v1/completions", {"prompt": prompt, "max_tokens": 8})
-    assert answer.json()["choices"][0]["text"] == plain.text
-    assert answer.json()["usage"]["prompt_tokens"] == plain.prompt_tokens
-    answer = await post(engine, "/v1/completions", {"prompt": prompt, "logprobs": 0})
+    tokenizer = byte_level(template=FRAME_TEMPLATE, wraps=True)
+    framing = copyspec.Engine(llama(len(tokenizer)), tokenizer, name="framing")
+    for each in (engine, framing):
+        plain = each.generate(prompt, max_new_tokens=8)
+        answer = (await post(each, "/v1/completions", {"prompt": prompt, "max_tokens": 8})).json()
+        assert answer["choices"][0]["text"] == plain.text
+        assert answer["usage"]["prompt_tokens"] == plain.prompt_tokens
+    raw = framing.codec.encode(prompt).ids
+    assert plain.prompt_tokens == len(raw) + 3, "<s><|user|> ... <|assistant|>"
+    answer = (await post(framing, "/v1/completions", {"prompt": raw, "max_tokens": 8})).json()
+    assert answer["usage"]["prompt_tokens"] == len(raw)
+
+
+async def test_completions_have_no_log_probabilities(engine: Engine) -> None:
+    answer = await post(engine, "/v1/completions", {"prompt": "The cat sat on", "logprobs": 0})
     assert answer.status_code == 400 and "logprobs is not supported" in answer.text
 
 

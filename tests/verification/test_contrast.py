@@ -15,7 +15,7 @@ from copyspec.engine.engine import Engine
 from copyspec.verification.contrast import ContrastOptions
 from copyspec.verification.noise import gumbel
 from tests.helpers.models import tiny
-from tests.helpers.texts import bart, byte_level, llama
+from tests.helpers.texts import bart, byte_level, llama, new_engine
 
 TEXT = "The cat sat on the mat, and the dog sat on"
 
@@ -39,7 +39,7 @@ def reference(
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(llama(len(byte_level())), byte_level())
+    return new_engine()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -115,7 +115,7 @@ def test_a_prompt_beyond_the_weaker_encoder_is_told_to_its_call_alone() -> None:
 
 
 def test_vocabularies_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, other = (Engine(llama(len(byte_level()), seed), byte_level()) for seed in (0, 1))
+    engine, other = (new_engine(seed) for seed in (0, 1))
     compared, get_vocab = list[object](), PreTrainedTokenizerFast.get_vocab
     monkeypatch.setattr(PreTrainedTokenizerFast, "get_vocab", lambda self: (compared.append(self), get_vocab(self))[1])
     for _ in range(2):

@@ -14,7 +14,7 @@ from copyspec.tree import ROOT, DraftTree, Sampled
 from copyspec.verification.classic.candidates import DraftCandidate, Randomness, candidates_of, verify_candidates
 from copyspec.verification.classic.rules import Rule
 from copyspec.verification.classic.sampled import draw
-from copyspec.verification.registry import RULES, VerificationOptions, rule
+from copyspec.verification.registry import RULES, make_rule, rule
 from tests.helpers.enumeration import VOCAB, Branching, P, Q, TableNodes, emitted, tree_of, variation, walked
 
 LOSSY = [name for name, kind in RULES.items() if kind.preserves is None]
@@ -161,8 +161,8 @@ def test_strict_settings_decode_as_plain(seed: int) -> None:
 def test_lossy_rules_run_on_request_only(name: str) -> None:
     assert sorted(LOSSY) == ["bild", "lenience", "top-k-gap", "typical"]
     with pytest.raises(ValueError, match=rf"rule '{name}' does not preserve the model's output: pass lossy=True"):
-        VerificationOptions(rule=name).make(SamplingOptions())
-    assert VerificationOptions(rule=name, lossy=True).make(SamplingOptions()).preserves is None
+        make_rule(name, {}, SamplingOptions(), lossy=False)
+    assert make_rule(name, {}, SamplingOptions(), lossy=True).preserves is None
 
 
 def test_unlikely_argmax_among_refused_children_is_still_the_targets_own() -> None:

@@ -152,6 +152,16 @@ def test_scores_along_the_walk_are_those_of_all_nodes_at_once(sampling: Sampling
             assert torch.equal(along.scores(node), scores[node + 1])
 
 
+def test_tokens_added_at_once_reach_the_processors_like_those_added_one_by_one() -> None:
+    sampling, logits = SamplingOptions(repetition_penalty=1.5), torch.arange(1.0, 10.0)[None]
+    at_once, singly = (Picker(sampling, (), [5, 2], 4, CPU) for _ in range(2))
+    at_once.extend([3, 7])
+    for token in (3, 7):
+        singly.append(token)
+    assert torch.equal(at_once.process(logits), singly.process(logits))
+    assert at_once.length == singly.length == 4
+
+
 def picked(pickers: Sequence[Picker], logits: torch.Tensor, tree: DraftTree) -> Sequence[Picks]:
     """Return the picks of rows that share a tree, from their logits [B, 1 + M, V]."""
     if len(pickers) == 1:
@@ -189,8 +199,6 @@ def test_the_walk_descends_emits_once_and_ends_where_told() -> None:
 
         def token(self, node: int) -> int:
             return self.tokens[node]
-
-        def margin(self, node: int) -> None: ...
 
         def scores(self, node: int) -> None: ...
 

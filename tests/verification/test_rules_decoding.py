@@ -21,7 +21,7 @@ from copyspec.verification.classic.sampled import KeyedRandom, draw
 from copyspec.verification.registry import RULES, rule
 from tests.helpers.enumeration import tree_of
 from tests.helpers.fakes import FakeTarget
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine
 
 VOCAB = 12
 PROMPT = [3, 1, 4]
@@ -99,7 +99,7 @@ def test_a_drafter_that_draws_is_accepted_more_often_by_the_rules_made_for_it() 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    yield Engine(tiny_model(), tiny_tokenizer())
+    yield tiny_engine()
 
 
 TEXT = "the cat sat on the mat and the cat sat on the hat"
@@ -141,7 +141,7 @@ def test_drafts_are_steady_where_the_output_depends_on_them() -> None:
     assert not check_options({"rule": "multi-step", "temperature": 1}).draft.adaptive
     assert not check_options({"rule": "typical", "lossy": True}).draft.adaptive
     numpys = {"rule": "top-k-gap", "lossy": True, "rule_settings": {"beta": torch.tensor(3).numpy()[()]}}
-    assert check_options(numpys).verification.settings == {"beta": 3}
+    assert check_options(numpys).acceptance_rule == rule("top-k-gap", beta=3)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from copyspec.options import SamplingOptions
 from copyspec.tree import ROOT, DraftTree, Sampled
 from copyspec.verification.classic.rules import Rule
 from copyspec.verification.classic.sampled import KeyedRandom, RulePicks, draw
+from copyspec.verification.margins import best_two
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
-from copyspec.verification.registry import RULES, VerificationOptions, rule
+from copyspec.verification.registry import RULES, make_rule, rule
 from copyspec.verification.walk import walk
 from tests.helpers.enumeration import P, Q, tree_of
 from tests.verification.test_picking import bound, chi_square, processed
@@ -60,7 +61,7 @@ def step(chosen: Rule | None, picker: Picker, tree: DraftTree, root: int, room: 
     tokens: list[int] = []
 
     def emit(token: int, node: int) -> bool:
-        assert math.isfinite(picks.margin(node).score)
+        assert math.isfinite(best_two(picks.scores(node)).score)
         picker.append(token)
         tokens.append(token)
         return len(tokens) == room
@@ -243,24 +244,23 @@ def test_single_tokens_follow_p_and_a_small_bias_would_show() -> None:
 
 def test_options_are_checked() -> None:
     greedy, hot = SamplingOptions(), SamplingOptions(temperature=0.7)
-    assert VerificationOptions().make(hot) == rule("coupled")
-    assert VerificationOptions(rule="multi-step").make(hot).preserves == "distribution"
-    cases: list[tuple[dict[str, object], SamplingOptions, str]] = [
-        ({"rule": "spec"}, greedy, "unknown rule 'spec'; rules are 'coupled', 'greedy', 'rejection'"),
-        ({"rule": None}, greedy, "unknown rule None"),
-        ({"rule": "typical", "lossy": 1}, greedy, "lossy must be True or False, got 1"),
-        ({"rule": "greedy"}, hot, r"'greedy' emits the most likely token: leave out temperature=0\.7"),
-        ({"rule": "bild", "lossy": True}, hot, "'bild' emits the most likely token"),
-        ({"rule": "rejection", "settings": {"k": 3}}, hot, "does not know the setting 'k'; it has no settings"),
-        ({"rule": "bild", "settings": {"tau": 3}}, hot, "its settings are 'fallback', 'rollback'"),
-        ({"rule": "lenience", "settings": {"lenience": 1.5}}, hot, "lenience must be a number above 0 and at most 1"),
-        ({"rule": "top-k-gap", "settings": {"beta": 0}}, hot, "beta must be an integer >= 1, got 0"),
-        ({"rule": "top-k-gap", "settings": {"tau": -1}}, hot, "tau must be a number at least 0, got -1"),
-        ({"rule": "typical", "settings": {"delta": "x"}}, hot, "delta must be a number .* got 'x'"),
+    assert make_rule("coupled", {}, hot, lossy=False) == rule("coupled")
+    assert make_rule("multi-step", {}, hot, lossy=False).preserves == "distribution"
+    cases: list[tuple[object, dict[str, object], SamplingOptions, str]] = [
+        ("spec", {}, greedy, "unknown rule 'spec'; rules are 'coupled', 'greedy', 'rejection'"),
+        (None, {}, greedy, "unknown rule None"),
+        ("greedy", {}, hot, r"'greedy' emits the most likely token: leave out temperature=0\.7"),
+        ("bild", {}, hot, "'bild' emits the most likely token"),
+        ("rejection", {"k": 3}, hot, "does not know the setting 'k'; it has no settings"),
+        ("bild", {"tau": 3}, hot, "its settings are 'fallback', 'rollback'"),
+        ("lenience", {"lenience": 1.5}, hot, "lenience must be a number above 0 and at most 1"),
+        ("top-k-gap", {"beta": 0}, hot, "beta must be an integer >= 1, got 0"),
+        ("top-k-gap", {"tau": -1}, hot, "tau must be a number at least 0, got -1"),
+        ("typical", {"delta": "x"}, hot, "delta must be a number .* got 'x'"),
     ]
-    for options, sampling, message in cases:
+    for name, settings, sampling, message in cases:
         with pytest.raises(ValueError, match=message):
-            VerificationOptions(**options).make(sampling)  # type: ignore[arg-type]
+            make_rule(name, settings, sampling, lossy=True)  # type: ignore[arg-type]
 
 
 def test_choosing_a_rule_loads_no_torch() -> None:

@@ -54,7 +54,6 @@ def test_without_colours_parts_are_underlined_and_listed() -> None:
     assert style_of(3, screen).underline and style_of(3, screen).bgcolor is None
     assert not has_colours(screen)
     assert "4-11 from 1, 0-7: the dog" in [line.plain for line in legend(found(), screen, listed=True)]
-    assert "3-10 from 1, 0-7: the dog" in [line.plain for line in legend(found(), screen, skipped=1, listed=True)]
 
 
 def test_control_characters_reach_no_terminal() -> None:

@@ -109,18 +109,29 @@ def groups(paths: Sequence[str]) -> list[list[str]]:
 
 def report_to_json(report: FileReport) -> dict[str, object]:
     """Convert a report to JSON-compatible data."""
+    from copyspec.pipelines import FormatOptionError
+
     error = report.error
     text = None if error is None else (getattr(error, "strerror", None) or str(error) or type(error).__name__)
     counts = {each.name: getattr(report.summary, each.name) for each in fields(report.summary)}
-    return {"path": report.path, "summary": counts, "error": text, "was_done": report.was_done, "backup": report.backup}
+    return {
+        "path": report.path,
+        "summary": counts,
+        "error": text,
+        "needs_options": isinstance(error, FormatOptionError),
+        "was_done": report.was_done,
+        "backup": report.backup,
+    }
 
 
 def report_from_json(data: Mapping[str, Any]) -> FileReport:
-    """Restore a report from `report_to_json`'s data; errors keep only their message."""
-    from copyspec.pipelines import FileReport, Summary
+    """Restore a report from `report_to_json`'s data; of an error come its message, and whether the file needs other
+    options."""
+    from copyspec.pipelines import FileReport, FormatOptionError, Summary
 
     counts: dict[str, Any] = {
         name: Counter(value) if isinstance(value, dict) else value for name, value in data["summary"].items()
     }
-    error = None if data["error"] is None else ValueError(data["error"])
+    kind = FormatOptionError if data["needs_options"] else ValueError
+    error = None if data["error"] is None else kind(data["error"])
     return FileReport(data["path"], Summary(**counts), error, data["was_done"], data["backup"])

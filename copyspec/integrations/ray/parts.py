@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from copyspec.checks import shown
-from copyspec.models.cache import hash_into
+from copyspec.models.model_cache import hash_into
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".txt")
 

@@ -14,6 +14,7 @@ import torch
 from copyspec import api
 from copyspec.checks import check_type
 from copyspec.engine.call_options import check_options
+from copyspec.engine.row_processors import check_processors
 from copyspec.integrations.transformers.call import Rows, read_rows, refuse_encoded
 from copyspec.integrations.transformers.outputs import (
     CopiedDecoderOnlyOutput,
@@ -22,7 +23,7 @@ from copyspec.integrations.transformers.outputs import (
     sequences,
     stacked,
 )
-from copyspec.integrations.transformers.rows import ScoreRecorder, check_processors, row_processors, row_stops
+from copyspec.integrations.transformers.rows import ScoreRecorder, row_processors, row_stops
 from copyspec.targets.generation import OwnStopStrings
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class CustomGenerate:
         refuse_encoded(lost)
         given.setdefault("synced_gpus", lost.get("synced_gpus"))
         rows = read_rows(model, input_ids, inputs_tensor, generation_config, stopping_criteria, given)
-        check_processors(logits_processor)
+        check_processors(logits_processor, "leave out custom_generate")
         engine = api.load(model, tokenizer=_tokenizer(own, lost), **_loading(own))
         options = _options(rows, own, sampled=bool(generation_config.do_sample))
         jobs, _ = engine.jobs(list(rows.prompts), own.get("references"), options)

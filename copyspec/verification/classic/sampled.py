@@ -10,7 +10,6 @@ from copyspec.options import SamplingOptions
 from copyspec.tree import ROOT, DraftTree, Sampled, path_to
 from copyspec.verification.classic.candidates import Randomness, residual
 from copyspec.verification.classic.rules import NextToken, Rule
-from copyspec.verification.margins import Margin, best_two
 from copyspec.verification.noise import gumbel, uniform
 from copyspec.verification.picking import Picker
 
@@ -80,9 +79,6 @@ class RulePicks:
         if self._next is None:  # not earlier, so that an error of a logits processor is raised inside the row's walk
             self._next = self._rule.begin(self._tree, self)
         return self._next(node)
-
-    def margin(self, node: int) -> Margin:
-        return best_two(self.scores(node))
 
     def own_token(self, node: int) -> int:
         scores = self.scores(node)

@@ -9,7 +9,7 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from copyspec.decoding.requests import Finish, StepOutput
-from copyspec.decoding.sequence import RewindableSequence
+from copyspec.decoding.rewindable import RewindableSequence
 from copyspec.decoding.stats import Stats
 from copyspec.engine.streaming import ChunkMaker
 

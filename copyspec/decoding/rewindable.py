@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from copyspec.budget import CostModel
+from copyspec.budget import Budget, CostModel
 from copyspec.decoding.loop import Batch
 from copyspec.decoding.requests import Finish, Request
 from copyspec.decoding.row import Row
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import Drafter
-from copyspec.drafters.following import FollowingDrafter
 from copyspec.options import DraftOptions
 from copyspec.sequences import common_prefix
 from copyspec.targets.base import Target
+from copyspec.tree import DraftTree
 
 T = TypeVar("T")
 
@@ -27,6 +27,32 @@ class PassRunner(Protocol):
     def run(self, call: Callable[[], T]) -> T:
         """Run `call`, which makes passes of the target, and return its result."""
         ...
+
+
+class FollowingDrafter:
+    """Drafts a given text that the output is expected to repeat, such as the old text after an edit of its prefix, as
+    long as the output follows it; then the tree of `inner` (None: no draft)."""
+
+    def __init__(self, inner: Drafter | None = None) -> None:
+        self._inner = inner
+        self._expected: list[int] = []
+
+    def expect(self, tokens: Sequence[int]) -> None:
+        """Set the tokens that the output is expected to continue with."""
+        self._expected = list(tokens)
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """Return a chain of the expected tokens, cut where more would not be worth their cost, or `inner`'s tree."""
+        chain = DraftTree.of_chain(self._expected[: budget.max_nodes])
+        chain = chain.up_to_depth(budget.cut(chain.scores))
+        return chain if len(chain) or self._inner is None else self._inner.propose(budget)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Append `tokens` to the output; the expected tokens are dropped at the first difference."""
+        same = self._expected[: len(tokens)] == list(tokens)
+        self._expected = self._expected[len(tokens) :] if same else []
+        if self._inner is not None:
+            self._inner.accept(tokens)
 
 
 class RewindableSequence:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from copyspec import drafters
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.requests import Request
-from copyspec.decoding.sequence import RewindableSequence
+from copyspec.decoding.rewindable import FollowingDrafter, RewindableSequence
 from copyspec.decoding.stats import Stats
-from copyspec.drafters.following import FollowingDrafter
 from copyspec.engine.threads import Passes
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source

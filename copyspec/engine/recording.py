@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Protocol
 
+from copyspec.decoding.stats import Stats
 from copyspec.sources import OUTPUT, Source
 from copyspec.tree import DraftTree
 from copyspec.views.pass_trace import Trace, TraceNodes, TracePass, TraceTimes, TraceTotals
@@ -14,23 +14,6 @@ from copyspec.views.pass_trace import Trace, TraceNodes, TracePass, TraceTimes, 
 MAX_PASSES = 20_000
 MAX_NODES = 400_000
 """Limit over all passes: about 100 MB. Later passes are only counted."""
-
-
-class RowCounters(Protocol):
-    """Decoding's counters of a row so far, with the field names of `Stats`."""
-
-    @property
-    def decisions(self) -> Mapping[str, int]: ...
-    @property
-    def prefill_seconds(self) -> float: ...
-    @property
-    def draft_seconds(self) -> float: ...
-    @property
-    def target_seconds(self) -> float: ...
-    @property
-    def verify_seconds(self) -> float: ...
-    @property
-    def other_seconds(self) -> float: ...
 
 
 _TIMES = ("prefill_seconds", "draft_seconds", "target_seconds", "verify_seconds", "other_seconds")
@@ -62,9 +45,7 @@ class TraceRecorder:
         self._seconds: tuple[float, ...] = (0.0,) * len(_TIMES)
         self._decisions: dict[str, int] = {}
 
-    def record(
-        self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int], counters: RowCounters, rows: int
-    ) -> None:
+    def record(self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int], counters: Stats, rows: int) -> None:
         """Called after each pass of the row with its tree, the accepted nodes, the tokens added to the output, and the
         row's counters including this pass. `rows`: rows in the batch."""
         totals = tuple([getattr(counters, name) for name in _TIMES])
@@ -82,12 +63,12 @@ class TraceRecorder:
         else:
             self._omitted.add(self._pass(each))
 
-    def trace(self, decode: Callable[[Sequence[int]], str], *, model: str = "", prompt_tokens: int = 0) -> Trace:
+    def trace(self, decode: Callable[[Sequence[int]], str], *, prompt_tokens: int = 0) -> Trace:
         """The trace of the passes so far; `decode`: token ids to text."""
         passes = tuple(map(self._pass, self._kept))
         tokens = {token for each in passes for token in (*each.tokens, *each.nodes.tokens)}
         texts = {token: decode([token]) for token in sorted(tokens)}
-        return Trace(passes, texts, TraceTotals(**asdict(self._omitted)), model, prompt_tokens)
+        return Trace(passes, texts, TraceTotals(**asdict(self._omitted)), prompt_tokens)
 
     def _pass(self, each: _Recorded) -> TracePass:
         prefill, draft, target, verify, other = each.seconds
