@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .documents import Edit, Format, FormatError, Part, Refusal, Segment
+    from .documents import Edit, Format, FormatError, FormatOptionError, Part, Refusal, Segment
     from .editing.atomic_file import AtomicFile
     from .editing.correctors import (
         Corrector,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .editing.instructed import decoded as decoded_text
     from .editing.journal import JournalError, fingerprint
     from .editing.model_corrector import ModelCorrector
-    from .editing.paths import Skipped, expand, is_excluded, suffixes_of
+    from .editing.paths import Skipped, excluded_by, expand, is_excluded, suffixes_of
     from .editing.runner import Done, Runner, RunOptions, Work
     from .editing.segmentation import splitter
     from .editing.selection import KINDS, ChangedLines, Kinds, Marks, Selection, kind_of
@@ -74,6 +74,7 @@ __all__ = [
     "FileReport",
     "Format",
     "FormatError",
+    "FormatOptionError",
     "FormatOptions",
     "FunctionCorrector",
     "GECPipeline",
@@ -118,6 +119,7 @@ __all__ = [
     "correct_files",
     "correction_prompt",
     "decoded_text",
+    "excluded_by",
     "expand",
     "fingerprint",
     "format_of",
@@ -143,7 +145,7 @@ _EXPORTS = {
     "rag.citing": ("Citation", "citations"),
     "editing.correctors": ("Corrector", "FunctionCorrector", "LateCorrector", "ModelOptions", "Outcome"),
     "editing.model_corrector": ("ModelCorrector",),
-    "documents": ("Edit", "Format", "FormatError", "Part", "Refusal", "Segment"),
+    "documents": ("Edit", "Format", "FormatError", "FormatOptionError", "Part", "Refusal", "Segment"),
     "edits.earlier": ("EarlierCorrections",),
     "editing.instructed": ("Edited", "EditOptions", "EditPipeline"),
     "edits.diff": ("apply", "shift"),
@@ -159,7 +161,7 @@ _EXPORTS = {
     "rag.knn_lm": ("KNNLM", "KNNAnswer", "KNNOptions"),
     "models": ("answers_plain_text",),
     "editing.atomic_file": ("AtomicFile",),
-    "editing.paths": ("Skipped", "expand", "is_excluded", "suffixes_of"),
+    "editing.paths": ("Skipped", "excluded_by", "expand", "is_excluded", "suffixes_of"),
     "rag.quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
     "rag.options": ("Speculation",),
     "edits.redline": ("Redline",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Protocol
 
 _LINE_BREAK = re.compile(r"[\r\n]")
@@ -12,6 +12,10 @@ _LINE_BREAK = re.compile(r"[\r\n]")
 
 class FormatError(ValueError):
     """A file that cannot be read in its format."""
+
+
+class FormatOptionError(FormatError):
+    """A file that needs other options, such as its format or the column with the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,18 @@ class Refusal:
 
     reason: str  # a key for counting, such as "numbers", "ratio", "encoding"
     detail: str  # a description for people
+    span: tuple[int, int] | None = field(default=None, compare=False)  # of the stretch in the part's text, if known
+
+    def moved(self, by: int) -> Refusal:
+        """The same refusal in a text that has `by` more characters before it."""
+        return self if self.span is None else replace(self, span=(self.span[0] + by, self.span[1] + by))
+
+
+def replacing(was: str, becomes: str) -> str:
+    """What a replacement would do, as the beginning of a sentence for people."""
+    if not was:
+        return f"{becomes!r} would be added"
+    return f"{was!r} would become {becomes!r}" if becomes else f"{was!r} would be removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,13 @@ class Segment:
     is_label: bool = False  # a heading or table cell, not a sentence: it must not newly begin with a capital
     begins_block: Callable[[str], bool] | None = None
     """Whether a line with this text would be no prose, but the mark of a list item, for example. None: no line is."""
+
+    def moved(self, by: int) -> Segment:
+        """The same segment in a text that has `by` more characters before it."""
+        protected, hidden = (
+            tuple((start + by, end + by) for start, end in spans) for spans in (self.protected, self.hidden)
+        )
+        return replace(self, start=self.start + by, end=self.end + by, protected=protected, hidden=hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +111,7 @@ class Format(Protocol):
         ...
 
 
-def shown(text: str, segment: Segment) -> str:
+def model_text(text: str, segment: Segment) -> str:
     """Return the segment as the model sees it: without hidden spans, and with line breaks as single spaces."""
     pieces, at = [], segment.start
     for start, end in segment.hidden:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ q  leave it out, and everything that follows
 ?  this list"""
 
 _CONTEXT = 160  # characters shown on each side, within the line
+_CLOSING = re.compile(r"[.,;:!?…)\]}]+[\"'”’»]*(?:\s|\Z)")  # marks that follow a word directly; no ".gitignore"
 
 
 def colors(stream: object) -> bool:
@@ -92,7 +94,8 @@ class ChangePrompt:
 
         around = (each for each in part.segments if each.start <= edit.start and edit.end <= each.end)
         segment = next(around, Segment(edit.start, edit.end))
-        typed = replace(edit, replacement=self._answer("Instead: "))
+        written = _spaced(self._answer("Instead: "), part.text[edit.start : edit.end], edit.replacement)
+        typed = replace(edit, replacement=written)
         if self._has_quit:
             return None
         if (refusal := unwritable(part, segment, [typed], is_typed=True)) is None:
@@ -108,3 +111,15 @@ class ChangePrompt:
             self._has_quit = True
             return "q"
         return line.rstrip("\r\n")
+
+
+def _spaced(typed: str, was: str, becomes: str) -> str:
+    """What was typed, with the white space around the words that it stands for, where it has none itself: a deleted
+    word goes with the space beside it, and an added one comes with it. Closing punctuation gets no space before it."""
+    shown = becomes if becomes.strip() else was
+    words = shown.strip()
+    if not (words and typed.strip()):
+        return typed
+    before, _, after = shown.partition(words)
+    is_attached = typed[0].isspace() or _CLOSING.match(typed)
+    return before * (not is_attached) + typed + after * (not typed[-1].isspace())

@@ -1,4 +1,4 @@
-"""Shared by the subcommands: reading inputs, printing results, keeping stdout clean."""
+"""Shared by the subcommands: reading inputs, checking outputs, JSON, and names of arguments turned into options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ STDIN = "-"
 
 
 class UsageError(ValueError):
-    """The command line is invalid."""
+    """The command line is invalid. Any ValueError ends with exit code 2 (`app._run`); raise this one to name the
+    option."""
 
 
 def read(path: Path, option: str) -> str:
@@ -124,7 +125,8 @@ def as_json(value: object, *, indent: int | None = 2) -> str:
 def in_options(message: str, options: Mapping[str, str]) -> str:
     """Replace the Python argument names in a library message with command line options.
 
-    `options` maps argument names to options; other names stay.
+    `options` maps argument names to options; other names stay. An ordinary word is replaced only before "=", and at the
+    beginning of a message, where `copyspec.checks` names the argument.
     """
     if not options:
         return message
@@ -133,12 +135,13 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
     def option(found: re.Match[str]) -> str:
         name, value = options[found[1]], found[2]
         if not value:
-            return name if "_" in found[1] else found[0]  # without an underscore it may be an ordinary word
+            return name if "_" in found[1] or "." in found[1] else found[0]  # otherwise it may be an ordinary word
         if value == "=False":
             return "--no-" + name.removeprefix("--")
         return name if value == "=True" else name + " "
 
-    return re.sub(rf"(?<![\w.'\"/-])({names})\b(=True\b|=False\b|=|)", option, message)
+    message = re.sub(rf"\A({names})(?:\[\d+\])?(?= (?:must|holds) )", lambda found: options[found[1]], message)
+    return re.sub(rf"(?<![\w.'\"/-])({names})\b(=True\b|=False\b|= ?|)", option, message)
 
 
 @contextmanager

@@ -7,39 +7,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import (
-    STDIN,
-    UsageError,
-    as_json,
-    check_outputs,
-    quiet_libraries,
-    read,
-    read_edited,
-    read_prompt,
-)
-from copyspec.cli.figures import comparison_dict
+from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, quiet_libraries, read_edited, read_prompt
 from copyspec.cli.model_options import MODEL, Adapter, Device, Model
 from copyspec.cli.printing import console, echo, flush_stdout
-from copyspec.cli.showing import write_page
+from copyspec.cli.prompt_options import (
+    Chat,
+    ChatSystem,
+    EditFile,
+    EditText,
+    Prompt,
+    PromptFile,
+    Reference,
+    ReferenceFile,
+    read_references,
+)
+from copyspec.cli.showing import comparison_dict, write_page
 
 if TYPE_CHECKING:
     from copyspec.api import CallKeywords
 
 
 def compare(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.", show_default=False)] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
-    system: Annotated[str | None, typer.Option(help="System message; the prompt becomes a chat.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template.")] = False,
-    reference: Annotated[
-        list[str] | None,
-        typer.Option("--reference", "-r", help="Text to copy from; not shown to the model. Repeatable."),
-    ] = None,
-    reference_file: Annotated[
-        list[Path] | None, typer.Option("--reference-file", "-R", help="The same, from a file.")
-    ] = None,
-    edit: Annotated[str | None, typer.Option(help="The text that the output is an edit of.")] = None,
-    edit_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
+    prompt: Prompt = None,
+    file: PromptFile = None,
+    system: ChatSystem = None,
+    chat: Chat = False,
+    references: Reference = None,
+    reference_file: ReferenceFile = None,
+    edit_source: EditText = None,
+    edit_file: EditFile = None,
     model: Model = None,
     adapter: Adapter = None,
     device: Device = None,
@@ -79,7 +75,7 @@ def compare(
         "dtype": dtype,
         "system": system,
         "chat": True if chat else "auto",
-        "edit_source": read_edited(edit, edit_file),
+        "edit_source": read_edited(edit_source, edit_file),
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "seed": seed,
@@ -87,9 +83,9 @@ def compare(
     }
     if adapter is not None:
         options["adapter"] = adapter
-    references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
+    sources = read_references(references, reference_file)
     quiet_libraries()
-    return _compared(text, references, options, html, wants_json=json_output, races=race)
+    return _compared(text, sources, options, html, wants_json=json_output, races=race)
 
 
 def _compared(

@@ -35,13 +35,16 @@ def defaults(folder: Path | None = None) -> dict[str, Any]:
     list of strings where one is needed, and for a list or table elsewhere. Whether the other values are text, numbers
     or booleans is not checked here: `gec` converts them as it does its options.
     """
+    path = settings_file(folder)
+    table = None if path is None else _table(path)
+    return {} if path is None or table is None else dict([_setting(path, *item) for item in table.items()])
+
+
+def settings_file(folder: Path | None = None) -> Path | None:
+    """The file whose settings `defaults` returns; None if there is none."""
     folder = (folder or Path.cwd()).resolve()
-    for place in (folder, *folder.parents):
-        for name in FILES:
-            path = place / name
-            if path.is_file() and (table := _table(path)) is not None:
-                return dict([_setting(path, key, value) for key, value in table.items()])
-    return {}
+    places = (place / name for place in (folder, *folder.parents) for name in FILES)
+    return next((path for path in places if path.is_file() and _table(path) is not None), None)
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:

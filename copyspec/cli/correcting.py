@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quiet_log
-from copyspec.cli.correction_options import BACKUP_SUFFIX
 from copyspec.cli.ending import Ended
 from copyspec.cli.printing import echo, echo_bytes
-from copyspec.filesystem import read_input
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
@@ -32,16 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CHANGED, FAILED = 1, 3
-PACKED = ("docx", "odt")
+CHANGED, USAGE, FAILED = 1, 2, 3
 LISTS = ("text", "github")
 """Formats of the list of edits on stdout: for people and editors, or as annotations of a GitHub workflow."""
-
-_OPTIONS = {
-    name: f"--{name.replace('_', '-')}"
-    for name in ("resume", "column", "field", "format", "force_format", "max_edit_ratio")
-}
-"""Options that may appear in errors about a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +89,7 @@ class ReportOptions:
 
             base = base_of_diff([path for path in inputs if path != STDIN])
             if base != os.getcwd():
-                _tell(f"copyspec: the diff names files from {base!r}: apply it there", self)
+                self.tell(f"copyspec: the diff names files from {base!r}: apply it there")
             found.append(reports.DiffPrinter(base, files))
         if self.listed is not None:
             found.append(reports.EditLister(self.listed, encoding))
@@ -111,70 +103,48 @@ class ReportOptions:
         if logger.isEnabledFor(logging.INFO):
             found.append(reports.RefusalLogger(logger.info))
         else:
-            found.append(reports.UnreadableReporter(lambda line: _tell(line, self)))
+            # Of a run that only looks, it is an error: what is not read may hold mistakes.
+            found.append(reports.UnreadableReporter(lambda line: self.tell(line, is_error=self.only_looks)))
         if not self.quiet and not self.asks and sys.stderr.isatty() and STDIN not in inputs:
             found.append(reports.ProgressBar(inputs, files))
         return found
 
+    def tell(self, line: str, *, is_error: bool = False) -> None:
+        """Print a line on stderr; with `quiet` only errors."""
+        if is_error or not self.quiet:
+            echo(line, err=True)
 
-def inputs_of(
-    paths: Sequence[str],
-    format: str | None,
-    exclude: Sequence[str],
-    report_options: ReportOptions,
-    backup: str | None = None,
-) -> list[str]:
-    """The files that `paths` name, reporting those left out. Raises UsageError if stdin is one of several."""
-    from copyspec.pipelines import Skipped, expand, suffixes_of
+    def exit_code(self, total: Summary, misfits: int) -> int:
+        """`misfits`: number of files that need other options. If all do, nothing is done, and the usage is wrong."""
+        from copyspec.cli.reports import TOLD
 
-    skipped = Skipped()
-    found = expand(
-        paths, suffixes=suffixes_of(format), exclude=exclude, skipped=skipped, backup=backup or BACKUP_SUFFIX
-    )
-    if line := skipped.line():
-        is_listed = logger.isEnabledFor(logging.INFO)
-        _tell(
-            f"copyspec: skipped: {line}" + ("" if is_listed else "; copyspec -v gec ... names them"),
-            report_options,
-        )
-    for path, reason in skipped.found:
-        logger.info("skipped: %s (%s)", path, reason)
-    if STDIN in found and len(found) > 1:
-        raise UsageError("- is stdin and must be the only input; correct the other files in another run")
-    return found
-
-
-def words_of(paths: Sequence[Path]) -> tuple[str, ...]:
-    """The words in the user's word lists. Raises UsageError for a file that cannot be read as text."""
-    words: list[str] = []
-    for path in paths:
-        try:
-            words += str(read_input(path), "utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--words {str(path)!r} must be a file of words in UTF-8: {error}") from error
-    return tuple(words)
+        if total.files_failed:
+            return USAGE if misfits == total.files else FAILED
+        if self.only_looks and any(total.skipped[reason] for reason in TOLD):
+            return FAILED
+        return CHANGED if self.only_looks and total.files_changed else 0
 
 
 def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, threads: int | None = None) -> Corrector:
     """Load the model. Raises UsageError if it cannot be loaded or used."""
     import copyspec
     from copyspec.api import load_corrector
+    from copyspec.models.aliases import corrector_from
     from copyspec.pipelines import ModelCorrector
 
     quiet_libraries()
     try:
         engine = load_corrector(model, **loading)
         engine.threads = threads
-        return ModelCorrector(engine, asked)
+        corrector = ModelCorrector(engine, asked)
     except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:
         raise UsageError(str(error)) from error
-
-
-def check_terminal(inputs: Sequence[str], format: str | None, report_options: ReportOptions) -> None:
-    """Raise UsageError if a packed document would be written to a terminal."""
-    packed = next((path for path in inputs if (format or Path(path).suffix.lstrip(".").lower()) in PACKED), None)
-    if packed is not None and report_options.shows_text and sys.stdout.isatty():
-        raise UsageError(f"{packed}: a packed document cannot be shown on a terminal; give -o FILE, -i or --diff")
+    trained = None if "adapter" in loading else corrector_from(engine.name)
+    if trained is not None:
+        logger.warning(
+            "%s was not trained for corrections; --model %s was: %s", engine.name, trained.name, trained.about
+        )
+    return corrector
 
 
 def run_files(
@@ -189,7 +159,15 @@ def run_files(
     """Correct files and return the exit code. `make` is called only if there is something to correct.
 
     `decisions`: path of a decisions file, used instead of a corrector."""
-    from copyspec.pipelines import Decided, LateCorrector, Runner, Summary, correct_files, read_decisions
+    from copyspec.pipelines import (
+        Decided,
+        FormatOptionError,
+        LateCorrector,
+        Runner,
+        Summary,
+        correct_files,
+        read_decisions,
+    )
 
     try:
         decided = None if decisions is None else read_decisions(decisions)
@@ -199,15 +177,15 @@ def run_files(
         names = {each.name for each in decided}
         inputs = [path for path in inputs if os.path.basename(path) in names]
     if not inputs:
-        _tell("copyspec: no files to correct", report_options)
+        report_options.tell("copyspec: no files to correct")
         return 0
 
     def load() -> Corrector:
         with quiet_log(report_options.quiet):
             return make()
 
-    runner = Runner(LateCorrector(load), run) if decided is None else Decided(decided, run)
-    total, is_numbered = Summary(), False
+    runner = Runner(LateCorrector(load), run) if decided is None else Decided(decided)
+    total, is_numbered, misfits = Summary(), False, 0
     try:
         with ExitStack() as stack:
             listeners = report_options.listeners(inputs, files.format_options.encoding, stack)
@@ -216,6 +194,7 @@ def run_files(
             )
             for report in reports:
                 total.add(report.summary)
+                misfits += isinstance(report.error, FormatOptionError)
                 _tell_report(report, report_options)
                 is_numbered = _tell_backup(report, files.backup, report_options) or is_numbered
     except (KeyboardInterrupt, Ended):
@@ -223,15 +202,13 @@ def run_files(
         raise
     for name, path in report_options.reports.items():
         if str(path) != STDIN and report_options.stats != "json":
-            _tell(f"--{name}: {path}", report_options)
+            report_options.tell(f"--{name}: {path}")
     _tell_summary(total.stop(), report_options)
     if files.backup is not None and total.files_changed:
         old = f"FILE{files.backup}"
         undo = f"to undo this run: mv {old} FILE" + (", or the backup named above instead" if is_numbered else "")
-        _tell(f"copyspec: the old files are kept as {old}; {undo}", report_options)
-    if total.files_failed:
-        return FAILED
-    return CHANGED if report_options.only_looks and total.files_changed else 0
+        report_options.tell(f"copyspec: the old files are kept as {old}; {undo}")
+    return report_options.exit_code(total, misfits)
 
 
 def run_on_ray(
@@ -242,28 +219,29 @@ def run_on_ray(
     correct: Callable[[Sequence[str], FileOptions, RunOptions], Iterator[FileReport]],
 ) -> int:
     """Correct files in place on a Ray cluster and return the exit code."""
-    from copyspec.pipelines import Summary
+    from copyspec.pipelines import FormatOptionError, Summary
 
     if not files.in_place or report_options.reports:
         raise UsageError("--ray writes the files themselves: give -i, and leave --edits, --html and --m2 out")
     if files.resume is False:
         raise UsageError("--ray with --no-resume: delete the *.copyspec-journal files of the run that was interrupted")
     if not inputs:
-        _tell("copyspec: no files to correct", report_options)
+        report_options.tell("copyspec: no files to correct")
         return 0
-    total = Summary()
+    total, misfits = Summary(), 0
     try:
         for report in correct(inputs, files, run):
             total.add(report.summary)
+            misfits += isinstance(report.error, FormatOptionError)
             _tell_report(report, report_options)
             _tell_backup(report, files.backup, report_options)
     except KeyboardInterrupt:
         _tell_interrupted(inputs, files)
         raise
     except (ImportError, ConnectionError, ValueError) as error:
-        raise UsageError(in_options(str(error), _OPTIONS)) from error
+        raise UsageError(in_options(str(error), _options())) from error
     _tell_summary(total.stop(), report_options)
-    return FAILED if total.files_failed else 0
+    return report_options.exit_code(total, misfits)
 
 
 def _tell_interrupted(inputs: Sequence[str], files: FileOptions) -> None:
@@ -295,7 +273,7 @@ def _tell_report(report: FileReport, report_options: ReportOptions) -> None:
         if report_options.quiet:
             echo_bytes(os.fsencode(report.path) + b"\n")  # like linters: only the names of files that fail the check
         count = report.summary.edits
-        _tell(f"would change {report.path}: {count} edit{'s' * (count != 1)}", report_options)
+        report_options.tell(f"would change {report.path}: {count} edit{'s' * (count != 1)}")
 
 
 def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportOptions) -> bool:
@@ -304,18 +282,32 @@ def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportO
     if report.backup is not None and is_numbered:
         name = os.path.join(os.path.dirname(report.path), os.path.basename(report.backup))
         kept = name if os.path.realpath(name) == report.backup else report.backup
-        _tell(f"copyspec: {report.path}: an older backup exists and is kept; this one is {kept}", report_options)
+        report_options.tell(f"copyspec: {report.path}: an older backup exists and is kept; this one is {kept}")
     return is_numbered
 
 
 def reason(path: str, error: Exception) -> str:
     """The error in one line that names the file."""
     message = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    message = in_options(" ".join(message.split()), _OPTIONS)
+    message = in_options(" ".join(message.split()), _options())
     named = getattr(error, "filename", None)
     if isinstance(named, str) and named not in message and os.path.realpath(named) != os.path.realpath(path):
         message = f"{named!r}: {message}"  # the error is about an output
     return message if path and path in message else f"{path or repr(path)}: {message}"
+
+
+@cache
+def _options() -> dict[str, str]:
+    """Options that errors about a file may name, by the names that the library has for them."""
+    from copyspec.pipelines import GuardOptions
+
+    unlisted = ("strip_wrappers", "all_or_nothing", "calibration")  # `gec` has no options for them
+    names = {name: name for name in ("resume", "column", "field", "format", "force_format")}
+    names |= {name: name for name in ("max_new_tokens", "segment_tokens")}  # in the identity of a journal
+    names |= {f"guards.{name}": name for name in GuardOptions.__dataclass_fields__ if name not in unlisted}
+    names |= {f"format_options.{name}": name for name in ("encoding", "field", "column", "force_format")}
+    names |= {"format_options.by_line": "line_mode", "format_options.in_place": "untracked"}
+    return {name: f"--{option.replace('_', '-')}" for name, option in names.items()}
 
 
 def _tell_summary(total: Summary, report_options: ReportOptions) -> None:
@@ -324,9 +316,4 @@ def _tell_summary(total: Summary, report_options: ReportOptions) -> None:
     elif report_options.stats == "text":
         echo("\n".join(total.lines()), err=True)
     else:
-        _tell(total.line(), report_options)
-
-
-def _tell(line: str, report_options: ReportOptions) -> None:
-    if not report_options.quiet:
-        echo(line, err=True)
+        report_options.tell(total.line())

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from copyspec.cli.common import UsageError
-from copyspec.cli.model_options import MODEL
+from copyspec.cli.model_options import DRAFT_MODEL_HELP, MODEL
 
 BACKUP_SUFFIX = ".bak"
 # Titles of help panels
@@ -22,14 +22,7 @@ MaxNewTokens: TypeAlias = Annotated[
 Plain: TypeAlias = Annotated[
     bool, typer.Option("--plain", help="Decode without copying: same output, slower.", rich_help_panel=RUN)
 ]
-DraftModel: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A smaller model that drafts as well: hub id, folder, layers:N, heads:FOLDER, skip:FILE or pool. "
-        "Repeatable.",
-        rich_help_panel=MODEL,
-    ),
-]
+DraftModel: TypeAlias = Annotated[list[str] | None, typer.Option(help=DRAFT_MODEL_HELP, rich_help_panel=MODEL)]
 InPlace: TypeAlias = Annotated[
     bool, typer.Option("--in-place", "-i", help="Write corrections into the files themselves.", rich_help_panel=OUTPUT)
 ]

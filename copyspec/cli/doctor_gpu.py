@@ -58,11 +58,12 @@ def gpu_checks(model: str | None, device: str = "cuda") -> Iterator[tuple[str, s
         yield f"equality, {attention}", *equality(model, device, attention)
 
 
-def copy_bandwidth(device: torch.device) -> float:
-    """Bytes read and written per second by a copy inside the device's memory."""
+def copy_bandwidth(device: torch.device, size: int | None = None) -> float:
+    """Bytes read and written per second by a copy of `size` bytes inside the device's memory."""
     import torch
 
-    source = torch.ones(COPY_BYTES if device.type == "cuda" else COPY_BYTES >> 4, dtype=torch.uint8, device=device)
+    size = size or (COPY_BYTES if device.type == "cuda" else COPY_BYTES >> 4)
+    source = torch.ones(size, dtype=torch.uint8, device=device)
     target, seconds = torch.empty_like(source), []
     for _ in range(5):
         _wait(device)

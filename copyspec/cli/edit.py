@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli import correction_options as options
-from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout, quiet_libraries, quiet_log
+from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout, in_options, quiet_libraries, quiet_log
 from copyspec.cli.correcting import CHANGED, FAILED, reason
 from copyspec.cli.correction_options import GUARDS, OUTPUT
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
@@ -95,10 +95,7 @@ def edit(
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))
     with quiet_log(quiet):
         pipeline = pipeline_of(model, loading(device, dtype, adapter), asked, threads)
-    try:
-        pipeline.check(instruction)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    pipeline.check(instruction)
     shown = _NewVersions(in_place, suffix, output, whole, quiet, check)
     changed, failed = _edit_files(pipeline, paths, instruction, shown)
     if failed:
@@ -109,17 +106,14 @@ def edit(
 def pipeline_of(
     model: str | None, options: LoadOptions, asked: EditOptions, threads: int | None = None
 ) -> EditPipeline:
-    """Load the model. Raises UsageError if it cannot be loaded or used."""
+    """Load the model."""
     import copyspec
     from copyspec.pipelines import EditPipeline
 
     quiet_libraries()
-    try:
-        engine = copyspec.load(model, **options)
-        engine.threads = threads
-        return EditPipeline(engine, asked)
-    except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:
-        raise UsageError(str(error)) from error
+    engine = copyspec.load(model, **options)
+    engine.threads = threads
+    return EditPipeline(engine, asked)
 
 
 class _NewVersions:
@@ -190,6 +184,7 @@ class _NewVersions:
 
 def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, shown: _NewVersions) -> tuple[int, int]:
     """Edit the files and count those that changed and those that failed."""
+    from copyspec.cli.reports import LIMITS
     from copyspec.pipelines import decoded_text
 
     changed = failed = 0
@@ -206,7 +201,7 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
             failed += 1
             continue
         if edited.refusal is not None:
-            echo(f"copyspec: {path} is left unchanged: {edited.refusal.detail}", err=True)
+            echo(f"copyspec: {path} is left unchanged: {in_options(edited.refusal.detail, LIMITS)}", err=True)
             failed += 1
             continue
         shown.show(path, edited, kept)  # a failing stdout is not the file's failure: it ends the run

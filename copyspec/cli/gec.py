@@ -11,17 +11,9 @@ import typer
 
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout
-from copyspec.cli.correcting import (
-    LISTS,
-    ReportOptions,
-    check_terminal,
-    corrector_of,
-    inputs_of,
-    run_files,
-    run_on_ray,
-    words_of,
-)
+from copyspec.cli.correcting import LISTS, ReportOptions, corrector_of, run_files, run_on_ray
 from copyspec.cli.correction_options import GUARDS, INPUT, OUTPUT, RUN
+from copyspec.cli.inputs import check_terminal, inputs_of, words_of
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.narrowing import narrow_inputs
 
@@ -234,8 +226,8 @@ def gec(
     """Correct the grammar of files: only mistakes change, every other byte stays.
 
     Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit codes: 1 if --check, --diff
-    or --list found something to correct; 2 for wrong usage; 3 if a file could not be read or written, or was changed
-    by another program meanwhile (the other files are done).
+    or --list found something to correct; 2 for wrong usage; 3 if a file (for these three: any part of it) could not be
+    read or written, or was changed by another program meanwhile (the other files are done).
 
     The summary counts, by reason, what was left uncorrected; copyspec -v gec lists it. Single edits: numbers,
     links, code, names and protected (they would change one); markup (adds some); words (adds a word that is in no

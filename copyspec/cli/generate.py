@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from copyspec.cli.common import (
-    STDIN,
-    UsageError,
-    as_json,
-    check_outputs,
-    quiet_libraries,
-    read,
-    read_edited,
-    read_prompt,
-)
-from copyspec.cli.figures import comparison_dict, comparison_text, print_notes
+from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, quiet_libraries, read_edited, read_prompt
 from copyspec.cli.index import corpus_folder, default_folder
-from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
+from copyspec.cli.model_options import DRAFT_MODEL_HELP, Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.printing import echo
-from copyspec.cli.showing import print_coloured, watch, write_page
+from copyspec.cli.prompt_options import (
+    Chat,
+    ChatSystem,
+    EditFile,
+    EditText,
+    Prompt,
+    PromptFile,
+    Reference,
+    ReferenceFile,
+    read_references,
+)
+from copyspec.cli.showing import comparison_dict, comparison_text, print_coloured, print_notes, watch, write_page
 
 if TYPE_CHECKING:
     from copyspec.api import CallKeywords
@@ -32,37 +32,24 @@ if TYPE_CHECKING:
     from copyspec.engine.results import Chunk, Comparison, Result
     from copyspec.retrievers import Datastore
 
-_TEXTS, _SAMPLING, _OUTPUT = "Texts to copy from", "How tokens are picked", "Output"
-_DRAFTS = "How it is drafted"
+_SAMPLING, _DRAFTS, _OUTPUT = "How tokens are picked", "How it is drafted", "Output"
 
 
 def generate(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
-    system: Annotated[str | None, typer.Option(help="System message; the prompt becomes a chat.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template.")] = False,
+    prompt: Prompt = None,
+    file: PromptFile = None,
+    system: ChatSystem = None,
+    chat: Chat = False,
     rendered: Annotated[
         bool,
         typer.Option(
             "--rendered", help="The prompt was rendered by a chat template: its control tokens count as such."
         ),
     ] = False,
-    reference: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--reference", "-r", help="Text to copy from; not shown to the model. Repeatable.", rich_help_panel=_TEXTS
-        ),
-    ] = None,
-    reference_file: Annotated[
-        list[Path] | None,
-        typer.Option("--reference-file", "-R", help="Like the previous option, from a file.", rich_help_panel=_TEXTS),
-    ] = None,
-    edit: Annotated[
-        str | None, typer.Option(help="The text that the output is an edit of.", rich_help_panel=_TEXTS)
-    ] = None,
-    edit_file: Annotated[
-        Path | None, typer.Option(help="Like the previous option, from a file.", rich_help_panel=_TEXTS)
-    ] = None,
+    references: Reference = None,
+    reference_file: ReferenceFile = None,
+    edit_source: EditText = None,
+    edit_file: EditFile = None,
     model: Model = None,
     adapter: Adapter = None,
     device: Device = None,
@@ -85,14 +72,7 @@ def generate(
     max_draft_nodes: Annotated[
         int | None, typer.Option(help="Maximum draft tokens per pass; 0: decode plainly.", rich_help_panel=_DRAFTS)
     ] = None,
-    draft_model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A smaller model that drafts as well: hub id, folder, layers:N, heads:FOLDER, skip:FILE or pool. "
-            "Repeatable.",
-            rich_help_panel=_DRAFTS,
-        ),
-    ] = None,
+    draft_model: Annotated[list[str] | None, typer.Option(help=DRAFT_MODEL_HELP, rich_help_panel=_DRAFTS)] = None,
     datastore: Annotated[
         list[str] | None,
         typer.Option(
@@ -164,7 +144,7 @@ def generate(
         raise UsageError(f"--compare shows both outputs at the end; leave {hidden[0]} out")
     if compare and str(html) == STDIN:
         raise UsageError("--html - and --compare both write to stdout; give --html a file")
-    references = [*(reference or ()), *(read(path, "--reference-file") for path in reference_file or ())]
+    sources = read_references(references, reference_file)
     options: CallKeywords = {
         "model": model,
         "device": device,
@@ -173,7 +153,7 @@ def generate(
         "chat": True if chat else "auto",
         "rendered": rendered,
         "logprobs": logprobs,
-        "edit_source": read_edited(edit, edit_file),
+        "edit_source": read_edited(edit_source, edit_file),
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "top_k": top_k,
@@ -199,7 +179,7 @@ def generate(
         options["max_draft_nodes"] = max_draft_nodes
     quiet_libraries()
     if compare:
-        comparison = _compare(text, references, options, wants_json=json_output)
+        comparison = _compare(text, sources, options, wants_json=json_output)
         if html is not None:
             write_page(html, [comparison.to_html()])
         print_notes(comparison.copied, with_stats=stats)
@@ -215,15 +195,15 @@ def generate(
     if str(html) == STDIN and (shows or streams):
         raise UsageError("--html - writes the page to stdout; leave out what else is printed there, or name a file")
     if watched and sys.stdout.isatty():
-        result = _watched(text, references, options)
+        result = _watched(text, sources, options)
     elif streams or watched:
-        result = _streamed(text, references, options)
+        result = _streamed(text, sources, options)
     else:
-        result = _generated(text, references, options)
+        result = _generated(text, sources, options)
         if spans:
-            print_coloured(result.provenance(), _shown(result.text, options))
+            print_coloured(result.provenance())
         elif str(html) != STDIN:
-            echo(as_json(result.to_dict()) if json_output else _shown(result.text, options))
+            echo(as_json(result.to_dict()) if json_output else result.text)
     if not result.text and not json_output:
         echo("copyspec: an empty output; --model names another model (see: copyspec models)", err=True)
     if html is not None:
@@ -244,7 +224,7 @@ def _watched(text: str, references: list[str], options: CallKeywords) -> Result:
     from copyspec.api import generate
 
     chunks = generate(text, references, stream=True, **options)
-    return watch(chunks, _engine(options).codec, partial(_shown, options=options))
+    return watch(chunks, _engine(options).codec)
 
 
 def _streamed(text: str, references: list[str], options: CallKeywords) -> Result:
@@ -252,24 +232,12 @@ def _streamed(text: str, references: list[str], options: CallKeywords) -> Result
 
     chunks: Iterator[Chunk] = generate(text, references, stream=True, **options)
     result: Result | None = None
-    is_first = True
     for chunk in chunks:
-        echo(_shown(chunk.text, options) if is_first else chunk.text, end="", flush=True)
-        is_first = is_first and not chunk.text
+        echo(chunk.text, end="", flush=True)
         result = chunk.result or result
     echo()
     assert result is not None
     return result
-
-
-def _shown(text: str, options: CallKeywords) -> str:
-    """`text` without the leading space that some models put before an answer. In a continuation the space stays."""
-    if not text.startswith(" "):
-        return text
-    from copyspec.pipelines import answers_plain_text
-
-    is_answer = options["system"] is not None or options["chat"] is True
-    return text[1:] if is_answer or answers_plain_text(_engine(options)) else text
 
 
 def _engine(options: CallKeywords) -> Engine:
@@ -286,11 +254,7 @@ def _compare(text: str, references: list[str], options: CallKeywords, *, wants_j
     from copyspec.api import compare
 
     comparison = compare(text, references, **options)
-    echo(
-        as_json(comparison_dict(comparison))
-        if wants_json
-        else comparison_text(comparison, partial(_shown, options=options))
-    )
+    echo(as_json(comparison_dict(comparison)) if wants_json else comparison_text(comparison))
     return comparison
 
 

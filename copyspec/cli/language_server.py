@@ -114,9 +114,6 @@ class OutcomeCache:
         self._most = most
         self._held: OrderedDict[str, Outcome] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def get(self, text: str) -> Outcome | None:
         outcome = self._held.get(text)
         if outcome is not None:
@@ -138,9 +135,6 @@ class _Interrupted:
 
     def __init__(self, held: OutcomeCache, is_wanted: Callable[[], bool]) -> None:
         self._held, self._is_wanted = held, is_wanted
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     def get(self, text: str) -> Outcome | None:
         return self._held.get(text)

@@ -10,7 +10,8 @@ import typer
 
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
-from copyspec.cli.correcting import corrector_of, words_of
+from copyspec.cli.correcting import corrector_of
+from copyspec.cli.inputs import words_of
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.narrowing import kinds_of
 

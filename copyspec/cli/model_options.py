@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from copyspec.api import LoadOptions
 
 MODEL = "Model"
+DRAFT_MODEL_HELP = (
+    "A smaller model that drafts as well: hub id, folder, layers:N, heads:FOLDER, skip:FILE or pool. Repeatable."
+)
 
 Model: TypeAlias = Annotated[
     str | None,

@@ -29,8 +29,8 @@ def list_by_default(context: typer.Context) -> None:
 def list_models() -> None:
     """List models that have short names, and what is cached. The default."""
     from copyspec.models.aliases import ALIASES, install_hint
-    from copyspec.models.cache import cache_folder, made
     from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
+    from copyspec.models.model_cache import cache_folder, made
     from copyspec.models.resolve import is_here, place
 
     size = sum(path.stat().st_size for path in BUNDLED.glob("*.*"))
@@ -43,10 +43,10 @@ def list_models() -> None:
         installed = alias.installed_file()
         _below(install_hint(alias) if not here else str(installed or place(alias)))
     if kept := made():
-        current = {place(alias).name for alias in ALIASES.values()}
+        current = tuple(f"{place(alias).name}-" for alias in ALIASES.values())
         echo(f"\nConverted models in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:")
         for folder, bytes_ in kept:
-            is_old = folder.name not in current and any(_is_of(name, folder) for name in ALIASES)
+            is_old = any(_is_of(name, folder) for name in ALIASES) and not f"{folder.name}-".startswith(current)
             echo(f"{bytes_ / 1e6:>15.0f} MB  {_name(folder)}{'  (of another version of copyspec)' if is_old else ''}")
     try:
         chosen, corrector = (
@@ -79,8 +79,8 @@ def remove(
 ) -> None:
     """Remove models from the cache folder. What is needed again is made again, or downloaded."""
     from copyspec.models.aliases import ALIASES
-    from copyspec.models.cache import made
-    from copyspec.models.cache import remove as remove_folder
+    from copyspec.models.model_cache import made
+    from copyspec.models.model_cache import remove as remove_folder
 
     kept = [folder for folder, _ in made()]
     removed = dict[Path, None]()
@@ -96,8 +96,9 @@ def remove(
 
 
 def _is_of(alias: str, folder: Path) -> bool:
-    """Whether a folder of the cache was made for a short name, by any version of copyspec."""
-    return re.fullmatch(rf"{re.escape(alias)}-[0-9a-f]{{16}}(-\d+)?", folder.name) is not None
+    """Whether a folder of the cache was made for a short name, by any version of copyspec. After the digest stand the
+    version of the conversion, or the digest of a base from the hub."""
+    return re.fullmatch(rf"{re.escape(alias)}-[0-9a-f]{{16}}(-[0-9a-f]+)?", folder.name) is not None
 
 
 def _name(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Listeners that turn corrected parts into output: text, diffs, lists, JSON lines, HTML pages, M2, a progress bar."""
+"""Listeners of `gec` runs (`pipelines.Listener`): each turns finished parts into one kind of output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from copyspec.cli.common import STDIN
+from copyspec.cli.common import STDIN, in_options
 from copyspec.cli.printing import console, echo, echo_bytes, flush_stdout
 
 if TYPE_CHECKING:
@@ -93,6 +93,10 @@ class UnreadableReporter:
         self._reported = ""
 
 
+LIMITS = {name: f"--{name.replace('_', '-')}" for name in ("max_edit_ratio", "max_lost_ratio")}
+"""Options that refusals name. No others are replaced, since refusals quote the user's text."""
+
+
 class RefusalLogger:
     """Logs the changes that guards rejected: file, line, reason and change."""
 
@@ -107,7 +111,7 @@ class RefusalLogger:
             line = self._line + done.part.text.count("\n", 0, piece.segment.start)
             checked = piece.checked
             for refusal in checked.dropped or filter(None, [checked.refusal]):
-                self._log(f"{path}:{line}: left out ({refusal.reason}): {refusal.detail}")
+                self._log(f"{path}:{line}: left out ({refusal.reason}): {in_options(refusal.detail, LIMITS)}")
         if done.part.is_verbatim:
             self._line += done.part.text.count("\n")
 

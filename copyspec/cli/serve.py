@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import copyspec
 from copyspec.cli.common import UsageError, quiet_libraries
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.printing import echo
-
-if TYPE_CHECKING:
-    from copyspec.api import LoadOptions
-    from copyspec.engine.engine import Engine
-    from copyspec.server.settings import ServerSettings
 
 KEY_VARIABLE = "COPYSPEC_API_KEY"
 MAX_AMOUNT = 1 << 20  # MiB or GiB; no machine has more
@@ -84,9 +80,11 @@ def serve(
     missing = [each for each in REQUIRED_PACKAGES if importlib.util.find_spec(each) is None]
     if missing:
         raise UsageError(f'serve needs {", ".join(missing)}: pip install "copyspec[serve]"')
+    from copyspec.server.endpoints import Server
     from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
+    from copyspec.server.settings import ServerSettings
 
-    settings = _settings(
+    settings = ServerSettings(
         names=tuple(name or ()) or (_name(model, adapter),),
         api_key=api_key if api_key is not None else os.environ.get(KEY_VARIABLE),
         batch_size=batch_size,
@@ -98,16 +96,14 @@ def serve(
         prefix_cache_bytes=_bytes("--prefix-cache", prefix_cache, 1 << 30),
         timeout=timeout,
     )
+    settings.verify()
     if not 0 <= stop_seconds <= MAX_STOP_SECONDS:
         raise UsageError(f"--stop-seconds {stop_seconds:g}: a number from 0 to {MAX_STOP_SECONDS}")
     bound = listen(host, port, settings.read_timeout)
     with contextlib.closing(bound):  # already listening: clients wait while the model loads
-        engine = _engine(model, loading(device, dtype, adapter))
-        if threads is not None:
-            engine.threads = threads
-
-        from copyspec.server.endpoints import Server
-
+        quiet_libraries()
+        engine = copyspec.load(model, **loading(device, dtype, adapter))
+        engine.threads = threads
         server = Server(engine, settings)
         server.warm_up()
         names = ", ".join(settings.names)
@@ -132,18 +128,3 @@ def _bytes(option: str, amount: float, unit: int) -> int:
     if not 0 <= amount <= MAX_AMOUNT:
         raise UsageError(f"{option} {amount:g}: a number from 0 to {MAX_AMOUNT}")
     return int(amount * unit)
-
-
-def _settings(**given: object) -> ServerSettings:
-    from copyspec.server.settings import ServerSettings
-
-    settings = ServerSettings(**given)  # type: ignore[arg-type]
-    settings.verify()
-    return settings
-
-
-def _engine(model: str | None, options: LoadOptions) -> Engine:
-    import copyspec
-
-    quiet_libraries()
-    return copyspec.load(model, **options)

@@ -1,4 +1,4 @@
-"""Shows the outputs of `generate` and `rag`: coloured by source, live, or as an HTML page."""
+"""Shows outputs: coloured by source, live, as an HTML page, compared, or by their counters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from copyspec.cli.common import STDIN
 from copyspec.cli.printing import console, echo, echo_bytes, flush_stdout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from copyspec.engine.results import Chunk, Result
+    from copyspec.engine.results import Chunk, Comparison, Result, Stats
     from copyspec.text.codec import Codec
     from copyspec.views.provenance import Provenance
 
@@ -32,44 +32,90 @@ def write_page(path: Path, pieces: Iterable[str]) -> None:
             file.write(piece.encode("utf-8", "replace"))
 
 
-def print_coloured(found: Provenance, text: str) -> None:
-    """Print the text on stdout, coloured if that is a terminal, and the legend of colours on stderr.
-
-    `text`: the visible part of `found.text`, which is all of it or all but its leading space.
-    """
+def print_coloured(found: Provenance) -> None:
+    """Print the text on stdout, coloured if that is a terminal, and the legend of colours on stderr."""
     from copyspec.views.terminal import coloured
 
     screen = console(soft_wrap=True)
     if screen.is_terminal:
-        screen.print(coloured(found, screen)[len(found.text) - len(text) :], soft_wrap=True)
+        screen.print(coloured(found, screen), soft_wrap=True)
     else:
-        echo(text)
-    print_legend(found, skipped=len(found.text) - len(text))
+        echo(found.text)
+    print_legend(found)
 
 
-def print_legend(found: Provenance, order: Sequence[str] = (), skipped: int = 0) -> None:
-    """Print on stderr which number is which source, and without colours what was copied. `skipped`: characters of the
-    text that were not shown."""
+def print_legend(found: Provenance, order: Sequence[str] = ()) -> None:
+    """Print on stderr which number is which source, and without colours what was copied."""
     from copyspec.views.terminal import has_colours, legend
 
     screen = console(err=True)
     # The text is on stdout, and the colours of its sources are explained here.
     listed = not (has_colours(console()) and has_colours(screen))
-    for line in legend(found, screen, order, skipped, listed=listed):
+    for line in legend(found, screen, order, listed=listed):
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 
-def watch(chunks: Iterator[Chunk], codec: Codec, shown: Callable[[str], str]) -> Result:
+def comparison_text(comparison: Comparison) -> str:
+    """Both texts, or one if they are equal, and the comparison."""
+    plain, copied = comparison.plain.text, comparison.copied.text
+    texts = [plain] if comparison.equal else [f"plain:  {plain}", f"copied: {copied}"]
+    length = comparison.copied.stats.mean_acceptance_length
+    return "\n".join([*texts, str(comparison), f"{length:.2f} tokens per pass of the model"])
+
+
+def comparison_dict(comparison: Comparison) -> dict[str, object]:
+    """The comparison for JSON."""
+    from dataclasses import asdict
+
+    return {
+        "equal": comparison.equal,
+        "speedup": comparison.speedup,
+        "plain_seconds": comparison.plain_seconds,
+        "copied_seconds": comparison.copied_seconds,
+        "difference": asdict(comparison.difference) if comparison.difference is not None else None,
+        "plain": comparison.plain.to_dict(),
+        "copied": comparison.copied.to_dict(),
+    }
+
+
+def print_notes(result: Result, *, with_stats: bool) -> None:
+    """Print what there is to say about a result besides its text, on stderr."""
+    if with_stats:
+        _print_stats(result.stats)
+    if result.lossy:
+        echo(f"copyspec: rule {result.rule!r} is lossy: the output may differ from the model's own", err=True)
+
+
+def _print_stats(stats: Stats) -> None:
+    lines = [
+        f"tokens               {stats.num_output_tokens}, {stats.tokens_per_second:.0f} a second",
+        f"passes of the model  {stats.num_passes}, {stats.mean_acceptance_length:.2f} tokens each",
+        f"draft tokens         {stats.num_draft_tokens}, {stats.acceptance_rate:.0%} accepted",
+    ]
+    for source, count in stats.num_draft_tokens_per_source.items():
+        accepted = stats.num_accepted_tokens_per_source.get(source, 0)
+        lines.append(f"  from {source:<14} {count}, {accepted} accepted")
+    if stats.decisions:
+        decisions = ", ".join(f"{what} {count}" for what, count in stats.decisions.items())
+        lines.append(f"passes by decision   {decisions}")
+        lines.append(f"saved by drafting    the time of {stats.saved_passes:.1f} passes")
+    if len(stats.pass_costs) > 1:
+        costs = ", ".join(f"{nodes}: {cost:.2f}" for nodes, cost in stats.pass_costs.items())
+        lines.append(f"cost by draft nodes  {costs}")
+    echo("\n".join(lines), err=True)
+
+
+def watch(chunks: Iterator[Chunk], codec: Codec) -> Result:
     """Show the text while it grows, copied tokens in the colour of their source, and return the result.
 
-    `codec`: of the model; `shown`: formats the beginning of the text.
+    `codec`: of the model.
     """
     from rich.live import Live
 
     from copyspec.views.terminal import GrowingText
 
     screen = console()
-    growing, pieces = GrowingText(screen), _Pieces(codec, shown)
+    growing, pieces = GrowingText(screen), _Pieces(codec)
     started, tokens, passes, copied = perf_counter(), 0, 0, 0
     result: Result | None = None
     found: Provenance | None = None
@@ -91,18 +137,15 @@ def watch(chunks: Iterator[Chunk], codec: Codec, shown: Callable[[str], str]) ->
             growing.finish(found)
         live.update(growing.tail(), refresh=True)
     assert result is not None and found is not None
-    print_legend(found, growing.order, skipped=len(result.text) - len(shown(result.text)))
+    print_legend(found, growing.order)
     return result
 
 
 class _Pieces:
     """Splits the text of each chunk where its source changes."""
 
-    def __init__(self, codec: Codec, shown: Callable[[str], str]) -> None:
-        from copyspec.text.stops import Detokenizer
-
-        self._detokenizer = Detokenizer(codec.decode, takes_back=codec.takes_back)
-        self._shown = shown
+    def __init__(self, codec: Codec) -> None:
+        self._detokenizer = codec.detokenizer()
         self._waiting: list[tuple[str, str | None]] = []  # text that no chunk has had: it may begin a stop string
         self._is_first = True
 
@@ -111,11 +154,10 @@ class _Pieces:
             self._waiting.append((self._detokenizer.push([token]), source))
         if chunk.result is not None:
             self._waiting.append((self._detokenizer.finish(), None))
-        text = chunk.text
-        if self._is_first and text:
-            self._is_first, text = False, self._shown(text)
-            self._take(chunk.skipped + len(chunk.text) - len(text))
-        return self._take(len(text))
+        if self._is_first and chunk.text:
+            self._is_first = False
+            self._take(chunk.skipped)
+        return self._take(len(chunk.text))
 
     def _take(self, count: int) -> list[tuple[str, str | None]]:
         """Remove and return the next `count` characters."""

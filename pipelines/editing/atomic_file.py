@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import tempfile
@@ -163,7 +164,7 @@ class AtomicFile:
 
 def remove_leftovers(path: Path, own: AtomicFile | None = None) -> None:
     """Delete temporary files of killed runs beside `path`, but not of `own`. No other process may be writing it."""
-    for name in path.parent.glob(f"{_escaped(_prefix(path))}*.tmp"):
+    for name in path.parent.glob(f"{glob.escape(_prefix(path))}*.tmp"):
         if own is None or name.name != own.temporary.name:
             with contextlib.suppress(OSError):
                 name.unlink()
@@ -199,7 +200,3 @@ def _new_beside(path: Path) -> tuple[int, str]:
 def _prefix(path: Path) -> str:
     """Prefix of the names of temporary files for `path`."""
     return f".{short(path.name, 100)}{_MARK}"
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

@@ -6,7 +6,7 @@ import json
 import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import Any
 from copyspec.filesystem import open_input
 
 from ..documents import Edit, FormatError, Part
+from ..formats.segments import merged_spans
 from .files import FileJob
 from .journal import fingerprint
-from .runner import Done, RunOptions, Work
+from .runner import Done, Work
 from .writable import unwritable
 
 VERSION = 1
@@ -60,13 +61,6 @@ def _file(data: Mapping[str, Any]) -> DecidedFile:
     return DecidedFile(str(data["name"]), str(data["digest"]), found)
 
 
-@dataclass(frozen=True, slots=True)
-class _NoModel:
-    """Stands in for a corrector."""
-
-    identity: Mapping[str, object]
-
-
 @dataclass(slots=True)
 class Decided:
     """Stands in for a `Runner`: makes the accepted edits, in the files with the name and content they were found in.
@@ -76,11 +70,10 @@ class Decided:
     """
 
     files: Sequence[DecidedFile]
-    options: RunOptions = field(default_factory=RunOptions)
 
     @property
-    def corrector(self) -> _NoModel:
-        return _NoModel({"decisions": VERSION})
+    def identity(self) -> Mapping[str, object]:
+        return {"decisions": VERSION}
 
     def run(self, works: Iterable[Work[FileJob]]) -> Iterator[Done[FileJob]]:
         job: FileJob | None = None
@@ -139,7 +132,7 @@ def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:
         while taken < len(edits) and segment.start <= edits[taken].start and edits[taken].end <= segment.end:
             taken += 1
         of_segment = edits[first:taken]
-        solid = _united((*segment.protected, *segment.hidden)) if of_segment else []
+        solid = merged_spans(segment.protected, segment.hidden) if of_segment else ()
         for edit in of_segment:
             before = bisect_left(solid, edit.end, key=itemgetter(0))
             if before and edit.start < solid[before - 1][1]:
@@ -149,14 +142,3 @@ def _checked(part: Part, decided: Sequence[tuple[Edit, str]]) -> list[Edit]:
     if taken < len(edits):
         raise ValueError("the decisions change text that is not prose")
     return edits
-
-
-def _united(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans in order, those that overlap as one; an edit may be inserted where two meet."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if found and start < found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found

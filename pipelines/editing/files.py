@@ -6,7 +6,8 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
@@ -18,7 +19,7 @@ from ..formats import FormatOptions, format_of
 from .atomic_file import AtomicFile, check_suffix, remove_leftovers, target_of
 from .file_state import ChangedFileError, FileState, beside
 from .journal import SUFFIX, Journal, fingerprint
-from .runner import Done, RunOptions, Work
+from .runner import Done, Work
 from .selection import Marks, Selection, selected
 from .summary import Summary
 
@@ -82,20 +83,14 @@ class Listener(Protocol):
         ...
 
 
-class Identified(Protocol):
-    """A source of edits, as far as a journal needs to know it."""
-
-    @property
-    def identity(self) -> Mapping[str, object]: ...
-
-
 class FileRunner(Protocol):
     """The interface of `Runner` that files need."""
 
     @property
-    def corrector(self) -> Identified: ...
-    @property
-    def options(self) -> RunOptions: ...
+    def identity(self) -> Mapping[str, object]:
+        """Everything the edits depend on, besides the parts. A journal with another identity is not resumed."""
+        ...
+
     def run(self, works: Iterable[Work[FileJob]]) -> Iterator[Done[FileJob]]:
         """Yield the results of all works, in order."""
         ...
@@ -162,7 +157,7 @@ class FileJob:
         """Yield the parts of the file, and always a final work without a part."""
         try:
             if self.report.error is None and not self.report.was_done:
-                with _Opened(self.path) as stream:
+                with self._opened() as stream:
                     for part in self.form.read(cast(BinaryIO, _Hashed(stream, self._read.update))):
                         if self.report.error is not None:
                             break
@@ -170,6 +165,11 @@ class FileJob:
         except (OSError, ValueError) as error:
             self.report.error = self.report.error or error
         yield Work(self)
+
+    def _opened(self) -> AbstractContextManager[BinaryIO]:
+        if self.path == STDIN:
+            return nullcontext(sys.stdin.buffer)  # left open at the end
+        return open_input(self.path)
 
     def open(self) -> None:
         """Detect the format, and check that the output can be written."""
@@ -333,32 +333,13 @@ class _FileRun:
     @cached_property
     def _identity(self) -> Mapping[str, object]:
         """Everything that outcomes and outputs depend on, besides the file."""
-        run, file_options = self._runner.options, self._options
-        split = getattr(run.split, "__qualname__", repr(run.split))
+        format_options = asdict(self._options.format_options)
         return {
-            **self._runner.corrector.identity,
-            "guards": repr(run.guards),
-            "tolerance": repr(run.tolerance),
-            "segmenter": split,
-            "format": file_options.format,
-            "format_options": repr(file_options.format_options),
+            **self._runner.identity,
+            **{f"format_options.{name}": value for name, value in format_options.items()},
+            "format": self._options.format,
             "selections": [getattr(each, "identity", type(each).__qualname__) for each in self._selections],
         }
-
-
-class _Opened:
-    """Opens a file; standard input is left open at the end."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> BinaryIO:
-        self._stream: BinaryIO = sys.stdin.buffer if self._path == STDIN else open_input(self._path)
-        return self._stream
-
-    def __exit__(self, *_: object) -> None:
-        if self._path != STDIN:
-            self._stream.close()
 
 
 class _Hashed:

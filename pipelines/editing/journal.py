@@ -23,7 +23,7 @@ from ..documents import Refusal
 from .correctors import Outcome
 
 SUFFIX = ".copyspec-journal"
-_VERSION = 1
+_VERSION = 2
 _SYNC_SECONDS = 1.0
 """Maximum time until a record is synced to the disk, where it survives a power failure. It is written to the operating
 system at once, where it survives a killed process."""
@@ -50,7 +50,9 @@ class Journal:
     """
 
     def __init__(self, path: Path, identity: Mapping[str, object], *, resume: bool | None) -> None:
-        """`identity`: everything the outcomes depend on, as JSON values, with the fingerprint of the file as `input`.
+        """`identity`: everything the outcomes depend on, by the names that errors give it, with the fingerprint of the
+        file as `input`. Values that JSON cannot hold are compared by their repr.
+
         `resume`: True continues an existing journal, False starts anew, and None does so only if no outcome is lost by
         it.
 
@@ -58,7 +60,7 @@ class Journal:
         journal; BlockingIOError if another process is writing it.
         """
         self.path = path
-        self.identity = _shortened(json.loads(json.dumps(identity)))
+        self.identity = _shortened(json.loads(json.dumps(identity, default=repr)))
         self._file = _opened(path)
         self._heads = self._places = np.zeros(0, dtype=np.uint64)
         self.is_done = False
@@ -80,6 +82,8 @@ class Journal:
 
     def get(self, text: str) -> Outcome | None:
         """The outcome of an earlier run for `text`."""
+        if not len(self._heads):
+            return None
         key = _key(text)
         head = np.uint64(int.from_bytes(key[:_HEAD_BYTES], "big"))
         at = int(np.searchsorted(self._heads, head))
@@ -211,12 +215,17 @@ class Journal:
         return _shortened(header)
 
     def _check(self, header: Mapping[str, object]) -> None:
-        for name in dict.fromkeys([*self.identity, *header]):
-            if header.get(name) != self.identity.get(name) and not (self.is_done and name == "input"):
-                raise JournalError(
-                    f"{os.fspath(self.path)!r} belongs to another run: {name} was {header.get(name)!r} and is now "
-                    f"{self.identity.get(name)!r}; run it as before, or start over with resume=False"
-                )
+        now = self.identity
+        changed = [
+            f"{name} was {header.get(name)!r} and is now {now.get(name)!r}"
+            for name in dict.fromkeys([*now, *header])
+            if header.get(name) != now.get(name) and not (self.is_done and name == "input")
+        ]
+        if changed:
+            raise JournalError(
+                f"{os.fspath(self.path)!r} belongs to another run: {', '.join(changed)}; run it as before, or start "
+                "over with resume=False"
+            )
 
     def _no_journal(self) -> JournalError:
         return JournalError(f"{os.fspath(self.path)!r} is not a journal, but must be one: move it away")
@@ -278,7 +287,8 @@ def _outcome(line: bytes, key: str) -> Outcome | None:
     except ValueError:
         return None
     if isinstance(refusal, list):
-        return Outcome(text, Refusal(*refusal), lost=lost, changes=changes)
+        reason, detail = refusal
+        return Outcome(text, Refusal(reason, detail), lost=lost, changes=changes)
     return Outcome(text, lost=lost, changes=changes) if text is not None else None
 
 

@@ -50,7 +50,7 @@ def suffixes_of(format: str | None) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Skipped:
-    """Files in folders that are not taken, and files that copyspec itself wrote."""
+    """Files that are not taken: in folders, excluded, or written by copyspec itself."""
 
     found: list[tuple[str, str]] = field(default_factory=list)
     """Path and reason: format, data, hidden, link, special, folder, exclude, own."""
@@ -100,9 +100,9 @@ def expand(
 
     A folder gives its files with one of `suffixes` (lower case, with the dot), subfolders included; links in it are not
     followed. Patterns (`*`, `**`, `?`, `[...]`) give what they match. `exclude`: patterns for a name, for folders, or
-    for the end of a path (`is_excluded`). Copyspec's journals and results are left out even if they are named, since
+    for the end of a path (`excluded_by`). Copyspec's journals and results are left out even if they are named, since
     shells name them for `*.*`; so are backups, with the suffix `backup`, of files that are named too. `skipped`
-    collects these and the files in folders that are not taken.
+    collects these, excluded files and the files in folders that are not taken.
     """
     skipped = Skipped() if skipped is None else skipped
     found: list[str] = []
@@ -130,14 +130,20 @@ def _files(path: str, suffixes: Collection[str], exclude: Sequence[str], skipped
     elif os.path.isdir(path):
         yield from _walk(path, suffixes, exclude, skipped)
     elif os.path.lexists(path) or not glob.has_magic(path):
-        if not is_excluded(path, exclude):
+        if is_excluded(path, exclude):
+            skipped.add(path, "exclude")
+        else:
             yield path
     else:
-        matches = sorted(match for match in glob.glob(path, recursive=True) if not is_excluded(match, exclude))
+        matches = sorted(glob.glob(path, recursive=True))
         for match in matches:
-            if os.path.isfile(match) or not os.path.exists(match):
+            if os.path.isdir(match):
+                continue
+            if is_excluded(match, exclude):
+                skipped.add(match, "exclude")
+            elif os.path.isfile(match) or not os.path.exists(match):
                 yield match
-            elif not os.path.isdir(match):
+            else:
                 skipped.add(match, "special")
         if not matches:
             yield path  # opening it fails, with an error that names it
@@ -183,24 +189,30 @@ def _folder_reason(name: str, path: str, exclude: Sequence[str]) -> str | None:
 
 
 def is_excluded(path: str, exclude: Sequence[str]) -> bool:
-    """Whether one of the patterns of `exclude` fits the path, the end of it, or one or more folders on its way.
+    """Whether one of the patterns of `exclude` fits the path (`excluded_by`)."""
+    return excluded_by(path, exclude) is not None
+
+
+def excluded_by(path: str, exclude: Sequence[str]) -> str | None:
+    """The first pattern of `exclude` that fits the path, the end of it, or one or more folders on its way; or None.
 
     Relative patterns are compared with the path from the working folder, so that the names of folders above exclude
     nothing; absolute ones with the whole path, as it is given and with links resolved.
     """
     if not exclude:
-        return False
+        return None
     full = os.path.abspath(path)
     parts = PurePath(_from_working_folder(full)).parts
     # A folder's pattern fits its files too: they may be named without it, by a shell, a hook or an editor.
     runs = {"/".join(parts[start:end]) for start in range(len(parts)) for end in range(start + 1, len(parts) + 1)}
     ways = [PurePath(each) for each in (full, os.path.realpath(full))]
     wholes = {each.as_posix() for way in ways for each in (way, *way.parents)}
-    return any(
-        fnmatchcase(name, pattern.as_posix())
-        for pattern in map(PurePath, exclude)
-        for name in (wholes if pattern.is_absolute() else runs)
-    )
+    for pattern in exclude:
+        wanted = PurePath(pattern)
+        names = wholes if wanted.is_absolute() else runs
+        if any(fnmatchcase(name, wanted.as_posix()) for name in names):
+            return pattern
+    return None
 
 
 def _from_working_folder(path: str) -> str:

@@ -1,19 +1,24 @@
-"""Runs the segments of parts through a corrector, as many at once as it takes, in order and in bounded memory."""
+"""Runs the segments of parts through a corrector, as many at once as it takes, in order and in bounded memory.
+
+A `Work` holds a part, which waits in a `_Slot`. Its segments, split to what the corrector takes, become `_Task`s. The
+`Outcome` for the text of a task comes from the corrector or is known already; its checked edits are a `Piece` of the
+slot. The first slot is yielded as `Done` when none of its tasks is waiting any more.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 from copyspec import Result
 from copyspec.checks import check_type, check_whole
 
-from ..documents import Edit, Part, Refusal, Segment, shown
+from ..documents import Edit, Part, Refusal, Segment, model_text
 from ..edits.diff import merge
 from ..edits.words import Tolerance
-from ..guards.facts import Facts
+from ..guards.document_words import DocumentWords
 from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
 from ..sentences import sentences
 from .correctors import Corrector, Outcome, calibration_of
@@ -39,9 +44,8 @@ Owner = TypeVar("Owner")
 
 
 class Outcomes(Protocol):
-    """Known outcomes by text: a journal, or a memory."""
+    """Known outcomes by text: a journal, or the memory of the language server."""
 
-    def __len__(self) -> int: ...
     def get(self, text: str) -> Outcome | None: ...
     def add(self, text: str, outcome: Outcome) -> None: ...
 
@@ -93,7 +97,6 @@ class RunOptions:
 
     guards: GuardOptions = field(default_factory=GuardOptions)
     split: Splitter = sentences
-    tolerance: Tolerance = field(default_factory=Tolerance)
     pack: int = 32
     """Number of texts that are sorted by length before decoding, so that texts of a batch have similar lengths. 0: keep
     their order."""
@@ -111,6 +114,16 @@ class Runner:
         self.corrector = corrector
         self.options = options or RunOptions()
 
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Everything the edits depend on, besides the parts."""
+        split = self.options.split
+        return {
+            **self.corrector.identity,
+            **{f"guards.{name}": value for name, value in asdict(self.options.guards).items()},
+            "segmenter": getattr(split, "__qualname__", repr(split)),
+        }
+
     def run(self, works: Iterable[Work[Owner]]) -> Iterator[Done[Owner]]:
         """Yield the result of every work, in order. Reads ahead by at most LOOKAHEAD_PARTS."""
         return _Run(self.corrector, self.options, works).run()
@@ -121,7 +134,7 @@ class _Slot(Generic[Owner]):
     """A part whose segments are not all finished."""
 
     work: Work[Owner]
-    facts: Facts  # of the document; the part has the number `part` in it
+    facts: DocumentWords  # of the document; the part has the number `part` in it
     part: int = 0
     waiting: int = 0  # unfinished segments
     pieces: list[Piece] = field(default_factory=list)
@@ -151,7 +164,7 @@ class _Run(Generic[Owner]):
         self._queue: list[_Task[Owner]] = []  # in reverse order
         self._running: dict[int, _Task[Owner]] = {}
         self._same: dict[str, list[_Task[Owner]]] = {}  # tasks waiting for a running one with the same text
-        self._facts = Facts(options.guards.words, options.guards.language)
+        self._facts = DocumentWords(options.guards.words, options.guards.language)
         self._owner: Owner | None = None  # of the document that is being read
         # Each outcome, with the journal it was last written to.
         self._memo: OrderedDict[str, tuple[Outcome, Outcomes | None]] = OrderedDict()
@@ -212,7 +225,8 @@ class _Run(Generic[Owner]):
 
     def _tasks(self, work: Work[Owner]) -> list[_Task[Owner]]:
         if work.owner is None or work.owner is not self._owner:
-            self._facts, self._owner = Facts(self._options.guards.words, self._options.guards.language), work.owner
+            guards = self._options.guards
+            self._facts, self._owner = DocumentWords(guards.words, guards.language), work.owner
         slot = _Slot(work, self._facts)
         self._slots.append(slot)
         self._held += _weight(work.part)
@@ -223,7 +237,7 @@ class _Run(Generic[Owner]):
         tasks = []
         for segment in part.segments:
             for piece in self._fitted(slot, part, segment):
-                text = shown(part.text, piece)
+                text = model_text(part.text, piece)
                 if refusal := in_other_language(text, self._options.guards, slot.facts, slot.part):
                     slot.pieces.append(Piece(piece, Checked((), refusal)))
                 else:
@@ -253,7 +267,7 @@ class _Run(Generic[Owner]):
         outcome, _ = self._memo.get(task.text, (None, None))
         if outcome is not None:
             self._write(task, outcome)
-        elif journal is not None and len(journal):
+        elif journal is not None:
             outcome = journal.get(task.text)
         if outcome is None:
             return False
@@ -268,13 +282,10 @@ class _Run(Generic[Owner]):
         elif outcome.text.strip() == task.text.strip():  # usual: nothing to align or guard
             checked = Checked(())
         elif len(outcome.text) > MAX_GROWTH * len(task.text) + MAX_ROOM:
-            found = f"{len(outcome.text)} characters for a text of {len(task.text)}"
+            found = f"the model wrote {len(outcome.text)} characters for a passage of {len(task.text)}"
             checked = Checked((), Refusal("ratio", found))
         else:
-            tolerance = self._options.tolerance
-            if outcome.lost:
-                tolerance = replace(tolerance, lost="".join(sorted({*tolerance.lost, *outcome.lost})))
-            part = slot.work.part
+            part, tolerance = slot.work.part, Tolerance(lost=outcome.lost)
             context = Context(slot.facts, slot.part, outcome.changes)
             checked = check(
                 part.text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 
-from ..documents import Refusal, Segment, shown
+from ..documents import Refusal, Segment, model_text
 from ..guards.languages import ANY
 from ..sentences import sentences
 
@@ -61,7 +61,7 @@ def fit(
     """
     if limit < 1:
         raise ValueError(f"limit={limit!r} must be at least 1")
-    if pack and length(shown(text, segment)) <= limit:
+    if pack and length(model_text(text, segment)) <= limit:
         return Fitted((segment,))
     fitting = _Fitting(text, segment, length, limit)
     units = fitting.spans(segment.start, segment.end, split)
@@ -134,7 +134,7 @@ class _Fitting:
         return fits
 
     def _fits(self, start: int, end: int) -> bool:
-        return self.length(shown(self.text, self._piece(start, end))) <= self.limit
+        return self.length(model_text(self.text, self._piece(start, end))) <= self.limit
 
     def _piece(self, start: int, end: int) -> Segment:
         inside = partial(_inside, start=start, end=end)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from ..documents import Edit, Part, Refusal, Segment
+from ..documents import Edit, Part, Refusal
 
 KINDS = ("spacing", "case", "punctuation", "insert", "delete", "replace")
 """Kinds of changes: only white space, only capitals, only punctuation; words inserted, deleted or replaced."""
 
 _MARK = re.compile(r"copyspec:[ \t]*(off|on|ignore)\b")
 _LINE_END = re.compile(r"\r\n?|\n")
-
-Choose = Callable[[str, Part, Sequence[Edit]], Sequence[Edit]]
-"""Chooses which of a part's edits are made, given the path of its file; called for the parts of a file in order."""
 
 
 class Selection(Protocol):
@@ -84,10 +81,11 @@ class Marks:
         if not (found or self._is_off):
             return part
         ignored = self._ignored(part.text, found)
-        kept = [segment for segment in part.segments if not _meets(segment, ignored)]
-        dropped = len(part.segments) - len(kept)
-        refused = [Refusal("ignored", "a mark in the file says so")] * dropped
-        return replace(part, segments=kept, refused=[*part.refused, *refused])
+        segments = [each for each in part.segments if not _meets((each.start, each.end), ignored)]
+        refused = [each for each in part.refused if each.span is None or not _meets(each.span, ignored)]
+        dropped = len(part.segments) + len(part.refused) - len(segments) - len(refused)
+        refused += [Refusal("ignored", "a mark in the file says so")] * dropped
+        return replace(part, segments=segments, refused=refused)
 
     def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
         return edits
@@ -125,7 +123,9 @@ class ChangedLines:
         if not part.is_verbatim and self._lines.get(path):
             return part
         changed = self._read.changed(path, part.text, self._lines.get(path, ()))
-        return replace(part, segments=[segment for segment in part.segments if _meets(segment, changed)])
+        segments = [each for each in part.segments if _meets((each.start, each.end), changed)]
+        refused = [each for each in part.refused if each.span is None or _meets(each.span, changed)]
+        return replace(part, segments=segments, refused=refused)
 
     def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
         if not part.is_verbatim:
@@ -164,10 +164,10 @@ def selected(selections: Sequence[Selection], path: str, part: Part) -> Part:
     return part
 
 
-def _meets(segment: Segment, ranges: Sequence[tuple[int, int]]) -> bool:
-    """Whether a segment overlaps one of the ranges, which ascend."""
-    after = bisect_right(ranges, (segment.end, -1))
-    return any(segment.start <= end and start < segment.end for start, end in ranges[max(0, after - 1) : after + 1])
+def _meets(span: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether a segment, or a stretch that was refused, overlaps one of the ranges, which ascend."""
+    after = bisect_right(ranges, (span[1], -1))
+    return any(span[0] <= end and start < span[1] for start, end in ranges[max(0, after - 1) : after + 1])
 
 
 def _squeezed(text: str) -> str:

@@ -13,7 +13,7 @@ from .words import Tolerance
 
 _SPACE, _BREAK = re.compile(r"\s+"), re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
-_NO_TEXT = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
+NO_TEXT = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
 """Unicode categories of control, formatting, surrogate, unassigned and private characters. A correction may keep such
 characters of the text, but not add any."""
 _JOINERS = "\u200c\u200d"  # zero-width joiners, parts of words and of emoji
@@ -57,7 +57,7 @@ def stray(new: str, was: str) -> str | None:
     if new.isascii() and new.isprintable():
         return None
     for char in dict.fromkeys(new):
-        is_text = unicodedata.category(char) not in _NO_TEXT and char not in _SIGNS
+        is_text = unicodedata.category(char) not in NO_TEXT and char not in _SIGNS
         if not (is_text or char in _JOINERS) and new.count(char) > was.count(char):
             return char
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -27,7 +27,7 @@ _SLIDE = re.compile(r"ppt/slides/slide(\d{1,6})\.xml")
 def read_docx(path: Path) -> Document:
     """Read the paragraphs of a Word file. Headings are found by their style; each table cell is a paragraph."""
     part = "word/document.xml"
-    found = _unpacked(path, lambda names: [name for name in names if name == part], "Word document")
+    found = _unpacked(_held(path), lambda names: [name for name in names if name == part], "Word document")
     if part not in found:
         raise FormatError(f"not a Word document: the archive holds no {part}")
     text = Text()
@@ -43,7 +43,7 @@ def read_docx(path: Path) -> Document:
 
 def read_pptx(path: Path) -> Document:
     """Read the slides of a PowerPoint file; each is a page, with its title as heading."""
-    found = _unpacked(path, lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
+    found = _unpacked(_held(path), lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
     if not found:
         raise FormatError("not a PowerPoint file: the archive holds no slide")
     text = Text()
@@ -60,13 +60,14 @@ def read_pptx(path: Path) -> Document:
 
 def read_epub(path: Path) -> Document:
     """Read the chapters of an EPUB in reading order."""
-    container = _unpacked(path, lambda names: [name for name in names if name == "META-INF/container.xml"], "EPUB")
+    held = _held(path)
+    container = _unpacked(held, lambda names: [name for name in names if name == "META-INF/container.xml"], "EPUB")
     if not container:
         raise FormatError("not an EPUB: the archive holds no META-INF/container.xml")
     roots = [
         each.get("full-path", "") for each in _every(_parsed(container["META-INF/container.xml"], "it"), "rootfile")
     ]
-    package = _unpacked(path, lambda names: [name for name in names if name in roots[:1]], "EPUB")
+    package = _unpacked(held, lambda names: [name for name in names if name in roots[:1]], "EPUB")
     if not package:
         raise FormatError(f"not an EPUB: the archive holds no {', '.join(roots) or 'package document'}")
     ((root, data),) = package.items()
@@ -74,7 +75,7 @@ def read_epub(path: Path) -> Document:
     hrefs = {item.get("id"): item.get("href", "") for item in _every(tree, "item")}
     order = [hrefs.get(each.get("idref"), "") for each in _every(tree, "itemref")]
     wanted = list(dict.fromkeys(posixpath.normpath(posixpath.join(folder, unquote(href))) for href in order if href))
-    chapters = _unpacked(path, lambda names: _present(wanted, set(names)), "EPUB")
+    chapters = _unpacked(held, lambda names: _present(wanted, set(names)), "EPUB")
     text = Text()
     for name, chapter in chapters.items():
         fill_from_html(decoded(chapter, name), text)
@@ -85,12 +86,16 @@ def _present(wanted: Sequence[str], names: Collection[str]) -> list[str]:
     return [name for name in wanted if name in names]
 
 
-def _unpacked(path: Path, choose: object, kind: str) -> dict[str, bytes]:
+def _held(path: Path) -> bytes:
     with open_input(path) as file:
         held = file.read(MAX_FILE + 1)
     if len(held) > MAX_FILE:
         raise FormatError(f"it has more than {MAX_FILE >> 20} MB")
-    return unpacked(held, choose, kind, "it may be damaged or of another kind")  # type: ignore[arg-type]
+    return held
+
+
+def _unpacked(held: bytes, choose: Callable[[list[str]], list[str]], kind: str) -> dict[str, bytes]:
+    return unpacked(held, choose, kind, "it may be damaged or of another kind")
 
 
 def _parsed(data: bytes, name: str) -> ElementTree.Element:

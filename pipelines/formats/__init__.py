@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 
-from ..documents import Format, FormatError
+from ..documents import Format, FormatOptionError
 from . import asciidoc, gettext, html, latex, markdown, restructured, source, subtitles
 from .delimited import DelimitedFormat
 from .docx import DocxFormat
@@ -92,8 +92,8 @@ NAMES = tuple(_MAKERS)
 def format_of(path: str | os.PathLike[str], name: str | None = None, *, options: FormatOptions | None = None) -> Format:
     """Return the format called `name`, or the one of the path's suffix. `-` (standard input) and no suffix: plain text.
 
-    Raises FormatError for an unknown suffix, and for one whose files the format called `name` may damage (subtitles as
-    text, for example), unless an option forces it; ValueError for an unknown name.
+    Raises FormatOptionError for an unknown suffix, and for one whose files the format called `name` may damage
+    (subtitles as text, for example), unless an option forces it; ValueError for an unknown name.
     """
     options = options or FormatOptions()
     suffix = PurePath(path).suffix.lower()
@@ -101,12 +101,12 @@ def format_of(path: str | os.PathLike[str], name: str | None = None, *, options:
         if suffix not in SUFFIXES:
             held = risk(suffix, "txt")
             hint = "format='txt' reads it as plain text" if held is None else f"such files hold {held}"
-            raise FormatError(f"{os.fspath(path)!r}: no format for {suffix!r} is known; {hint}")
+            raise FormatOptionError(f"{os.fspath(path)!r}: no format for {suffix!r} is known; {hint}")
         name = SUFFIXES[suffix]
     if name not in _MAKERS:
         raise ValueError(f"unknown format {name!r}: name one of {', '.join(NAMES)}")
     if not options.force_format and (what := risk(suffix, name)) is not None:
-        raise FormatError(
+        raise FormatOptionError(
             f"{os.fspath(path)!r} holds {what}, which {name!r} does not handle and a correction may damage: "
             "force_format=True takes the risk"
         )

@@ -1,13 +1,16 @@
-"""Reads and rewrites documents that are zip archives (.docx, .odt), in bounded memory; other files are copied as is."""
+"""Reads and rewrites documents that are zip archives of XML (.docx, .odt), in bounded memory; other files are copied
+as is."""
 
 from __future__ import annotations
 
 import io
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
 from itertools import pairwise
+from xml.parsers import expat
 
 from ..documents import FormatError
 
@@ -16,6 +19,8 @@ _SIZE_LIMIT = 64 << 20
 _RATIO_LIMIT, _RATIO_FREE = 100, 8 << 20
 """Maximum unpacked bytes per byte of the file, above _RATIO_FREE; Word's own XML compresses ten to twenty times."""
 _CHUNK = 1 << 16
+_UTF8 = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml(?![^>]*encoding\s*=\s*[\"'](?!utf-8|us-ascii))|<[^?])", re.I)
+"""Begins XML in UTF-8."""
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """The compression methods of documents (ECMA-376 part 2, annex C); others cannot be unpacked in small steps."""
 _BROKEN = (
@@ -77,6 +82,29 @@ def repacked(data: bytes, new: dict[str, bytes]) -> bytes:
     except _BROKEN as error:
         raise FormatError(f"the document cannot be packed again: {error}") from None
     return out.getvalue()
+
+
+def xml_parser(xml: bytes) -> expat.XMLParserType:
+    """A parser for `parse`; its handlers get names with their namespaces. Raises FormatError for XML that is not UTF-8,
+    in which corrections are written."""
+    if not _UTF8.match(xml):
+        raise FormatError("the document's XML is not UTF-8")
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.StartDoctypeDeclHandler = _refused
+    return parser
+
+
+def parse(parser: expat.XMLParserType, xml: bytes) -> None:
+    """Parse XML. Raises FormatError if it is malformed or has a document type."""
+    try:
+        parser.Parse(xml, True)
+    except expat.ExpatError as error:
+        raise FormatError(f"the document's XML is malformed: {error}") from None
+
+
+def _refused(*_: object) -> None:
+    """Refuse a document type, which can define entities that grow without bounds or refer to other files."""
+    raise FormatError("the document's XML has a document type, which no word processor writes")
 
 
 def _file(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from ..documents import Edit, FormatError, Part, Refusal, Segment
+from ..documents import Edit, FormatError, FormatOptionError, Part, Refusal, Segment
 from ..edits.diff import apply
-from .reading import as_label, changed, check_encoding, encode, is_blank, joined, read_lines
+from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
+from .segments import as_label, merged_spans
 from .text import segments_of
 
 _DELIMITERS = ",;\t|"
@@ -18,7 +19,6 @@ _RECORD_LIMIT = 1 << 20
 _SHOWN = 300  # characters of the column names in an error
 _DIGITS = 18  # of a column's number, which is more than any row has cells
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
-_MARK = "\ufeff"
 _IGNORED = " \u00a0\ufeff"
 _EVALUATED = ("=", "＝")
 _FORMULA_STARTS = "=+-@\t\r\n＝＋－＠"
@@ -76,7 +76,7 @@ class DelimitedFormat:
             segments, refused = _segments(text, delimiter, is_quoted=bool(_QUOTED.fullmatch(record, start, end)))
             yield Part(text, segments, refused, _Cell(record, start, end, delimiter), self.encoding)
         if widest and not is_there:  # known at the end only: the first row may be a title, with fewer cells
-            raise FormatError(
+            raise FormatOptionError(
                 f"no column {self.column!r}: rows have up to {widest}, and the first has {_listed(names)}"
             )
 
@@ -103,12 +103,14 @@ class DelimitedFormat:
             # A str may have more digits than `int` reads, and no row has as many cells as its first ones say.
             number = int(self.column[:_DIGITS] if isinstance(self.column, str) else self.column)
             if number < 1:
-                raise FormatError(f"column={self.column!r}: columns are counted from 1")
+                raise FormatOptionError(f"column={self.column!r}: columns are counted from 1")
             return number - 1, False
         listed = _listed(names)
         if self.column is None:
-            raise FormatError(f"name the column that holds the text (--column): one of {listed}, or a number from 1")
-        raise FormatError(f"no column {self.column!r}: the first row has {listed}")
+            raise FormatOptionError(
+                f"name the column that holds the text (--column): one of {listed}, or a number from 1"
+            )
+        raise FormatOptionError(f"no column {self.column!r}: the first row has {listed}")
 
 
 def _listed(names: list[str]) -> str:
@@ -122,7 +124,7 @@ class _Reader:
         mark = re.escape(delimiter)
         # A quote that does not open the cell, or is not followed by a delimiter when closed, is an ordinary character.
         self.cell = re.compile(rf'("[^"]*(?:""[^"]*)*"(?=[{mark}\r\n]|\Z)|[^{mark}\r\n]*)({mark})?')
-        self.opens = re.compile(rf'(?:\A{_MARK}?|{mark})"')
+        self.opens = re.compile(rf'(?:\A{MARK}?|{mark})"')
 
     def records(self, first: str, lines: Iterator[str]) -> Iterator[str]:
         """Yield lines, joined while a quoted cell continues."""
@@ -151,7 +153,7 @@ class _Reader:
 
     def cells(self, record: str) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
-        at = 1 if record.startswith(_MARK) else 0
+        at = 1 if record.startswith(MARK) else 0
         while True:
             match = self.cell.match(record, at)
             if not match:
@@ -188,7 +190,7 @@ def _segments(text: str, delimiter: str, *, is_quoted: bool) -> tuple[tuple[Segm
         found.append(
             replace(
                 label,
-                protected=joined(label.protected, inside),
+                protected=merged_spans(label.protected, inside),
                 forbidden=label.forbidden + forbidden,
                 not_first="" if text[: segment.start].strip(_IGNORED) else _FORMULA_STARTS,
             )

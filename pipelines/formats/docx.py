@@ -11,7 +11,8 @@ from ..documents import Edit, FormatError, Part, Refusal, Segment
 from .archives import repacked, unpacked
 from .docx_revisions import Revision, spliced
 from .docx_xml import OBJECT, Paragraph, paragraphs
-from .reading import as_label, changed, joined, segment_of
+from .reading import changed
+from .segments import as_label, merged_spans, segment_of
 
 _STORIES = re.compile(r"word/(?:document|header|footer|footnotes|endnotes)\d*\.xml")
 _IDS = re.compile(rb"\bid=[\"'](\d{1,9})[\"']")
@@ -48,11 +49,11 @@ class DocxFormat:
         for story, xml in _stories(data).items():
             for paragraph in paragraphs(xml):
                 placed.append(_Placed(story, paragraph, at))
-                found = _segment(paragraph, at)
+                found = _segment(paragraph)
                 if isinstance(found, Refusal):
-                    refused.append(found)
+                    refused.append(found.moved(at))
                 elif found:
-                    segments.append(found)
+                    segments.append(found.moved(at))
                 text.append(paragraph.text + "\n")
                 at += len(text[-1])
         yield Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(placed)))
@@ -85,7 +86,7 @@ def _stories(data: bytes) -> dict[str, bytes]:
     return unpacked(data, chosen, "Word document (.docx)", "encrypted and old .doc files cannot be read")
 
 
-def _segment(paragraph: Paragraph, offset: int) -> Segment | Refusal | None:
+def _segment(paragraph: Paragraph) -> Segment | Refusal | None:
     text = paragraph.text
     found = segment_of(text, 0, len(text))
     if not isinstance(found, Segment):
@@ -103,16 +104,10 @@ def _segment(paragraph: Paragraph, offset: int) -> Segment | Refusal | None:
             if span[0] >= span[1]:
                 continue
             if run.is_fixed or not atom.is_text:
-                protected.append((span[0] + offset, span[1] + offset))
+                protected.append(span)
             if atom.text == OBJECT:
-                hidden.append((span[0] + offset, span[1] + offset))
-    return replace(
-        found,
-        start=found.start + offset,
-        end=found.end + offset,
-        protected=joined(((start + offset, end + offset) for start, end in found.protected), protected),
-        hidden=tuple(hidden),
-    )
+                hidden.append(span)
+    return replace(found, protected=merged_spans(found.protected, protected), hidden=tuple(hidden))
 
 
 def _by_story(placed: Sequence[_Placed], edits: Sequence[Edit]) -> dict[str, list[tuple[Paragraph, list[Edit]]]]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from xml.parsers import expat
 
-from ..documents import FormatError
+from .archives import parse, xml_parser
 
 OBJECT = "\ufffc"
 """Placeholder for what is not text: pictures, references to notes, fields."""
@@ -65,8 +64,6 @@ def paragraphs(xml: bytes) -> list[Paragraph]:
 
     Raises FormatError for XML that is malformed, not UTF-8 or has a document type.
     """
-    if not re.match(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml(?![^>]*encoding\s*=\s*[\"'](?!utf-8|us-ascii))|<[^?])", xml, re.I):
-        raise FormatError("the document's XML is not UTF-8")
     return _Parser(xml).found
 
 
@@ -84,19 +81,12 @@ class _Parser:
         self.keeps_space = [False]  # xml:space, inherited
         self.chars: list[str] = []
         self.head = b"<w:r>"
-        self.parser = expat.ParserCreate(namespace_separator=" ")
+        self.parser = xml_parser(xml)
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self.chars.append
         self.parser.CommentHandler = self.parser.ProcessingInstructionHandler = self._aside
-        self.parser.StartDoctypeDeclHandler = self._doctype
-        try:
-            self.parser.Parse(xml, True)
-        except expat.ExpatError as error:
-            raise FormatError(f"the document's XML is malformed: {error}") from None
-
-    def _doctype(self, *_: object) -> None:
-        raise FormatError("the document's XML has a document type, which no word processor writes")
+        parse(self.parser, xml)
 
     def _aside(self, *_: object) -> None:
         """Handle a comment, which would be lost if its run were rewritten."""

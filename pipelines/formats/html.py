@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .reading import body_start, joined
+from .reading import body_start
+from .segments import merged_spans
 from .whole import Prose, names
 
 FORBIDDEN = "<>&{}"
@@ -67,7 +68,7 @@ class _Block:
     def prose(self, text: str, end: int) -> Iterator[Prose]:
         if self.start < end:
             found = [each.span() for kind in (_ENTITY, _FORMULA) for each in kind.finditer(text, self.start, end)]
-            yield Prose(self.start, end, self.markup, joined(self.fixed, found), is_label=self.is_label)
+            yield Prose(self.start, end, self.markup, merged_spans(self.fixed, found), is_label=self.is_label)
 
 
 def paragraphs(text: str) -> Iterator[Prose]:

@@ -1,13 +1,25 @@
-"""Writes strings into JSON files, with the escapes and invalid bytes of the strings they replace."""
+"""Finds values in JSON files, and writes strings into them with the escapes and invalid bytes of those they replace."""
 
 from __future__ import annotations
 
 import json
 import re
+from json.decoder import JSONDecoder
 
 from ..documents import Refusal
 
+DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)
+"""Skips numbers without converting them: one with a million digits takes minutes, or is refused by the interpreter."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
 _HALVES = re.compile("[\ud800-\udfff]")
+
+
+def after_space(text: str, at: int) -> int:
+    """The position after the white space at `at`."""
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
 
 
 def halves(text: str, source: str) -> Refusal | None:

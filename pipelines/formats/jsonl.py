@@ -8,21 +8,17 @@ from dataclasses import dataclass
 from json.decoder import JSONDecodeError, JSONDecoder
 from typing import BinaryIO
 
-from ..documents import Edit, FormatError, Part, Refusal
+from ..documents import Edit, FormatError, FormatOptionError, Part, Refusal
 from ..edits.diff import apply
-from .json_values import dumped, halves
-from .reading import changed, check_encoding, encode, is_blank, read_lines
+from .json_values import DECODER, after_space, dumped, halves
+from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 
-# Numbers are skipped, not converted: one with a million digits takes minutes, or is refused by the interpreter.
-_DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)
 # Of the edits in a record only numbers that can be positions are converted.
 _EDITS_DECODER = JSONDecoder(
     parse_int=lambda digits: int(digits) if len(digits) < 10 else -1, parse_float=lambda digits: None
 )
 _ADDED = ("corrected", "edits")
-_SPACE = " \t\r\n"
-_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class JSONLinesFormat:
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         is_first, number = True, 1
         for line in read_lines(stream, self.encoding):
-            if is_blank(line.lstrip(_MARK)):
+            if is_blank(line.lstrip(MARK)):
                 yield Part("", carried=_Record(line))
             else:
                 yield self._part(line, number, is_first=is_first)
@@ -102,7 +98,7 @@ class JSONLinesFormat:
             keys = ", ".join(repr(key) for key, _, _ in record.values) or "no fields"
             what = f"has no text in field {self.field!r}; it has {keys}"
             if is_first:
-                raise FormatError(f"the first record {what}: name the field")
+                raise FormatOptionError(f"the first record {what}: name the field")
             return Part("", refused=(Refusal("field", what),), carried=_Record(line))
         refusal = halves(text, record.source(self.field))
         if refusal is None and not self.in_place:
@@ -115,32 +111,26 @@ class JSONLinesFormat:
 
 def _scan(line: str, field: str) -> tuple[_Record, object]:
     """The positions of the values in a line's object, and the value of `field`; the last one if a key is repeated."""
-    at = _after_space(line, 1 if line.startswith(_MARK) else 0)
+    at = after_space(line, 1 if line.startswith(MARK) else 0)
     if line[at] != "{":
         raise JSONDecodeError("no object", line, at)
     values: list[tuple[str, int, int]] = []
     text: object = None
-    at = _after_space(line, at + 1)
+    at = after_space(line, at + 1)
     while line[at] != "}":
         if values:
-            at = _after_space(line, _after(line, at, ","))
-        key, at = _DECODER.raw_decode(line, at)
+            at = after_space(line, _after(line, at, ","))
+        key, at = DECODER.raw_decode(line, at)
         if not isinstance(key, str):
             raise JSONDecodeError("no key", line, at)
-        start = _after_space(line, _after(line, _after_space(line, at), ":"))
-        value, end = _DECODER.raw_decode(line, start)
+        start = after_space(line, _after(line, after_space(line, at), ":"))
+        value, end = DECODER.raw_decode(line, start)
         values.append((key, start, end))
         text = value if key == field else text
-        at = _after_space(line, end)
+        at = after_space(line, end)
     if line[at + 1 :].strip():
         raise JSONDecodeError("more text after the object", line, at + 1)
     return _Record(line, field, tuple(values)), text
-
-
-def _after_space(line: str, at: int) -> int:
-    while line[at] in _SPACE:
-        at += 1
-    return at
 
 
 def _after(line: str, at: int, char: str) -> int:

@@ -9,10 +9,10 @@ from typing import BinaryIO
 from ..documents import Edit, FormatError, Part, Refusal
 from ..edits.alignment import align
 from ..edits.words import Word
-from .reading import changed, check_encoding, encode, is_blank, read_lines, segment_of
+from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
+from .segments import segment_of
 
 NOOP = "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0"
-_MARK = "\ufeff"
 
 
 class M2Format:
@@ -28,7 +28,7 @@ class M2Format:
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         block: list[str] = []
         for line in read_lines(stream, self.encoding):
-            if block and line.startswith("S ") and any(before.startswith(("S ", _MARK)) for before in block):
+            if block and line.startswith("S ") and any(before.startswith(("S ", MARK)) for before in block):
                 yield replace(_part(block), encoding=self.encoding)
                 block = []
             block.append(line)
@@ -42,11 +42,11 @@ class M2Format:
         annotations = [line.rstrip("\r\n") for line in block if line.startswith("A ")]
         if not part.text or (not edits and set(annotations) <= {NOOP}):
             return encode("".join(block), self.encoding)
-        end = next((line[len(line.rstrip("\r\n")) :] for line in block if line.startswith(("S ", _MARK))), "") or "\n"
+        end = next((line[len(line.rstrip("\r\n")) :] for line in block if line.startswith(("S ", MARK))), "") or "\n"
         written = [line + end for line in annotated(part.text, changed(part.text, edits))]
         kept: list[str] = []
         for line in block:
-            if line.lstrip(_MARK).startswith("S "):
+            if line.lstrip(MARK).startswith("S "):
                 kept += [line.rstrip("\r\n") + end, *written]
             elif not line.startswith("A "):
                 kept.append(line)
@@ -85,9 +85,9 @@ def applied(source: str, lines: Sequence[str], *, annotator: int = 0) -> str:
 
 
 def _part(block: list[str]) -> Part:
-    sentence = next((line.lstrip(_MARK) for line in block if line.lstrip(_MARK).startswith("S ")), None)
+    sentence = next((line.lstrip(MARK) for line in block if line.lstrip(MARK).startswith("S ")), None)
     if sentence is None:
-        stray = next((line for line in block if not is_blank(line.lstrip(_MARK))), None)
+        stray = next((line for line in block if not is_blank(line.lstrip(MARK))), None)
         refused = (Refusal("m2", f"no sentence: {stray[:80]!r}"),) if stray else ()
         return Part("", refused=refused, carried=tuple(block))
     text = sentence[2:].rstrip("\r\n")

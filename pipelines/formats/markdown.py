@@ -13,7 +13,8 @@ from typing import BinaryIO, Protocol
 
 from ..documents import Edit, Part, Refusal, Segment
 from .markdown_inline import ACTIVE, cells, markup
-from .reading import FRONT_MATTER_KEY, changed, check_encoding, encode, gathered, joined, read_lines, segment_of
+from .reading import FRONT_MATTER_KEY, MARK, changed, check_encoding, encode, gathered, read_lines
+from .segments import merged_spans, segment_of
 from .text import PARAGRAPH_LIMIT
 
 _QUOTES = re.compile(r"(?: {0,3}>[ \t]?)*")
@@ -43,7 +44,6 @@ _HTML_NAMES = (
     "menu menuitem nav noframes ol optgroup option p param search section summary table tbody td tfoot th thead title "
     "tr track ul"
 )
-_RAW = "script|pre|style|textarea"
 _OPENINGS = (  # how a block begins, and how its last line ends; None: it ends at a blank line
     (
         re.compile(r"<(?:script|pre|style|textarea)(?:[\s>]|$)", re.I),
@@ -231,10 +231,10 @@ class _Reader:
     def feed(self, line: str) -> Iterator[Part]:
         self.number += 1
         body = line.rstrip("\r\n")
-        if self._is_front_matter(body.lstrip("\ufeff") if self.number == 1 else body):
+        if self._is_front_matter(body.lstrip(MARK) if self.number == 1 else body):
             yield Part(line)
             return
-        at = 1 if self.number == 1 and body.startswith("\ufeff") else 0
+        at = 1 if self.number == 1 and body.startswith(MARK) else 0
         quotes = _QUOTES.match(body, at)
         at = quotes.end() if quotes else at
         depth = body[:at].count(">")
@@ -448,5 +448,5 @@ def _segment(text: str, start: int, end: int, *, is_label: bool = False) -> Segm
     if not isinstance(found, Segment):
         return found
     forbidden = ACTIVE + ".!?" if is_label else ACTIVE
-    protected = joined(found.protected, markup(text, found.start, found.end))
+    protected = merged_spans(found.protected, markup(text, found.start, found.end))
     return replace(found, protected=protected, forbidden=forbidden, is_label=is_label, begins_block=begins_block)

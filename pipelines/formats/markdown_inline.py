@@ -39,11 +39,11 @@ _MARKUP = re.compile(
 
 _ENDS = {"<!--": ("-->", 4000), "{%": ("%}", 400), "{{": ("}}", 400)}
 _FORMULA_ENDS = {"(": ("\\)", 1000), "[": ("\\]", 4000)}
-_TEX = re.compile(r"[\\^_={}]")
-_WORD = re.compile(r"[^\W\d_]{3}")
-_ELEMENT_CHARS = 4000
 """The end of each opening, and the maximum number of characters in between."""
 
+_TEX = re.compile(r"[\\^_={}]")
+_WORD = re.compile(r"[^\W\d_]{3}")
+_ELEMENT_CHARS = 4000  # maximum length of an element's content
 _CODE_CHARS = 4000  # maximum length of a code span
 _TICKS = re.compile("`+")
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from json import JSONDecodeError, JSONDecoder, decoder
+from json import JSONDecodeError, decoder
 from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply
-from .json_values import dumped, halves
+from .json_values import DECODER, after_space, dumped, halves
 from .markdown import blocks
-from .reading import changed, check_encoding, encode, lines_of
+from .reading import MARK, changed, check_encoding, encode, lines_of
 from .whole import whole
-
-_DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)
-_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +79,8 @@ def _part(text: str, raw: _Raw) -> Part:
     refused: list[Refusal] = []
     at = 0
     for part in blocks(lines_of(text)):
-        for segment in part.segments:
-            protected, hidden = (
-                [(first + at, last + at) for first, last in spans] for spans in (segment.protected, segment.hidden)
-            )
-            start, end = segment.start + at, segment.end + at
-            segments.append(replace(segment, start=start, end=end, protected=protected, hidden=hidden))
-        refused += part.refused
+        segments += [segment.moved(at) for segment in part.segments]
+        refused += [refusal.moved(at) for refusal in part.refused]
         at += len(part.text)
     return Part(text, tuple(segments), tuple(refused), raw)
 
@@ -97,10 +88,11 @@ def _part(text: str, raw: _Raw) -> Part:
 def _markdown_cells(text: str) -> Iterator[list[tuple[int, int, str]]]:
     """Yield for each Markdown cell the spans and values of its strings."""
     try:
-        _, end = _DECODER.raw_decode(text, _after_space(text, 1 if text.startswith("\ufeff") else 0))
+        begin = 1 if text.startswith(MARK) else 0
+        _, end = DECODER.raw_decode(text, after_space(text, begin))
         if text[end:].strip():
             raise JSONDecodeError("more text after the notebook", text, end)
-        for start, cell in _members(text, "cells", 1 if text.startswith("\ufeff") else 0):
+        for start, cell in _members(text, "cells", begin):
             if isinstance(cell, dict) and cell.get("cell_type") == "markdown":
                 strings = list(_source(text, start))
                 if strings:
@@ -116,13 +108,13 @@ def _members(text: str, key: str, at: int) -> Iterator[tuple[int, object]]:
             continue
         if text[start] != "[":
             raise JSONDecodeError(f"{key!r} is not a list", text, start)
-        at = _after_space(text, start + 1)
+        at = after_space(text, start + 1)
         while text[at] != "]":
-            value, end = _DECODER.raw_decode(text, at)
+            value, end = DECODER.raw_decode(text, at)
             yield at, value
-            at = _after_space(text, end)
+            at = after_space(text, end)
             if text[at] == ",":
-                at = _after_space(text, at + 1)
+                at = after_space(text, at + 1)
             elif text[at] != "]":
                 raise JSONDecodeError("no ','", text, at)
         return
@@ -131,21 +123,21 @@ def _members(text: str, key: str, at: int) -> Iterator[tuple[int, object]]:
 
 def _fields(text: str, at: int) -> Iterator[tuple[str, int]]:
     """Yield the keys of an object, with the positions of their values."""
-    at = _after_space(text, at)
+    at = after_space(text, at)
     if text[at] != "{":
         raise JSONDecodeError("no object", text, at)
-    at = _after_space(text, at + 1)
+    at = after_space(text, at + 1)
     while text[at] == '"':
         key, at = decoder.scanstring(text, at + 1, True)  # type: ignore[attr-defined]
-        at = _after_space(text, at)
+        at = after_space(text, at)
         if text[at] != ":":
             raise JSONDecodeError("no ':'", text, at)
-        at = _after_space(text, at + 1)
+        at = after_space(text, at + 1)
         yield str(key), at
-        _, end = _DECODER.raw_decode(text, at)
-        at = _after_space(text, end)
+        _, end = DECODER.raw_decode(text, at)
+        at = after_space(text, end)
         if text[at] == ",":
-            at = _after_space(text, at + 1)
+            at = after_space(text, at + 1)
 
 
 def _source(text: str, cell: int) -> Iterator[tuple[int, int, str]]:
@@ -153,19 +145,13 @@ def _source(text: str, cell: int) -> Iterator[tuple[int, int, str]]:
     for name, start in _fields(text, cell):
         if name != "source":
             continue
-        at = _after_space(text, start + 1) if text[start] == "[" else start
+        at = after_space(text, start + 1) if text[start] == "[" else start
         while text[at] == '"':
             said, end = decoder.scanstring(text, at + 1, True)  # type: ignore[attr-defined]
             yield at, end, str(said)
             if text[start] != "[":
                 return
-            at = _after_space(text, end)
+            at = after_space(text, end)
             if text[at] == ",":
-                at = _after_space(text, at + 1)
+                at = after_space(text, at + 1)
         return
-
-
-def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import BinaryIO
-from xml.parsers import expat
 from xml.sax.saxutils import escape
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
-from .archives import repacked, unpacked
+from .archives import parse, repacked, unpacked, xml_parser
 from .docx_xml import OBJECT
-from .reading import as_label, changed, joined, segment_of
+from .reading import changed
+from .segments import as_label, merged_spans, segment_of
 from .whole import names
 
 _CONTENT = "content.xml"
@@ -32,8 +32,6 @@ _MARKS = frozenset(
 """Elements that do not stand for a character."""
 _REVISIONS = frozenset(_TEXT + name for name in ("change", "change-start", "change-end"))
 _ASIDE = frozenset({_TEXT + "tracked-changes", _OFFICE + "annotation"})
-_ENCODING = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml(?![^>]*encoding\s*=\s*[\"'](?!utf-8|us-ascii))|<[^?])", re.I)
-
 _TAG = re.compile(rb"""<[^\s/>"']+(?:[^>"']|"[^"]*"|'[^']*')*>""")
 
 
@@ -94,21 +92,13 @@ class OpenDocumentFormat:
             if paragraph.is_revised and found is not None:
                 found = Refusal("tracked", f"{body[:40]!r} holds tracked changes: accept or reject them first")
             if isinstance(found, Refusal):
-                refused.append(found)
+                refused.append(found.moved(at))
             elif found is not None:
                 start, end = found.start, found.end
                 fixed, objects = ([s for s in each if start <= s[0] and s[1] <= end] for each in (fixed, objects))
                 found = as_label(body, found) if paragraph.is_label else found
-                segments.append(
-                    Segment(
-                        start + at,
-                        end + at,
-                        [(a + at, b + at) for a, b in joined(found.protected, fixed, objects)],
-                        [(a + at, b + at) for a, b in objects],
-                        found.forbidden,
-                        is_label=found.is_label,
-                    )
-                )
+                found = replace(found, protected=merged_spans(found.protected, fixed, objects), hidden=objects)
+                segments.append(found.moved(at))
             pieces += paragraph.pieces
             pieces.append(_Piece(0, 0, "\n", False))
             text.append(body + "\n")
@@ -161,12 +151,9 @@ def _content(data: bytes) -> bytes:
 
 
 class _Parser:
-    """Finds the paragraphs of a document's content, in the order of their ends. Raises FormatError for XML that is
-    malformed, not UTF-8 or has a document type."""
+    """Finds the paragraphs of a document's content, in the order of their ends. Raises as `parse`."""
 
     def __init__(self, xml: bytes) -> None:
-        if not _ENCODING.match(xml):
-            raise FormatError("the document's XML is not UTF-8")
         self.xml = xml
         self.found: list[_Paragraph] = []
         self.paragraphs: list[_Paragraph] = []  # open paragraphs; notes nest them
@@ -175,20 +162,13 @@ class _Parser:
         ] = []  # open elements that are read as one object: (depth, byte, number of open paragraphs)
         self.depth = self.cells = self.asides = 0
         self.in_cdata = False
-        self.parser = expat.ParserCreate(namespace_separator=" ")
+        self.parser = xml_parser(xml)
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._characters
         self.parser.StartCdataSectionHandler = lambda: self._cdata(True)
         self.parser.EndCdataSectionHandler = lambda: self._cdata(False)
-        self.parser.StartDoctypeDeclHandler = self._doctype
-        try:
-            self.parser.Parse(xml, True)
-        except expat.ExpatError as error:
-            raise FormatError(f"the document's XML is malformed: {error}") from None
-
-    def _doctype(self, *_: object) -> None:
-        raise FormatError("the document's XML has a document type, which no word processor writes")
+        parse(self.parser, xml)
 
     def _cdata(self, is_open: bool) -> None:
         self.in_cdata = is_open

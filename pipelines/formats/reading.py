@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from ..documents import Edit, FormatError, Part, Refusal, Segment
+from ..documents import Edit, FormatError, Part
 from ..edits.diff import apply, stray
 
 LINE_LIMIT = 2 << 20
@@ -19,21 +19,10 @@ IDLE_CHARS = 16 << 10
 
 _CHUNK = 64 << 10
 _LINE_END = re.compile(r"\r\n|\n|\r")
-_TOKENS = re.compile(
-    # special tokens of any tokenizer: <|endoftext|>, [INST], <<SYS>>, <0x0A>, [MASK]
-    r"<[|｜][^<>\n]{1,80}[|｜]>|<</?\w{1,40}>>|\[/?[A-Z][A-Z_]{2,40}\d{0,4}\]"
-    r"|</?[A-Za-z0-9_][^<>\n]{0,200}>"  # tags: <s>, <pad>, <extra_id_0>, <b>, <a href="x">
-    # templates: {{x}}, {% x %}, {name}, ${x}, %(x)s
-    r"|\{\{[^{}\n]{1,200}\}\}|\{%[^{}\n]{1,200}%\}|\$?\{[\w.:!-]{0,80}\}|%\(\w{1,80}\)[a-z]"
-)
-_TOKEN_STARTS = re.compile(r"[<\[{%]")
-_SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]*_]*\Z")
-_LETTER = re.compile(r"[^\W\d_]")
-_UNREADABLE = re.compile("[\ud800-\udfff]")
 _LOSSLESS = ("utf-8", "ascii", "iso8859-1")
 """Encodings known to restore every byte; others are checked while reading."""
 _OTHER_MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
-_MARK = "\ufeff"
+MARK = "\ufeff"  # a byte order mark
 _FRONT_MATTER = {"---": ("---", "..."), "+++": ("+++",)}  # YAML and TOML: first line, last lines
 FRONT_MATTER_KEY = re.compile(r"[\"']?[\w .-]{1,200}[\"']?[ \t]{0,200}[:=]|#|\{|- ")
 """Begins the second line of front matter. Otherwise the first line is a transition."""
@@ -145,7 +134,7 @@ def lines_of(text: str) -> Iterator[str]:
 
 def body_start(text: str) -> int:
     """The position after a byte order mark and front matter, which are no part of the markup after them."""
-    start = at = 1 if text.startswith(_MARK) else 0
+    start = at = 1 if text.startswith(MARK) else 0
     closings: tuple[str, ...] | None = None
     for number, line in enumerate(lines_of(text[start:] if start else text)):
         at += len(line)
@@ -179,49 +168,6 @@ def gathered(parts: Iterable[Part], encoding: str) -> Iterator[Part]:
 
 def is_blank(line: str) -> bool:
     return not line.strip()
-
-
-def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -> Segment | Refusal | None:
-    """The segment in a stretch of `text`, without surrounding white space. None if it has no letters."""
-    piece = text[start:end]
-    if not _LETTER.search(piece):
-        return None
-    if found := _UNREADABLE.search(piece):
-        byte = ord(found[0]) - 0xDC00
-        what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"half of a character ({found[0]!r})"
-        return Refusal("encoding", f"holds {what}, which is not text: name its encoding, or convert the file to UTF-8")
-    if "\0" in piece:
-        return Refusal("binary", "holds NUL characters")
-    if start == 0 and piece.startswith(_MARK):
-        start, piece = 1, piece[1:]
-    start += len(piece) - len(piece.lstrip())
-    end = start + len(piece.strip())
-    return Segment(start, end, tokens(text, start, end), is_tokenized=is_tokenized)
-
-
-def tokens(text: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """Spans of special tokens, tags and placeholders in a stretch of `text`, which a change would break."""
-    if not _TOKEN_STARTS.search(text, start, end):
-        return ()
-    return tuple(found.span() for found in _TOKENS.finditer(text, start, end))
-
-
-def joined(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Merge groups of spans into one ascending list without overlaps."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(span for group in groups for span in group):
-        if found and start < found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return tuple(found)
-
-
-def as_label(text: str, segment: Segment) -> Segment:
-    """Mark the segment of a cell as a label, unless it ends like a sentence."""
-    if _SENTENCE_END.search(text, max(segment.start, segment.end - 40), segment.end):
-        return segment
-    return replace(segment, is_label=True, forbidden=segment.forbidden + ".!?")
 
 
 def _check_mark(raw: bytes) -> None:

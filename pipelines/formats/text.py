@@ -14,8 +14,8 @@ from .reading import (
     is_blank,
     lines_of,
     read_lines,
-    segment_of,
 )
+from .segments import segment_of
 
 PARAGRAPH_LIMIT = 64 << 10
 """Maximum characters of a paragraph. Longer text without a blank line is a list or a log, and is cut between lines."""

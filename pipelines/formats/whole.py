@@ -9,17 +9,15 @@ from typing import BinaryIO, Protocol
 
 from ..documents import Edit, FormatError, Part, Refusal
 from .reading import (
-    as_label,
     body_start,
     changed,
     check_encoding,
     encode,
     gathered,
-    joined,
     lines_of,
     read_lines,
-    segment_of,
 )
+from .segments import as_label, merged_spans, segment_of
 
 SIZE_LIMIT = 32 << 20
 """Maximum characters of a file; hand-written ones are far smaller."""
@@ -122,7 +120,7 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
     """A stretch of prose as a part. `piece`: its text; `forbidden` and `begins_block`: those of the format."""
     size = len(piece)
     markup, fixed, left_out = (_inside(each, prose.start, size) for each in (prose.markup, prose.fixed, prose.left_out))
-    start, end = _without_ends(piece, joined(markup, left_out))
+    start, end = _without_ends(piece, merged_spans(markup, left_out))
     found = segment_of(piece, start, end)
     if not found:
         return Part(piece)
@@ -135,8 +133,8 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
     unseen = [span for span in markup if not _joins(piece, start, end, span)]
     found = replace(
         found,
-        protected=joined(_apart(found.protected, markup), markup, fixed, left_out),
-        hidden=joined(unseen, left_out),
+        protected=merged_spans(_apart(found.protected, markup), markup, fixed, left_out),
+        hidden=merged_spans(unseen, left_out),
         forbidden=forbidden + prose.forbidden,
         begins_block=begins_block,
     )

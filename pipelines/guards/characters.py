@@ -6,14 +6,13 @@ import unicodedata
 from collections.abc import Iterable, Set
 from functools import lru_cache
 
-from .language import script
+from ..edits.diff import NO_TEXT
+from .languages import script
 
 REPLACED = "\ufffd"  # stands for undecodable bytes
 
 _TYPOGRAPHIC = frozenset("‘’‚“”„«»‹›–—―−…·•′″€£§°№")
 """Characters beside ASCII and letters that a correction may add."""
-
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def strange(new: str, beside: Iterable[str]) -> str | None:
@@ -31,7 +30,7 @@ def strange(new: str, beside: Iterable[str]) -> str | None:
         if char in known or char in _TYPOGRAPHIC or char in " \t\r\n":
             continue
         category = unicodedata.category(char)
-        if char == REPLACED or category in _UNSEEN:
+        if char == REPLACED or category in NO_TEXT:
             return char
         if category[0] in "LM":
             if category[0] == "L" and script(char) not in scripts:

@@ -23,22 +23,7 @@ FUNCTION_WORDS = frozenset(
 negations are not among them, because they change the meaning."""
 
 NEGATIONS = frozenset(
-    [
-        "no",
-        "not",
-        "n't",
-        "cannot",
-        "never",
-        "nothing",
-        "nowhere",
-        "neither",
-        "nobody",
-        "noone",
-        "none",
-        "nor",
-        "without",
-        "hardly",
-    ]
+    "no not n't cannot never nothing nowhere neither nobody noone none nor without hardly".split()  # noqa: SIM905
 )
 
 _KINDS = """

@@ -10,12 +10,12 @@ from functools import lru_cache
 
 from copyspec.engine.results import Change
 
-from ..documents import Edit, Refusal, Segment, shown
+from ..documents import Edit, Refusal, Segment, model_text, replacing
 from ..edits.diff import apply, segment_edits
 from ..edits.words import Tolerance, words
 from .bounded import BoundedPattern, Searchable
 from .characters import characters, named, strange
-from .facts import Facts
+from .document_words import DocumentWords
 from .judging import BUNDLED, CALIBRATED, Judge
 from .languages import ANY, check_language, is_in
 from .sentencehood import END
@@ -44,7 +44,7 @@ class GuardOptions:
     allow_links: bool = False  # URLs, e-mail addresses
     allow_code: bool = False  # `code`, snake_case, camelCase, call(), --options, paths, {placeholders}, <tags>
     allow_names: bool = False  # words capitalised inside a sentence, ALLCAPS; their case may change anyway
-    max_edit_ratio: float = 0.7  # changed words per word of the segment; above, the whole segment stays as it is
+    max_edit_ratio: float = 0.7  # changed words, added ones too, per word of the segment; above, all of it stays
     max_lost_ratio: float = 0.25  # lost words per word of the segment; above, it stays as it is
     protect: tuple[str, ...] = ()  # regular expressions of further text that must stay
     strip_wrappers: bool = True  # remove the talk, labels, quotes and fences that chat models put around a text
@@ -96,7 +96,7 @@ class Checked:
 class Context:
     """What is known in addition to a segment and its output."""
 
-    facts: Facts
+    facts: DocumentWords
     part: int  # number of the segment's part in `facts`
     changes: Sequence[Change] | None = None  # with margins; offsets in the segment as it was shown; None: unknown
 
@@ -115,7 +115,7 @@ def check(
     Without `context`, `text` is taken as the whole document.
     """
     options = options or GuardOptions()
-    source = shown(text, segment)
+    source = model_text(text, segment)
     if options.strip_wrappers:
         output = unwrapped(output, source)
     output = _rejoined(output, source)
@@ -125,7 +125,7 @@ def check(
     if not edits:
         return Checked(())
     if context is None:
-        facts = Facts(options.words, options.language)
+        facts = DocumentWords(options.words, options.language)
         context = Context(facts, facts.read(text))
     if refusal := in_other_language(source, options, context.facts, context.part):
         return Checked((), refusal)
@@ -181,7 +181,7 @@ def measured_changes(
     """Yield, for each change of an output for a text of one segment: its edit, its kind, its margin (infinite if
     unknown), and the reason why these options refuse it ("" if they do not). Margins are calibrated with this."""
     segment = Segment(0, len(text))
-    facts = Facts(options.words, options.language)
+    facts = DocumentWords(options.words, options.language)
     context = Context(facts, facts.read(text), changes)
     judge = _judge(text, segment, replace(options, caution=1.0), context)
     edits = segment_edits(text, segment, output)
@@ -228,15 +228,15 @@ def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | No
     return None
 
 
-def in_other_language(source: str, options: GuardOptions, facts: Facts, part: int) -> Refusal | None:
+def in_other_language(source: str, options: GuardOptions, facts: DocumentWords, part: int) -> Refusal | None:
     """Return the refusal for a text that is not in the model's language, or None."""
     language = ANY if options.any_language else options.language
     if language == ANY or _is_in(source, language, facts, part):
         return None
-    return Refusal("language", f"not in {language!r}, as its words and letters tell")
+    return Refusal("language", f"this passage does not seem to be in the language {language!r}")
 
 
-def _is_in(source: str, language: str, facts: Facts, part: int) -> bool:
+def _is_in(source: str, language: str, facts: DocumentWords, part: int) -> bool:
     verdict = is_in(source, language)
     return facts.is_in(language, part) if verdict is None else verdict
 
@@ -246,9 +246,11 @@ def _too_many(text: str, segment: Segment, edits: Sequence[Edit], options: Guard
     counts = [(_count(text[edit.start : edit.end]), _count(edit.replacement)) for edit in edits]
     changed, lost = sum(max(had, has) for had, has in counts), sum(had - has for had, has in counts)
     if changed > max(_FREE_WORDS, options.max_edit_ratio * size):
-        return Refusal("ratio", f"{changed} of {size} words changed; max_edit_ratio is {options.max_edit_ratio}")
+        limit = f"the limit of {100 * options.max_edit_ratio:g} % (max_edit_ratio)"
+        return Refusal("ratio", f"{changed} words would change in a passage of {size}, above {limit}")
     if lost > max(_FREE_WORDS, options.max_lost_ratio * size):
-        return Refusal("lost", f"{lost} of {size} words are gone; max_lost_ratio is {options.max_lost_ratio}")
+        limit = f"the limit of {100 * options.max_lost_ratio:g} % (max_lost_ratio)"
+        return Refusal("lost", f"{lost} of {size} words would be lost, above {limit}")
     return None
 
 
@@ -259,8 +261,8 @@ def _sentence_of_fragment(text: str, segment: Segment, edits: Sequence[Edit]) ->
     count = 0 if END.search(piece) else _count(piece)
     for edit in edits if 0 < count <= _FRAGMENT_WORDS else ():
         if not _is_word_for_word(text, segment, edit) and (count == 1 or not _ends(segment, edit)):
-            was = text[edit.start : edit.end]
-            return Refusal("fragment", f"{piece!r} is not a sentence, and {was!r} would become {edit.replacement!r}")
+            would = replacing(text[edit.start : edit.end], edit.replacement)
+            return Refusal("fragment", f"{would}, but {piece!r} is too short to tell whether that is right")
     return None
 
 

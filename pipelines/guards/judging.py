@@ -14,7 +14,7 @@ from typing import Literal
 
 from copyspec.engine.results import Change
 
-from ..documents import Edit, Refusal, Segment, shown
+from ..documents import Edit, Refusal, Segment, model_text
 from ..edits.diff import apply
 from .openings import Openings
 from .sentencehood import begins_item, lacks_end
@@ -22,11 +22,11 @@ from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
-Asked = Kind | Literal["unusual", "initial"]
+MarginKind = Kind | Literal["unusual", "initial"]
 """`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like;
 `initial`: a sentence that loses the "The" it begins with."""
 
-CLEARLY: Mapping[Asked, float] = {
+DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "spelling": 0.0,
     "capital": 1.0,
     "mark": 1.0,
@@ -45,8 +45,8 @@ CLEARLY: Mapping[Asked, float] = {
 (docs/files.md)."""
 
 BUNDLED = "default"
-CALIBRATED: Mapping[str, Mapping[Asked, float]] = {
-    BUNDLED: CLEARLY,
+CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = {
+    BUNDLED: DEFAULT_MARGINS,
     "smollm2-correct": {
         "spelling": 0.0,
         "capital": 0.0,
@@ -70,7 +70,7 @@ doubled words were too few to tell. An added comma is mostly a matter of style: 
 reference of JFLEG dev."""
 
 _SET_OFF = frozenset('<>*_"“”«»`')  # marks around words that are meant as they are, such as foreign words and names
-MEANT = 2.0  # factor on the margin for another form of a word that the writer uses often
+FREQUENT_WORD_FACTOR = 2.0  # factor on the margin for another form of a word that the writer uses often
 _CONTINUES = ",;"  # after these a text goes on
 _MARKS = re.compile(r"[.!?…]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
@@ -93,8 +93,8 @@ class Judge:
         allow_swaps: bool,
         changes: Sequence[Change] | None,
         caution: float,
-        min_confidence: float = 0.0,
-        margins: Mapping[Asked, float] = CLEARLY,
+        min_confidence: float,
+        margins: Mapping[MarginKind, float],
     ) -> None:
         """`is_word`: whether a word is spelt correctly; `may_write`: whether a change may add it (None: any word)."""
         self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
@@ -106,7 +106,7 @@ class Judge:
     def refusal(self, edit: Edit) -> Refusal | None:
         wording, start, end = self._worded(edit)
         return (
-            self._wrong_end(wording.was, wording.becomes, end)
+            self._wrong_end(wording, end)
             or (None if self._allow_swaps else _wrong_mark(wording))
             or self._wrong_capital(wording, start)
             or (wording.unknown(self._may_write) if self._may_write else None)
@@ -140,40 +140,41 @@ class Judge:
         margin = self._preferred.margin(start, end)
         return refusal if margin is None or margin < max(1.0, self._caution) * self._margins["swap"] else None
 
-    def _wrong_end(self, was: str, becomes: str, end: int) -> Refusal | None:
+    def _wrong_end(self, wording: Wording, end: int) -> Refusal | None:
         """The refusal of changes of sentence ends, except adding one that a sentence lacks, and of final commas; of
         colons at the end of headings and cells, too."""
+        was, becomes = wording.was, wording.becomes
         continues = _CONTINUES + ":" * self._segment.is_label
         if end == self._segment.end and becomes.rstrip()[-1:] in {*continues} - {was.rstrip()[-1:]}:
-            return Refusal("marks", f"{becomes!r} would end a text that does not go on")
+            return wording.refusal("marks", f"but the text does not go on after the {becomes.rstrip()[-1:]!r}")
         had, has = _MARKS.findall(was), _MARKS.findall(becomes)
         if len(had) == len(has) and not any(len(a) > 1 and a != b for a, b in zip(had, has, strict=True)):
             return None
         piece = self._text[self._segment.start : self._segment.end]
         goes_on = self._text[self._segment.end : self._segment.end + 2].strip()[:1].islower()
         if end < self._segment.end or goes_on or len(has) < len(had) or any(len(mark) > 1 for mark in had):
-            return Refusal("marks", f"{was!r} would become {becomes!r}, inside a text")
+            return wording.refusal("marks", "which changes where or how a sentence ends")
         if lacks_end(piece, self._text[: self._segment.start]):
             return None
-        return Refusal("fragment", f"{becomes!r} would end text that is not a sentence")
+        return wording.refusal("fragment", "but the text does not look like a sentence that lacks its end")
 
     def _wrong_capital(self, wording: Wording, start: int) -> Refusal | None:
         """The refusal of changes of case at the beginning of list items, headings and cells, and in unknown words."""
         was, becomes = wording.was, wording.becomes
         begins = start == self._segment.start and was[:1].islower() and becomes[:1].isupper()
         if begins and (self._segment.is_label or begins_item(self._text[:start])):
-            return Refusal("fragment", f"{was!r} begins text that is not a sentence, and would become {becomes!r}")
+            return wording.refusal("fragment", "but a heading, a cell or a list item gets no new capital")
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
         for word in spelt(was):
             has_capital_inside = word[0].islower() and not word.islower()  # "iPhone", not "tHe"
             if has_capital_inside and word not in becomes and not self._is_word(word.lower()):
-                return Refusal("names", f"{word!r} has a capital inside, and would become {becomes!r}")
+                return wording.refusal("names", f"but {word!r}, with its capital inside, is probably a name")
             if word not in becomes and not (self._is_word(word) or self._is_word(word.capitalize())):
-                return Refusal("names", f"{word!r} is in no word list, and would become {becomes!r}")
+                return wording.refusal("names", f"but {word!r} is in no word list and may be a name")
         for word, new in zip(spelt(was), spelt(becomes), strict=False):
             if word[0].isupper() and new != word and new.casefold() == word.casefold() and not self._is_word(new):
-                return Refusal("names", f"{word!r} is written with a capital, and would become {new!r}")
+                return wording.refusal("names", f"but {word!r} is in no word list without its capital")
         return None
 
     def _doubtful(self, wording: Wording, start: int, end: int) -> Refusal | None:
@@ -182,10 +183,10 @@ class Judge:
         least = max(self._caution * self._least(wording, start) if self._caution else -math.inf, self._surely)
         if margin >= least:
             return None
-        return Refusal(
-            "margin",
-            f"{wording.was!r} would become {wording.becomes!r}, preferred by {margin:.1f} nats; asked are {least:.1f}",
-        )
+        if least == math.inf:
+            return wording.refusal("margin", "but the model is too often wrong about changes of this kind")
+        needed = f"its margin is {margin:.1f}, and a change of this kind needs {least:.1f}"
+        return wording.refusal("margin", f"but the model was not sure enough: {needed}")
 
     def _goes_on_from(self) -> bool:
         """Whether the segment continues a sentence that began before it."""
@@ -206,7 +207,7 @@ class Judge:
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):
             least = self._margins["unusual"]
         if kind in ("form", "tense", "several", "slip") and any(map(self._is_often, wording.gone)):
-            least *= MEANT
+            least *= FREQUENT_WORD_FACTOR
         elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
             least = self._margins["unusual"]  # for example a program's name in lower case
         return least if usual else max(least, self._margins["unusual"])
@@ -220,9 +221,9 @@ def _wrong_mark(wording: Wording) -> Refusal | None:
         is_hyphen = mark == "-" and (letters[0] == letters[1] or wording.joins)  # "man -kind", "well known"
         is_hyphen = is_hyphen and _MINUS.findall(wording.was) == _MINUS.findall(wording.becomes)  # "-5", "5-10"
         if mark not in _MOVING and not is_hyphen:
-            return Refusal("marks", f"{wording.was!r} would become {wording.becomes!r}")
+            return wording.refusal("marks", f"but a mark such as {mark!r} is neither added nor removed")
     if wording.gone and not wording.new and has - had:
-        return Refusal("marks", f"{' '.join(wording.gone)!r} would become a mark in {wording.becomes!r}")
+        return wording.refusal("marks", "which replaces words by a mark")
     return None
 
 
@@ -234,7 +235,7 @@ class _Preferred:
         characters before them, because the text and its shown form differ only in white space and hidden spans."""
         self._ink = [0, *accumulate(_is_ink(text, segment))]
         self._start = segment.start
-        counts = [0, *accumulate(not char.isspace() for char in shown(text, segment))]
+        counts = [0, *accumulate(not char.isspace() for char in model_text(text, segment))]
         last = len(counts) - 1
         self._changes = [
             (counts[min(change.start, last)], counts[min(change.end, last)], change.margin) for change in changes

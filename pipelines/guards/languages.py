@@ -1,14 +1,19 @@
-"""Identifies the language of a text by its script and function words, so that a model only corrects its own."""
+"""Identifies the language of a text by its script and words, so that a model only corrects its own."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
+from functools import cache
 
-from .language import looks_english, script
-from .vocabulary import spelt
+from .vocabulary import is_english, spelt
 
 ANY = "any"
-TELLING = 2  # least number of function words to identify a language, and least lead over the next one
+MIN_FUNCTION_WORDS = 2
+"""Least number of function words to identify a language, and least lead over the next one."""
+
+MIN_WORDS = 2
+"""From this many non-English words on, a text may be in another language; from as many known ones, English."""
 
 _WORDS = {
     "en": "the and of to is was are were with that this for have has not you he she they we it be been which would my",
@@ -57,8 +62,51 @@ _BY_SCRIPT = {
     "GREEK": ("el",),
     "CYRILLIC": ("ru", "uk", "bg"),
 }
+# English words that are also common in other languages, and so are no evidence.
+_SHARED = frozenset(
+    """
+    a al alle also am an angst as at auf avec bad bald be bei ben best bin bis but con da dan dans dare das day de del
+    dem den der des dice die do donde du e eine el elle elles en er es est et far fast for four gas gift gut hat haben
+    have he her hier hoy i in information international is it la las le les liver lo los man mais mal mar mare me met
+    mi min mind mis mit more muss my nah name national no non not nun o of on one or pain pan pane par pas per plus
+    pour pro qui rat red rot sa sale si sin so solo son sous sur tag tags tot tu ton un una und uno van vice via war
+    was we weg week welt wen wert wie wild will wo ya zoo zu
+    """.split()  # noqa: SIM905
+) - frozenset("and four have he her my of the was we with".split())  # noqa: SIM905
+
 LANGUAGES = tuple(sorted({*_LISTS, *(name for names in _BY_SCRIPT.values() for name in names)}))
 """Codes of the languages that can be identified (ISO 639-1)."""
+
+
+def looks_english(text: str) -> bool | None:
+    """Whether a text is English; None if its words do not tell."""
+    latin = other = 0
+    for char, times in Counter(text).items():
+        if char.isalpha():
+            if script(char) == "LATIN":
+                latin += times
+            else:
+                other += times
+    if other > latin:
+        return False
+    known = strange = names = 0
+    for piece, times in Counter(text.split()).items():
+        word, *more = spelt(piece) or [""]
+        if more or not word[:1].isalpha() or (small := word.lower()) in _SHARED:
+            continue  # addresses, numbers and code
+        if len(small) == 1:
+            continue
+        if is_english(word):
+            known += times
+        elif word[0].isupper():
+            names += times
+        else:
+            strange += times
+    if strange >= MIN_WORDS and strange > known:
+        return False
+    if not known and strange + names >= MIN_WORDS:
+        return False
+    return True if known >= MIN_WORDS and known > strange else None
 
 
 def language_of(text: str) -> str | None:
@@ -79,7 +127,8 @@ def language_of(text: str) -> str | None:
     found = Counter({name: sum(_is_evidence(name, word) for word in words) for name in among})
     (best, hits), *others = found.most_common(2)
     ahead = hits - (others[0][1] if others else 0)
-    return best if hits >= TELLING and ahead >= TELLING - (hits >= 2 * TELLING) else None
+    is_clear = ahead >= MIN_FUNCTION_WORDS - (hits >= 2 * MIN_FUNCTION_WORDS)
+    return best if hits >= MIN_FUNCTION_WORDS and is_clear else None
 
 
 def _is_evidence(language: str, word: str) -> bool:
@@ -107,3 +156,10 @@ def check_language(language: str) -> str:
     if language != ANY and language not in LANGUAGES:
         raise ValueError(f"language={language!r} is not known: one of {', '.join(LANGUAGES)}, or {ANY!r} for no check")
     return language
+
+
+@cache
+def script(char: str) -> str:
+    """Return the script of a letter, from its Unicode name."""
+    name = unicodedata.name(char, "").partition(" ")[0]
+    return "LATIN" if name in ("FULLWIDTH", "MODIFIER", "FEMININE", "MASCULINE", "MICRO") else name

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from ..documents import Segment
-from ..sentences import sentences
+from ..sentences import CLOSING_QUOTES, SENTENCE_ENDS, sentences
 from .sentencehood import begins_item
 
 _NEAR = 60  # characters on each side of a place that are looked at
 _WORD = re.compile(r"[^\W_]\w*")
 _SAYS = r"\b(?:sa(?:id|ys?|ying)|ask(?:s|ed|ing)?|tells?|told(?:\s\w+)?|repl(?:y|ie[sd])|answer(?:s|ed)?|wrote|writes?)"
 _BEFORE = re.compile(
-    r"(?:[.!?…][\"'”’»)\]]*|:\s*|\b[ap]\.m\.\s+"
+    rf"(?:[{SENTENCE_ENDS}][{re.escape(CLOSING_QUOTES)}]*|:\s*|\b[ap]\.m\.\s+"
     rf"|(?:,|{_SAYS})\s*(?=[\"“„«‘]))[\"'“‘„«(\[*_]*\Z"
 )
 """What stands before the first word after a colon, after a full stop without a space or that of "p.m.", and of a

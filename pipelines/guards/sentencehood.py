@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+from ..sentences import CLOSING, CLOSING_QUOTES, SENTENCE_ENDS
 from .vocabulary import spelt
 
-END = re.compile(r"[.!?…。！？][\"'”’»)\]]*\Z")
-_ENDED_BEFORE = re.compile(r"[.!?…:;](?:\[[^\[\]]*\]|\([^()]*\)|[\"'”’»)\]*_])+\Z")
+END = re.compile(rf"[{SENTENCE_ENDS}][{re.escape(CLOSING_QUOTES)}]*\Z")
+_ENDED_BEFORE = re.compile(rf"[{SENTENCE_ENDS}:;](?:\[[^\[\]]*\]|\([^()]*\)|[{re.escape(CLOSING)}])+\Z")
 _LAST_WORD = re.compile(r"(?:^|[\s\"'“‘(])[^\W\d_]+(?:['’-][^\W\d_]+)*[\"'”’)]*\Z")
 _NO_PROSE = re.compile(r"\s*(?:[^\w\s\"'“‘(\[<*_`]|[*_`]\s)|.*(?:::|`_|\t)")
-_BORDER = re.compile(r"(?<=[.!?:;…])\s+")
+_BORDER = re.compile(rf"(?<=[{SENTENCE_ENDS}:;])\s+")
 _LIST_ITEM = re.compile(
     r"(?:^|\n)[ \t>]*(?:[-*+•–]|\d{1,3}(?:\.\d{1,3})+|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+(?:\[[ xX]\][ \t]+)?\Z"
 )
@@ -36,7 +37,7 @@ def lacks_end(piece: str, before: str) -> bool:
     the marker of a list item; items are left as they are."""
     if END.search(piece) or _ENDED_BEFORE.search(piece) or not _LAST_WORD.search(piece):
         return False
-    if _LIST_ITEM.search(before[-40:]) or any(_NO_PROSE.match(line) for line in piece.splitlines()):
+    if begins_item(before) or any(_NO_PROSE.match(line) for line in piece.splitlines()):
         return False
     last = _BORDER.split(piece)[-1]
     written = spelt(last)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
-from ..documents import Edit, Refusal, Segment
+from ..documents import Edit, Refusal, Segment, replacing
 from ..edits.diff import apply
 from .bounded import Searchable
 from .openings import Openings
@@ -58,6 +58,14 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
 }
 """Patterns by the option that allows to change them (`allow_links` and so on)."""
 
+_NAMED = {
+    "links": "links and addresses",
+    "numbers": "numbers",
+    "code": "code",
+    "protect": "text that your own pattern protects",
+}
+"""What the reasons of refusals mean, for people."""
+
 _CAPITALS = re.compile(r"\b[A-Z]{2}[A-Z0-9]*s?\b")
 _MIXED = re.compile(r"\b[^\W\d_]*[a-z][A-Z]\w*")
 _LONG = re.compile(r"\b[^\W\d_]\w+")  # names have more than a letter
@@ -91,16 +99,20 @@ class Stretches:
             if start > edit.end:
                 break
             if (edit.start < end and edit.end > start) or start < edit.start == edit.end < end:
-                return Refusal("protected", f"{self.text[start:end]!r} may not change")
+                what = f"{self.text[start:end]!r} is code or markup, which may not change"
+                return Refusal("protected", f"{replacing(was, edit.replacement)}, but {what}")
         new = next((char for char in edit.replacement if char in self.segment.forbidden and char not in was), None)
         if new:
-            return Refusal("markup", f"{edit.replacement!r} brings {new!r}")
+            what = "which would be markup here, or end a heading or a cell"
+            return Refusal("markup", f"{edit.replacement!r} would add {new!r}, {what}")
         if self.segment.is_label and self._takes_on_capital(edit):
-            return Refusal("markup", f"{was!r} begins a heading or a cell, and would become {edit.replacement!r}")
+            what = "a heading or a cell gets no new capital at its beginning"
+            return Refusal("markup", f"{replacing(was, edit.replacement)}, but {what}")
         for reason, pattern in self.patterns.items():
             is_inside = reason != "numbers" and self._is_inside(edit, self.places[reason])  # "5 km" may become "5-km"
             if is_inside or self._changes(edit, reason, pattern):
-                return Refusal(reason.partition("[")[0], f"{was!r} would become {edit.replacement!r}")
+                key = reason.partition("[")[0]
+                return Refusal(key, f"{replacing(was, edit.replacement)}, but {_NAMED[key]} may not change")
         return self._renaming(edit)
 
     def _renaming(self, edit: Edit) -> Refusal | None:
@@ -111,7 +123,7 @@ class Stretches:
                 break
             name = self.text[start:end]
             if edit.start < end and name.casefold() not in words:
-                return Refusal("names", f"{name!r} would become {edit.replacement!r}")
+                return Refusal("names", f"{replacing(name, edit.replacement)}, but names may not change")
         return None
 
     def _takes_on_capital(self, edit: Edit) -> bool:
@@ -132,7 +144,9 @@ class Stretches:
         after = apply(before, [Edit(edit.start - start, edit.end - start, edit.replacement) for edit in edits])
         for reason, pattern in self.patterns.items():
             if _found(reason, pattern, before) != _found(reason, pattern, after):
-                return Refusal(reason.partition("[")[0], "the edits of the segment would change some together")
+                key = reason.partition("[")[0]
+                what = f"together, the corrections of this passage would change {_NAMED[key]}"
+                return Refusal(key, f"{what}, though none does alone")
         return None
 
     def _is_inside(self, edit: Edit, places: Sequence[tuple[int, int]]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from ..documents import Refusal
+from ..documents import Refusal, replacing
 from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind, are_synonyms
 from .likeness import are_akin, is_near, is_nearer, is_spelling, plain
 from .opposites import are_opposites
@@ -70,6 +70,10 @@ class Wording:
         """Whether words are joined, or a word is split, without changing letters."""
         return any(_is_run(word, self.gone) for word in self.new) or any(_is_run(word, self.new) for word in self.gone)
 
+    def refusal(self, reason: str, why: str) -> Refusal:
+        """The refusal of this change; `why` ends the sentence that begins with it."""
+        return Refusal(reason, f"{replacing(self.was, self.becomes)}, {why}")
+
     def denies(self, knows: Knows) -> bool:
         """Whether a negation is added or removed. Exchanging words that sound alike does not count ("I don't no"), nor
         does correcting the spelling of one; "dident" may be "didn't", and hence does not become "did"."""
@@ -89,7 +93,7 @@ class Wording:
         """Return the refusal of a new word that is unknown, or None."""
         for word in self.new:
             if not knows(word) and not _is_run(word, self.gone):
-                return Refusal("words", f"{word!r} is in no word list and not in the document")
+                return self.refusal("words", f"but {word!r} is in no word list and not in the document")
         return None
 
     def swap(self, knows: Knows) -> Refusal | None:
@@ -97,18 +101,18 @@ class Wording:
         if _letters(self.was) == _letters(self.becomes):
             return None
         if self.denies(knows):
-            return Refusal("swap", f"{self.was!r} would become {self.becomes!r}, and deny or affirm something")
+            return self.refusal("swap", 'which adds or removes a word such as "not"')
         if are_synonyms(self.gone, self.new):
-            return Refusal("swap", f"{self.was!r} and {self.becomes!r} mean the same")
+            return self.refusal("swap", "but both mean the same")
         for gone, new in product(self.gone, self.new):
             if are_opposites(gone, new, knows):
-                return Refusal("swap", f"{gone!r} and {new!r} are opposites")
+                return self.refusal("swap", f"but {gone!r} and {new!r} are opposites")
         for word in self.new:
             if not self._has_origin(word, knows):
-                return Refusal("swap", f"{word!r} is not a form or spelling of anything in {self.was!r}")
+                return self.refusal("swap", f"but {word!r} is another word, not another form or spelling")
         for word in self.gone:
             if not self._has_heir(word, knows):
-                return Refusal("swap", f"{word!r} would be gone from {self.was!r}")
+                return self.refusal("swap", f"but the word {word!r} would be lost")
         return None
 
     def kind(self, knows: Knows) -> Kind:

@@ -125,7 +125,7 @@ class EngineFields(BaseModel):
         if model is None or model == self.shown_name():
             return self.engine, self.shown_name()
         engine = self._load(model)
-        return engine, model if isinstance(model, str) else name_of(engine)
+        return engine, model if isinstance(model, str) else engine_name(engine)
 
     def __getstate__(self) -> dict[Any, Any]:
         """What is pickled: a loaded engine is not, and another process loads the model by its name."""
@@ -245,7 +245,7 @@ def _identified(value: object) -> object:
     return f"{value!r} {_mark(value)}"  # the repr, too: a configuration may be changed between two calls
 
 
-def name_of(engine: Engine) -> str:
+def engine_name(engine: Engine) -> str:
     """The name of an engine in messages, metadata and traces."""
     return DEFAULT_NAME if engine.name == str(BUNDLED) else engine.name
 

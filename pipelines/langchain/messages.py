@@ -21,7 +21,7 @@ from langchain_core.messages import (
 from copyspec.text.chat import ChatError, Message
 from copyspec.text.codec import Encoded
 
-from .fields import name_of
+from .fields import engine_name
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -52,7 +52,7 @@ def encoded_prompt(engine: Engine, messages: Sequence[BaseMessage], tools: Seque
     template = str(engine.tokenizer.chat_template or "")
     if tools and "tools" not in template:
         raise ChatError(
-            f"the chat template of {name_of(engine)!r} does not support tools: use a model trained to call them, "
+            f"the chat template of {engine_name(engine)!r} does not support tools: use a model trained to call them, "
             "or call it without tools"
         )
     chat = to_chat(messages)
@@ -106,7 +106,7 @@ def without_tool_roles(chat: Sequence[Message]) -> list[Message]:
     return result
 
 
-def text_of(message: BaseMessage) -> str:
+def message_text(message: BaseMessage) -> str:
     """Return the text of a message. Raises ValueError for images and the like."""
     content = message.content
     if isinstance(content, str):
@@ -130,7 +130,7 @@ def _block_text(block: object, message: BaseMessage) -> str:
 
 def _to_message(message: BaseMessage) -> Message:
     invalid = message.invalid_tool_calls if isinstance(message, AIMessage) else []
-    content = "\n".join(filter(None, (text_of(message), *map(_invalid_call, invalid))))
+    content = "\n".join(filter(None, (message_text(message), *map(_invalid_call, invalid))))
     chat: dict[str, object] = {"role": _role(message), "content": content}
     if isinstance(message, AIMessage) and message.tool_calls:
         chat["tool_calls"] = [

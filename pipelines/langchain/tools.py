@@ -28,12 +28,12 @@ class Parsed:
     invalid: tuple[InvalidToolCall, ...] = ()
 
 
-def names_of(tools: Sequence[Tool]) -> list[str]:
+def tool_names(tools: Sequence[Tool]) -> list[str]:
     """Return the names of the tools."""
-    return [name for tool in tools if (name := name_of(tool)) is not None]
+    return [name for tool in tools if (name := tool_name(tool)) is not None]
 
 
-def name_of(tool: Tool) -> str | None:
+def tool_name(tool: Tool) -> str | None:
     """Return the name of a tool; None if it has none."""
     function = tool.get("function")
     return str(function["name"]) if isinstance(function, Mapping) else None
@@ -61,7 +61,7 @@ def forced(choice: object, tools: Sequence[Tool], template: str, *, constrain: b
     opening = f"{OPEN}\n" if OPEN in template else ""
     arguments = "arguments" if OPEN in template or '"parameters": dictionary' not in template else "parameters"
     if constrain:
-        chosen = [tool for tool in tools if wanted in (None, name_of(tool))]
+        chosen = [tool for tool in tools if wanted in (None, tool_name(tool))]
         return Forced(opening, call_schema(chosen, arguments), True)
     return Forced(opening + (f'{{"name": "{wanted}", "{arguments}": ' if wanted else '{"name": "'), None, True)
 
@@ -71,7 +71,7 @@ def call_schema(tools: Sequence[Tool], arguments: str) -> dict[str, object]:
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": name_of(tool)}, arguments: closed(_parameters(tool))},
+            "properties": {"name": {"const": tool_name(tool)}, arguments: closed(_parameters(tool))},
             "required": ["name", arguments],
             "additionalProperties": False,
         }
@@ -105,7 +105,7 @@ def _parameters(tool: Tool) -> object:
 
 def _chosen(choice: object, tools: Sequence[Tool]) -> str | None:
     """The name of the tool that must be called; None: any of them."""
-    names = names_of(tools)
+    names = tool_names(tools)
     if isinstance(choice, Mapping):
         function = choice.get("function")
         choice = function.get("name") if isinstance(function, Mapping) else choice
@@ -148,7 +148,7 @@ def parse(text: str, tools: Sequence[Tool], *, is_rest: bool = False) -> Parsed:
         return Parsed(left, tuple(calls), tuple(invalid))
     if not is_rest and text.lstrip().startswith(_BARE_BEGINNINGS):
         found = _read(text.strip())
-        if found and all(call["name"] in names_of(tools) for call in found):
+        if found and all(call["name"] in tool_names(tools) for call in found):
             return Parsed("", tuple(found))
     return Parsed(text)
 

@@ -38,7 +38,7 @@ MIN_COVERAGE = 0.34  # least share of the question's words, by weight, in or nea
 SURE_SCORE, SURE_MARGIN = 0.7, 0.1  # least score of a sure sentence, and least lead over the next one
 CERTAIN_SCORE, CERTAIN_MARGIN = 1.05, 0.02  # the same for sentences with all words and bonuses, which need less lead
 AGREE_MARGIN = 0.25  # a model's quote is sure if its score is at most this much below the best sentence's
-DOUBTED_CHARS = 550  # characters to quote, with neighbouring sentences, if the best one is not sure
+DOUBTED_CHARS = 550  # `extent` to quote, with neighbouring sentences, if the best one is not sure
 _CANDIDATES = 5
 
 

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
+from copyspec.retrievers import UNSPACED, BM25Retriever, Hit, Retriever, Stems, share_of_word
 
-from ..sentences import sentences
+from ..sentences import CLOSING, QUESTION_MARKS, sentences
 from .question_terms import ASKS_NAME, TermRarity, answer_bonus, asked_terms, commonness
 
-MAX_UNIT = 400  # longest list item that is quoted whole, in characters
+MAX_UNIT = 400  # longest list item that is quoted whole, in characters as `extent` counts them
+WORD_LENGTH = 6  # characters of an English word, with the space
 
 INSIDE, HEAD, BESIDE, CONTEXT, PASSAGE = 1.0, 0.75, 0.5, 0.55, 0.3
 """Value of a question's word by where it is found: in the sentence, at the start of its list item or in the heading
@@ -65,7 +66,7 @@ def units(text: str) -> list[Unit]:
         heading = next((title for start, title in reversed(headings) if start < begin), "")
         if kind in ("row", "code"):
             found.append(Unit(begin, end, begin, kind == "row", heading))
-        elif end - begin <= MAX_UNIT and (kind == "item" or _asks_first(text[begin:end])):
+        elif extent(text[begin:end]) <= MAX_UNIT and (kind == "item" or _asks_first(text[begin:end])):
             found.append(Unit(begin, end, begin, heading=heading))
         else:
             parts = sentences(text[begin:end])
@@ -89,7 +90,15 @@ def _headings(text: str) -> Iterator[tuple[int, str]]:
 def _asks_first(block: str) -> bool:
     """Whether a paragraph is a question and its answer, which are quoted together."""
     parts = sentences(block)
-    return len(parts) > 1 and block[slice(*parts[0])].rstrip("*_\"'” ").endswith(("?", "？"))
+    return len(parts) > 1 and block[slice(*parts[0])].rstrip(CLOSING).endswith(QUESTION_MARKS)
+
+
+def extent(text: str) -> float:
+    """Return the length of a text in characters. In scripts without spaces, each counts for as many as its share of a
+    word has in English."""
+    if text.isascii():
+        return len(text)
+    return len(text) + sum(WORD_LENGTH * share_of_word(each) - 1 for each in UNSPACED.findall(text))
 
 
 def rarity_in(retriever: Retriever, hits: Sequence[Hit], split: Stems) -> TermRarity:
@@ -144,14 +153,14 @@ def find(
             piece = text[part.start : part.end]
             bonus = answer_bonus(question, piece, asked, split) if part.is_prose or ASKS_NAME.search(question) else 0.0
             score = worth / total + bonus - RANK_DISCOUNT * rank
-            score -= LONG_COST * min(1.0, len(piece) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
+            score -= LONG_COST * min(1.0, extent(piece) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
             if inside or near:
                 found.append(Found(rank, part.start, part.end, score, near / total, inside / total))
     return _joined(sorted(found, key=lambda each: -each.score), passages)[:most]
 
 
 def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:
-    """Extend a span by sentences after and before it in its paragraph, in turn, up to `most` characters."""
+    """Extend a span by sentences after and before it in its paragraph, in turn, up to an `extent` of `most`."""
     parts = units(text)
     inside = [number for number, part in enumerate(parts) if part.start < end and part.end > start]
     if not inside:
@@ -159,12 +168,16 @@ def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:
     first, last = inside[0], inside[-1]
     while True:
         after, before = last + 1, first - 1
-        if after < len(parts) and parts[after].head == parts[last].head and parts[after].end - start <= most:
+        if (
+            after < len(parts)
+            and parts[after].head == parts[last].head
+            and extent(text[start : parts[after].end]) <= most
+        ):
             last, end = after, parts[after].end
             grown = True
         else:
             grown = False
-        if before >= 0 and parts[before].head == parts[first].head and end - parts[before].start <= most:
+        if before >= 0 and parts[before].head == parts[first].head and extent(text[parts[before].start : end]) <= most:
             first, start = before, parts[before].start
         elif not grown:
             return start, end
@@ -182,7 +195,7 @@ def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Fou
             continue
         if not 0 <= second.start - first.end <= 2 or "\n\n" in text[first.end : second.start]:
             continue
-        if second.end - first.start <= MAX_JOINED:
+        if extent(text[first.start : second.end]) <= MAX_JOINED:
             joined = replace(best, start=first.start, end=second.end, inside=max(best.inside, other.inside))
             return [joined, *(each for each in found[1:] if each is not other)]
     return found

@@ -13,8 +13,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from copyspec.checks import check_retriever, check_type, shown
+from copyspec.engine.assembly import Assembly
 from copyspec.engine.call_options import CallOptions, check_options
-from copyspec.engine.rewindable import Assembly
 from copyspec.options import DraftOptions
 from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever
 
@@ -154,15 +154,14 @@ class IterativeRAG:
     def _submit(self, queries: Sequence[str]) -> _BestHits:
         return _BestHits(self.retriever.submit(queries))
 
-    def _search_here(self, queries: Sequence[str]) -> _Found:
-        started = perf_counter()
-        found = self.retriever.search_here(queries)
-        return _Found([_best(hits) for hits in found], perf_counter() - started)
+    def _search_here(self, queries: Sequence[str]) -> Search[list[Hit]]:
+        return Search.here(lambda: [_best(hits) for hits in self.retriever.search_here(queries)])
 
-    def _search(self, queries: Sequence[str]) -> _Found:
+    def _search(self, queries: Sequence[str]) -> Search[list[Hit]]:
         """Search in the caller's thread, for as many hits as the speculative form requests: with HNSW, the best hit may
         depend on that number."""
-        return _Found([_best(hits) for hits in self.retriever.base.search_batch(queries, self.retriever.prefetch)])
+        base, count = self.retriever.base, self.retriever.prefetch
+        return Search.here(lambda: [_best(hits) for hits in base.search_batch(queries, count)])
 
 
 class RAGStream:
@@ -228,22 +227,6 @@ class _BestHits:
 
     def cancel(self) -> None:
         self._search.cancel()
-
-
-class _Found:
-    """A finished search."""
-
-    def __init__(self, hits: list[Hit], seconds: float = 0.0) -> None:
-        self._hits, self.seconds = hits, seconds
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> list[Hit]:
-        return self._hits
-
-    def cancel(self) -> None:
-        pass
 
 
 def _best(hits: Sequence[Hit]) -> Hit:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.checks import check_count, check_whole, plain_value
 from copyspec.forks import fork_safe
 from copyspec.retrievers import Scheduler, Search, SpeculationStats, Worker
 
@@ -45,8 +46,7 @@ class KNNOptions:
     temperature: float = 10.0  # a neighbour at this squared distance weighs exp(-distance / temperature)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.neighbours, int) or self.neighbours < 1:
-            raise ValueError(f"neighbours must be an integer >= 1, got {self.neighbours!r}")
+        check_whole("neighbours", self.neighbours, low=1)
         if not 0.0 <= self.weight <= 1.0:
             raise ValueError(f"weight must be from 0 to 1, got {self.weight!r}")
         if not self.temperature > 0.0:
@@ -91,13 +91,12 @@ class KNNLM:
     def __call__(self, prompt: str, *, max_new_tokens: int = 128) -> KNNAnswer:
         """Generate up to the end of sequence or `max_new_tokens`. Raises ValueError for a prompt without tokens, or if
         the output does not fit into the model's context."""
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens!r}")
+        limit = check_count("max_new_tokens", plain_value(max_new_tokens))  # a numpy integer too, as in `generate`
         ids = self.engine.codec.encode(prompt, wrap=True).ids
         if not ids:
             raise ValueError(f"the prompt has no tokens: {prompt!r}; the model needs at least one")
         started = perf_counter()
-        text = _Text(self, ids, max_new_tokens)
+        text = _Text(self, ids, limit)
         stats = SpeculationStats()
         if self.speculates:
             rounds = Rounds(text, self._submit, self._scheduler, guesses_first=True)
@@ -130,8 +129,8 @@ class KNNLM:
     def _submit(self, moments: Sequence[Moment]) -> Search[list[int]]:
         return self._worker.submit(lambda: self._find(moments))
 
-    def _search(self, moments: Sequence[Moment]) -> _Found:
-        return _Found(self._find(moments))
+    def _search(self, moments: Sequence[Moment]) -> Search[list[int]]:
+        return Search.here(lambda: self._find(moments))
 
     def _find(self, moments: Sequence[Moment]) -> list[int]:
         """The next token at each moment, with one search of the datastore."""
@@ -157,26 +156,8 @@ class Moment:
     probabilities: NDArray[np.float64]  # [V], the model's own
 
 
-class _Found:
-    """A finished search."""
-
-    seconds = 0.0
-
-    def __init__(self, tokens: list[int]) -> None:
-        self._tokens = tokens
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> list[int]:
-        return self._tokens
-
-    def cancel(self) -> None:
-        pass
-
-
 class _Text:
-    """One output, token by token (see `flights.Task`). An answer is the next token."""
+    """One output, token by token (see `guesses.Task`). An answer is the next token."""
 
     def __init__(self, pipeline: KNNLM, prompt: list[int], limit: int) -> None:
         from transformers import DynamicCache

@@ -5,28 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
+from copyspec.checks import check_whole
 from copyspec.engine.call_options import CallOptions
 from copyspec.engine.unknown import reject_unknown
-from copyspec.verification.registry import may_change_tokens
 
 from ..instructions import check_template
-from .strides import Layout
 
 INSTRUCTION = "{document}\n\n{prompt}"
 """The document in front of the prompt, as in the paper."""
 
 
-class LayoutOptions(TypedDict, total=False):
+@dataclass(frozen=True, slots=True)
+class Layout:
     """The model's input, and when its document is exchanged. All of these options affect the output."""
 
+    stride: int = 4  # output tokens between two retrievals
+    query_tokens: int = 32  # last tokens of prompt and output that form the query
+    document_tokens: int = 256  # first tokens of a document that the model is shown
+    instruction: str = INSTRUCTION  # template with {document} and {prompt}
+
+    def __post_init__(self) -> None:
+        check_template(self.instruction, "document", "prompt")
+        for name in ("stride", "query_tokens", "document_tokens"):
+            check_whole(name, getattr(self, name), low=1)
+
+
+class LayoutOptions(TypedDict, total=False):
+    """The fields of `Layout` as keyword arguments."""
+
     stride: int
-    """Output tokens between two retrievals; default 4."""
     query_tokens: int
-    """Last tokens of prompt and output that form the query; default 32."""
     document_tokens: int
-    """First tokens of a document that the model is shown; default 256."""
     instruction: str
-    """Template with {document} and {prompt}; default INSTRUCTION."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +57,7 @@ ON = Speculation()
 def check_layout(given: LayoutOptions) -> Layout:
     """Return the layout with defaults filled in. Raises TypeError or ValueError, which name the option and value."""
     reject_unknown(given, LayoutOptions.__annotations__)
-    layout = Layout(
-        check_template(given.get("instruction", INSTRUCTION), "document", "prompt"),
-        given.get("stride", 4),
-        given.get("query_tokens", 32),
-        given.get("document_tokens", 256),
-    )
-    for name in ("stride", "query_tokens", "document_tokens"):
-        value = getattr(layout, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
-    return layout
+    return Layout(**given)
 
 
 def check_call(options: CallOptions) -> None:
@@ -70,9 +70,8 @@ def check_call(options: CallOptions) -> None:
     for name in ("logprobs", "trace", "max_time"):
         if (value := getattr(options, name)) not in (None, False):
             raise ValueError(f"{name}={value!r} is not supported by iterative RAG; leave it out")
-    rule = options.verification.make(options.sampling)
-    if may_change_tokens(rule, options.sampling):
+    if options.acceptance_rule is not None:
         raise ValueError(
-            f"rule={options.verification.rule!r} makes the output depend on drafts, and drafts depend on guesses; "
+            f"rule={options.rule!r} makes the output depend on drafts, and drafts depend on guesses; "
             "leave rule out: outputs then equal the plain form's"
         )

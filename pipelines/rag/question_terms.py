@@ -28,10 +28,21 @@ _NUMBER = re.compile(
 )
 _ASKED_BY = re.compile(
     r"\b(?:how (?:many|much|deep|long|large|big|old|fast|far|high|often|soon|late)|is it (?:possible|allowed)|"
-    r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get))\b",
+    r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get))\b|"
+    # Chinese
+    r"什[么麼](?:时候|時候)?|哪[里裡儿兒个個些]?|谁|誰|[几幾](?![乎何])|多少|多(?=[高大长長久远遠深重])|怎[么麼]样?|如何|"
+    r"[为為](?:何|什[么麼])|何[时時]|是否|[吗嗎呢]|"
+    # Japanese: a verb's last kana goes with its polite ending, which an answer has in another form
+    r"いつ(?!も)|どこ|どれ|(?<![なほ])どの|どう(?:して|やって|すれば)|だれ|なぜ|なに|いく[らつ]|(?<![几幾任])何|"
+    r"[ぁ-ん]?(?:です|でした|ます|ました|ません|でしょう)か|"
+    # Thai
+    r"เมื่อ(?:ไร|ไหร่|ใด)|อะไร|ที่ไหน|ใคร|อย่างไร|ยังไง|เท่า(?:ไร|ไหร่)|(?<!เ)กี่|ทำไม|หรือ(?:ไม่|เปล่า)|ไหม(?=\W*\Z)",
     re.IGNORECASE,
 )
 """Question phrases, which do not occur in answers."""
+_PARTICLES = frozenset("的了是在はがをにでとのもへや")
+"""Chinese and Japanese words of one character whose English counterparts are in `STOP_WORDS`. In a run of kana they are
+parts of pairs, which are kept."""
 _ASKS_NUMBER = re.compile(
     r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|what times?|when|which (?:version|release|year)|"
     r"what (?:year|version)|default|last release)\b",
@@ -87,7 +98,7 @@ def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, f
     found: dict[str, frozenset[str]] = {}
     was_unknown = False
     for word in cased_words(_ASKED_BY.sub(" ", question)) or cased_words(question):
-        if word.lower() in STOP_WORDS:
+        if word.lower() in STOP_WORDS or word in _PARTICLES:
             continue
         first, *parts = split(word)
         is_unknown = UNSPACED.match(word) is not None and first not in weights

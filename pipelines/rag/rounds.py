@@ -14,7 +14,7 @@ from typing import Generic
 
 from copyspec.retrievers import Plan, Scheduler, SpeculationStats
 
-from .flights import Answer, Flight, Guess, Query, Task, Verification
+from .guesses import Answer, Guess, GuessBatch, Query, Task, Verification
 
 Submit = Callable[[Sequence[Query]], Verification[Answer]]
 """Starts a search for the answers to the queries."""
@@ -48,18 +48,16 @@ class Rounds(Generic[Query, Answer]):
         scheduler: Scheduler,
         *,
         search: Submit[Query, Answer] | None = None,
-        keeps_guessing: bool = True,
         guesses_first: bool = False,
     ) -> None:
         """`search`: for answers that are needed at once; None: use `submit`, whose thread takes time to wake.
-        `keeps_guessing`: sometimes guess in rounds that wait for each answer, too, to see when guesses become right.
         `guesses_first`: guess the first answer, too, once the scheduler knows that guesses pay."""
         self._task, self._submit, self._scheduler = task, submit, scheduler
         self._search = search or submit
-        self._keeps_guessing, self._guesses_first = keeps_guessing, guesses_first
+        self._guesses_first = guesses_first
         self.stats = SpeculationStats()
         self._open: list[Guess[Query, Answer]] = []  # guesses not submitted yet
-        self._flight: Flight[Query, Answer] | None = None
+        self._batch: GuessBatch[Query, Answer] | None = None
         self._ended = False  # whether the text has ended, if the guesses are right
         self._stuck = False  # whether there is no guess for the next step, or it raised `_error`
         self._error: Exception | None = None
@@ -78,11 +76,11 @@ class Rounds(Generic[Query, Answer]):
                 found = self._answers([self._task.query()])[0]
                 self._take(found, self._task.reads(found))
                 self._plan = self._scheduler.plan()
-            while not (self._ended and not self._open and self._flight is None):
+            while not (self._ended and not self._open and self._batch is None):
                 yield from self._go_on()
         finally:
-            if self._flight is not None:
-                self._flight.search.cancel()
+            if self._batch is not None:
+                self._batch.search.cancel()
 
     def _begun_by_guess(self) -> bool:
         self._plan = self._scheduler.plan()
@@ -96,30 +94,33 @@ class Rounds(Generic[Query, Answer]):
         return True
 
     def _go_on(self) -> Iterator[int]:
-        """Do the next action. Yields the new verified position, if there is one."""
-        if self._flight is not None and (self._flight.search.done() or not self._may_guess()):
-            yield self._settle(self._flight)
-        elif self._flight is None and not self._open and not self._plan.speculates:
+        """Do the next action. Yields the new verified position, if there is one.
+
+        The first that applies of: settle the batch, if its search has ended or nothing else can be done; wait for one
+        answer, if the plan is not to guess; guess one more step; send the open guesses as a batch."""
+        if self._batch is not None and (self._batch.search.done() or not self._may_guess()):
+            yield self._settle(self._batch)
+        elif self._batch is None and not self._open and not self._plan.speculates:
             self._wait_for_one()
             yield self._task.position
         elif self._may_guess():
             self._guess_one()
         elif self._open:
             self._send()
-            if not self._scheduler.overlaps and self._flight is not None:
-                yield self._settle(self._flight)
-        if self._ended and not self._open and self._flight is None:
+            if not self._scheduler.overlaps and self._batch is not None:
+                yield self._settle(self._batch)
+        if self._ended and not self._open and self._batch is None:
             yield self._task.position
 
     def _may_guess(self) -> bool:
         free = not self._ended and not self._stuck
-        most = self._plan.stride if self._flight is None else self._plan.ahead
+        most = self._plan.stride if self._batch is None else self._plan.ahead
         return free and self._plan.speculates and len(self._open) < most
 
     def _guess_one(self) -> None:
         """Make one speculation step."""
         task, started, reads = self._task, perf_counter(), self._reads
-        abandon = self._flight.has_failed if self._flight is not None else _never
+        abandon = self._batch.has_failed if self._batch is not None else _never
         try:
             self._ended = task.advance(abandon)
             if abandon():
@@ -131,7 +132,7 @@ class Rounds(Generic[Query, Answer]):
                 if guess.answer is not None:
                     self._take(guess.answer, guess.reads)
         except Exception as error:
-            if not self._open and self._flight is None:
+            if not self._open and self._batch is None:
                 raise
             # The plain form might never raise this: the guesses before must be verified first.
             self._error, self._stuck = error, True
@@ -159,7 +160,7 @@ class Rounds(Generic[Query, Answer]):
             return
         query = task.query()
         self._waits += 1
-        tries = self._keeps_guessing and self._waits >= self._apart
+        tries = self._waits >= self._apart
         guess = task.guess(query) if tries else None
         self._scheduler.observe_step(perf_counter() - started, reads=reads)
         truth = self._answers([query])[0]
@@ -189,18 +190,18 @@ class Rounds(Generic[Query, Answer]):
         sent, self._open = self._open[:count], self._open[count:]
         submit = self._submit if self._scheduler.overlaps else self._search
         started = perf_counter()
-        self._flight = Flight(self._task, sent, submit([guess.query for guess in sent]))
+        self._batch = GuessBatch(self._task, sent, submit([guess.query for guess in sent]))
         self._held = perf_counter() - started
         last = self._open[-1] if self._open else sent[-1]
         self._stuck = self._error is not None or last.answer is None
         self._plan = self._scheduler.plan()
 
-    def _settle(self, flight: Flight[Query, Answer]) -> int:
+    def _settle(self, batch: GuessBatch[Query, Answer]) -> int:
         """Wait for the batch, and go back to the first wrong guess. Returns the verified position."""
-        truths = self._waited(flight.search, perf_counter() - self._held)
-        self._flight = None
-        guesses, right = flight.guesses, flight.right
-        self._learn(flight, truths)
+        truths = self._waited(batch.search, perf_counter() - self._held)
+        self._batch = None
+        guesses, right = batch.guesses, batch.right
+        self._learn(batch, truths)
         verified = min(right + 1, len(guesses))
         self._pace(verified, speculates=True)
         withheld = right < verified and guesses[right].withheld is not None
@@ -217,9 +218,9 @@ class Rounds(Generic[Query, Answer]):
         self._plan = self._scheduler.plan()
         return wrong.position
 
-    def _learn(self, flight: Flight[Query, Answer], truths: Sequence[Answer]) -> None:
-        guesses, right, scheduler = flight.guesses, flight.right, self._scheduler
-        scheduler.observe_search(len(guesses), flight.search.seconds)
+    def _learn(self, batch: GuessBatch[Query, Answer], truths: Sequence[Answer]) -> None:
+        guesses, right, scheduler = batch.guesses, batch.right, self._scheduler
+        scheduler.observe_search(len(guesses), batch.search.seconds)
         for guess, truth in zip(guesses[: right + 1], truths, strict=False):
             made = guess.answer if guess.answer is not None else guess.withheld
             if guess.reads and made is not None:
@@ -228,7 +229,7 @@ class Rounds(Generic[Query, Answer]):
         # Steps without a guess are no evidence of how often guesses are right.
         scheduler.observe_round(right, right if withheld else len(guesses))
         if right < len(guesses) and not withheld and scheduler.overlaps:
-            scheduler.observe_late(flight.late())
+            scheduler.observe_late(batch.late())
 
     def _answers(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """Search and wait for the answers."""

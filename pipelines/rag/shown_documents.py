@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
-from copyspec.forks import fork_safe
 from copyspec.retrievers import Hit
 from copyspec.text.codec import encodable
 
 if TYPE_CHECKING:
     from copyspec import Engine
-    from copyspec.text.codec import Lead
-
-Made = TypeVar("Made")
+    from copyspec.text.codec import Codec, Lead
 
 
 class Documents:
@@ -24,56 +19,34 @@ class Documents:
     KEPT = 1024
 
     def __init__(self, engine: Engine, most_tokens: int) -> None:
-        self._codec = engine.codec
-        self._most_tokens = most_tokens
-        self._shown: _Remembered[str] = _Remembered(self.KEPT)
-        self._copied: _Remembered[list[int]] = _Remembered(self.KEPT)
+        # No methods: a cache of them would keep this object, and the model's tokenizer with it, in a cycle.
+        self._shown = lru_cache(self.KEPT)(partial(_shown, engine.codec, most_tokens))
+        self._copied = lru_cache(self.KEPT)(partial(_copied, engine.codec, most_tokens))
         self.lead: Lead = " "
         """Text between the last prompt and its output. If it is wrong, the first word of a copy is lost."""
 
     def shown(self, hit: Hit) -> str:
         """Return the first `most_tokens` tokens of the hit's text, as text."""
-        return self._shown.get((hit.id, hit.text), lambda: self._cut(encodable(hit.text, f"document {hit.id}")))
+        return self._shown(hit.id, hit.text)
 
     def copied(self, hit: Hit) -> list[int]:
         """Return the first `most_tokens` tokens of the hit's text, tokenised as in an output; none of a text that no
         tokenizer reads, since it is not shown and the output must not depend on it."""
-        lead = self.lead
-
-        def made() -> list[int]:
-            try:
-                text = encodable(hit.text, f"document {hit.id}")
-            except ValueError:
-                return []
-            return self._codec.encode_copy(text, lead).ids[: self._most_tokens]
-
-        return self._copied.get((hit.id, hit.text, lead), made)
-
-    def _cut(self, text: str) -> str:
-        encoded = self._codec.encode(text)
-        if len(encoded.ids) <= self._most_tokens:
-            return text
-        if encoded.offsets is None:
-            return self._codec.decode(encoded.ids[: self._most_tokens])
-        return text[: encoded.offsets()[self._most_tokens - 1][1]]
+        return self._copied(hit.id, hit.text, self.lead)
 
 
-class _Remembered(Generic[Made]):
-    """A cache of results for the last keys. Thread-safe."""
+def _shown(codec: Codec, most_tokens: int, number: int, text: str) -> str:
+    encoded = codec.encode(encodable(text, f"document {number}"))
+    if len(encoded.ids) <= most_tokens:
+        return text
+    if encoded.offsets is None:
+        return codec.decode(encoded.ids[:most_tokens])
+    return text[: encoded.offsets()[most_tokens - 1][1]]
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._made: OrderedDict[object, Made] = OrderedDict()
-        self._lock = fork_safe(threading.Lock())
 
-    def get(self, key: object, make: Callable[[], Made]) -> Made:
-        with self._lock:
-            if key in self._made:
-                self._made.move_to_end(key)
-                return self._made[key]
-        made = make()
-        with self._lock:
-            self._made[key] = made
-            if len(self._made) > self._most:
-                self._made.popitem(last=False)
-        return made
+def _copied(codec: Codec, most_tokens: int, number: int, text: str, lead: Lead) -> list[int]:
+    try:
+        encodable(text, f"document {number}")
+    except ValueError:
+        return []
+    return codec.encode_copy(text, lead).ids[:most_tokens]

@@ -1,39 +1,30 @@
-"""Iterative RAG as a `flights.Task` for the rounds of speculation: one step writes one stride of tokens."""
+"""Iterative RAG as a `guesses.Task` for the rounds of speculation: one step writes one stride of tokens."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from copyspec.retrievers import Hit
 
 from ..instructions import fill
+from .options import Layout
 from .shown_documents import Documents
 
 if TYPE_CHECKING:
     from copyspec import Chunk, Engine
+    from copyspec.engine.assembly import Assembly, RewindableSequence, Stats
     from copyspec.engine.call_options import CallOptions
     from copyspec.engine.jobs import Job
-    from copyspec.engine.rewindable import Assembly, RewindableSequence, Stats
 
 NO_DOCUMENT = Hit(-1, 0.0, "")
 """Stands for the document if nothing was found for a query."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The arrangement of document, prompt and output. All of it affects the output."""
-
-    instruction: str  # template with {document} and {prompt}
-    stride: int  # output tokens between two retrievals
-    query_tokens: int  # last tokens of prompt and output that form the query
-    document_tokens: int  # first tokens of a document that the model is shown
-
-
 class Strides:
-    """One output; each stride is written with one document in front of the prompt (see `flights.Task`).
+    """One output; each stride is written with one document in front of the prompt (see `guesses.Task`).
 
     A stride depends only on the document and the tokens before it. The sequences of the last `contexts` documents stay
     open with their KV caches, so that a document is read again only if it returns after `contexts` others. None of the

@@ -114,7 +114,7 @@ def test_what_no_line_could_be_answered_with_is_told_at_once(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("the cat\n"))
     assert main(["chat", "--temperature", "-1"]) == 2
-    assert "temperature must be a number" in capsys.readouterr().err
+    assert "copyspec: --temperature must be a number" in capsys.readouterr().err
     bare = Engine(engine.model, byte_level(template=None), name="bare")
     monkeypatch.setattr("copyspec.load", lambda *_, **__: bare)
     assert main(["chat"]) == 2

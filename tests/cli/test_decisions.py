@@ -23,7 +23,6 @@ TEXT = "# A note\r\n\r\nThe childrens <b>came</b> to see the boat.\r\n\r\nThe ch
 @pytest.fixture
 def decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
     """The decisions that the page of two files saves when every change is accepted."""
-    monkeypatch.setenv("COPYSPEC_MODEL", "default")
     monkeypatch.chdir(tmp_path)
     Path("a.md").write_bytes(TEXT.encode())
     Path("b.txt").write_text("</script> The childrens came to see the boat.\n")
@@ -62,7 +61,6 @@ def test_what_was_taken_is_made_and_nothing_else(decisions: Any, capfdbinary: py
 def test_files_of_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    monkeypatch.setenv("COPYSPEC_MODEL", "default")
     monkeypatch.chdir(tmp_path)
     files = [f"{name}/a.txt" for name in ("one", "two", "three")]
     for file in files:

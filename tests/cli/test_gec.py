@@ -12,10 +12,13 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from copyspec.models.aliases import ALIASES, Alias
 from copyspec.pipelines import FunctionCorrector
 from copyspec.pipelines.editing.journal import SUFFIX
 from tests.helpers.commands import run_binary
@@ -45,6 +48,8 @@ FIXTURES = {
     ),
     "records.jsonl": b'{"id": 1, "text": "He go.",  "x": [1, 2.50]}\r\n\n{"text": "caf\\u00e9\\n\\nTwo", "id": 2}',
 }
+# Files with a paragraph that is not text: it is not read, so a check cannot say that it is right.
+UNREADABLE = ("bad bytes.txt", "bad bytes at the end.txt", "encoded surrogates.txt", "nul.txt")
 
 
 def test_a_file_that_is_no_text_is_named_once(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -74,8 +79,9 @@ def test_a_model_that_returns_its_input_changes_no_byte(
     assert run_binary(capfdbinary, "gec", file, "-o", tmp_path / "out")[:2] == (0, b"")
     assert (tmp_path / "out").read_bytes() == FIXTURES[name]
     assert run_binary(capfdbinary, "gec", file, "-o", "-")[:2] == (0, FIXTURES[name])
-    assert run_binary(capfdbinary, "gec", "--check", file)[:2] == (0, b"")
-    assert run_binary(capfdbinary, "gec", "--diff", file)[:2] == (0, b"")
+    checked = 3 if name in UNREADABLE else 0
+    assert run_binary(capfdbinary, "gec", "--check", file)[:2] == (checked, b"")
+    assert run_binary(capfdbinary, "gec", "--diff", file)[:2] == (checked, b"")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([file.name, "out"])
 
 
@@ -248,6 +254,31 @@ def test_bad_files_are_named_and_the_others_done(tmp_path: Path, capfdbinary: py
     assert not list(tmp_path.glob(f"*{SUFFIX}")) and not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "options"),
+    [
+        ("a.csv", TABLE, []),
+        ("a.csv", TABLE, ["--column", "body"]),
+        ("a.tsv", b"a\tb\n", ["--column", "3"]),
+        ("a.jsonl", b'{"b": "teh"}\n', []),
+        ("a.xyz", b"teh end\n", []),
+        ("a.srt", b"teh end\n", ["--format", "txt"]),
+    ],
+)
+def test_options_that_fit_no_file_are_wrong_usage(
+    name: str, data: bytes, options: list[str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """If they fit some, these are done, as with other files that fail."""
+    file, good = tmp_path / name, tmp_path / "good.txt"
+    file.write_bytes(data)
+    good.write_bytes(b"teh end\n")
+    code, _, err = run_binary(capfdbinary, "gec", "-q", file, *options)
+    assert code == 2 and str(file) in err and err.count("\n") == 1
+    assert run_binary(capfdbinary, "gec", "-i", file, good, *options)[0] == 3
+    assert good.read_bytes() == b"the end\n" and file.read_bytes() == data
+    assert run_binary(capfdbinary, "gec", "-i", file, tmp_path / "missing.txt", *options)[0] == 3
+
+
 def test_folders_patterns_and_excludes(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,11 +350,39 @@ def test_guards_are_options(
     assert out == b"He has 7 cats at home\n" and "edits left out: 1 numbers" in err and "left as" not in err
     with caplog.at_level(logging.INFO, "copyspec"):  # as -v sets it
         run_binary(capfdbinary, "gec", file)
-    assert f"{file}:1: left out (numbers): '7' would become '8'" in caplog.messages
+    assert f"{file}:1: left out (numbers): '7' would become '8', but numbers may not change" in caplog.messages
     assert run_binary(capfdbinary, "gec", file, "--allow-numbers")[1] == b"He has 8 cats at home\n"
     assert (
         run_binary(capfdbinary, "gec", file, "--allow-numbers", "--protect", "[0-9]")[1] == b"He has 7 cats at home\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("output", "option"),
+    [("She lives near a big lake now today.", "--max-edit-ratio"), ("He has cats.", "--max-lost-ratio")],
+)
+def test_limits_are_named_as_options(
+    output: str,
+    option: str,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"He has seven old cats at home.\n")
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(lambda text: output))
+    with caplog.at_level(logging.INFO, "copyspec"):  # as -v sets it
+        run_binary(capfdbinary, "gec", file)
+    assert [line for line in caplog.messages if line.endswith(f" % ({option})")], caplog.messages
+
+
+def test_options_that_errors_name_exist() -> None:
+    from copyspec.cli.app import _options_of
+    from copyspec.cli.correcting import _options
+    from copyspec.cli.reports import LIMITS
+
+    assert {*_options().values(), *LIMITS.values()} <= set(_options_of(["gec"]).values())
 
 
 @pytest.mark.parametrize(
@@ -438,6 +497,33 @@ def test_a_model_that_cannot_be_loaded_is_wrong_usage(
     assert (code, out) == (2, b"") and "there is no such folder" in err
 
 
+def test_a_model_says_which_one_was_trained_for_corrections(
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from copyspec.cli.correcting import corrector_of
+
+    base = replace(ALIASES["smollm2"], name="base")
+    tuned = replace(base, name="tuned", about="a corrector", base="base", corrects=True)
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", corrector_of)
+    monkeypatch.setattr("copyspec.api.load_corrector", lambda model, **_: SimpleNamespace(name=model))
+    monkeypatch.setattr("copyspec.pipelines.ModelCorrector", lambda *_: FunctionCorrector(fix))
+    (tmp_path / "a.txt").write_bytes(b"teh end\n")
+
+    def told(aliases: list[Alias], *options: str) -> list[str]:
+        monkeypatch.setattr("copyspec.models.aliases.ALIASES", {each.name: each for each in aliases})
+        caplog.clear()
+        assert run_binary(capfdbinary, "gec", tmp_path / "a.txt", *options)[:2] == (0, b"the end\n")
+        return caplog.messages
+
+    hint = "base was not trained for corrections; --model tuned was: a corrector"
+    assert told([base, tuned], "-m", "base") == [hint]
+    assert told([base, tuned], "-m", "base", "-q") == told([base, tuned], "-m", "tuned") == []
+    assert told([base, tuned], "-m", "base", "--adapter", "x") == told([base], "-m", "base") == []
+
+
 def test_an_interruption_leaves_files_and_says_how_to_go_on(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,14 +560,27 @@ def test_a_journal_of_another_run_is_refused(
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(interrupt, name="words"))
     assert run_binary(capfdbinary, "gec", "-i", file)[0] == 130
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="words"))
-    for options, what in (
-        (["--max-edit-ratio", "0.9"], "guards"),
-        (["--line-mode"], "format_options"),
-        (["--kinds", "spacing,case"], "selections"),
-        (["-p"], "selections"),
+    end = "; run it as before, or start over with --no-resume\n"
+    for options, said in (
+        (["--max-edit-ratio", "0.9"], "--max-edit-ratio was 0.7 and is now 0.9"),
+        (
+            ["--caution", "2", "--allow-names"],
+            "--allow-names was False and is now True, --caution was 1.0 and is now 2.0",
+        ),
+        (["--protect", "x"], "--protect was [] and is now ['x']"),
+        (["--line-mode"], "--line-mode was False and is now True"),
+        (["--untracked"], "--untracked was False and is now True"),
+        (["--kinds", "case"], "selections was ['marks'] and is now ['marks', 'kinds case']"),
+        (["-p"], "selections was ['marks'] and is now ['marks', 'asks']"),
     ):
         code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file, *options)
-        assert code == 3 and f"belongs to another run: {what} was" in err and "start over with --no-resume" in err
+        assert code == 3 and f"belongs to another run: {said}{end}" in err, err
+    left = tmp_path / f"a.txt{SUFFIX}"
+    kept = left.read_bytes()
+    left.write_bytes(kept.replace(b'"guards.all_or_nothing":false', b'"guards.all_or_nothing":true'))
+    code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file)
+    assert code == 3 and "another run: guards.all_or_nothing was True and is now False" in err, "it is no option"
+    left.write_bytes(kept)
     file.write_bytes(b"He goed away\n")
     code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file)
     assert code == 3 and "belongs to another run: input was" in err
@@ -534,7 +633,7 @@ def test_what_an_interrupted_run_left_is_refused_and_the_other_files_done(
     for file in files:
         file.write_bytes(b"He goed home\n")
     left = tmp_path / f"a.txt{SUFFIX}"
-    left.write_bytes(b'{"copyspec-journal":1,"input":"x"}\n{"key":"00","text":"y"}\n')
+    left.write_bytes(b'{"copyspec-journal":2,"input":"x"}\n{"key":"00","text":"y"}\n')
     before = left.read_bytes()
     code, _, err = run_binary(capfdbinary, "gec", "-i", *files)
     assert code == 3 and f"{str(left)!r} was left by an interrupted run: --resume continues it, --no-resume" in err

@@ -92,6 +92,23 @@ def test_an_encoding_that_loses_bytes_is_refused(tmp_path: Path, capfdbinary: py
         assert run_binary(capfdbinary, "gec", file, "--encoding", encoding)[:2] == (0, b"the end\n")
 
 
+@pytest.mark.parametrize("looking", [["--check"], ["--diff"], ["--list", "text"]])
+def test_what_was_not_read_is_not_called_right(
+    looking: list[str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes("He is in teh café.\n".encode("latin-1"))
+    for quiet in ([], ["-q"]):
+        code, out, err = run_binary(capfdbinary, "gec", *looking, *quiet, file)
+        assert (code, out) == (3, b"")
+        assert err.count(f"{file} holds the byte 0xe9, which is not text: name its encoding") == 1
+    assert run_binary(capfdbinary, "gec", *looking, "-q", "--encoding", "latin-1", file)[::2] == (1, "")
+    file.write_bytes(b"teh end\n\ncaf\xe9\n")
+    assert run_binary(capfdbinary, "gec", *looking, file)[0] == 3
+    assert run_binary(capfdbinary, "gec", "-i", "-q", file) == (0, b"", "")
+    assert file.read_bytes() == b"the end\n\ncaf\xe9\n"
+
+
 def test_what_the_encoding_lacks_stays_out_and_the_rest_is_written(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,8 +62,7 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     stop = expected()[4:6]
     assert run(capsys, "generate", "the cat", "--stop", stop, *LENGTH)[1] == expected(stop=stop) + "\n"
     for options, same in ((["--system", "Hi."], {"system": "Hi."}), (["--chat"], {"chat": True})):
-        answer = expected(**same).removeprefix(" ")  # some models begin every answer with a space
-        assert run(capsys, "generate", "the cat", *options, *LENGTH)[1] == answer + "\n"
+        assert run(capsys, "generate", "the cat", *options, *LENGTH)[1] == expected(**same) + "\n"
     for same in (["--max-draft-nodes", "0"], ["--stream"], ["--no-stream"], ["--dtype", "float32", "--device", "cpu"]):
         assert run(capsys, "generate", "the cat", *same, *LENGTH)[1] == expected() + "\n"
     penalised = run(capsys, "generate", "the cat", "--repetition-penalty", "1.5", *LENGTH)[1]
@@ -117,10 +116,19 @@ def test_compare_fails_where_outputs_differ(
         (
             ["generate", "a", "--temperature", "-1"],
             2,
-            "temperature must be a number at least 1e-06 and at most 1e+06 (or 0: greedy), got -1.0",
+            "copyspec: --temperature must be a number at least 1e-06 and at most 1e+06 (or 0: greedy), got -1.0",
         ),
+        (["generate", "a", "--seed", "-1"], 2, "copyspec: --seed must be an integer >= 0, got -1"),
+        (["generate", "a", "--stop", ""], 2, "copyspec: --stop must be a non-empty string"),
+        (["generate", "a", "-m", ""], 2, "copyspec: --model must be a hub id"),
+        (["generate", "a", "--system", "\udcff"], 2, "copyspec: --system holds a lone surrogate at character 0"),
+        (["generate", "a", "-r", "b", "-r", "\udcff"], 2, "copyspec: --reference holds a lone surrogate"),
+        (["generate", "a", "--edit", "\udcff"], 2, "copyspec: --edit holds a lone surrogate"),
+        (["generate", "a", "--rendered", "--chat"], 2, "--rendered says that the prompt went through a chat template"),
+        (["generate", "a", "--rendered", "--chat"], 2, "leave out --system and --chat"),
+        (["generate", "a", "--drafter", "model"], 2, "copyspec: --drafter 'model' needs a model to draft with: give"),
         (["generate", "a", "--temprature", "1"], 2, "--temperature"),
-        (["generate", "a", "--dtype", "float9"], 2, "dtype must be one of auto, float32"),
+        (["generate", "a", "--dtype", "float9"], 2, "copyspec: --dtype must be one of auto, float32"),
         (["generate", ""], 2, "prompt is an empty string"),
         (["generate", "a" * 400], 2, "but the model's context is 256; shorten it"),
         (["genrate"], 2, "Did you mean 'generate'? See copyspec --help"),

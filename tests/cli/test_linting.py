@@ -23,7 +23,6 @@ WRONG = "It is late.\nThe childrens came to see the boat.\n"
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COPYSPEC_MODEL", "default")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text(WRONG)
     (tmp_path / "b.rst").write_text(f"{WRONG}::\n\n    The childrens\n")
@@ -154,6 +153,27 @@ def test_a_project_excludes_what_it_names_wherever_copyspec_starts(
     link = project / "link"
     link.symlink_to(home)
     assert run_binary(capfdbinary, "gec", "--check", "-q", str(link / "docs" / "old" / "b.txt"))[:2] == (0, b"")
+
+
+def test_what_excludes_all_files_is_named(
+    project: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(str, name="nothing"))
+    settings, nothing = project.resolve() / ".copyspec.toml", "copyspec: no files to correct\n"
+    settings.write_text('exclude = ["a.txt"]')
+    code, out, err = run_binary(capfdbinary, "gec", "a.txt")
+    pattern = str(settings.with_name("a.txt"))
+    assert (code, out) == (0, b"")
+    assert err.endswith(f"copyspec: a.txt: left out by the pattern {pattern!r} of exclude in {settings}\n{nothing}")
+    for paths in (["a.txt", "c.txt", "b.rst"], ["*.txt", "b.rst"], ["."]):
+        code, out, err = run_binary(capfdbinary, "gec", *paths, "--exclude", "*.txt", "--exclude", "b.rst")
+        assert (code, out) == (0, b"") and "3 excluded" in err and err.endswith(nothing)
+        before = "." + os.sep if paths == ["."] else ""
+        assert f"copyspec: {before}a.txt, {before}c.txt: left out by the pattern '*.txt' of --exclude\n" in err
+        assert f"copyspec: {before}b.rst: left out by the pattern 'b.rst' of --exclude\n" in err
+    assert run_binary(capfdbinary, "gec", "a.txt", "-q") == (0, b"", "")
+    code, _, err = run_binary(capfdbinary, "gec", "a.txt", "c.txt", "--check")
+    assert code == 0 and "skipped: 1 excluded" in err and "left out by" not in err
 
 
 def test_patterns_are_compared_from_the_working_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def test_outcomes_are_remembered_without_their_results() -> None:
     result = Result("It goes.", (1, 2), "stop", None, prompt_tokens=3, stats=Stats())
     for text in "abc":
         cache.add(text, Outcome("It goes.", result=result))
-    assert cache.get("a") is None and cache.get("c") == Outcome("It goes.") and len(cache) == 2
+    assert cache.get("a") is None and cache.get("b") == cache.get("c") == Outcome("It goes.")
 
 
 BIG = "\n\n".join(f"We came to teh house number {number} in the evening." for number in range(300))

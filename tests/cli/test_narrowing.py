@@ -37,7 +37,6 @@ LOOSE = RunOptions(GuardOptions(allow_new_words=True, allow_swaps=True, any_lang
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COPYSPEC_MODEL", "default")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -173,6 +172,51 @@ def test_lines_that_changed_since_a_revision(folder: Path, capfdbinary: pytest.C
     assert list(changed_lines(["a b.txt"], "HEAD").values()) == [[range(3, 4)]] and not (folder / "ran").exists()
 
 
+def test_what_is_not_text_fails_a_check_of_changed_lines_only_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(lambda text: text))
+    git("init", "-q")
+    path, old = folder / "a.txt", b"It is late.\n\ncaf\xe9\n"
+    path.write_bytes(old)
+    git("add", ".")
+    git("commit", "-qm", "first")
+    for new, code in ((old + b"\nWe saw the boat.\n", 0), (old + b"\n\0 boats\n", 3), (old + b"A\n", 3)):
+        path.write_bytes(new)
+        for looking in (["--check"], ["--diff"], ["--list", "text"]):
+            found, _, err = run_binary(capfdbinary, "gec", "a.txt", "-q", "--since", "HEAD", *looking)
+            assert found == code and (err == "") == (code == 0)
+    assert run_binary(capfdbinary, "gec", "a.txt", "-q", "--check")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b"copyspec: off\n\ncaf\xe9\n\ncopyspec: on\n\nWe saw it.\n", 0),
+        (b"copyspec: off\n\nIt is.\n\ncopyspec: on\n\ncaf\xe9\n", 3),
+        (b"caf\xe9 copyspec: ignore\n\nWe saw it.\n", 0),
+        (b"caf\xe9\n\nWe saw it. copyspec: ignore\n", 3),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.ipynb"])
+def test_what_is_not_text_fails_no_check_where_a_mark_leaves_it_out(
+    folder: Path,
+    name: str,
+    text: bytes,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(lambda text: text))
+    lines = b", ".join(b'"%s\\n"' % line for line in text.splitlines())
+    frames = {"a.csv": b'text\n"%s"\n' % text}
+    frames["a.ipynb"] = b'{"cells": [{"cell_type": "markdown", "source": [%s]}]}' % lines
+    (folder / name).write_bytes(frames.get(name, text))
+    found, _, err = run_binary(capfdbinary, "gec", name, "--check", *(["--column", "text"] if name == "a.csv" else []))
+    assert found == code and ("0xe9" in err) == (code == 3)
+    assert "ignored" in err
+
+
 @pytest.mark.parametrize(
     ("answers", "wanted"),
     [
@@ -241,6 +285,39 @@ def test_what_is_typed_may_bring_markup_that_ends_nothing(
     assert out.count(b"Make this change") == 2 - is_written, "what is refused is asked again"
     assert (b"This cannot be written" in out) != is_written
     assert (folder / name).read_text(encoding="latin-1") == (text.replace("teh", typed) if is_written else text)
+
+
+@pytest.mark.parametrize(
+    ("text", "correct", "typed", "written"),
+    [
+        ("We saw the the boat.\n", ("the the", "the"), "big", "We saw the big boat.\n"),  # " the" is shown as deleted
+        ("We saw the the boat.\n", ("the the", "the"), " big", "We saw the big boat.\n"),
+        ("We saw the the boat.\n", ("the the", "the"), "", "We saw the boat.\n"),
+        ("We saw the\nthe boat.\n", ("the the", "the"), "big", "We saw the\nbig boat.\n"),  # "the "
+        ("We went sea.\n", ("went sea", "went to the sea"), "by", "We went by sea.\n"),  # " to the" is added
+        ("We saw teh boat.\n", ("teh", "the"), "a", "We saw a boat.\n"),
+        ("We went sea.\n", ("went sea", "went to the sea"), ",", "We went, sea.\n"),
+        ("We went sea.\n", ("went sea", "went to the sea"), "!\u201d", "We went!\u201d sea.\n"),
+        ("We saw the the boat.\n", ("the the", "the"), ", and", "We saw the, and boat.\n"),
+        ("We went sea.\n", ("went sea", "went to the sea"), ".com", "We went .com sea.\n"),
+    ],
+)
+def test_what_is_typed_keeps_the_spaces_of_what_is_shown(
+    folder: Path,
+    text: str,
+    correct: tuple[str, str],
+    typed: str,
+    written: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    corrector = FunctionCorrector(lambda text: text.replace(*correct))
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+    (folder / "a.txt").write_bytes(text.encode())
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"e\n{typed}\n"))
+    code, out, err = run_binary(capfdbinary, "gec", "a.txt", "-p")
+    assert code == 0 and out.count(b"Instead: ") == 1, err
+    assert (folder / "a.txt").read_bytes() == written.encode()
 
 
 @pytest.mark.parametrize(("answers", "asked"), [("q\n", [1, 0]), ("d\nq\n", [1, 1]), ("y\nd\nn\nd\n", [2, 2])])

@@ -96,7 +96,7 @@ def test_copied_parts_are_listed_where_no_colours_show_them(
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("NO_COLOR", no_color)
     piece = CopiedPiece(2, 5, TextPlace(0, 0, 3))
-    print_coloured(Provenance("a cat", (SourceText("one", "reference", 0, "cat"),), (piece,)), "a cat")
+    print_coloured(Provenance("a cat", (SourceText("one", "reference", 0, "cat"),), (piece,)))
     assert "one" in screen.text and ("2-5 from 1, 0-3: cat" in screen.text) == listed
 
 

@@ -35,7 +35,7 @@ def test_without_the_extra_it_says_what_to_install(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--timeout", "0"], "timeout must be a number above 0"),
+        (["--timeout", "0"], "--timeout must be a number above 0"),
         (["--batch-size", "0"], "--batch-size must be"),
         (["--api-key", ""], "--api-key (or COPYSPEC_API_KEY) is empty"),
         (["--api-key", " "], "--api-key (or COPYSPEC_API_KEY) is empty"),
@@ -79,7 +79,7 @@ def test_the_key_comes_from_the_option_or_the_variable(
         found.append(given["api_key"])
         raise ValueError("enough")
 
-    monkeypatch.setattr(sys.modules["copyspec.cli.serve"], "_settings", settings)
+    monkeypatch.setattr("copyspec.server.settings.ServerSettings", settings)
     monkeypatch.setenv("COPYSPEC_API_KEY", variable)
     run(capsys, "serve", *arguments)
     assert found == [key]
@@ -91,7 +91,7 @@ def test_a_variable_that_is_no_key_is_refused(
     key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COPYSPEC_API_KEY", key)
-    monkeypatch.setattr(sys.modules["copyspec.cli.serve"], "_engine", lambda *_: pytest.fail("it was served"))
+    monkeypatch.setattr("copyspec.load", lambda *_, **__: pytest.fail("it was served"))
     code, out, err = run(capsys, "serve", "--port", "0")
     words = "begins or ends with a space" if key.strip() else "(or COPYSPEC_API_KEY) is empty"
     assert code == 2 and out == "" and words in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,11 @@ import pytest
 from copyspec.cli import main
 from copyspec.models.loading import BUNDLED
 
-pytestmark = [
-    pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"),
-    pytest.mark.usefixtures("bundled"),
-]
-COMMAND = ["generate", "Correct the grammar: we has time.", "--edit", "we has time.", "--max-new-tokens", "20"]
-
-
-@pytest.fixture
-def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COPYSPEC_MODEL", "default")
+pytestmark = pytest.mark.skipif(
+    not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"
+)
+EDITED = "we has time."
+COMMAND = ["generate", f"Correct the grammar: {EDITED}", "--edit", EDITED, "--max-new-tokens", "20"]
 
 
 def test_the_same_text_is_shown_in_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +31,18 @@ def test_the_same_text_is_shown_in_every_way(tmp_path: Path, capsys: pytest.Capt
     assert "edit_source" in page.read_text(encoding="utf-8")
     assert main([*COMMAND, "--html", "-"]) == 0
     assert capsys.readouterr().out.startswith("<!DOCTYPE html>")
+    assert main([*COMMAND, "--stream"]) == 0
+    assert capsys.readouterr().out == plain
+    assert main([*COMMAND, "--compare"]) == 0
+    assert capsys.readouterr().out.startswith(plain)
+    assert main([*COMMAND, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["text"] + "\n" == plain and not plain[0].isspace(), "the space before it is the chat template's"
+    copied = [span for span in found["spans"] if span["place"]["source"] == "edit_source"]
+    for span in copied:
+        source = EDITED[span["place"]["start_char"] : span["place"]["end_char"]]
+        assert found["text"][span["start_char"] : span["end_char"]].strip() == source.strip()
+    assert copied
 
 
 @pytest.mark.parametrize(

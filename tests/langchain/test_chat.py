@@ -410,7 +410,7 @@ def test_several_answers_and_timeouts(llm: ChatCopySpec) -> None:
         list(llm.stream(PROMPTS[0], n=2, temperature=1.0))
     with engine_with()._lock, pytest.raises(TimeoutError, match=r"within timeout=0.01 seconds"):
         llm.invoke(PROMPTS[0], timeout=0.01)
-    with pytest.raises(ValueError, match="timeout must be a number of seconds above 0, got -1"):
+    with pytest.raises(ValueError, match=r"timeout must be a number above 0 \(seconds\), got -1"):
         llm.invoke(PROMPTS[0], timeout=-1)
 
 

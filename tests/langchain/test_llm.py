@@ -20,8 +20,8 @@ from copyspec import Engine, Place, Span
 from copyspec.pipelines.langchain import ChatCopySpec, CitedAnswer, CopySpecLLM, with_citations
 from copyspec.pipelines.langchain.documents import copied_parts, id_of, text_of
 from tests.helpers.models import tiny
-from tests.helpers.texts import bart, byte_level, counted, llama, sentencepiece_like
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.texts import bart, counted, new_engine, sentencepiece_like
+from tests.helpers.tiny import tiny_engine
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -30,7 +30,7 @@ PROMPTS = [f"The {word} sat on the mat" for word in ("cat", "dog", "star", "sea"
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(llama(len(byte_level())), byte_level(), name="tiny")
+    return new_engine()
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ class Quoting:
     def __init__(self, quote: str, document: Document) -> None:
         from tests.langchain.test_tools import Script
 
-        engine = Engine(tiny_model(), tiny_tokenizer(), name="tiny")
+        engine = tiny_engine(name="tiny")
         llm = ChatCopySpec(model=engine, max_tokens=100, model_kwargs={"logits_processor": Script(lambda _: quote)})
         prompt = ChatPromptTemplate.from_template("{question}")
         find = RunnableLambda(lambda question: {"docs": [document], "question": question})

@@ -15,7 +15,7 @@ from langchain_tests.unit_tests import ChatModelUnitTests
 
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 
 @cache
-def tiny_engine() -> Engine:
-    return Engine(tiny_model(), tiny_tokenizer(), name="tiny")
+def engine() -> Engine:
+    return tiny_engine(name="tiny")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,7 +43,7 @@ class TestUnit(ChatModelUnitTests):
 
     @property
     def chat_model_params(self) -> dict[str, object]:
-        return {"model": tiny_engine()}
+        return {"model": engine()}
 
 
 class TestIntegration(ChatModelIntegrationTests):
@@ -55,7 +55,7 @@ class TestIntegration(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, object]:
-        return {"model": tiny_engine(), "max_tokens": 12}
+        return {"model": engine(), "max_tokens": 12}
 
     @property
     def standard_chat_model_params(self) -> dict[str, object]:

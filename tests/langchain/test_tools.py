@@ -22,7 +22,7 @@ from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.pipelines.langchain.messages import encoded_prompt
 from copyspec.pipelines.langchain.tools import OPEN, Forced, forced, may_begin_call, parse
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -288,7 +288,7 @@ def test_an_agent_answers_in_a_schema(tools: list[Any]) -> None:
     llm = ChatCopySpec(model=engine(), max_tokens=200, model_kwargs={"logits_processor": script})
     answer = agents.create_agent(llm, tools, response_format=Joke).invoke({"messages": [HumanMessage("a joke")]})
     assert answer["structured_response"] == Joke(setup="Why?", punchline="Because.")
-    plain = ChatCopySpec(model=Engine(tiny_model(), tiny_tokenizer(), name="plain"))
+    plain = ChatCopySpec(model=tiny_engine(name="plain"))
     with pytest.raises(ValueError, match="the chat template of 'plain' does not support tools"):
         agents.create_agent(plain, tools, response_format=Joke).invoke({"messages": [HumanMessage("a joke")]})
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import copyspec
 from copyspec.pipelines import DocumentAnswers
 from copyspec.pipelines.rag.citing import Settling, citations
-from copyspec.pipelines.rag.finding import rarity_in, stems_of, units
+from copyspec.pipelines.rag.finding import extent, rarity_in, stems_of, units, widened
 from copyspec.pipelines.rag.question_terms import FIRST_BONUS, answer_bonus, commonness
 from copyspec.retrievers import (
     BM25Retriever,
@@ -224,6 +224,48 @@ TOWNS = [
 def test_questions_in_scripts_without_spaces(question: str, held: str) -> None:
     answer = DocumentAnswers(TOWNS)(question)
     assert held in answer.text and answer.is_found == bool(held)
+
+
+JAPANESE = (
+    "図書館は午前九時に開きます。月曜日は休館です。本は二週間借りられます。延滞料は一日十円です。\n\n"
+    "灯台は1871年に建てられました。高さは三十メートルです。頂上からは港が見えます。見学は夏だけです。\n\n"
+    "郵便局は駅の隣にあります。切手は自動販売機でも買えます。荷物は午後五時まで受け付けます。"
+)
+CHINESE = (
+    "图书馆上午九点开门。星期一闭馆。书可以借两个星期。逾期每天罚款一元。\n\n"
+    "灯塔建于1871年。它高三十米。从塔顶可以看到港口。只有夏天可以参观。"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "quoted"),
+    [
+        (JAPANESE, "図書館は何時に開きますか？", "図書館は午前九時に開きます。"),
+        (JAPANESE, "灯台はいつ建てられましたか？", "灯台は1871年に建てられました。"),
+        (JAPANESE, "郵便局はどこにありますか？", "郵便局は駅の隣にあります。"),
+        (JAPANESE, "延滞料はいくらですか？", "延滞料は一日十円です。"),
+        (CHINESE, "图书馆几点开门？", "图书馆上午九点开门。"),
+        (CHINESE, "灯塔是什么时候建的？", "灯塔建于1871年。"),
+        (CHINESE, "逾期罚款多少？", "逾期每天罚款一元。"),
+    ],
+)
+def test_a_clear_answer_in_a_script_without_spaces_is_one_sentence(text: str, question: str, quoted: str) -> None:
+    answer = DocumentAnswers([text])(question)
+    assert (answer.text, answer.is_sure) == (quoted, True)
+
+
+def test_lengths_are_those_of_as_many_words_in_english() -> None:
+    assert (extent("a café"), extent("図書館"), extent("です。")) == (6, 9, 4)
+    text = "本は二週間借りられます。" * 100
+    start, end = widened(text, 0, 12, 550)
+    assert extent(text[start:end]) <= 550 and 100 < end - start < 300
+
+
+@pytest.mark.parametrize(
+    "text", ["Is it dear? It is.", "很贵吗？很贵。", "「高い？」高い。", "هل تعيرون القدور؟ نعم نعيرها."]
+)
+def test_a_question_and_its_answer_are_quoted_together(text: str) -> None:
+    assert [(unit.start, unit.end) for unit in units(text)] == [(0, len(text))]
 
 
 def test_a_model_is_asked_in_scripts_without_spaces_and_its_quotes_are_shown_as_it_writes() -> None:

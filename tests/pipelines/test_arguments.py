@@ -12,14 +12,14 @@ import copyspec
 from copyspec.pipelines import DocumentAnswers, EditOptions, EditPipeline, GECPipeline, IterativeRAG
 from copyspec.retrievers import BM25Retriever
 from pipelines.editing.correctors import FunctionCorrector
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine
 
 PASSAGES = ["The kettle is red.", "The stove is black."]
 
 
 @pytest.fixture(scope="module")
 def engine() -> copyspec.Engine:
-    return copyspec.Engine(tiny_model(), tiny_tokenizer())
+    return tiny_engine()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.pipelines.documents import Edit, FormatError, Part, shown
+from copyspec.pipelines.documents import Edit, FormatError, Part, model_text
 from copyspec.pipelines.edits.diff import apply, merge
 from copyspec.pipelines.formats import FormatOptions, format_of
 from copyspec.pipelines.guards.guards import GuardOptions, check
@@ -24,7 +24,7 @@ def corrected(data: bytes, **options: object) -> bytes:
     (part,) = form.read(io.BytesIO(data))
     edits = []
     for segment in part.segments:
-        output = re.sub(r"[^\W_]+", lambda word: FIXES.get(word[0], word[0]), shown(part.text, segment))
+        output = re.sub(r"[^\W_]+", lambda word: FIXES.get(word[0], word[0]), model_text(part.text, segment))
         edits.append(check(part.text, segment, output, options=GuardOptions(max_edit_ratio=1, any_language=True)).edits)
     return form.write(part, merge(*edits))
 
@@ -87,7 +87,7 @@ def test_the_model_sees_text_without_objects() -> None:
     note = '<w:r><w:footnoteReference w:id="7"/></w:r>'
     math = "<m:oMath><m:r><m:t>teh</m:t></m:r></m:oMath>"
     (part,) = format_of("x.docx").read(io.BytesIO(docx(p(r("teh end"), note, r(". So "), math, r(" go")))))
-    assert [shown(part.text, segment) for segment in part.segments] == ["teh end. So  go"]
+    assert [model_text(part.text, segment) for segment in part.segments] == ["teh end. So  go"]
     new = corrected(docx(p(r("teh end"), note, r(". So "), math, r(" go"))))
     assert texts(new)[1] == ["the end. So  goes"] and xml_of(new).count("<m:oMath>") == 1
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.pipelines.documents import Edit, Segment, shown
+from copyspec.pipelines.documents import Edit, Segment, model_text
 from copyspec.pipelines.edits.alignment import align
 from copyspec.pipelines.edits.diff import apply, diff, merge, segment_edits, shift, tokenized
 from copyspec.pipelines.edits.words import Tolerance, words
@@ -180,7 +180,7 @@ def test_merge_and_shift() -> None:
 def test_hidden_characters_are_neither_shown_nor_changed() -> None:
     text = "> He go\n> to teh school\n"
     segment = Segment(2, 23, hidden=((8, 10),))
-    assert shown(text, segment) == "He go to teh school"
+    assert model_text(text, segment) == "He go to teh school"
     edits = segment_edits(text, segment, "He goes to the\nschool")
     assert apply(text, edits) == "> He goes\n> to the school\n"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from copyspec.pipelines.documents import Edit, Format, FormatError, shown
+from copyspec.pipelines.documents import Edit, Format, FormatError, model_text
 from copyspec.pipelines.edits.diff import merge, segment_edits
 from copyspec.pipelines.formats import FormatOptions, format_of
 
@@ -53,7 +53,7 @@ def joined(form: Format, data: bytes) -> bytes:
     for part in form.read(io.BytesIO(data)):
         edits = []
         for segment in part.segments:
-            text = shown(part.text, segment)
+            text = model_text(part.text, segment)
             assert text.strip() and not any("\ud800" <= char <= "\udfff" for char in text)
             assert part.text[segment.start : segment.end].strip() == part.text[segment.start : segment.end]
             edits.append(segment_edits(part.text, segment, " ".join(text.split()) + "\n"))
@@ -82,7 +82,9 @@ def test_lines_keep_their_number() -> None:
         edits = [
             edit
             for segment in part.segments
-            for edit in segment_edits(part.text, segment, shown(part.text, segment).replace("go", "goes\n\nand goes"))
+            for edit in segment_edits(
+                part.text, segment, model_text(part.text, segment).replace("go", "goes\n\nand goes")
+            )
         ]
         written += form.write(part, edits)
     assert written == b"He goes and goes\n\n she goes and goes\r\nwe goes and goes"

@@ -20,14 +20,14 @@ from copyspec.pipelines.rag.quoting import is_near
 from copyspec.targets.prefixes import BLOCK_TOKENS
 from pipelines.instructions import fill
 from pipelines.models import wants_chat
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 
 @pytest.fixture(scope="module")
 def engine() -> copyspec.Engine:
-    return copyspec.Engine(tiny_model(), tiny_tokenizer())
+    return tiny_engine()
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_what_the_tokenizer_wraps_by_itself_is_no_chat() -> None:
     wrapping.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<|user|> $A <|assistant|>", special_tokens=ends
     )
-    own, chat = copyspec.Engine(tiny_model(), wrapping), copyspec.Engine(tiny_model(), tiny_tokenizer())
+    own, chat = copyspec.Engine(tiny_model(), wrapping), tiny_engine()
     assert not wants_chat(own) and wants_chat(chat)
     corrected = [GECPipeline(each, max_new_tokens=20)("He go.").result for each in (own, chat)]
     assert corrected[0] is not None and corrected[1] is not None

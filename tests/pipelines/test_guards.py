@@ -199,13 +199,48 @@ def test_a_rewritten_segment_stays() -> None:
         is None
     )
     assert checked("He go home", " ").refusal is not None
+    longer = "We go home now and then we go out again."  # added words count, so that a ratio may exceed 1
+    for ratio, is_kept in ((1.0, False), (2.0, True)):
+        assert bool(checked("We go home now.", longer, max_edit_ratio=ratio, allow_swaps=True).edits) == is_kept
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "told"),
+    [
+        ("We has 32 cats in it.", "We have 16 cats in it.", "'32' would become '16', but numbers may not change"),
+        ("We has cats in it.", "We have 3 cats in it.", "' 3' would be added, but numbers may not change"),
+        ("We tells NASA it.", "We tell NATO it.", "'NASA' would become 'NATO', but names may not change"),
+        (
+            "We stays here for two days.",
+            "We stay here for three days.",
+            "'two' would become 'three', but 'three' is another word, not another form or spelling",
+        ),
+        (
+            "She like an easy fly ball.",
+            "She likes an easy ball.",
+            "'easy fly' would become 'easy', but the word 'fly' would be lost",
+        ),
+        (
+            "She like the noise ...",
+            "She likes the noise ..",
+            "'...' would become '..', which changes where or how a sentence ends",
+        ),
+        (
+            "See the (old) town, it are good.",
+            "See the (old town, it is good.",
+            "'(old)' would become '(old', but a mark such as ')' is neither added nor removed",
+        ),
+    ],
+)
+def test_refusals_are_sentences_for_writers(source: str, output: str, told: str) -> None:
+    assert [refusal.detail for refusal in checked(source, output).dropped] == [told]
 
 
 def test_a_text_that_lost_a_part_stays() -> None:
     source = "He go to school every day with his friend, and he like it there very much."
     found = checked(source, "He goes to school every day with his friend.")
     assert found.edits == () and found.refusal is not None and found.refusal.reason == "lost"
-    assert "of 16 words are gone; max_lost_ratio is 0.25" in found.refusal.detail
+    assert found.refusal.detail == "7 of 16 words would be lost, above the limit of 25 % (max_lost_ratio)"
     assert checked(source, "He goes to school every day with his friend.", max_lost_ratio=1).edits
     with pytest.raises(ValueError, match="max_lost_ratio=-1"):
         GuardOptions(max_lost_ratio=-1)

@@ -14,8 +14,8 @@ from copyspec.cli import main
 from copyspec.engine.results import Result, Stats
 from copyspec.models.loading import BUNDLED
 from copyspec.pipelines import EditOptions, EditPipeline, FormatError, decoded_text
-from tests.helpers.texts import byte_level, llama
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.texts import byte_level, llama, new_engine
+from tests.helpers.tiny import tiny_engine
 
 CODE = "def f(x):\n    return x + 1\n\n\nprint(f(2))\n"
 
@@ -39,7 +39,7 @@ class Answer:
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
-    return Answer(copyspec.Engine(tiny_model(), tiny_tokenizer()), monkeypatch)
+    return Answer(tiny_engine(), monkeypatch)
 
 
 def test_the_file_is_the_text_being_edited(answer: Answer) -> None:
@@ -95,7 +95,7 @@ def test_nothing_to_edit_asks_nothing(answer: Answer) -> None:
 
 
 def test_edits_equal_plain_decoding() -> None:
-    engine = copyspec.Engine(llama(len(byte_level())), byte_level(), name="tiny")
+    engine = new_engine()
     texts = []
     for drafts in (True, False):
         options = EditOptions(max_new_tokens=20, drafts=drafts)

@@ -24,7 +24,7 @@ from copyspec.pipelines.rag.citing import MIN_WORDS, Settling, citations
 from copyspec.pipelines.rag.iterative import IterativeRAG, RAGAnswer, Speculation
 from copyspec.retrievers import BM25Retriever, DenseRetriever, Hit, Retriever, SpeculativeRetriever
 from copyspec.retrievers.base import best
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine, tiny_tokenizer
 
 WORDS = ["lamp", "ship", "was", "lit", "at", "dusk", "and", "burned", "until", "dawn", "for", "nine", "years"]
 
@@ -71,7 +71,7 @@ def make_texts(count: int, seed: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def engine(steady_drafts: None) -> Engine:
-    return Engine(tiny_model(), tiny_tokenizer())
+    return tiny_engine()
 
 
 def ask(

@@ -104,9 +104,10 @@ def test_journals_of_other_runs_are_refused(tmp_path: Path) -> None:
         journal(path, input="y")
     with pytest.raises(JournalError, match="another run: model was 'a' and is now 'b'"):
         Journal(path, {"model": "b", "input": "x"}, resume=True)
-    path.write_text('{"copyspec-journal":99}\n')
-    with pytest.raises(JournalError, match="another version"):
-        journal(path)
+    for version in (1, 99):
+        path.write_text(f'{{"copyspec-journal":{version}}}\n')
+        with pytest.raises(JournalError, match="another version"):
+            journal(path)
     for text in ("a letter to a friend", "a letter\nto a friend\n", "[1]\n"):
         path.write_text(text)
         with pytest.raises(JournalError, match="is not a journal"):
@@ -133,12 +134,12 @@ def test_a_long_list_of_words_loses_no_outcome(tmp_path: Path) -> None:
 
 def test_a_first_line_cut_under_other_options_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    path.write_bytes(b'{"copyspec-journal":1,"model":"another mod')
+    path.write_bytes(b'{"copyspec-journal":2,"model":"another mod')
     with journal(path, resume=None) as cut:
         assert len(cut) == 0
 
 
-@pytest.mark.parametrize("content", [b'{"copyspec-journal":', b'{"c', b'{"copyspec-journal":1,"model":"a"}'])
+@pytest.mark.parametrize("content", [b'{"copyspec-journal":', b'{"c', b'{"copyspec-journal":2,"model":"a"}'])
 def test_only_the_beginning_of_the_own_first_line_is_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "j"
     path.write_bytes(content)
@@ -429,4 +430,4 @@ def test_records_are_lines_of_json(tmp_path: Path) -> None:
     with journal(tmp_path / "j", resume=False) as first:
         first.add("a\nb", Outcome("c\nd"))
     header, record = map(json.loads, (tmp_path / "j").read_text().splitlines())
-    assert header == {"copyspec-journal": 1, "model": "a"} and record["text"] == "c\nd"
+    assert header == {"copyspec-journal": 2, "model": "a"} and record["text"] == "c\nd"

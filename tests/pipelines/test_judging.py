@@ -20,20 +20,21 @@ from copyspec.pipelines import KINDS, FunctionCorrector, GECPipeline, Kinds, Out
 from copyspec.pipelines.documents import Segment
 from copyspec.pipelines.editing.correctors import LateCorrector
 from copyspec.pipelines.edits.diff import apply
+from copyspec.pipelines.formats.segments import as_label
 from copyspec.pipelines.guards.characters import strange
-from copyspec.pipelines.guards.facts import Facts
+from copyspec.pipelines.guards.document_words import DocumentWords
 from copyspec.pipelines.guards.guards import Checked, Context, GuardOptions, check, measured_changes
-from copyspec.pipelines.guards.language import looks_english
-from copyspec.pipelines.guards.languages import is_in, language_of
+from copyspec.pipelines.guards.languages import is_in, language_of, looks_english
 from copyspec.pipelines.guards.likeness import are_akin, distance, is_spelling
-from copyspec.pipelines.guards.sentencehood import lacks_end
+from copyspec.pipelines.guards.openings import Openings
+from copyspec.pipelines.guards.sentencehood import END, lacks_end
 from copyspec.pipelines.guards.vocabulary import english, is_english, rare
 from training.word_list import rare_words, word_list
 
 
 def checked(source: str, output: str, changes: list[Change] | None = None, **options: object) -> Checked:
     given_options = GuardOptions(**options)  # type: ignore[arg-type]
-    facts = Facts(given_options.words)
+    facts = DocumentWords(given_options.words)
     context = Context(facts, facts.read(source), changes)
     return check(source, Segment(0, len(source)), output, options=given_options, context=context)
 
@@ -137,7 +138,7 @@ def test_margins_find_their_edit_behind_hidden_text_and_line_breaks() -> None:
     text = "> He see a cat.\n>   She like the\n> new house."
     hidden = ((16, 18), (33, 35))
     segment = Segment(2, len(text), hidden=hidden)
-    facts = Facts()
+    facts = DocumentWords()
     part = facts.read(text)
     shown = "He see a cat. She like the new house."
     for low, expected in (("see", "He see a cat.\n>   She likes"), ("like", "He sees a cat.\n>   She like ")):
@@ -151,14 +152,14 @@ def test_margins_find_their_edit_behind_hidden_text_and_line_breaks() -> None:
 
 def test_words_of_the_document_and_of_the_user_are_words() -> None:
     source, output = "We deploys Kubernets and Frobnix.", "We deploy Kubernetes and Frobnix."
-    facts = Facts()
+    facts = DocumentWords()
     first = facts.read("Kubernetes is here.")
     second = facts.read("Frobnixes are there.")
     assert facts.knows("kubernetes", first) and not facts.knows("Frobnixes", first)
     assert (
         facts.knows("Frobnixes'", second)
         and not facts.is_word("Frobnixes")
-        and Facts(["Frobnixes"]).is_word("frobnixes")
+        and DocumentWords(["Frobnixes"]).is_word("frobnixes")
     )
     assert "words" in reasons(checked("He see frobnix ones.", "He sees frobnixed ones."))
     assert checked("He see frobnix ones.", "He sees frobnixed ones.", words=("frobnixed",)).edits[1:]
@@ -187,7 +188,7 @@ def test_languages(text: str, expected: bool | None) -> None:
 
 
 def test_a_short_text_is_of_its_documents_language() -> None:
-    facts = Facts()
+    facts = DocumentWords()
     for text in ("Ein kleiner Hund schläft.", "Die Katze sitzt auf dem Dach.", "Hans"):
         part = facts.read(text)
     context = Context(facts, part)
@@ -223,6 +224,22 @@ def test_what_lacks_a_full_stop() -> None:
     ):
         assert not lacks_end(piece, "")
     assert not lacks_end("it is what he wants", "Text:\n\n- ") and not lacks_end("- it is what\n- he wants", "")
+
+
+@pytest.mark.parametrize("text", ["Նա եկավ։", "هو جاء؟", "वह आया।", "「はい。」", "ሰላም።", "他来了？"])
+def test_sentences_of_other_scripts_have_ends(text: str) -> None:
+    cell = Segment(0, len(text))
+    assert END.search(text) and as_label(text, cell) is cell
+    assert Openings(f"{text}He", Segment(0, len(text) + 2)).has(len(text))
+    assert not END.search(text.rstrip("։؟।」。።？")) and as_label(text[:-2], Segment(0, len(text) - 2)).is_label
+
+
+def test_sentences_of_latin_script_end_as_before() -> None:
+    latin = list(map(chr, range(0x250)))
+    assert [char for char in latin if END.search(char)] == ["!", ".", "?"]
+    assert {char for char in latin if END.search(f".{char}")} == set("!.?\"')]»")
+    is_label = {char: as_label(f"a.{char}", Segment(0, 3)).is_label for char in latin}
+    assert {char for char in latin if not is_label[char]} == set("!.?\"')]»*_")
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
@@ -339,6 +356,29 @@ def test_what_a_writer_may_choose_is_changed_seldom(
         changed = [Change(0, len(source) - 1, kept)]
         found = checked(source, output, changed, calibration="smollm2-correct")
         assert apply(source, found.edits) == output
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "margin", "told"),
+    [
+        (
+            "Last year she move house.",
+            "Last year she moved house.",
+            1.9,
+            "'move' would become 'moved', but the model was not sure enough: its margin is 1.9, and a change of this "
+            "kind needs 2.0",
+        ),
+        (
+            "The life is short.",
+            "Life is short.",
+            50.0,
+            "'The life' would become 'Life', but the model is too often wrong about changes of this kind",
+        ),
+    ],
+)
+def test_a_margin_is_told_in_a_sentence(source: str, output: str, margin: float, told: str) -> None:
+    (refusal,) = checked(source, output, [Change(0, 25, margin)], calibration="smollm2-correct").dropped
+    assert (refusal.reason, refusal.detail) == ("margin", told)
 
 
 def test_margins_are_those_of_the_model() -> None:

@@ -190,3 +190,9 @@ def test_wrong_datastores_and_calls_are_named(engine: Engine, datastore: KNNData
     for prompt, limit, message in calls:
         with pytest.raises(ValueError, match=message):
             pipeline(prompt, max_new_tokens=limit)
+
+
+def test_a_numpy_integer_counts_as_in_generate(engine: Engine, datastore: KNNDatastore) -> None:
+    pipeline = KNNLM(datastore, model=engine, speculates=False)
+    limit: int = np.int64(2)  # type: ignore[assignment]
+    assert pipeline("The lamp", max_new_tokens=limit).token_ids == pipeline("The lamp", max_new_tokens=2).token_ids

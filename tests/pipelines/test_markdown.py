@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.pipelines.documents import Part, shown
+from copyspec.pipelines.documents import Part, model_text
 from copyspec.pipelines.edits.diff import merge
 from copyspec.pipelines.formats import format_of
 from copyspec.pipelines.guards.guards import GuardOptions, check
@@ -111,7 +111,7 @@ def corrected(data: bytes, fixes: dict[str, str]) -> bytes:
     for part in form.read(io.BytesIO(data)):
         edits = []
         for segment in part.segments:
-            output = re.sub(r"[^\W_]+", lambda word: fixes.get(word[0], word[0]), shown(part.text, segment))
+            output = re.sub(r"[^\W_]+", lambda word: fixes.get(word[0], word[0]), model_text(part.text, segment))
             edits.append(check(part.text, segment, output, options=GuardOptions(any_language=True)).edits)
         written += form.write(part, merge(*edits))
     return written
@@ -135,7 +135,7 @@ def parts(text: str) -> list[Part]:
 
 
 def prose(text: str) -> list[str]:
-    return [shown(part.text, segment) for part in parts(text) for segment in part.segments]
+    return [model_text(part.text, segment) for part in parts(text) for segment in part.segments]
 
 
 @pytest.mark.parametrize(

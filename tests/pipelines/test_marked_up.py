@@ -15,7 +15,7 @@ from benchmarks.hostile.files import fuzz
 from benchmarks.hostile.files_cases import OPEN
 from benchmarks.hostile.files_marked_up import MARKED_UP
 from copyspec.pipelines import Edit, FunctionCorrector, Runner, RunOptions, Work, format_of
-from copyspec.pipelines.documents import FormatError, shown
+from copyspec.pipelines.documents import FormatError, model_text
 from copyspec.pipelines.formats.source import comments
 
 HTML = """<!doctype html><html><head><title>My cats</title><script>if (a<b) x("He go.")</script></head>
@@ -184,7 +184,7 @@ FILES = {
 def segments(form: str, text: str) -> list[str]:
     """Return the texts that a model is given."""
     parts = format_of("-", form).read(io.BytesIO(text.encode()))
-    return [shown(part.text, segment) for part in parts for segment in part.segments]
+    return [model_text(part.text, segment) for part in parts for segment in part.segments]
 
 
 def corrected(form: str, data: bytes, correct: Callable[[str], str]) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.pipelines.documents import Format, FormatError, Refusal, shown
+from copyspec.pipelines.documents import Format, FormatError, Refusal, model_text
 from copyspec.pipelines.edits.diff import merge, segment_edits
 from copyspec.pipelines.formats import FormatOptions, format_of
 from copyspec.pipelines.formats.m2 import NOOP, annotated, applied
@@ -28,7 +28,7 @@ def run(form: Format, data: bytes, *, changes: bool = True) -> tuple[bytes, list
         refused += part.refused
         edits = []
         for segment in part.segments:
-            text = shown(part.text, segment)
+            text = model_text(part.text, segment)
             edits.append(segment_edits(part.text, segment, fixed(text) if changes else " ".join(text.split())))
         written.append(form.write(part, merge(*edits)))
     return b"".join(written), refused

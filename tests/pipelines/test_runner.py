@@ -36,7 +36,7 @@ from copyspec.pipelines.edits.diff import apply
 from tests.helpers.models import tiny
 from tests.helpers.own_generate import generated_each
 from tests.helpers.texts import bart, byte_level, llama, sentencepiece_like
-from tests.helpers.tiny import tiny_model, tiny_tokenizer
+from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -311,7 +311,7 @@ def test_the_source_is_what_the_output_is_expected_to_follow(monkeypatch: pytest
 def test_characters_that_a_vocabulary_lacks_are_known_to_be_lost() -> None:
     engine = copyspec.Engine(bart(len(sentencepiece_like())), sentencepiece_like(), name="bart")
     assert ModelCorrector(engine)._lost("the {cat} sat~") == "{}~"
-    assert ModelCorrector(copyspec.Engine(tiny_model(), tiny_tokenizer()))._lost("the {cat} sat~") == ""
+    assert ModelCorrector(tiny_engine())._lost("the {cat} sat~") == ""
 
 
 def test_models_are_told_apart_by_their_weights() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.pipelines.documents import Segment, shown
+from copyspec.pipelines.documents import Segment, model_text
 from copyspec.pipelines.editing.segmentation import Fitted, fit, splitter
 from copyspec.pipelines.sentences import sentences
 from tests.helpers.commands import run
@@ -51,6 +51,30 @@ def test_sentences(marked: str) -> None:
     assert found == wanted
 
 
+@pytest.mark.parametrize(
+    "marked",
+    [
+        "彼は行く。|私も行く！|「いいよ。」|はい。|『本当？！』）|うん。",
+        "灯塔建于1871年。|他说“走吧。”|我走了。|真的？|【注意！】|好。",
+        '他说"走吧。" |我走了。|好。"',
+        "वह घर जाता है।|उसने पूछा। |“क्यों।” |हाँ।",
+        "هل وصلت؟ |نعم وصلت. |وہ گھر گیا۔ |پھر سو گیا۔",
+        "ወደ ቤት ሄደ።|ለምን፧|አላውቅም።",
+        "သူသွားသည်။|ကျွန်တော်လည်းသွားမည်။",
+        "គាត់ទៅផ្ទះ។ |ខ្ញុំទៅដែរ។",
+        "Նա գնաց տուն։ |Ես էլ գնացի։",
+        "See a.b。|Then 3.5 or so...!。|Yes.",
+    ],
+)
+def test_sentences_end_in_every_script(marked: str) -> None:
+    text = marked.replace("|", "")
+    assert [text[start:end] for start, end in sentences(text)] == [piece.strip() for piece in marked.split("|")]
+
+
+def test_a_long_run_of_marks_takes_linear_time() -> None:
+    assert len(sentences("." * 200_000 + "x")) == 1
+
+
 @given(texts)
 def test_sentences_cover_all_but_white_space(text: str) -> None:
     at = 0
@@ -71,7 +95,7 @@ def test_pieces_fit_and_lose_nothing(text: str, limit: int, pack: bool, name: st
     missed = ""
     for piece in fitted.segments:
         missed += text[at : piece.start]
-        assert len(shown(text, piece)) <= limit
+        assert len(model_text(text, piece)) <= limit
         assert text[piece.start : piece.end].strip() == text[piece.start : piece.end]
         if not any(char in text for char in "。、"):
             assert piece.start == segment.start or text[piece.start - 1].isspace()
@@ -118,7 +142,7 @@ def test_hidden_prefixes_are_no_words() -> None:
     text = "> One two.\n> Three four.\n> Five."
     segment = Segment(2, len(text), hidden=((11, 13), (25, 27)))
     fitted = fit(text, segment, length=len, limit=12)
-    assert [shown(text, piece) for piece in fitted.segments] == ["One two.", "Three four.", "Five."]
+    assert [model_text(text, piece) for piece in fitted.segments] == ["One two.", "Three four.", "Five."]
     assert fit(text, segment, length=len, limit=22).segments[0].hidden == ((11, 13),)
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from copyspec.pipelines import FunctionCorrector, Runner, Work, format_of
-from copyspec.pipelines.documents import FormatError, shown
+from copyspec.pipelines.documents import FormatError, model_text
 
 PYTHON = '''"""Adds numbers.
 
@@ -203,7 +203,7 @@ FILES = {
 def segments(form: str, text: str) -> list[str]:
     """Return the texts that a model is given."""
     parts = format_of("-", form).read(io.BytesIO(text.encode()))
-    return [shown(part.text, segment) for part in parts for segment in part.segments]
+    return [model_text(part.text, segment) for part in parts for segment in part.segments]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

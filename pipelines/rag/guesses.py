@@ -82,7 +82,7 @@ class Guess(Generic[Query, Answer]):
     reads: bool = False  # whether the guess needs a prefill
 
 
-class Flight(Generic[Query, Answer]):
+class GuessBatch(Generic[Query, Answer]):
     """A batch of guesses being verified."""
 
     def __init__(self, task: Task[Query, Answer], guesses: list[Guess[Query, Answer]], search: Verification[Answer]):

@@ -1,4 +1,4 @@
-"""Facts about the document for judging its edits: the words that it uses, and its language."""
+"""The words and the language of a document, for judging its edits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_OWN = 1 << 16
 OFTEN = 3
 """A word with this many occurrences in a document is not a slip."""
 
-TELLING = 100  # parts from which the document's language is determined
-LOOKED_AT = 500  # first characters of each
+LANGUAGE_PARTS = 100  # parts from which the document's language is determined
+LANGUAGE_CHARS = 500  # first characters of each
 
 
-class Facts:
+class DocumentWords:
     """Words and language of one document, collected part by part. Queries refer to the state after a given part.
 
     Parts may be read ahead of the one that is queried; they do not count, so that a file gets the same corrections
@@ -48,7 +48,7 @@ class Facts:
                 if seen >= 0:
                     self._often[word] = -1 - number if seen + count >= OFTEN else seen + count
         for language, verdicts in self._verdicts.items():
-            if len(verdicts) < TELLING and (verdict := is_in(text[:LOOKED_AT], language)) is not None:
+            if len(verdicts) < LANGUAGE_PARTS and (verdict := is_in(text[:LANGUAGE_CHARS], language)) is not None:
                 verdicts.append((number, verdict))
         self._parts += 1
         return number

@@ -1,0 +1,39 @@
+"""Options for a prompt and the texts to copy from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from copyspec.cli.common import read
+
+_TEXTS = "Texts to copy from"
+
+Prompt: TypeAlias = Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.")]
+PromptFile: TypeAlias = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")]
+ChatSystem: TypeAlias = Annotated[str | None, typer.Option(help="System message; the prompt becomes a chat.")]
+Chat: TypeAlias = Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template.")]
+Reference: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reference", "-r", help="Text to copy from; not shown to the model. Repeatable.", rich_help_panel=_TEXTS
+    ),
+]
+ReferenceFile: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--reference-file", "-R", help="Like the previous option, from a file.", rich_help_panel=_TEXTS),
+]
+EditText: TypeAlias = Annotated[
+    str | None, typer.Option("--edit", help="The text that the output is an edit of.", rich_help_panel=_TEXTS)
+]
+EditFile: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Like the previous option, from a file.", rich_help_panel=_TEXTS)
+]
+
+
+def read_references(texts: Sequence[str] | None, files: Sequence[Path] | None) -> list[str]:
+    """The texts to copy from, those of files after the others."""
+    return [*(texts or ()), *(read(path, "--reference-file") for path in files or ())]

@@ -1,0 +1,67 @@
+"""Makes the segments of a text, and finds the spans in it that every format protects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..documents import Refusal, Segment
+from ..sentences import CLOSING, SENTENCE_ENDS
+from .reading import MARK
+
+_TOKENS = re.compile(
+    # special tokens of any tokenizer: <|endoftext|>, [INST], <<SYS>>, <0x0A>, [MASK]
+    r"<[|｜][^<>\n]{1,80}[|｜]>|<</?\w{1,40}>>|\[/?[A-Z][A-Z_]{2,40}\d{0,4}\]"
+    r"|</?[A-Za-z0-9_][^<>\n]{0,200}>"  # tags: <s>, <pad>, <extra_id_0>, <b>, <a href="x">
+    # templates: {{x}}, {% x %}, {name}, ${x}, %(x)s
+    r"|\{\{[^{}\n]{1,200}\}\}|\{%[^{}\n]{1,200}%\}|\$?\{[\w.:!-]{0,80}\}|%\(\w{1,80}\)[a-z]"
+)
+_TOKEN_STARTS = re.compile(r"[<\[{%]")
+_SENTENCE_END = re.compile(rf"[{SENTENCE_ENDS}][{re.escape(CLOSING)}]*\Z")
+_LETTER = re.compile(r"[^\W\d_]")
+_UNREADABLE = re.compile("[\ud800-\udfff]")
+
+
+def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -> Segment | Refusal | None:
+    """The segment in a stretch of `text`, without surrounding white space. None if it has no letters."""
+    piece = text[start:end]
+    if not _LETTER.search(piece):
+        return None
+    if start == 0 and piece.startswith(MARK):
+        start, piece = 1, piece[1:]
+    start += len(piece) - len(piece.lstrip())
+    end = start + len(piece.strip())
+    if found := _UNREADABLE.search(piece):
+        byte = ord(found[0]) - 0xDC00
+        what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"half of a character ({found[0]!r})"
+        detail = f"holds {what}, which is not text: name its encoding, or convert the file to UTF-8"
+        return Refusal("encoding", detail, (start, end))
+    if "\0" in piece:
+        return Refusal("binary", "holds NUL characters", (start, end))
+    return Segment(start, end, tokens(text, start, end), is_tokenized=is_tokenized)
+
+
+def tokens(text: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """Spans of special tokens, tags and placeholders in a stretch of `text`, which a change would break."""
+    if not _TOKEN_STARTS.search(text, start, end):
+        return ()
+    return tuple(found.span() for found in _TOKENS.finditer(text, start, end))
+
+
+def merged_spans(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Merge groups of spans into one ascending list without overlaps; spans that only meet stay apart."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(span for group in groups for span in group):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
+def as_label(text: str, segment: Segment) -> Segment:
+    """Mark the segment of a cell as a label, unless it ends like a sentence."""
+    if _SENTENCE_END.search(text, max(segment.start, segment.end - 40), segment.end):
+        return segment
+    return replace(segment, is_label=True, forbidden=segment.forbidden + ".!?")
