@@ -171,14 +171,14 @@ class BM25Retriever:
     @classmethod
     def read(cls, index: files.Opened, *, split: Split | None = None) -> BM25Retriever:
         """Read the retriever from an opened index."""
-        facts = files.check_facts(index.folder, index.manifest, fact_types(index.manifest))
+        facts = index.check_facts(fact_types(index.manifest))
         if split is None:
             try:
                 split = splitter(str(facts.get("split", PLAIN)))
             except ValueError as error:
                 raise index.wrong("words", f"{error!s:.80}") from None
-        files.check_fingerprint(index.folder, index.manifest, _fingerprint(split), "word splitter")
-        files.check_keys(index.folder, index.manifest, FILES, files.EXTRAS)
+        index.check_fingerprint(_fingerprint(split), "word splitter")
+        index.check_keys(FILES)
         idf = facts["idf"]
         if idf not in get_args(Idf):
             raise index.wrong("words", f"idf is {idf!r:.40}")

@@ -83,14 +83,14 @@ class Corpora:
         found = []
         for name in self.names():
             failed = None
-            while (stamp := _stamp(self.folder / name / files.MANIFEST)) is not None:  # else it has just been removed
+            while (state := _manifest_state(self.folder / name)) is not None:  # else it has just been removed
                 try:
                     found.append(self._corpus(name))
                     break
                 except (ValueError, OSError):
-                    if stamp == failed:  # else it may have been removed and made again meanwhile
+                    if state == failed:  # else it may have been removed and made again meanwhile
                         raise
-                    failed = stamp
+                    failed = state
         return found
 
     def remove(self, name: str) -> list[str]:
@@ -213,9 +213,9 @@ class Corpora:
                 write_passages(index, named)
 
             if store is None:
-                Datastore.created(index, tokens(), fingerprint, beside)
+                Datastore.create_in(index, tokens(), fingerprint, beside)
             else:
-                store.appended(index, tokens(), beside=beside)
+                store.append_in(index, tokens(), beside=beside)
             return replace(self._corpus(name), skipped=skipped)
 
     def _add(
@@ -225,32 +225,25 @@ class Corpora:
         read: Callable[[files.Opened], _Indexed],
     ) -> Corpus:
         path, before, retriever = self.path(addition.name), list[Passage](), None
-        more, stamps, earlier = addition.more, addition.stamps or {}, dict[str, str]()
+        more, given, earlier = addition.more, addition.stamps or {}, dict[str, str]()
         with saving(path) as index:
             if index.is_there():
                 with files.opened(path, addition.kind) as held:  # another kind is an error that names both
                     retriever = read(held)
-                    before, earlier = _placed(held, retriever), read_stamps(held)
-            replaced = {file for file, stamp in stamps.items() if stamp != UNSTAMPED}
+                    before, earlier = read_places(held, retriever.texts), read_stamps(held)
+            replaced = {file for file, stamp in given.items() if stamp != UNSTAMPED}
             kept = [number for number, each in enumerate(before) if file_of(each, replaced) is None]
             held_before = [before[number] for number in kept]
             new, twins = (list(more), list[Passage]()) if addition.duplicates else _unseen(more, held_before)
-            shared = {file_of(each, stamps) for each in twins}
-            stamps = {
-                file: SHARED * (file in shared) + stamp
-                for file, stamp in stamps.items()
-                if file in replaced or file not in earlier
-            }
             wanted = [*held_before, *new]
-            if {each.text for each in before}.difference(each.text for each in wanted):
-                # A file with one of these texts gives it when it is read next.
-                earlier = {file: UNSTAMPED if stamp.startswith(SHARED) else stamp for file, stamp in earlier.items()}
+            loses_text = bool({each.text for each in before}.difference(each.text for each in wanted))
+            stamps = _stamps_after(earlier, given, twins, loses_text=loses_text)
             if before and not wanted:
                 raise ValueError(
                     f"nothing is left to search for in {addition.name!r}: none of its files holds a text any more. The "
                     "corpus is unchanged; remove it with Corpora.remove or `copyspec index remove`"
                 )
-            if retriever is None or new or len(kept) < len(before) or stamps.items() - earlier.items():
+            if retriever is None or new or len(kept) < len(before) or stamps != earlier:
                 texts, contexts = [passage.text for passage in new], [passage.context for passage in new]
                 if retriever is None:
                     retriever = made(texts, contexts)
@@ -260,8 +253,7 @@ class Corpora:
                     retriever = _rebuilt(retriever, wanted, [*kept, *again])
                 elif new:
                     retriever.add(texts, contexts)
-                held_files = {file: stamp for file, stamp in {**earlier, **stamps}.items() if stamp}
-                write_passages(index, wanted, held_files)
+                write_passages(index, wanted, stamps)
                 retriever.write(index)
             corpus = self._corpus(addition.name)
             removed = len({*before}.difference(wanted))
@@ -305,18 +297,13 @@ def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[Passage]]:
         return store, read_places(index, [""] * store.num_documents)
 
 
-def _stamp(file: Path) -> tuple[int, int] | None:
-    """Return what changes when a file is replaced; None if there is none."""
+def _manifest_state(folder: Path) -> tuple[int, int] | None:
+    """Return what changes when the manifest of an index is replaced; None if there is none."""
     try:
-        found = file.stat()
+        found = (folder / files.MANIFEST).stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_ino, found.st_mtime_ns
-
-
-def _placed(index: files.Opened, retriever: Retriever) -> list[Passage]:
-    """Return the passages of an index, by id."""
-    return read_places(index, retriever.texts)
 
 
 def _rebuilt(retriever: _Indexed, wanted: Sequence[Passage], kept: Sequence[int | None]) -> _Indexed:
@@ -353,6 +340,25 @@ def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> tuple[list[Pa
     return new, twins
 
 
+def _stamps_after(
+    earlier: Mapping[str, str], given: Mapping[str, str], twins: Sequence[Passage], *, loses_text: bool
+) -> dict[str, str]:
+    """Return the stamps of a corpus after an addition; `given`: of the added files, "" for one that is gone.
+
+    A passage that is in two files is stored once, for the first of them. The stamp of the second, whose passages are
+    `twins`, begins with SHARED. When the corpus loses a text, it may be such a passage: these files are then UNSTAMPED,
+    so that they are read again and give it."""
+    shared = {file_of(each, given) for each in twins}
+    new = {
+        file: SHARED * (file in shared) + stamp
+        for file, stamp in given.items()
+        if stamp != UNSTAMPED or file not in earlier
+    }
+    if loses_text:
+        earlier = {file: UNSTAMPED if stamp.startswith(SHARED) else stamp for file, stamp in earlier.items()}
+    return {file: stamp for file, stamp in {**earlier, **new}.items() if stamp}
+
+
 def load_retriever(folder: Folder, *, encode: Encode | str | os.PathLike[str] | None = None) -> Retriever:
     """Load the retriever saved in a folder, of any kind.
 
@@ -370,7 +376,7 @@ def load_corpus(
     `load_retriever`."""
     with files.opened(folder) as index:
         retriever = read_retriever(index, encode)
-        return retriever, _placed(index, retriever)
+        return retriever, read_places(index, retriever.texts)
 
 
 def read_retriever(index: files.Opened, encode: Encode | str | os.PathLike[str] | None = None) -> Retriever:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from copyspec.forks import fork_safe
 
 from . import files
 from .base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context
@@ -79,9 +76,15 @@ class DenseRetriever:
     def _set_up(self, encode: Encode, encode_query: Encode | None, index: VectorIndex) -> None:
         self._encode, self._index = encode, index
         own: Encode = getattr(encode, "encode_query", encode)
-        self._encode_query = encode_query or own
-        self._queries: OrderedDict[str, Vectors] = OrderedDict()
-        self._lock = fork_safe(threading.Lock())  # of `_queries`: one thread may verify while another one drafts
+        encoded = self._encode_query = encode_query or own
+        dimension = index.dimension
+
+        @lru_cache(_KEPT_QUERIES)  # no method, which would keep the retriever and its index in a cycle
+        def vector(query: str) -> Vectors:
+            made: Vectors = checked(encoded([query]), dimension)[0]
+            return made
+
+        self._vector = vector
 
     @property
     def texts(self) -> Sequence[str]:
@@ -122,18 +125,7 @@ class DenseRetriever:
 
     def query_vector(self, query: str) -> Vectors:
         """Return the query's vector, cached for the last queries. [dimension]"""
-        check_query(query)
-        with self._lock:
-            vector = self._queries.get(query)
-            if vector is not None:
-                self._queries.move_to_end(query)
-                return vector
-        made: Vectors = checked(self._encode_query([query]), self._index.dimension)[0]
-        with self._lock:
-            self._queries[query] = made
-            if len(self._queries) > _KEPT_QUERIES:
-                self._queries.popitem(last=False)
-        return made
+        return self._vector(check_query(query))
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
         """Add texts with their contexts; their ids continue from the last one."""
@@ -236,8 +228,8 @@ class DenseRetriever:
 def read_facts(index: files.Opened) -> Mapping[str, object]:
     """Return the checked facts of a dense index. Raises files.IndexFileError for invalid ones."""
     manifest = index.manifest
-    files.check_keys(index.folder, manifest, file_names(manifest), files.EXTRAS)
-    facts = files.check_facts(index.folder, manifest, fact_types(manifest))
+    index.check_keys(file_names(manifest))
+    facts = index.check_facts(fact_types(manifest))
     encoder = facts["encoder"]
     if facts["index"] not in ("exact", "faiss") or not (encoder is None or _names_an_encoder(encoder)):
         raise index.wrong("vectors", f"index {facts['index']!r:.40}, encoder {encoder!r:.80}")

@@ -13,12 +13,10 @@ from copyspec.models.errors import LoadError, first_line
 from copyspec.models.pretrained import Pretrained
 
 from .base import check_texts
-from .pooling import sentence_settings
+from .pooling import sentence_settings, token_limit
 
 if TYPE_CHECKING:
     import torch
-
-MAX_TOKENS = 512  # per text, if neither tokenizer nor model has a limit: the usual training length of encoders
 
 
 class HuggingFaceEmbedder:
@@ -63,14 +61,11 @@ class HuggingFaceEmbedder:
 
     def _set_up(self) -> None:
         """Prepare model and tokenizer. Raises LoadError if they cannot encode texts."""
-        tokenizer, config = self._tokenizer, self._model.config
+        tokenizer = self._tokenizer
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
         tokenizer.padding_side = "right"
-        named = self._settings.max_tokens
-        limits = (named, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
-        usable = (limit for limit in limits if isinstance(limit, int) and 0 < limit < 1 << 20)
-        self._max_tokens = min(usable, default=MAX_TOKENS)
+        self._max_tokens = token_limit(tokenizer, self._model.config, self._settings.max_tokens)
         self._model.to(self._device)  # type: ignore[arg-type]  # its decorator hides the signature
         self._model.train(False)
         try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+import reprlib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,12 @@ from .manifest import (
     Entry,
     IndexFileError,
     Manifest,
-    check_facts,
-    check_keys,
     manifest_bytes,
     parsed,
+    wrong_manifest,
 )
 
-__all__ = ["MANIFEST", "Entry", "IndexFileError", "Manifest", "check_facts", "check_keys", "fingerprint"]
+__all__ = ["MANIFEST", "Entry", "IndexFileError", "Manifest", "fingerprint"]
 
 EXTRAS = (
     *(f"passages.{name}" for name in ("names", "documents", "starts", "titles", "headings", "pages", "stamps")),
@@ -80,6 +80,34 @@ class Opened:
         )
         return view
 
+    def require(self, *keys: str) -> None:
+        """Raise IndexFileError unless the index has these files."""
+        if missing := set(keys) - set(self.manifest.files):
+            raise wrong_manifest(self.folder / MANIFEST, f"it names no file of {min(missing)!r}")
+
+    def check_keys(self, names: Collection[str], optional: Collection[str] = ()) -> None:
+        """Raise IndexFileError unless the files are all of `names`, and possibly some of `optional` and EXTRAS."""
+        self.require(*names)
+        if unknown := set(self.manifest.files) - {*names, *optional, *EXTRAS}:
+            raise wrong_manifest(self.folder / MANIFEST, f"nothing is known of a file of {min(unknown)!r}")
+
+    def check_facts(self, kinds: Mapping[str, tuple[type, ...]]) -> Mapping[str, object]:
+        """Return the facts if they are exactly those of `kinds`, with one of their types; else raise IndexFileError."""
+        facts = self.manifest.facts
+        for name in (*kinds, *facts):
+            if name not in kinds or name not in facts or type(facts[name]) not in kinds[name]:
+                said = reprlib.repr(facts[name]) if name in facts else "missing"
+                raise wrong_manifest(self.folder / MANIFEST, f"the fact {name!r:.80} is {said}")
+        return facts
+
+    def check_fingerprint(self, expected: str, what: str) -> None:
+        """Raise IndexFileError if the index was made with another `what` (tokenizer, word splitter) than `expected`."""
+        if self.manifest.fingerprint != expected:
+            raise IndexFileError(
+                f"the index in {os.fspath(self.folder)!r} was made with another {what} (fingerprint "
+                f"{self.manifest.fingerprint!r:.80}, this one is {expected!r}): load it with that one or build it again"
+            )
+
     def handle(self, key: str) -> int:
         """Return a duplicate of the file's descriptor, which the caller must close."""
         self._entry(key)
@@ -123,7 +151,7 @@ class Opened:
         return IndexFileError(f"{os.fspath(path)!r} is not what copyspec writes ({said}); build the index again")
 
     def _entry(self, key: str) -> Entry:
-        check_keys(self.folder, self.manifest, (key,), tuple(self.manifest.files))
+        self.require(key)
         return self.manifest.files[key]
 
     def _file(self, key: str):  # type: ignore[no-untyped-def]  # io.FileIO, which mypy calls by another name
@@ -152,21 +180,6 @@ def opened(folder: Folder, kind: str | None = None) -> Opened:
             if manifest_bytes(path) == content:
                 raise
     raise IndexFileError(f"the index in {os.fspath(folder)!r} is being replaced too often to be read: copy it first")
-
-
-def read_manifest(folder: Folder, kind: str | None = None) -> Manifest:
-    """Return the manifest of an index, after checking that its files exist with the right sizes."""
-    with opened(folder, kind) as index:
-        return index.manifest
-
-
-def check_fingerprint(folder: Folder, manifest: Manifest, expected: str, what: str) -> None:
-    """Raise IndexFileError if the index was made with another `what` (tokenizer, word splitter) than `expected`."""
-    if manifest.fingerprint != expected:
-        raise IndexFileError(
-            f"the index in {os.fspath(folder)!r} was made with another {what} (fingerprint "
-            f"{manifest.fingerprint!r:.80}, this one is {expected!r}): load it with that one or build it again"
-        )
 
 
 def _opened_entry(path: Path, entry: Entry) -> int:

@@ -192,7 +192,7 @@ def parts(index: files.Opened) -> tuple[files.Opened, files.Opened]:
     """Split a hybrid index into its two indexes. Raises files.IndexFileError for files that belong to neither."""
     manifest = index.manifest
     words, vectors = (bm25.FILES, bm25.fact_types(manifest)), (dense.file_names(manifest), dense.fact_types(manifest))
-    files.check_keys(index.folder, manifest, (*words[0], *vectors[0]), files.EXTRAS)
+    index.check_keys((*words[0], *vectors[0]))
     own: dict[str, tuple[type, ...]] = {"depth": (int,), "weights": (list,)} if "weights" in manifest.facts else {}
-    files.check_facts(index.folder, manifest, {**words[1], **vectors[1], **own})
+    index.check_facts({**words[1], **vectors[1], **own})
     return index.part(*words), index.part(*vectors)

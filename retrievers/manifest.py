@@ -10,7 +10,7 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -115,34 +115,16 @@ def parsed(content: bytes, path: Path) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise IndexFileError(f"{where} is damaged ({error!s:.200}); build the index again") from None
     if {*found, "sha256"} != _KEYS:
-        raise _wrong(path, f"its fields are {', '.join(map(reprlib.repr, sorted(found)))}")
+        raise wrong_manifest(path, f"its fields are {', '.join(map(reprlib.repr, sorted(found)))}")
     for name, kinds in (("kind", str), ("fingerprint", str), ("facts", dict), ("files", dict)):
         if not isinstance(found[name], kinds):
-            raise _wrong(path, f"{name!r} is {reprlib.repr(found[name])}")
+            raise wrong_manifest(path, f"{name!r} is {reprlib.repr(found[name])}")
     if version == 1 and kind in READABLE[VERSION] and kind not in READABLE[1]:
         raise IndexFileError(f"{where} has format version 1, this copyspec reads {VERSION} of {kind!r}: build it again")
     if kind not in READABLE[version]:
         raise IndexFileError(f"{where} is of kind {kind!r:.80}, and this copyspec knows {', '.join(READABLE[version])}")
     files = {key: _entry(path, key, entry) for key, entry in found["files"].items()}
     return Manifest(kind, found["fingerprint"], found["facts"], files)
-
-
-def check_facts(folder: Path, manifest: Manifest, kinds: Mapping[str, tuple[type, ...]]) -> Mapping[str, object]:
-    """Return the facts if they are exactly those of `kinds`, with one of their types; else raise IndexFileError."""
-    facts = manifest.facts
-    for name in (*kinds, *facts):
-        if name not in kinds or name not in facts or type(facts[name]) not in kinds[name]:
-            said = reprlib.repr(facts[name]) if name in facts else "missing"
-            raise _wrong(folder / MANIFEST, f"the fact {name!r:.80} is {said}")
-    return facts
-
-
-def check_keys(folder: Path, manifest: Manifest, names: Sequence[str], extra: Sequence[str] = ()) -> None:
-    """Raise IndexFileError unless the files are all of `names`, and optionally some of `extra`."""
-    if missing := set(names) - set(manifest.files):
-        raise _wrong(folder / MANIFEST, f"it names no file of {min(missing)!r}")
-    if unknown := set(manifest.files) - {*names, *extra}:
-        raise _wrong(folder / MANIFEST, f"nothing is known of a file of {min(unknown)!r}")
 
 
 def _entry(path: Path, key: object, found: object) -> Entry:
@@ -152,7 +134,7 @@ def _entry(path: Path, key: object, found: object) -> Entry:
             fits = digest_in(name) == digest[:12]
             if fits and type(size) is int and 0 <= size <= _LARGEST:
                 return Entry(name, size, digest)
-    raise _wrong(path, f"the file {key!r:.80} is {reprlib.repr(found)}")
+    raise wrong_manifest(path, f"the file {key!r:.80} is {reprlib.repr(found)}")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -166,5 +148,6 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
-def _wrong(path: Path, said: str) -> IndexFileError:
+def wrong_manifest(path: Path, said: str) -> IndexFileError:
+    """Make the error for the manifest file `path` that has the right checksum but is invalid."""
     return IndexFileError(f"{os.fspath(path)!r} is not what copyspec writes: {said:.300}; build the index again")

@@ -54,7 +54,7 @@ def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:
         raise files.IndexFileError(
             f"{os.fspath(index.folder)!r} does not say where its passages stand: build it with `copyspec index add`"
         )
-    files.check_keys(index.folder, index.manifest, _FILES, tuple(index.manifest.files))
+    index.require(*_FILES)
     names = index.strings("passages.names")
     documents, starts = index.array("passages.documents", np.uint32), index.array("passages.starts", np.uint64)
     if len(documents) != count or len(starts) != count:
@@ -91,7 +91,7 @@ def _read_contexts(index: files.Opened, count: int) -> list[tuple[str, int | Non
     """Heading and page of each passage; empty for indexes of versions that did not store them."""
     if not any(key in index.manifest.files for key in _CONTEXT_FILES):
         return [("", None)] * count
-    files.check_keys(index.folder, index.manifest, _CONTEXT_FILES, tuple(index.manifest.files))
+    index.require(*_CONTEXT_FILES)
     titles = index.strings("passages.titles")
     headings, pages = index.array("passages.headings", np.uint32), index.array("passages.pages", np.uint32)
     if len(headings) != count or len(pages) != count or (count and headings.max() >= len(titles)):

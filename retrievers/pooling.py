@@ -1,4 +1,4 @@
-"""Pooling, dense layers, normalisation and prompts of sentence-transformers models.
+"""Pooling, dense layers, normalisation and prompts of sentence-transformers models, and the length of their inputs.
 
 They are read from `modules.json` and the folders that it names, without that package, which would load the named
 classes as code; here only a few known names are accepted.
@@ -18,8 +18,12 @@ from copyspec.models.pretrained import Pretrained
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 _T = TypeVar("_T")
+
+MAX_TOKENS = 512
+"""Of an input, if neither tokenizer nor model has a limit: the usual training length of encoders."""
 
 MODES = ("cls", "mean", "max", "mean_sqrt_len", "lasttoken")
 _FLAGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "mean_sqrt_len_tokens": "mean_sqrt_len"}
@@ -79,6 +83,13 @@ class SentenceSettings:
             if layer.activation != "identity":
                 pooled = getattr(torch.nn.functional, layer.activation)(pooled)
         return pooled
+
+
+def token_limit(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, named: int | None = None) -> int:
+    """Return the maximum number of tokens of an input. `named`: by the settings of the model, if they name one."""
+    limits = (named, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
+    usable = (limit for limit in limits if isinstance(limit, int) and 0 < limit < 1 << 20)
+    return min(usable, default=MAX_TOKENS)
 
 
 def sentence_settings(found: Pretrained) -> SentenceSettings:

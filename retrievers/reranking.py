@@ -13,11 +13,10 @@ from copyspec.models.errors import LoadError, first_line
 from copyspec.models.pretrained import Pretrained
 
 from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
+from .pooling import token_limit
 
 if TYPE_CHECKING:
     import torch
-
-MAX_TOKENS = 512  # per pair, if neither tokenizer nor model has a limit
 
 DEPTH = 20
 """Default number of texts to rerank: each takes a small cross-encoder some milliseconds on a CPU."""
@@ -60,9 +59,7 @@ class CrossEncoderScorer:
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
             config.pad_token_id = self._tokenizer.pad_token_id
-        limits = (self._tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
-        usable = (limit for limit in limits if isinstance(limit, int) and 0 < limit < 1 << 20)
-        self._max_tokens = min(usable, default=MAX_TOKENS)
+        self._max_tokens = token_limit(self._tokenizer, config)
         self._model.to(self._device)  # type: ignore[arg-type]  # its decorator hides the signature
         self._model.train(False)
         try:

@@ -78,21 +78,21 @@ def round_seconds(gamma: float, s: int, costs: Costs, *, ahead: int = 0) -> floa
     return right * hidden + (1.0 - right) * (s * costs.step + searched + (costs.late if ahead else 0.0))
 
 
-def best_plan(gamma: float, costs: Costs, *, overlaps: bool, most: int = MOST) -> Plan:
-    """Return the plan with the most steps per second, by direct search over strides 1..`most`.
+def best_plan(gamma: float, costs: Costs, *, overlaps: bool) -> Plan:
+    """Return the plan with the most steps per second, by direct search over strides 1..MOST.
 
     `overlaps`: whether the next round is begun while this one is verified, up to its own length.
     """
     plain = 1.0 / max(costs.step + costs.search(1), 1e-12)
     best, chosen = plain * MIN_SPEEDUP, Plan()
-    ceiling = expected_steps(gamma, most)
-    for s in range(1, most + 1):
+    ceiling = expected_steps(gamma, MOST)
+    for s in range(1, MOST + 1):
         seconds = max(round_seconds(gamma, s, costs, ahead=s if overlaps else 0), 1e-12)
         if ceiling <= best * seconds:
             break  # longer rounds take longer, and none keeps more steps than `ceiling`
         rate = expected_steps(gamma, s) / seconds
         if rate > best:
-            best, chosen = rate, Plan(s, True, most, rate / plain)
+            best, chosen = rate, Plan(s, True, MOST, rate / plain)
     return chosen
 
 
@@ -116,11 +116,11 @@ class Scheduler:
     `stride`: a fixed length of the rounds, which then always speculate; None: choose it.
     """
 
-    def __init__(self, *, overlaps: bool = True, stride: int | None = None, most: int = MOST) -> None:
-        if stride is not None and not 1 <= stride <= most:
-            raise ValueError(f"stride must be None or from 1 to {most}, got {stride!r}")
+    def __init__(self, *, overlaps: bool = True, stride: int | None = None) -> None:
+        if stride is not None and not 1 <= stride <= MOST:
+            raise ValueError(f"stride must be None or from 1 to {MOST}, got {stride!r}")
         self.overlaps = overlaps
-        self._stride, self._most = stride, most
+        self._stride = stride
         self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
         self._rounds: deque[tuple[int, int]] = deque(maxlen=RECENT_ROUNDS)  # (right guesses, guesses)
         self._light: deque[float] = deque(maxlen=RECENT_STEPS)  # times of steps without a prefill of a new text
@@ -186,7 +186,7 @@ class Scheduler:
             gamma, costs = self._gamma(), self._costs()
         if costs is None:
             return Plan()
-        plan = best_plan(gamma, costs, overlaps=self.overlaps, most=self._most)
+        plan = best_plan(gamma, costs, overlaps=self.overlaps)
         is_doubted = plan.promise < CLEAR_SPEEDUP and costs.search(1) < SEARCH_DOMINATES * costs.step
         return Plan() if plan.speculates and is_doubted and self._waits_instead() else plan
 

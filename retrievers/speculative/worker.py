@@ -19,7 +19,7 @@ Found = TypeVar("Found", covariant=True)
 
 
 class Search(Generic[Found]):
-    """The future of a search in the worker thread.
+    """The future of a search, usually in the worker thread.
 
     Every step of generation submits one, so it must be cheap: a lock that is held until the search has ended takes a
     fraction of the time of a `concurrent.futures.Future`.
@@ -34,6 +34,13 @@ class Search(Generic[Found]):
         self._found: Found
         self._error: BaseException | None = None
         self._seconds = 0.0
+
+    @staticmethod
+    def here(search: Callable[[], Found]) -> Search[Found]:
+        """Run the search in the caller's thread, and return it, finished."""
+        made = Search(search)
+        made.run()
+        return made
 
     def done(self) -> bool:
         """Whether `result` returns or raises without waiting."""

@@ -67,8 +67,8 @@ class Datastore:
     def _open(self, index: files.Opened, fingerprint: str | None, verify: bool) -> None:
         manifest = index.manifest
         if fingerprint is not None:
-            files.check_fingerprint(self.folder, manifest, fingerprint, "tokenizer")
-        facts = files.check_facts(self.folder, manifest, {"byteorder": (str,)})
+            index.check_fingerprint(fingerprint, "tokenizer")
+        facts = index.check_facts({"byteorder": (str,)})
         if facts["byteorder"] != sys.byteorder:
             raise files.IndexFileError(
                 f"the datastore in {str(self.folder)!r} was made on a machine of other byte order"
@@ -77,7 +77,7 @@ class Datastore:
         numbers = sorted({int(key.partition(".")[0]) for key in manifest.files if key[0].isdigit()})
         needed = [f"{number}.{name}" for number in numbers for name in NEEDED]
         known = [f"{number}.{name}" for number in numbers for name in FILES]
-        files.check_keys(self.folder, manifest, needed, (*known, *files.EXTRAS))
+        index.check_keys(needed, known)
         if verify:
             for key in manifest.files:
                 index.check(key)
@@ -89,24 +89,24 @@ class Datastore:
         """Create a datastore of these documents. Raises FileExistsError if the folder holds an index, BlockingIOError
         while another process writes there."""
         with saving(folder) as index:
-            return cls.created(index, documents, fingerprint)
+            return cls.create_in(index, documents, fingerprint)
 
     @classmethod
-    def created(
+    def create_in(
         cls,
         index: Saving,
         documents: Iterable[TokenIds],
         fingerprint: str,
         beside: _Beside | None = None,
     ) -> Datastore:
-        """Do the work of `create` in a locked folder. `beside`: see `appended`."""
+        """Do the work of `create` in a locked folder. `beside`: see `append_in`."""
         if index.is_there():
             raise FileExistsError(f"{str(index.folder)!r} holds an index already: open it and append, or remove it")
         store = cls.__new__(cls)
         store.folder, store.fingerprint = index.folder, fingerprint
         store._opened_segments = []
         store._manifest = files.Manifest(KIND, fingerprint)
-        store.appended(index, documents, beside=beside)
+        store.append_in(index, documents, beside=beside)
         return store
 
     def __enter__(self) -> Datastore:
@@ -156,9 +156,10 @@ class Datastore:
         """
         with saving(self.folder) as index:
             places = self._refresh()
-            return self.appended(index, documents, segment_tokens, beside=None if places is None else _unnamed(places))
+            beside = None if places is None else _unnamed(places)
+            return self.append_in(index, documents, segment_tokens, beside=beside)
 
-    def appended(
+    def append_in(
         self,
         index: Saving,
         documents: Iterable[TokenIds],

@@ -55,7 +55,7 @@ class PlaceIndex(Protocol):
         ...
 
 
-class Heads:
+class TokenRanges:
     """The index of segments that an earlier version wrote: the range of places after each token.
 
     `heads`: the tokens that occur, ascending. `starts`: the first place after each, and the end.

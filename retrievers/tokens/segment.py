@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .. import files
 from ..saving import Saving
 from .numbers import in_memory, numbers_of
-from .sampled_keys import Heads, PlaceIndex, SampledKeys, sampled_keys
+from .sampled_keys import PlaceIndex, SampledKeys, TokenRanges, sampled_keys
 from .suffix_array import BORDER, Tokens, sorted_places
 
 NEEDED = ("tokens", "places", "heads", "starts", "documents")
@@ -93,7 +93,7 @@ class IndexSegment:
             steps = np.asarray(starts).astype(np.int64)
             if steps[0] or steps[-1] != len(self.places) or (steps[1:] <= steps[:-1]).any():
                 raise index.wrong(f"{number}.starts", "they do not ascend to the number of places")
-            return Heads(heads, starts)
+            return TokenRanges(heads, starts)
         keys, tops = numbers_of(handle("keys"), "Q"), in_memory(handle("tops"), "Q")
         try:
             if self.entries["shared"].size != len(self.places):

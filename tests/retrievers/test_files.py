@@ -64,7 +64,7 @@ def test_a_wrong_manifest_is_refused(folder: Path) -> None:
 
 def test_another_kind_is_refused(folder: Path) -> None:
     with pytest.raises(IndexFileError, match="holds an index of kind 'bm25', not 'dense'"):
-        files.read_manifest(folder, "dense")
+        files.opened(folder, "dense")
 
 
 def test_a_save_that_fails_leaves_the_old_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
