@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,8 @@ import torch
 
 import copyspec
 from benchmarks.real.cases import Case, case_of
-from benchmarks.transcripts import Transcript, conditions, read_transcripts, resumed, write_json
+from benchmarks.reporting import command_line, conditions, resumed, write_json
+from benchmarks.transcripts import Transcript, read_transcripts
 
 GROUPS: dict[str, tuple[str, str]] = {
     "conversation": ("chat", "mtbench"),
@@ -220,7 +220,7 @@ def main() -> int:
     before = resumed(given.json, head)
     report: dict[str, Any] = {"methods": list(dict.fromkeys([*before.get("methods", []), *chosen]))}
     report |= {"prompts": before.get("prompts", []), **head, "folders": before.get("folders", {}) | head["folders"]}
-    report["command"] = " ".join(["python -m benchmarks.spec_bench", *sys.argv[1:]])
+    report["command"] = command_line("benchmarks.spec_bench")
     engine = copyspec.load(given.model, dtype=given.dtype)
     engine.threads = given.threads
     held = {each["id"]: each for each in report["prompts"]}

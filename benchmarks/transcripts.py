@@ -1,20 +1,17 @@
-"""Reads recorded outputs of real models and selects rows; also holds arithmetic shared by the benchmarks."""
+"""Recorded outputs of real models: reading, sampling, tokenising."""
 
 from __future__ import annotations
 
 import gzip
-import json
-import os
-import platform
 import random
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
+from benchmarks.reporting import read_rows
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 from copyspec.sources import Source
 from copyspec.text.block_tokens import break_tokens, encode_block
@@ -25,9 +22,6 @@ EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 
 END_NAMES = ("<|end_of_text|>", "</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>")
 """End-of-sequence tokens of the tokenizers in use (Llama 3, Llama 2, GPT-2, Qwen), in order of preference."""
-
-INSTRUCTIONS = {"avx512f": "AVX-512", "avx2": "AVX2"}
-"""Vector instructions that decide what a pass costs, by their flags in /proc/cpuinfo, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +65,11 @@ def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
     """
     rows = []
     for file in _files(paths):
-        with gzip.open(file, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    rows.append(_transcript(json.loads(line)))
-                except KeyError as error:
-                    raise ValueError(f"{file}, line {number}: the row has no field {error}") from None
+        for number, row in enumerate(read_rows(file), start=1):
+            try:
+                rows.append(_transcript(row))
+            except KeyError as error:
+                raise ValueError(f"{file}, line {number}: the row has no field {error}") from None
     return rows
 
 
@@ -155,84 +148,6 @@ def breaks(tokenizer: Tokenizer) -> frozenset[int]:
     return break_tokens(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def quantile(values: Sequence[float], q: float) -> float:
-    """Return the nearest-rank quantile, q in [0, 1]; 0.0 for no values."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
-
-
-def until_end(tokens: list[int], ends: Container[int]) -> list[int]:
-    """Cut a row after its end of sequence: the rest is padding of the batch."""
-    for position, token in enumerate(tokens):
-        if token in ends:
-            return tokens[: position + 1]
-    return tokens
-
-
-def ratio(numerator: float, denominator: float) -> float:
-    """Return the quotient, or 0.0 if the denominator is 0."""
-    return numerator / denominator if denominator else 0.0
-
-
-def machine() -> dict[str, str | int]:
-    """Describe the machine for the head of a report, since times depend on it."""
-    flags = _described("flags").split()
-    return {
-        "system": platform.system(),
-        "processor": _described("model name") or platform.processor() or platform.machine(),
-        "cpus": os.cpu_count() or 0,
-        "instructions": next((name for flag, name in INSTRUCTIONS.items() if flag in flags), ""),
-        "python": platform.python_version(),
-    }
-
-
-def conditions() -> dict[str, Any]:
-    """Describe machine and versions for the head of a report, since times and rounding depend on them."""
-    import torch
-    import transformers
-
-    found = {"machine": machine(), "torch": torch.__version__, "transformers": transformers.__version__}
-    return found | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
-
-
-def resumed(path: Path | None, head: Mapping[str, Any], older: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the report that a run continues; an empty one if there is none yet.
-
-    Raises SystemExit, which names the difference, if a field of `head` has another value there: settings, machines and
-    versions must not be mixed in one report. A field that the report lacks has its value in `older`, or any.
-    """
-    if path is None or not path.exists():
-        return {}
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if different := list(_different({**(older or {}), **report}, json.loads(json.dumps(head)))):
-        raise SystemExit(f"{path} holds another run: {', '.join(different)}; remove it, or name another file")
-    return report
-
-
-def without_cudnn_attention() -> None:
-    """Disable cuDNN attention in this process, for all methods. On a Hopper GPU it plans each new length of a sequence,
-    for 60 to 1,450 ms; transformers' own methods, which use it by default, are faster without."""
-    import torch
-
-    if torch.cuda.is_available():
-        torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def write_json(file: str | Path, content: Sequence[object] | Mapping[str, object]) -> None:
-    Path(file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _different(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Describe the fields that both have with different values, also of mappings in them."""
-    for name in (name for name in now if name in before and before[name] != now[name]):
-        if isinstance(before[name], dict) and isinstance(now[name], dict):
-            yield from _different(before[name], now[name])
-        else:
-            yield f"its {name} is {before[name]!r}, not {now[name]!r}"
-
-
 def _files(paths: Iterable[str | Path]) -> list[Path]:
     files: list[Path] = []
     for given in paths:
@@ -263,14 +178,3 @@ def _transcript(row: Mapping[str, object]) -> Transcript:
         references=tuple(str(text) for text in references),
         output=str(row["output"]),
     )
-
-
-def _described(name: str) -> str:
-    """What Linux says about the processor under `name`; empty elsewhere."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(name):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return ""

@@ -20,7 +20,6 @@ Types already in the file named by `--json` are skipped, so that a run can be re
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import multiprocessing
 import warnings
@@ -37,7 +36,7 @@ import transformers
 
 from benchmarks.architectures import check as checking
 from benchmarks.architectures.models import model_types, tiny
-from benchmarks.transcripts import resumed
+from benchmarks.reporting import resumed, write_json
 from copyspec.targets import wrap
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.selftest.shrinking import windows
@@ -224,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         findings.append(finding)
         print(f"{finding.outcome:9} {finding.type:28} {finding.reason[:200]}", flush=True)
         if options.json is not None:
-            options.json.write_text(json.dumps(table(findings), indent=1) + "\n")
+            write_json(options.json, table(findings))
     if options.markdown is not None:
         options.markdown.write_text(markdown(findings))
     counts = Counter(each.outcome for each in findings)

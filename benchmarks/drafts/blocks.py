@@ -21,9 +21,8 @@ from typing import Any
 import torch
 
 import copyspec
-from benchmarks.quality.run import read_rows
+from benchmarks.reporting import machine, read_rows, write_json
 from benchmarks.spec_bench import read_prompts
-from benchmarks.transcripts import machine, write_json
 from copyspec.budget import Budget
 from copyspec.drafters.custom import DraftContext
 from copyspec.tree import ROOT, DraftTree

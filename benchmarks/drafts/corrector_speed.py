@@ -31,19 +31,11 @@ import torch
 
 from benchmarks.drafts.hypotheses import cut, write_versions
 from benchmarks.replay.run import Tally, copyspec_drafter, replay, row_sources
+from benchmarks.reporting import machine, ratio, write_json
 from benchmarks.speed.methods import Limits, Method, Methods
 from benchmarks.speed.models import Model, load_model
 from benchmarks.speed.prompts import Case
-from benchmarks.transcripts import (
-    Transcript,
-    choose_rows,
-    end_token,
-    load_tokenizer,
-    machine,
-    ratio,
-    read_transcripts,
-    tokenise,
-)
+from benchmarks.transcripts import Transcript, choose_rows, end_token, load_tokenizer, read_transcripts, tokenise
 from copyspec import Input
 from copyspec.api import load_corrector
 from copyspec.budget import Budget
@@ -257,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result[Path(file).name] = _measured(file, model, writers, options)
         print(json.dumps({Path(file).name: result[Path(file).name]}, indent=1), flush=True)
         if options.json:
-            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            write_json(options.json, result)
     return 0
 
 

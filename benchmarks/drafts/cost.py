@@ -26,13 +26,14 @@ from tokenizers import Tokenizer
 
 from benchmarks import transcripts
 from benchmarks.replay.run import Tally, replay
-from benchmarks.transcripts import end_token, load_tokenizer, machine, quantile, ratio, write_json
+from benchmarks.reporting import machine, quantile, ratio, write_json
+from benchmarks.transcripts import end_token, load_tokenizer
 from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter
+from copyspec.drafters.predictors.base import CalibratedPredictor, Learned, TokenProbs, paths
 from copyspec.drafters.predictors.base import Path as DraftPath
-from copyspec.drafters.predictors.base import Reliability, TokenProbs, Weights, paths
 from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.drafters.predictors.store import Store
@@ -46,24 +47,15 @@ KINDS = ("edit", "reference", "prompt", "datastore", "model")
 RIGHT = 6  # of ten most likely tokens of the stand-in model
 
 
-class Oracle:
-    """A draft model without a forward pass. A fixed fraction of its most likely tokens is right."""
-
-    kind, is_model, seconds = "model", True, 0.0
+class Oracle(CalibratedPredictor):
+    """A draft model without a forward pass, whose predictions are not calibrated. A fixed fraction of its most likely
+    tokens is right."""
 
     def __init__(self, output: Sequence[int]) -> None:
+        super().__init__(Learned())
         self._output, self._at = output, 0
-        self._weights, self._reliability = Weights(), Reliability()
-        self._predicted: dict[DraftPath, TokenProbs] = {}
         self.reading = 0.0
         """Seconds spent in `run`, which stands for the model's forward pass."""
-
-    @property
-    def top1_accuracy(self) -> float:
-        return self._reliability.top1_accuracy
-
-    def weight(self, miss_prob: float) -> float:
-        return self._weights(miss_prob)
 
     def predict(self, path: DraftPath) -> TokenProbs | None:
         return self._predicted.get(path)
@@ -87,12 +79,6 @@ class Oracle:
     def accept(self, tokens: Sequence[int]) -> None:
         self._predicted.clear()
         self._at += len(tokens)
-
-    def skip(self) -> None:
-        self._reliability.skip()
-
-    def update_weight(self, miss_prob: float, gradient: float) -> None:
-        self._weights.update(miss_prob, gradient)
 
 
 @dataclass(frozen=True, slots=True)

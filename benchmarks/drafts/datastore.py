@@ -25,17 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.replay.run import Tally, copyspec_drafter, replay
-from benchmarks.transcripts import (
-    choose_rows,
-    end_token,
-    load_tokenizer,
-    machine,
-    quantile,
-    ratio,
-    read_transcripts,
-    tokenise,
-    write_json,
-)
+from benchmarks.reporting import command_line, machine, quantile, ratio, resident, write_json
+from benchmarks.transcripts import choose_rows, end_token, load_tokenizer, read_transcripts, tokenise
 from copyspec.budget import Budget
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.predictors.datastore import DatastoreDrafter
@@ -71,7 +62,7 @@ class Searched:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures and return 0."""
-    options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         tokens = Path(scratch) / "tokens.npy"
         documents = read_documents(options.text, options.tokenizer)
@@ -82,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             np.save(tokens, np.concatenate([np.array(document, np.uint32) for document in documents]))
             report = _speed(tokens, Path(scratch) / "store", options.tokens)
     if options.json:
-        write_json(options.json, {"machine": machine(), "command": " ".join(sys.argv[1:]), **report})
+        command = command_line("benchmarks.drafts.datastore", arguments)
+        write_json(options.json, {"machine": machine(), "command": command, **report})
     return 0
 
 
@@ -162,11 +154,11 @@ def _search(tokens: Path, folder: Path) -> Searched:
     text = text[int(len(text) * (1 - HELD_OUT)) :].tolist()
     rng = random.Random(1)
     ends = [rng.randrange(64, len(text)) for _ in range(LOOK_UPS)]
-    before = _resident()
+    before = resident()
     started = time.perf_counter()
     store = Datastore(folder)
     opened = time.perf_counter() - started
-    search, continuations, resident, matched = [], [], [], 0
+    search, continuations, held, matched = [], [], [], 0
     for end in ends:
         context = text[end - 64 : end]
         started = time.perf_counter()
@@ -176,24 +168,16 @@ def _search(tokens: Path, folder: Path) -> Searched:
         continuations.append((time.perf_counter() - searched) * 1e6)
         search.append((searched - started) * 1e6)
         matched += match.length
-        resident.append(_resident() - before)
+        held.append(resident() - before)
     return Searched(
         mean_match=matched / len(ends),
         search_us_p50=quantile(search, 0.5),
         search_us_p99=quantile(search, 0.99),
         continuations_us_p50=quantile(continuations, 0.5),
         open_seconds=opened,
-        resident_bytes=sum(resident) // len(resident),
-        resident_bytes_max=max(resident),
+        resident_bytes=sum(held) // len(held),
+        resident_bytes_max=max(held),
     )
-
-
-def _resident() -> int:
-    """Resident bytes of this process; 0 where the system does not report them."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-    except OSError:
-        return 0
 
 
 def _replay(store: Datastore, options: argparse.Namespace) -> list[dict[str, object]]:

@@ -21,15 +21,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.replay.run import Tally, copyspec_drafter, replay
-from benchmarks.transcripts import (
-    Transcript,
-    choose_rows,
-    end_token,
-    load_tokenizer,
-    ratio,
-    read_transcripts,
-    tokenise,
-)
+from benchmarks.reporting import ratio, write_json
+from benchmarks.transcripts import Transcript, choose_rows, end_token, load_tokenizer, read_transcripts, tokenise
 from copyspec.api import load_corrector
 from copyspec.budget import Budget
 from copyspec.pipelines import ModelCorrector, ModelOptions
@@ -109,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         print(json.dumps(result, indent=1), flush=True)
         if options.json:
-            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            write_json(options.json, result)
     return 0
 
 

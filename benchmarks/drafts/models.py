@@ -21,18 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from benchmarks.drafts.model_chain import LanguageModelDrafter
 from benchmarks.drafts.prompts import Prompt, least_overlap, read_prompts
-from benchmarks.transcripts import (
-    EDIT_TASKS,
-    Transcript,
-    choose_rows,
-    end_token,
-    machine,
-    ratio,
-    read_transcripts,
-    tokenise,
-    write_json,
-)
+from benchmarks.reporting import machine, ratio, write_json
+from benchmarks.transcripts import EDIT_TASKS, Transcript, choose_rows, end_token, read_transcripts, tokenise
 from copyspec.budget import Budget
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
@@ -40,7 +32,7 @@ from copyspec.drafters import create
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors.base import RowContext
 from copyspec.drafters.predictors.early_exit import early_exit
-from copyspec.drafters.predictors.language_model import DraftModel, LanguageModelDrafter, ModelPredictor
+from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.engine.language import Language
 from copyspec.models.loading import resolve_name

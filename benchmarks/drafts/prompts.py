@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.quality.run import read_rows
-from benchmarks.transcripts import ratio
+from benchmarks.reporting import ratio, read_rows
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.options import SamplingOptions
@@ -66,7 +65,7 @@ def read_prompts(tokenizer: PreTrainedTokenizerBase, options: argparse.Namespace
     if options.prompts:
         lines = Path(options.prompts).read_text(encoding="utf-8").splitlines()
         return [Prompt(tokenizer(line)["input_ids"]) for line in lines if line.strip()]
-    rows = [row for file in options.sources for row in read_rows(Path(file))]
+    rows = [row for file in options.sources for row in read_rows(file)]
     encode = tokenizer.backend_tokenizer.encode
     return [
         Prompt(

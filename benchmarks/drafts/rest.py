@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,18 +20,15 @@ from tokenizers import Tokenizer
 
 from benchmarks.drafts.datastore import read_documents
 from benchmarks.replay.run import Tally, copyspec_drafter, replay, row_sources
+from benchmarks.reporting import command_line, machine, quantile, ratio, write_json
 from benchmarks.transcripts import (
     TokenRow,
     Transcript,
     choose_rows,
     end_token,
     load_tokenizer,
-    machine,
-    quantile,
-    ratio,
     read_transcripts,
     tokenise,
-    write_json,
 )
 from copyspec.budget import Budget
 from copyspec.drafters import create
@@ -44,8 +40,7 @@ from copyspec.retrievers import Datastore
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures and return 0."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given)
+    options = _parser().parse_args(arguments)
     tokenizer = load_tokenizer(options.tokenizer)
     everything = read_transcripts(options.transcripts)
     lines: list[dict[str, object]] = []
@@ -58,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             outputs = Datastore.create(Path(scratch) / task, others)
             lines += _task(task, replayed, {"texts": texts, "outputs": outputs}, tokenizer, options.nodes)
     if options.json:
-        command = shlex.join(["python", "-m", "benchmarks.drafts.rest", *given])
+        command = command_line("benchmarks.drafts.rest", arguments)
         write_json(options.json, {"command": command, "machine": machine(), "nodes": options.nodes, "methods": lines})
     return 0
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.speed.report import surroundings
+from benchmarks.reporting import command_line, surroundings, write_json
 
 
 def parts(device: str, *, tiny: bool) -> dict[str, tuple[list[str], int]]:
@@ -44,7 +44,7 @@ def parts(device: str, *, tiny: bool) -> dict[str, tuple[list[str], int]]:
 
 def run(device: str, *, tiny: bool) -> dict[str, object]:
     """Run all parts; return the results of each, or the reason why it failed."""
-    report: dict[str, object] = {"command": "python -m benchmarks.gpu", **surroundings(device)}
+    report = surroundings(device)
     for name, (words, seconds) in parts(device, tiny=tiny).items():
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "found.json"
@@ -52,7 +52,7 @@ def run(device: str, *, tiny: bool) -> dict[str, object]:
             command = [sys.executable, "-m", f"benchmarks.gpu.{words[0]}", *words[1:]]
             print(f"== {name}: {' '.join(command[1:])}", flush=True)
             started = perf_counter()
-            part: dict[str, object] = {"command": " ".join(["python", *command[1:]])}
+            part: dict[str, object] = {"command": command_line(command[2], command[3:])}
             try:
                 done = subprocess.run([*command, *writes], capture_output=True, text=True, timeout=seconds)
                 part |= {"exit": done.returncode, "output": done.stdout[-8000:].splitlines()}
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     report = run(options.device, tiny=options.tiny)
     if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_json(options.json, {"command": command_line("benchmarks.gpu", arguments), **report})
     failed = [name for name, part in report.items() if isinstance(part, dict) and part.get("exit", 0) != 0]
     print(f"not done or not passed: {', '.join(failed)}" if failed else "all parts done")
     return int(bool(failed))

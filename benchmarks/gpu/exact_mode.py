@@ -18,17 +18,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.data import DATA, lines
+
 if TYPE_CHECKING:
     from copyspec import Engine
 
-DATA = Path(__file__).parent.parent / "data"
 NEW_TOKENS = 200  # per output
 
 
 def texts() -> list[str]:
     """Return the texts to copy from."""
-    found = [(DATA / f"{name}.txt").read_text(encoding="utf-8").splitlines() for name in ("sentences", "paragraphs")]
-    return [line for lines in found for line in lines if line.strip()]
+    return lines() + lines(DATA / "paragraphs.txt")
 
 
 def cases(number: int) -> tuple[str, str]:
@@ -116,8 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     import copyspec
-    from benchmarks.speed.report import surroundings
-    from benchmarks.transcripts import resumed
+    from benchmarks.reporting import command_line, resumed, surroundings
 
     around: dict[str, Any] = surroundings(options.device)
     head = {name: getattr(options, name) for name in ("model", "dtype", "device", "new_tokens", "batch", "attention")}
@@ -125,9 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = resumed(options.json, {**head, "machine": fixed}).get("cases", [])
     static = copyspec.StaticOptions(use="always", exact=True, attention=options.attention)
     engine = copyspec.load(options.model, dtype=options.dtype, device=options.device, static=static)
-    command = f"python -m benchmarks.gpu.exact_mode --model {options.model} --dtype {options.dtype}"
     report: dict[str, Any] = {
-        "command": f"{command} --device {options.device} --batch {options.batch}",
+        "command": command_line("benchmarks.gpu.exact_mode", arguments),
         **head,
         "machine": around,
         **summary(done),

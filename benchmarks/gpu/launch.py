@@ -14,7 +14,6 @@ pay: a pass takes as long with any number of nodes, and drafting takes no time. 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,6 +26,7 @@ from unittest.mock import patch
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
+from benchmarks.reporting import command_line, write_json
 from copyspec.budget import KNOTS, Budget, CostModel
 from copyspec.decoding import loop as loop_module
 from copyspec.decoding.loop import DecodeSettings, decode
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None, tell: Callable[[str], None] = p
         found[rows] = round(min(runs), 1)
         tell(f"{rows:3} rows: {found[rows]:8.1f} us from read to launch, bar {200 + 25 * (rows - 1)}")
     if options.json:
-        options.json.write_text(json.dumps({"command": "python -m benchmarks.gpu.launch", "us": found}) + "\n")
+        write_json(options.json, {"command": command_line("benchmarks.gpu.launch", arguments), "us": found})
     return 0
 
 

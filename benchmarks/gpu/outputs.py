@@ -18,11 +18,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 from benchmarks.gpu.exact_mode import cases
+from benchmarks.reporting import generate_padded, without_cudnn_attention, write_json
 from benchmarks.speed.methods import LOOKUP_TOKENS, synchronise
-from benchmarks.transcripts import without_cudnn_attention
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -67,21 +65,8 @@ def _by_transformers(
     engine: Engine, extra: dict[str, object], texts: Sequence[tuple[str, str]], tokens: int
 ) -> list[list[int]]:
     prompts = [engine.tokenizer(prompt)["input_ids"] for prompt, _ in texts]
-    width, device = max(map(len, prompts)), engine.model.device
-    padded = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts], device=device)
-    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
-    generate: Any = engine.model.generate
-    output = generate(
-        padded,
-        attention_mask=mask,
-        max_new_tokens=tokens,
-        min_new_tokens=tokens,
-        do_sample=False,
-        pad_token_id=0,
-        eos_token_id=None,
-        **extra,
-    )
-    return [row[width:].tolist() for row in output]
+    limits = {"max_new_tokens": tokens, "min_new_tokens": tokens, "eos_token_id": None}
+    return generate_padded(engine.model, prompts, (), pad=0, **limits, **extra)
 
 
 def _by_copyspec(
@@ -116,9 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     static = copyspec.StaticOptions(use="always", attention=options.attention)
     engine = copyspec.load(options.model, dtype=options.dtype, device=options.device, static=static)
-    found = {rows: measure(engine, rows, options.tokens, options.repeats, print) for rows in options.rows}
+    found = {str(rows): measure(engine, rows, options.tokens, options.repeats, print) for rows in options.rows}
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(options.json, found)
     return 0
 
 

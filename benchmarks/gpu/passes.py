@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 
+from benchmarks.reporting import write_json
 from benchmarks.speed.methods import synchronise
 from benchmarks.speed.models import Model, load_model
 from benchmarks.speed.report import bandwidth
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model, options.context, options.long, options.repeats, compiled=options.compile, only=options.only, tell=print
     )
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(options.json, found)
     return 0
 
 

@@ -15,7 +15,6 @@ run all prompts once before, as captures of CUDA graphs are kept. `generate`, pr
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,15 +22,14 @@ from functools import partial, wraps
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.reporting import command_line, generate_padded, ratio, surroundings, without_cudnn_attention, write_json
 from benchmarks.speed.methods import LOOKUP_TOKENS, Limits, make_request, synchronise
 from benchmarks.speed.models import FORCED, load_model
 from benchmarks.speed.prompts import Case, TranscriptOptions, transcript_cases
-from benchmarks.speed.report import surroundings
-from benchmarks.transcripts import ratio, until_end, without_cudnn_attention
 from copyspec.budget import CostModel, prior_slope
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.drafters import create
@@ -127,18 +125,9 @@ class Ways:
         ]
 
     def _by_transformers(self, extra: dict[str, object], case: Case, limits: Limits) -> list[int]:
-        generate = cast(Callable[..., torch.Tensor], self._model.generate)
-        prompt = torch.tensor([case.prompt], device=self._model.device)
-        tokens = generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=limits.max_new_tokens,
-            do_sample=False,
-            eos_token_id=sorted(limits.eos_token_ids),
-            pad_token_id=min(limits.eos_token_ids),
-            **extra,
-        )
-        return until_end(tokens[0, len(case.prompt) :].tolist(), limits.eos_token_ids)
+        ends, length = limits.eos_token_ids, limits.max_new_tokens
+        options = {"max_new_tokens": length, "eos_token_id": sorted(ends), **extra}
+        return generate_padded(self._model, [case.prompt], ends, pad=min(ends), **options)[0]
 
 
 def measure(
@@ -243,8 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limits = Limits(given.tokens, frozenset({end}), given.nodes)
     found = measure(ways, {name: cases for name, cases in sets.items() if cases}, limits, given.repeats, print)
     if given.json:
-        report = {"command": " ".join(["python -m benchmarks.gpu.transcripts", *(arguments or sys.argv[1:])])}
-        given.json.write_text(json.dumps(report | {"machine": surroundings(given.device), "found": found}, indent=1))
+        command = command_line("benchmarks.gpu.transcripts", arguments)
+        write_json(given.json, {"command": command, "machine": surroundings(given.device), "found": found})
     return int(any(_differing(task, name) for task in found.values() for name in ways.ways))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.transcripts import resumed
+from benchmarks.reporting import resumed, write_json
 
 LENGTHS = (14, 30, 9, 20)  # output tokens per row
 
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found.append(examine(name, compiled=not options.no_compile))
         print(json.dumps(found[-1]), flush=True)
         if options.json:
-            options.json.write_text(json.dumps({**head, "types": found}, indent=1) + "\n")
+            write_json(options.json, {**head, "types": found})
     if options.markdown:
         print(markdown(found))
     return int(any("differs" in each.values() for each in found))

@@ -18,7 +18,6 @@ import contextlib
 import io
 import json
 import random
-import shlex
 import signal
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from typing import NoReturn
 
 from benchmarks.hostile.files_cases import FORMATS, OPEN, case, corrector
 from benchmarks.hostile.files_checks import BROKEN, Found, Seen, check, member
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import command_line, machine, write_json
 from copyspec.pipelines import (
     FileOptions,
     FileReport,
@@ -213,8 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def result(found: Found) -> dict[str, object]:
         return {
-            "command": "python -m benchmarks.hostile.files "
-            + shlex.join(sys.argv[1:] if arguments is None else arguments),
+            "command": command_line("benchmarks.hostile.files", arguments),
             "machine": machine(),
             "files": dict(found.files),
             "edits": found.edits,

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from benchmarks.hostile.files_cases import W
 from copyspec.pipelines import Done, Edit, FileJob, FileReport, Format, Part, apply
-from copyspec.pipelines.documents import shown
+from copyspec.pipelines.documents import model_text
 
 BROKEN = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, OSError, ValueError)
 FORMULA = "=+-@\t\r\n＝＋－＠"
@@ -31,7 +31,7 @@ class Seen:
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         assert done.part is not None
         self.form = form
-        self.again += (shown(done.part.text, piece.segment) for piece in done.pieces if piece.was_known)
+        self.again += (model_text(done.part.text, piece.segment) for piece in done.pieces if piece.was_known)
         self.parts.append((done.part, done.edits))
 
     def end(self, report: FileReport) -> None:

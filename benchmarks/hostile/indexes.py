@@ -14,7 +14,6 @@ import json
 import os
 import random
 import resource
-import shlex
 import shutil
 import signal
 import sys
@@ -26,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.hostile.bases import KINDS, NAME, expected, make, uses
 from benchmarks.hostile.forging import flip, forge, forge_json
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import command_line, machine, write_json
 
 MEMORY, SECONDS, WAITED = 1 << 30, 10, 60
 """Limits of a case: bytes, CPU seconds and wall seconds. Waiting for a pipe uses no CPU time."""
@@ -153,17 +152,16 @@ def run(count: int, flipped: bool, seed: int, kinds: Sequence[str] = KINDS) -> d
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--forged", type=int, default=1000)
     parser.add_argument("--flipped", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--json", help="write the report to this file")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of the parent would not exist in its forked children
-    report: dict[str, object] = {"command": shlex.join(["python", "-m", "benchmarks.hostile.indexes", *words])}
-    report["machine"] = machine()
+    command = command_line("benchmarks.hostile.indexes", arguments)
+    report: dict[str, object] = {"command": command, "machine": machine()}
     for name, count, flipped in (("forged", options.forged, False), ("flipped", options.flipped, True)):
         report[name] = figures = run(count, flipped, options.seed, options.kinds)
         print(f"{name}: {json.dumps({key: value for key, value in figures.items() if key != 'failures'})}", flush=True)

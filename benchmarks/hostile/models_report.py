@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+
+from benchmarks.reporting import write_json
 
 FAILURES = ("executed", "asked", "outside", "raw", "hang", "memory", "crash")
 
@@ -40,7 +40,7 @@ def keep(path: str, endings: Sequence[Ending], *, left: int) -> None:
         "slowest_seconds": max(each.seconds for each in endings),
         "failed": [asdict(each) for each in endings if each.outcome in FAILURES],
     }
-    Path(path).write_text(json.dumps(report, indent=1) + "\n")
+    write_json(path, report)
 
 
 def table(endings: Sequence[Ending]) -> str:

@@ -33,7 +33,7 @@ from typing import Any
 from benchmarks.hostile.native_cases import copied, in_python, record, vary
 from benchmarks.hostile.native_traps import TrapError
 from benchmarks.hostile.native_wrong import make_tables, spoil
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import machine, write_json
 from copyspec.drafters.copying import tables
 
 BASES = 400  # calls recorded from real drafts; all others are derived from them

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.hostile.files_checks import Found
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import machine, write_json
 from copyspec.pipelines import FileOptions, FormatOptions, FunctionCorrector, GECPipeline, GuardOptions, correct_files
 from copyspec.pipelines.formats.suffixes import LANGUAGES, SUFFIXES  # type: ignore[import-not-found]
 

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import random
-import shlex
 import signal
 import statistics
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 
 from benchmarks.hostile.bases import encode
 from benchmarks.hostile.writers_kinds import BATCH, KINDS, NAME, Writer, items
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import command_line, machine, write_json
 from copyspec.retrievers import Corpora, IndexFileError, Passage, load_corpus, load_passages, load_retriever
 
 WRITERS, READERS = 3, 4
@@ -228,7 +227,6 @@ def at_once(seconds: float, kind: str, *, removing: bool = False) -> dict[str, o
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument(
@@ -236,9 +234,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="write the report to this file")
-    options = parser.parse_args(words)
-    report: dict[str, object] = {"command": shlex.join(["python", "-m", "benchmarks.hostile.writers", *words])}
-    report["machine"] = machine()
+    options = parser.parse_args(arguments)
+    command = command_line("benchmarks.hostile.writers", arguments)
+    report: dict[str, object] = {"command": command, "machine": machine()}
     report["kills"] = ended = kills(options.kills, options.seed)
     print(f"kills: {json.dumps(ended)}", flush=True)
     together = [at_once(options.seconds, "bm25"), at_once(options.seconds / 2, "exact")]

@@ -8,11 +8,9 @@ with those of `generate` token by token; exit status 1 if one differs.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any, cast
@@ -20,9 +18,9 @@ from typing import Any, cast
 import torch
 
 import copyspec
-from benchmarks.speed.prompts import DATA, TEMPLATE
-from benchmarks.speed.report import surroundings
-from benchmarks.transcripts import ratio, write_json
+from benchmarks.data import SENTENCES, lines
+from benchmarks.reporting import command_line, ratio, surroundings, write_json
+from benchmarks.speed.prompts import TEMPLATE
 
 Seconds = dict[str, list[tuple[float, float]]]
 """(wall, CPU) seconds of each repeat, by method."""
@@ -103,18 +101,16 @@ def _figures(seconds: Seconds, differing: dict[str, int]) -> dict[str, dict[str,
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the benchmark and return the exit status."""
-    given = sys.argv[1:] if words is None else list(words)
-    options = _parser().parse_args(given)
+    options = _parser().parse_args(words)
     if options.threads:
         torch.set_num_threads(options.threads)
-    file = DATA / "sentences.txt" if options.texts is None else Path(options.texts)
-    texts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()][: options.rows]
+    texts = lines(options.texts or SENTENCES)[: options.rows]
     engine = copyspec.load("default", dtype=options.dtype)
     tokenizer, model = engine.tokenizer, cast("Any", engine.model)
     tokenizer.padding_side = "left"
     report: dict[str, Any] = {
         "benchmark": "custom_generate",
-        "command": "python -m benchmarks.integrations.custom_generate " + shlex.join(given),
+        "command": command_line("benchmarks.integrations.custom_generate", words),
         **surroundings("cpu"),
         **{name: getattr(options, name) for name in ("dtype", "threads", "max_new_tokens", "repeat")},
         "sets": [],

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,8 +19,7 @@ from statistics import median
 from typing import Any
 
 import copyspec
-from benchmarks.speed.report import surroundings
-from benchmarks.transcripts import ratio, write_json
+from benchmarks.reporting import command_line, ratio, surroundings, write_json
 from copyspec.integrations.llama_cpp import DraftModel, copying
 
 METHODS = ("plain", "prompt lookup", "copyspec, prompt only", "copyspec, edit source")
@@ -76,9 +73,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         file, chat = model_file(arguments.model, Path(scratch))
         found = measure(file, texts, chat, arguments)
-    report: dict[str, Any] = {
-        "command": shlex.join(["python", "-m", "benchmarks.integrations.llama_cpp", *sys.argv[1:]])
-    }
+    report: dict[str, Any] = {"command": command_line("benchmarks.integrations.llama_cpp")}
     report |= {"methods": found, "texts": len(texts), **surroundings("cpu")}
     if arguments.json:
         write_json(arguments.json, report)

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import random
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import command_line, machine, write_json
 from copyspec.integrations.ray import CorrectColumn, RunReport, run
 from copyspec.integrations.ray.columns import ERROR
 from copyspec.integrations.ray.runs import DONE
@@ -68,7 +67,7 @@ def compare(scratch: Path, arguments: argparse.Namespace) -> int:
     for number in range(3):
         lines = [json.dumps(row) + "\n" for row in rows[number::3]]
         (source / f"{number}.jsonl").write_text("".join(lines), encoding="utf-8")
-    command = shlex.join(["python", "-m", "benchmarks.integrations.ray_runs", *sys.argv[1:]])
+    command = command_line("benchmarks.integrations.ray_runs")
     report: dict[str, Any] = {"command": command, "machine": machine(), "rows": len(rows), "runs": []}
     for actors in arguments.actors:
         with ThreadPoolExecutor() as pool:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import random
-import shlex
-import sys
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -20,7 +18,7 @@ from typing import Any
 
 import copyspec
 from benchmarks.integrations.vllm_engines import TEMPLATE, read_texts
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import command_line, machine, write_json
 from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES
 from tests.helpers.vllm_engine import Parameters, Request, Runner, engine_config, fake_vllm
 
@@ -40,7 +38,7 @@ def main() -> int:
         (codec.encode(TEMPLATE.format(text=text)).ids, codec.encode(" " + text).ids)
         for text in read_texts(arguments.texts, 200)
     ]
-    command = shlex.join(["python", "-m", "benchmarks.integrations.vllm_costs", *sys.argv[1:]])
+    command = command_line("benchmarks.integrations.vllm_costs")
     report: dict[str, Any] = {"command": command, "machine": machine(), "sets": []}
     gc.freeze()  # as vLLM's engine does after starting
     with fake_vllm(codec.tokenizer):

@@ -18,6 +18,7 @@ from typing import Any
 
 from numpy import ndarray
 
+from benchmarks.data import SENTENCES, lines
 from copyspec.models.loading import BUNDLED
 from copyspec.models.resolve import resolve
 
@@ -135,9 +136,8 @@ def own_bytes(llm: Any) -> int:
 
 def read_texts(file: str | None, rows: int | None) -> list[str]:
     """Read one text per line, or `source` fields if the name says JSON lines. None: the built-in sentences."""
-    path = Path(__file__).parent.parent / "data" / "sentences.txt" if file is None else Path(file)
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return [json.loads(line)["source"] if path.suffix == ".jsonl" else line for line in lines][:rows]
+    path = SENTENCES if file is None else Path(file)
+    return [json.loads(line)["source"] if path.suffix == ".jsonl" else line for line in lines(path)][:rows]
 
 
 def versions() -> dict[str, str]:

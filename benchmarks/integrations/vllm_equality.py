@@ -13,14 +13,13 @@ import math
 import os
 import random
 import resource
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.integrations import vllm_engines as engines
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import command_line, machine, write_json
 
 STOPS = [" the ", "ing", " because"]
 PREFIX = "You are a careful editor. " * 40
@@ -203,14 +202,13 @@ def check_aborts(bench: Bench, requests: int) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the cases and return the exit status."""
-    given = sys.argv[1:] if words is None else list(words)
-    options = _parser().parse_args(given)
+    options = _parser().parse_args(words)
     os.environ.setdefault(*engines.FEW_KERNELS)
     engines.set_up()
     texts = engines.read_texts(options.texts, options.rows)
     report: dict[str, Any] = {
         "benchmark": "vllm_equality",
-        "command": "python -m benchmarks.integrations.vllm_equality " + shlex.join(given),
+        "command": command_line("benchmarks.integrations.vllm_equality", words),
         "machine": machine(),
         "versions": engines.versions(),
         "cases": {},

@@ -8,7 +8,6 @@ decoding remembers the outputs of earlier requests, so only its first round of t
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from statistics import median
@@ -16,7 +15,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks.integrations import vllm_engines as engines
-from benchmarks.transcripts import machine, ratio, write_json
+from benchmarks.reporting import command_line, machine, ratio, write_json
 
 SUFFIX = "suffix"
 
@@ -116,13 +115,12 @@ def measure(
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the benchmark and return the exit status."""
-    given = sys.argv[1:] if words is None else list(words)
-    options = _parser().parse_args(given)
+    options = _parser().parse_args(words)
     engines.set_up()
     texts = engines.read_texts(options.texts, options.rows)
     report: dict[str, Any] = {
         "benchmark": "vllm_speed",
-        "command": "python -m benchmarks.integrations.vllm_speed " + shlex.join(given),
+        "command": command_line("benchmarks.integrations.vllm_speed", words),
         "machine": machine(),
         "versions": engines.versions(),
         "repeat": options.repeat,

@@ -23,6 +23,7 @@ from difflib import SequenceMatcher
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks.data import DATA
 from copyspec.pipelines import (
     FORMATS,
     Done,
@@ -37,7 +38,6 @@ from copyspec.pipelines import (
 )
 
 ROOT = Path(__file__).parent.parent.parent
-DATA = Path(__file__).parent.parent / "data"
 PACKAGES = (
     "click", "filelock", "httpx", "hypothesis", "jinja2", "langchain-core", "numpy", "pytest", "rich", "transformers",
     "anyio", "huggingface-hub", "packaging", "pydantic", "typer",

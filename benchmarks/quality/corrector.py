@@ -21,7 +21,8 @@ from benchmarks.quality.edit_types import Scores
 from benchmarks.quality.gleu import corpus_gleu
 from benchmarks.quality.guarded import SETS, Remembering
 from benchmarks.quality.model import QualityModel, guarded
-from benchmarks.quality.run import chosen_outputs, correct_texts, measure_quotes, read_rows, sample
+from benchmarks.quality.run import chosen_outputs, correct_texts, measure_quotes, sample
+from benchmarks.reporting import read_rows
 from copyspec import Engine
 from copyspec.pipelines import GECPipeline, GuardOptions, ModelCorrector, ModelOptions
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import metadata
 from pathlib import Path
 
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import machine, write_json
 
 QUESTIONS = [Path(__file__).with_name(name) for name in ("document_questions.tsv", "document_questions_new.tsv")]
 DOCUMENTS = Path(__file__).with_name("documents")

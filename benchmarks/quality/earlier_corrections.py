@@ -16,16 +16,8 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 
 from benchmarks.replay.run import Tally, node_counts, replay, row_count
-from benchmarks.transcripts import (
-    EDIT_TASKS,
-    Transcript,
-    end_token,
-    load_tokenizer,
-    quantile,
-    ratio,
-    read_transcripts,
-    tokenise,
-)
+from benchmarks.reporting import quantile, ratio
+from benchmarks.transcripts import EDIT_TASKS, Transcript, end_token, load_tokenizer, read_transcripts, tokenise
 from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.pipelines import EarlierCorrections, ModelOptions

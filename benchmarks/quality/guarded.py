@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.quality.gleu import corpus_gleu
-from benchmarks.quality.run import correct_texts, read_rows, sample
+from benchmarks.quality.run import correct_texts, sample
+from benchmarks.reporting import read_rows, write_json
 from copyspec.engine.results import Change
 from copyspec.pipelines import Corrector, GECPipeline, GuardOptions, Outcome, Refusal
 
@@ -56,7 +57,7 @@ class Remembering:
     def known(self, text: str) -> str:
         """Return the corrector's output for a text, or the text itself if the output was unusable."""
         found = self._known[text].text if text in self._known else None
-        return found.removeprefix(" ") if found else text  # the bundled model's outputs begin with a space
+        return found.removeprefix(" ") if found else text  # an output that was kept may begin with a space
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         waiting: dict[int, str] = {}
@@ -144,7 +145,7 @@ def main() -> None:
     }
     print(json.dumps(result, indent=1))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, result)
 
 
 if __name__ == "__main__":

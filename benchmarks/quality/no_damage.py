@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from copyspec.pipelines import FunctionCorrector, GECPipeline
-from copyspec.pipelines.guards.language import script  # type: ignore[import-not-found]
+from copyspec.pipelines.guards.languages import script  # type: ignore[import-not-found]
 
 SENTENCES = {
     "de": ("Der Zug nach {n} kommt heute später an.", "Wir haben gestern den ganzen Tag im Garten gearbeitet.",

@@ -8,7 +8,6 @@ were not. Decoding is ``model.generate``, so nothing here depends on copyspec.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ import torch
 
 from benchmarks.quality.gleu import corpus_gleu, sentence_gleu
 from benchmarks.quality.model import CORRECT, GUARD, QualityModel, guarded
+from benchmarks.reporting import read_rows
 from copyspec.models.loading import resolve_name
 from training.text import held_out, read_paragraphs, split_sentences, straight_quotes, well_formed
 
@@ -29,12 +29,6 @@ _GEC_SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
 _SHOWN = 10
 _STOPWORDS = "a an the of in on at to for and or is are was were be by with from that this it as did do does"
 Row = dict[str, Any]
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a .jsonl.gz file."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def sample(rows: Sequence[Any], count: int | None, seed: int) -> list[Any]:

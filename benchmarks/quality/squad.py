@@ -13,7 +13,6 @@ file. Exit status 1 if float32 answers differ.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import random
 import re
@@ -30,18 +29,13 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import copyspec
-from benchmarks.transcripts import conditions, ratio, resumed, write_json
+from benchmarks.reporting import conditions, ratio, read_rows, resumed, write_json
 from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.retrievers.langchain import BM25Retriever
 
 PROMPT = "Answer the question in a few words of the text.\n\n{context}\n\nQuestion: {question}"
 DOCUMENTS = 2
 MAX_TOKENS = 48
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def words(text: str) -> list[str]:

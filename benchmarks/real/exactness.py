@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import copyspec
-from benchmarks.real.__main__ import Bench, Setting
 from benchmarks.real.cases import TASKS, Case, read_cases
-from benchmarks.transcripts import conditions, resumed, write_json
+from benchmarks.real.run import Bench, Setting
+from benchmarks.reporting import command_line, conditions, resumed, write_json
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -147,8 +146,7 @@ def main() -> int:
     torch.set_num_threads(given.threads)
     names = ("model", "dtype", "max_new_tokens", "threads", "prompts", "max_prompt")
     head = {**{name: getattr(given, name) for name in names}, **conditions()}
-    command = " ".join(["python -m benchmarks.real.exactness", *sys.argv[1:]])
-    report: dict[str, Any] = {"command": command, **head}
+    report: dict[str, Any] = {"command": command_line("benchmarks.real.exactness"), **head}
     report["blocks"] = resumed(given.json, head).get("blocks", [])
     engine = copyspec.load(given.model, dtype=given.dtype)
     engine.threads = given.threads

@@ -23,13 +23,13 @@ from benchmarks.replay.forms import form_rows
 from benchmarks.replay.priors import priors_module
 from benchmarks.replay.prompt_forms import FITTED
 from benchmarks.replay.run import accepted_path, row_sources
+from benchmarks.reporting import ratio
 from benchmarks.transcripts import (
     EDIT_TASKS,
     Transcript,
     choose_rows,
     end_token,
     load_tokenizer,
-    ratio,
     read_transcripts,
     tokenise,
 )

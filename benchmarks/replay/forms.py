@@ -16,16 +16,15 @@ from tokenizers import Tokenizer
 from benchmarks.replay.methods import PromptLookup
 from benchmarks.replay.prompt_forms import FITTED, FURTHER, HELD_OUT, Form
 from benchmarks.replay.run import Tally, copyspec_drafter, replay, row_count
+from benchmarks.reporting import ratio, write_json
 from benchmarks.transcripts import (
     EDIT_TASKS,
     Transcript,
     choose_rows,
     end_token,
     load_tokenizer,
-    ratio,
     read_transcripts,
     tokenise,
-    write_json,
 )
 from copyspec.budget import Budget
 

@@ -19,8 +19,9 @@ from pathlib import Path
 import copyspec
 from benchmarks.replay.chart import Chart, need_matplotlib, png
 from benchmarks.replay.figures import Figures
-from benchmarks.replay.tables import OWN, PARTS, RESULTS, ROOT, Report, read
-from benchmarks.transcripts import choose_rows, load_tokenizer, machine, read_transcripts, write_json
+from benchmarks.replay.markdown_tables import OWN, PARTS, RESULTS, ROOT, Report, read
+from benchmarks.reporting import machine, write_json
+from benchmarks.transcripts import choose_rows, load_tokenizer, read_transcripts
 from docs.update import between
 
 PAGE = ROOT / "docs" / "replay.md"

@@ -7,7 +7,6 @@ python -m benchmarks.replay TRANSCRIPTS... --tokenizer FILE [--methods copyspec,
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,10 +19,11 @@ from tokenizers import Tokenizer
 from benchmarks.replay import chart as replay_chart
 from benchmarks.replay import html as replay_html
 from benchmarks.replay import peers as replay_peers
-from benchmarks.replay import table as replay_table
 from benchmarks.replay.figures import Figures
 from benchmarks.replay.limits import within_mean
 from benchmarks.replay.methods import NO_LIMIT, HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
+from benchmarks.replay.terminal import terminal
+from benchmarks.reporting import command_line, quantile, ratio, write_json
 from benchmarks.transcripts import (
     EDIT_TASKS,
     TokenRow,
@@ -31,11 +31,8 @@ from benchmarks.transcripts import (
     choose_rows,
     end_token,
     load_tokenizer,
-    quantile,
-    ratio,
     read_transcripts,
     tokenise,
-    write_json,
 )
 from copyspec.budget import Budget
 from copyspec.drafters import create
@@ -300,10 +297,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = run(
         rows, tokenizer, methods, options.nodes, options.mean_nodes, show_progress(len(rows)), chain=options.chain
     )
-    print(replay_table.terminal(figures))
+    print(terminal(figures))
     if options.json:
         write_json(options.json, [asdict(line) for line in figures])
-    command = shlex.join(["python", "-m", "benchmarks.replay", *(sys.argv[1:] if arguments is None else arguments)])
+    command = command_line("benchmarks.replay", arguments)
     if options.html:
         Path(options.html).write_text(replay_html.page(figures, command), encoding="utf-8")
     if options.png:

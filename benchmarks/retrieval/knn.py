@@ -14,20 +14,17 @@ with those of the first plain one, token by token.
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median_low
 from time import perf_counter, sleep
+from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
 
 import copyspec
-from benchmarks.retrieval.run import read_rows
-from benchmarks.speed.report import surroundings
-from benchmarks.transcripts import write_json
+from benchmarks.reporting import command_line, read_rows, surroundings, write_json
 from copyspec.pipelines import KNNLM, KNNAnswer, KNNDatastore, KNNOptions
 from copyspec.retrievers import ExactIndex, FaissIndex, FaissOptions, Scheduler, SpeculationStats
 
@@ -39,40 +36,35 @@ METHODS: dict[str, Callable[[], Scheduler] | None] = {
 }
 
 
-class DelayedExact(ExactIndex):
-    """An exact index whose searches take at least `seconds`."""
+class _Delayed:
+    """Makes the searches of an index take at least `seconds`."""
 
     seconds = 0.0
 
-    def search(self, queries: ArrayLike, k: int) -> list[tuple]:  # type: ignore[type-arg]
+    def search(self, queries: ArrayLike, k: int) -> list[Any]:
         started = perf_counter()
-        found = super().search(queries, k)
+        found: list[Any] = super().search(queries, k)  # type: ignore[misc]
         sleep(max(0.0, self.seconds - (perf_counter() - started)))
         return found
 
 
-class DelayedHNSW(FaissIndex):
-    """An approximate index whose searches take at least `seconds`."""
+class DelayedExact(_Delayed, ExactIndex):
+    pass
 
-    seconds = 0.0
 
-    def search(self, queries: ArrayLike, k: int) -> list[tuple]:  # type: ignore[type-arg]
-        started = perf_counter()
-        found = super().search(queries, k)
-        sleep(max(0.0, self.seconds - (perf_counter() - started)))
-        return found
+class DelayedHNSW(_Delayed, FaissIndex):
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; exit status 1 if an output differs from the plain form's."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given)
+    options = _parser().parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
     engine = copyspec.load(options.model, dtype=options.dtype)
     if options.ignore_eos and engine.model.generation_config is not None:
         engine.model.generation_config.eos_token_id = None
-    passages = list(dict.fromkeys(read_rows(options.passages, "text")))
+    passages = list(dict.fromkeys(row["text"] for row in read_rows(options.passages)))
     texts, others = passages[: options.texts], passages[options.texts :]
     chosen = others[:: max(1, len(others) // options.prompts)][: options.prompts]
     prompts = [" ".join(text.split()[:8]) for text in chosen]
@@ -94,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in rows:
             print("  ".join(f"{value:.2f}" if isinstance(value, float) else f"{value!s:<20}" for value in row.values()))
     if options.json:
-        command = shlex.join(["python", "-m", "benchmarks.retrieval.knn", *given])
+        command = command_line("benchmarks.retrieval.knn", arguments)
         write_json(options.json, {"command": command, **surroundings("cpu"), "tables": tables})
     return 0 if all(row["equal"] for table in tables for row in table["methods"]) else 1
 

@@ -24,8 +24,8 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import copyspec
-from benchmarks.quality.run import read_rows, sample
-from benchmarks.transcripts import machine
+from benchmarks.quality.run import sample
+from benchmarks.reporting import machine, read_rows
 from copyspec.models.loading import BUNDLED
 from copyspec.pipelines.langchain import ChatCopySpec, CopySpecLLM
 from copyspec.retrievers.langchain import BM25Retriever

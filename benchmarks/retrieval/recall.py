@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from rank_bm25 import BM25Okapi
 
-from benchmarks.quality.squad import read_rows
-from benchmarks.transcripts import machine, write_json
+from benchmarks.reporting import machine, read_rows, write_json
 from copyspec.retrievers import (
     BM25Retriever,
     CrossEncoderScorer,
@@ -110,9 +109,9 @@ def main() -> None:
     given = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "encoder": given.encoder, "sets": {}}
     for name in given.sets:
-        passages = list(read_rows(given.data / f"passages_{name}.jsonl.gz"))
+        passages = read_rows(given.data / f"passages_{name}.jsonl.gz")
         numbers = {row["id"]: number for number, row in enumerate(passages)}
-        queries = list(read_rows(given.data / f"queries_{name}.jsonl.gz"))[: given.questions]
+        queries = read_rows(given.data / f"queries_{name}.jsonl.gz")[: given.questions]
         asked = [(row["question"], numbers[row["passage_id"]]) for row in queries]
         texts = [str(row["text"]) for row in passages]
         rows = {

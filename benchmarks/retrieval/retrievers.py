@@ -11,8 +11,6 @@ IVF find; hits are the share of queries whose own passage is among the k.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import math
 import random
 import statistics
@@ -26,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
-from benchmarks.transcripts import machine, quantile, write_json
+from benchmarks.reporting import command_line, machine, quantile, read_rows, write_json
 from copyspec.cli.common import quiet_libraries
 from copyspec.retrievers import (
     BM25Retriever,
@@ -87,7 +85,7 @@ class Dense:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures and return 0."""
-    options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(arguments)
     passages, questions = _read(options.passages, options.queries, options.num_queries)
     real = passages[: options.max_texts]
     sparse = [_sparse("real", real, [question.text for question in questions])]
@@ -96,8 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sparse.append(_sparse("synthetic", texts, queries))
     dense = _dense(real, questions, options.encoder, options.k)
     if options.json:
+        command = command_line("benchmarks.retrieval.retrievers", arguments)
         figures = {"bm25": [asdict(one) for one in sparse], "dense": [asdict(one) for one in dense]}
-        write_json(options.json, {"machine": machine(), "command": " ".join(sys.argv[1:]), **figures})
+        write_json(options.json, {"machine": machine(), "command": command, **figures})
     return 0
 
 
@@ -122,12 +121,10 @@ def _read(passage_files: Sequence[str], query_file: str, count: int) -> tuple[li
     texts: list[str] = []
     numbers: dict[str, int] = {}
     for file in passage_files:
-        with gzip.open(file, "rt", encoding="utf-8") as lines:
-            for row in map(json.loads, lines):
-                numbers[row["id"]] = len(texts)
-                texts.append(row["text"])
-    with gzip.open(query_file, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
+        for row in read_rows(file):
+            numbers[row["id"]] = len(texts)
+            texts.append(row["text"])
+    rows = read_rows(query_file)
     chosen = random.Random(0).sample(rows, min(count, len(rows)))
     return texts, [Question(row["question"], numbers.get(row["passage_id"], -1)) for row in chosen]
 

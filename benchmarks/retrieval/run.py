@@ -19,10 +19,6 @@ hidden behind other work.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
@@ -31,9 +27,8 @@ from typing import Literal
 import torch
 
 import copyspec
+from benchmarks.reporting import command_line, read_rows, surroundings, write_json
 from benchmarks.retrieval.bases import Delayed, word_vectors
-from benchmarks.speed.report import surroundings
-from benchmarks.transcripts import write_json
 from copyspec.pipelines import IterativeRAG, RAGAnswer, Speculation
 from copyspec.retrievers import BM25Retriever, DenseRetriever, FaissOptions, FaissRetriever, Retriever
 
@@ -98,13 +93,12 @@ INDEXES: dict[str, Callable[[list[str]], Retriever]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; exit status 1 if an output differs from the plain form's."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given)
+    options = _parser().parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
     engine = copyspec.load(options.model, dtype=options.dtype)
-    texts = list(dict.fromkeys(row for path in options.passages for row in read_rows(path, "text")))
-    questions = read_rows(options.queries, "question")
+    texts = list(dict.fromkeys(row["text"] for path in options.passages for row in read_rows(path)))
+    questions = [row["question"] for row in read_rows(options.queries)]
     chosen = questions[:: max(1, len(questions) // (options.questions + 1))][: options.questions + 1]
     tables, equal = [], True
     for kind in options.kinds:
@@ -119,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tables.append({**head, "methods": [asdict(each) for each in figures]})
             equal = equal and all(each.equal for each in figures)
     if options.json:
-        command = shlex.join(["python", "-m", "benchmarks.retrieval", *given])
+        command = command_line("benchmarks.retrieval", arguments)
         report = {"command": command, **surroundings("cpu"), "passages": len(texts), "tables": tables}
         write_json(options.json, report)
     return 0 if equal else 1
@@ -238,13 +232,6 @@ def _table(head: dict[str, object], figures: Sequence[Measured]) -> str:
             f"  {'yes' if each.equal else 'NO'}"
         )
     return "\n".join(lines) + "\n"
-
-
-def read_rows(path: str, field: str) -> list[str]:
-    """Read one field of each line."""
-    opener = gzip.open if path.endswith(".gz") else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        return [str(json.loads(line)[field]) for line in file]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,6 @@ copyspec's own choice of threads: its busy time is at most 3 times the quiet tim
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
+from benchmarks.reporting import command_line, write_json
 from copyspec.engine.cores import allowed
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"| {row.threads} ({row.taken}) | {row.quiet:.3f} | {row.busy:.3f} | {row.worst:.3f} | {row.ratio:.1f} |")
     if given.json is not None:
         report = {
-            "command": f"python -m benchmarks.speed.busy --model {given.model}",
+            "command": command_line("benchmarks.speed.busy", arguments),
             "cores": allowed(),
             "load": os.getloadavg(),
             "rows": [{**asdict(row), "ratio": row.ratio} for row in rows],
         }
-        given.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_json(given.json, report)
     return 0 if rows[0].ratio <= MOST else 1
 
 

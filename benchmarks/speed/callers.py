@@ -12,7 +12,6 @@ have similar lengths, a list is 7 % faster (AMD EPYC, 2 cores).
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +23,8 @@ from time import perf_counter
 import torch
 
 import copyspec
-from benchmarks.speed.report import surroundings
-from benchmarks.transcripts import write_json
-
-SENTENCES = Path(__file__).parent.parent / "data" / "sentences.txt"
+from benchmarks.data import lines
+from benchmarks.reporting import command_line, resident, surroundings, write_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     engine = copyspec.load(options.model)
-    sentences = [line for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line]
+    sentences = lines()
     prompts = [f"Correct the grammar: {sentences[index % len(sentences)]}" for index in range(options.callers)]
     limits = {"max_new_tokens": 64}
     wanted = [result.text for result in engine.generate(prompts, **limits)]  # type: ignore[call-overload]
@@ -64,9 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ratios.append(as_list / seconds)
     memory = _memory(engine, prompts, limits, options.calls)
     report = {
-        "command": " ".join(
-            ["python -m benchmarks.speed.callers", *(sys.argv[1:] if arguments is None else arguments)]
-        ),
+        "command": command_line("benchmarks.speed.callers", arguments),
         **surroundings("cpu"),
         "callers": options.callers,
         "throughput of a list": [round(ratio, 3) for ratio in ratios],
@@ -101,13 +96,8 @@ def _memory(engine: copyspec.Engine, prompts: Sequence[str], limits: dict[str, i
         while left > 0:
             _together(engine, prompts[:left], limits)
             left -= len(prompts)
-        sizes.append(round(_resident() / 1e6, 1))
+        sizes.append(round(resident() / 1e6, 1))
     return sizes
-
-
-def _resident() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 import copyspec
+from benchmarks.reporting import machine, ratio, without_cudnn_attention, write_json
 from benchmarks.speed.throughput import Baselines, Outputs, read_sentences
-from benchmarks.transcripts import machine, ratio, without_cudnn_attention, write_json
 from copyspec import Input
 from copyspec.pipelines import FileOptions, FormatOptions, ModelCorrector, ModelOptions, Outcome, Runner, correct_files
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import filecmp
 import resource
-import shlex
 import sys
 import tempfile
 import time
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import copyspec
-from benchmarks.transcripts import machine, ratio, write_json
+from benchmarks.reporting import command_line, machine, ratio, resident, write_json
 from copyspec.pipelines import FileOptions, FunctionCorrector, GECPipeline
 
 SENTENCE = b"He has gone home, and nobody has seen him since the morning. "
@@ -51,12 +50,6 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_000_000 * (1 if sys.platform == "darwin" else 1024)
 
 
-def resident() -> float:
-    """Current memory of the process in MB, or its peak where the system does not report it."""
-    pages = Path("/proc/self/statm")
-    return int(pages.read_text().split()[1]) * resource.getpagesize() / 1_000_000 if pages.exists() else peak()
-
-
 def correct(path: Path, output: Path, right: Path, by_sentence: bool) -> float:
     """Correct the file and return the seconds. Raises AssertionError if the output is not the expected one."""
     corrector = FunctionCorrector(lambda text: text.replace(WRONG, RIGHT), name="one mistake")
@@ -72,16 +65,15 @@ def correct(path: Path, output: Path, right: Path, by_sentence: bool) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--by-sentence", action="store_true", help="give the corrector sentences instead of paragraphs")
     parser.add_argument("--folder", help="folder for the files; needs three times their size")
     parser.add_argument("--json", help="write the report to this file")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     engine = copyspec.load()
     engine.generate("Correct the grammar: we was late.", max_new_tokens=16)
-    loaded = resident()  # current memory: the peak of loading would hide what a file takes
+    loaded = resident() / 1e6 or peak()  # the peak of loading would hide what a file takes
     print(f"with the model loaded             {loaded:8.0f} MB")
     files = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -95,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"after a file of {megabytes:8} MB       {peak():8.0f} MB, {speed}", flush=True)
     print(f"above the model                   {peak() - loaded:8.0f} MB")
     if options.json:
-        command = shlex.join(["python", "-m", "benchmarks.speed.memory", *words])
+        command = command_line("benchmarks.speed.memory", arguments)
         write_json(options.json, {"command": command, "machine": machine(), "files": files})
     return 0
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
+from benchmarks.reporting import generate_padded
 from benchmarks.speed.models import Model, Replay, ReplayTarget
 from benchmarks.speed.prompts import Case
-from benchmarks.transcripts import until_end
 from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
@@ -158,23 +158,16 @@ class Methods:
         )
 
     def _hf(self, cases: Sequence[Case], limits: Limits, extra: dict[str, object]) -> Run:
-        pad = min(limits.eos_token_ids, default=0)
-        width = max(len(case.prompt) for case in cases)
-        padded = [[pad] * (width - len(case.prompt)) + case.prompt for case in cases]
-        mask = [[0] * (width - len(case.prompt)) + [1] * len(case.prompt) for case in cases]
-        device = self._model.device
-        generate = cast(Callable[..., torch.Tensor], self._model.generate)
-        tokens = generate(
-            torch.tensor(padded, device=device),
-            attention_mask=torch.tensor(mask, device=device),
+        outputs = generate_padded(
+            self._model,
+            [case.prompt for case in cases],
+            limits.eos_token_ids,
+            pad=min(limits.eos_token_ids, default=0),
             max_new_tokens=limits.max_new_tokens,
-            do_sample=False,
             eos_token_id=sorted(limits.eos_token_ids) or None,
-            pad_token_id=pad,
             **extra,
         )
-        rows = tokens[:, width:].tolist()
-        return Run(outputs=[until_end(row, limits.eos_token_ids) for row in rows])
+        return Run(outputs)
 
 
 class _Passes:

@@ -15,7 +15,6 @@ the figures are those of the controller alone and the same in every run.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +25,12 @@ from time import process_time
 
 import torch
 
+from benchmarks.reporting import command_line, ratio, surroundings, write_json
 from benchmarks.speed.methods import Limits, Method, Methods
 from benchmarks.speed.models import load_model
 from benchmarks.speed.prompts import Case, PromptSet, TranscriptOptions, transcript_cases, transcript_sets
-from benchmarks.speed.report import surroundings
 from benchmarks.speed.run import DTYPES
 from benchmarks.speed.simulation import DEVICES, AlwaysWrong, Device, MakeDrafter, simulate
-from benchmarks.transcripts import ratio, write_json
 from copyspec.budget import CostModel
 from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
@@ -153,8 +151,7 @@ def simulated(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; return 0 if every figure reaches its minimum, 1 if one does not, 2 for invalid arguments."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(words)
+    options = _parser().parse_args(arguments)
     try:
         report = _simulate(options) if options.simulate else _measure(options)
     except ValueError as error:
@@ -165,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for where, part in report.items():
         print(f"\n{where}\n{_table(part, clock)}", flush=True)
     if options.json:
-        head = {"benchmark": "never_slower", "command": "python -m benchmarks.speed.never_slower " + shlex.join(words)}
+        head = {"benchmark": "never_slower", "command": command_line("benchmarks.speed.never_slower", arguments)}
         about = {**head, **surroundings("cpu"), "simulated": bool(options.simulate), "bars": BARS}
         write_json(
             options.json, {**about, "results": {where: list(map(asdict, part)) for where, part in report.items()}}

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import copyspec
-from benchmarks.transcripts import machine, ratio, write_json
+from benchmarks.reporting import machine, ratio, write_json
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
 from copyspec.targets.causal import WrappedModel

@@ -14,15 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 import copyspec
-from benchmarks.transcripts import (
-    EDIT_TASKS,
-    Transcript,
-    choose_rows,
-    machine,
-    ratio,
-    read_transcripts,
-    write_json,
-)
+from benchmarks.reporting import machine, ratio, write_json
+from benchmarks.transcripts import EDIT_TASKS, Transcript, choose_rows, read_transcripts
 from copyspec.engine.engine import Engine
 
 MODES = ("plain", "given", "prompt_only")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.data import DATA, lines
 from benchmarks.speed.models import Model
 from benchmarks.transcripts import (
     EDIT_TASKS,
@@ -23,8 +24,6 @@ from copyspec.engine.call_options import check_options
 from copyspec.engine.engine import Engine
 from copyspec.engine.language import Language
 from copyspec.sources import Source
-
-DATA = Path(__file__).parent.parent / "data"
 
 BUILT_IN = ("sentences", "paragraphs", "uncopyable")
 
@@ -80,7 +79,7 @@ def text_set(model: Model, name: str, template: str = TEMPLATE, limit: int | Non
     file = DATA / f"{name}.txt" if name in BUILT_IN else Path(name)
     if not file.is_file():
         raise ValueError(f"no prompts {name!r}: one of {', '.join(BUILT_IN)}, or a file with one text per line")
-    texts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()][:limit]
+    texts = lines(file)[:limit]
     if not texts:
         raise ValueError(f"{name!r} holds no text")
     prompts = [template.replace("{text}", text) for text in texts]

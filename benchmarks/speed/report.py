@@ -1,25 +1,20 @@
-"""Aggregates runs of the speed benchmark into figures, and formats the table and the description of the machine."""
+"""Aggregates runs of the speed benchmark into figures, and formats their table."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import platform
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import torch
-import transformers
 from transformers import PreTrainedModel
 
-import copyspec
-from benchmarks.speed.methods import Run, synchronise
-from benchmarks.transcripts import machine, ratio
+from benchmarks.reporting import ratio
+from benchmarks.speed.methods import Run
+from copyspec.cli.doctor_gpu import copy_bandwidth
 
 BASELINES = ("hf", "hf-prompt-lookup", "plain")
 """Methods over which speed-ups are given."""
@@ -137,37 +132,10 @@ def table(figures: Sequence[Figures]) -> str:
     return "\n".join(lines)
 
 
-def surroundings(device: str) -> dict[str, object]:
-    """Describe machine, versions and date."""
-    head: dict[str, object] = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": machine(),
-        "threads": torch.get_num_threads(),
-        "versions": {
-            "copyspec": copyspec.__version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-    }
-    if device == "cuda":
-        head["gpu"] = {"name": torch.cuda.get_device_name(), "clocks_as_found": _clocks()}
-    return head
-
-
 def bandwidth(weight_bytes: int, plain: Figures | None, batches: int, device: torch.device) -> dict[str, float]:
     """GB/s at which plain decoding reads the weights, and that of a copy inside the device's memory."""
-    size = COPY_BYTES.get(device.type, COPY_BYTES["cpu"])
-    source = torch.ones(size, dtype=torch.uint8, device=device)
-    copy = torch.empty_like(source)
-    seconds = []
-    for _ in range(5):
-        synchronise(device)
-        started = perf_counter()
-        copy.copy_(source)
-        synchronise(device)
-        seconds.append(perf_counter() - started)
-    result = {"device_copy_gb_per_s": 2 * size / median(seconds) / 1e9}
+    copied = copy_bandwidth(device, COPY_BYTES.get(device.type, COPY_BYTES["cpu"]))
+    result = {"device_copy_gb_per_s": copied / 1e9}
     if plain is not None and plain.calls > batches:
         result["target_pass_gb_per_s"] = weight_bytes * (plain.calls - batches) / plain.seconds_decode / 1e9
     return result
@@ -223,11 +191,3 @@ def _shares(runs: Sequence[Run]) -> dict[str, float]:
         return {}
     parts["rest"] = total - sum(parts.values())
     return {name: ratio(seconds, total) for name, seconds in parts.items()}
-
-
-def _clocks() -> str:
-    query = ["nvidia-smi", "--query-gpu=clocks.sm,clocks.mem", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "not known"

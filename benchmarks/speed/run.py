@@ -14,13 +14,13 @@ Methods take turns prompt by prompt, and figures are medians over the repeats.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
 
+from benchmarks.reporting import command_line, surroundings, write_json
 from benchmarks.speed.methods import METHODS, Limits, Method, Methods, Run
 from benchmarks.speed.models import SHAPE_PREFIX, SHAPES, Model, load_model
 from benchmarks.speed.prompts import (
@@ -32,8 +32,7 @@ from benchmarks.speed.prompts import (
     transcript_sets,
     uncopyable_set,
 )
-from benchmarks.speed.report import Figures, PeakMemory, add_up, bandwidth, compare, measure_gap, surroundings, table
-from benchmarks.transcripts import write_json
+from benchmarks.speed.report import Figures, PeakMemory, add_up, bandwidth, compare, measure_gap, table
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -53,10 +52,9 @@ class Measured:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table per set; return 0 if all outputs are equal, 1 if not, 2 for invalid arguments."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(words)
+    options = _parser().parse_args(arguments)
     try:
-        report, equal = _run(options, words)
+        report, equal = _run(options, command_line("benchmarks.speed", arguments))
     except ValueError as error:
         print(f"benchmarks.speed: {error}", file=sys.stderr)
         return 2
@@ -65,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if equal else 1
 
 
-def _run(options: argparse.Namespace, words: Sequence[str]) -> tuple[dict[str, object], bool]:
+def _run(options: argparse.Namespace, command: str) -> tuple[dict[str, object], bool]:
     if options.threads:
         torch.set_num_threads(options.threads)
     names = _method_names(options)
@@ -82,7 +80,7 @@ def _run(options: argparse.Namespace, words: Sequence[str]) -> tuple[dict[str, o
         measured = [_measure(prompts, chosen, options, model) for prompts in sets]
     finally:
         methods.close()
-    return _report(options, words, model, measured), all(one.equal for m in measured for one in m.figures)
+    return _report(options, command, model, measured), all(one.equal for m in measured for one in m.figures)
 
 
 def _prompt_sets(options: argparse.Namespace, model: Model) -> list[PromptSet]:
@@ -174,13 +172,11 @@ def _explain(figures: Sequence[Figures], prompts: PromptSet, expected: Sequence[
             one.first_difference = measure_gap(found, prefix, model.model)
 
 
-def _report(
-    options: argparse.Namespace, words: Sequence[str], model: Model, measured: Sequence[Measured]
-) -> dict[str, object]:
+def _report(options: argparse.Namespace, command: str, model: Model, measured: Sequence[Measured]) -> dict[str, object]:
     parameters = [*model.model.parameters()]
     head: dict[str, object] = {
         "benchmark": "speed",
-        "command": "python -m benchmarks.speed " + shlex.join(words),
+        "command": command,
         **surroundings(options.device),
         "model": model.name,
         "parameters": sum(p.numel() for p in parameters),

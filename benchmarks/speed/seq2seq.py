@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.quality.run import read_rows, sample
+from benchmarks.data import lines
+from benchmarks.quality.run import sample
 from benchmarks.replay.methods import ShallowAggressive
+from benchmarks.reporting import read_rows
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
@@ -48,7 +50,6 @@ WHOLE = 1024
 BATCH = 8
 ROOM = 24
 """Maximum number of new tokens beyond the length of the source."""
-_TEXTS = Path(__file__).parent.parent / "data" / "sentences.txt"
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def measure(bench: Bench, texts: Sequence[str], repeats: int = 1) -> dict[str, A
 def read_texts(data: Path | None, rows: int | None, seed: int) -> list[str]:
     """Read sentences to correct: JFLEG dev if `data` is given, else those of the benchmarks."""
     if data is None:
-        return sample([line for line in _TEXTS.read_text(encoding="utf-8").splitlines() if line], rows, seed)
+        return sample(lines(), rows, seed)
     return sample([row["source"] for row in read_rows(data / "gec" / "jfleg_dev.jsonl.gz")], rows, seed)
 
 

@@ -12,9 +12,6 @@ method are compared with those of `hf`. Methods take turns; figures are medians 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,14 +19,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import cast
 
 import torch
 
 import copyspec
+from benchmarks.data import SENTENCES, lines
+from benchmarks.reporting import command_line, generate_padded, ratio, read_rows, surroundings, write_json
 from benchmarks.speed.methods import LOOKUP_TOKENS, synchronise
-from benchmarks.speed.report import surroundings
-from benchmarks.transcripts import ratio, until_end, write_json
 from copyspec.pipelines import (
     Done,
     FileJob,
@@ -44,7 +40,6 @@ from copyspec.pipelines import (
     correct_files,
 )
 
-DATA = Path(__file__).parent.parent / "data"
 WARM_UP = 4  # sentences that every method decodes before the measurement
 
 Outputs = list[list[int]]
@@ -91,25 +86,7 @@ class Baselines:
             ids = [codec.encode(prompt, wrap=True).ids for prompt in prompts]
         ends = model.generation_config.eos_token_id
         eos = frozenset([ends] if isinstance(ends, int) else ends or [])
-        pad, width = min(eos, default=0), max(map(len, ids))
-        fill = [[pad] * (width - len(row)) for row in ids]
-        none = [[0] * len(row) for row in fill]
-        is_encoder_decoder = self.corrector.is_encoder_decoder
-        rows = [row + more if is_encoder_decoder else more + row for row, more in zip(ids, fill, strict=True)]
-        mask = [
-            [1] * len(row) + zeros if is_encoder_decoder else zeros + [1] * len(row)
-            for row, zeros in zip(ids, none, strict=True)
-        ]
-        generate = cast(Callable[..., torch.Tensor], model.generate)
-        tokens = generate(
-            torch.tensor(rows, device=model.device),
-            attention_mask=torch.tensor(mask, device=model.device),
-            max_new_tokens=self.limit,
-            do_sample=False,
-            pad_token_id=pad,
-            **extra,
-        )
-        outputs = [until_end(row, eos) for row in tokens[:, 1 if is_encoder_decoder else width :].tolist()]
+        outputs = generate_padded(model, ids, eos, pad=min(eos, default=0), max_new_tokens=self.limit, **extra)
         for output in outputs:
             codec.decode(output)
         return outputs
@@ -150,8 +127,7 @@ def files_method(engine: copyspec.Engine, batch_size: int, options: argparse.Nam
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; return 0 if the pipeline's outputs equal those of `hf`, 1 if not, 2 for invalid arguments."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(words)
+    options = _parser().parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
     try:
@@ -163,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = measure(_methods(engine, options), texts, options.repeat, engine.model.device)
     print(table(figures))
     report = {
-        "command": shlex.join(["python", "-m", "benchmarks.speed.throughput", *words]),
+        "command": command_line("benchmarks.speed.throughput", arguments),
         **surroundings(options.device),
         "model": options.model,
         "dtype": str(engine.model.dtype).removeprefix("torch."),
@@ -181,10 +157,9 @@ def read_sentences(path: Path, rows: int | None) -> list[str]:
 
     Raises ValueError if there are none."""
     if path.name.endswith(".jsonl.gz"):
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            found = [" ".join(json.loads(line)["source"].split()) for line in lines]
+        found = [" ".join(row["source"].split()) for row in read_rows(path)]
     else:
-        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        found = lines(path)
     texts = [text for text in dict.fromkeys(found) if any(char.isalpha() for char in text)][:rows]
     if not texts:
         raise ValueError(f"{str(path)!r} holds no sentence")
@@ -274,7 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", default="default", help="default, a folder or a hub id; encoder-decoder models too")
     add(
         "--sentences",
-        default=str(DATA / "sentences.txt"),
+        default=str(SENTENCES),
         help="one sentence per line, or .jsonl.gz rows with `source`",
     )
     add("--instruction", help="instruction with {text} (default: the one that the model is known for)")

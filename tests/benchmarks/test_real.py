@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import transcripts
+from benchmarks import reporting
 from benchmarks.quality.squad import contains, f1
-from benchmarks.real import __main__ as real
 from benchmarks.real import exactness
+from benchmarks.real import run as real
 from benchmarks.real.cases import Case
 from benchmarks.real.report import equal, table
 from benchmarks.speed import gec_files
@@ -78,20 +77,10 @@ def test_a_run_of_outputs_that_differ_fails_and_no_other_run_goes_on_with_it(
     ):
         with pytest.raises(SystemExit, match=f"real.json holds another run: {said}"):
             status(*words)
-    monkeypatch.setattr(transcripts, "machine", lambda: {"system": "Linux", "processor": "Another"})
+    monkeypatch.setattr(reporting, "machine", lambda: {"system": "Linux", "processor": "Another"})
     with pytest.raises(SystemExit, match=r"its processor is '.*', not 'Another'; remove it, or name another file"):
         status()
     assert file.read_bytes() == before
-
-
-def test_fields_that_older_reports_lack_hold_no_run_back(tmp_path: Path) -> None:
-    file = tmp_path / "old.json"
-    assert transcripts.resumed(None, HEAD) == transcripts.resumed(file, HEAD) == {}
-    file.write_text(json.dumps({"model": "smollm2", "machine": {"cpus": 2}, "runs": [1]}))
-    head = {**HEAD, "machine": {"cpus": 2, "instructions": "AVX2"}, "tasks": ("gec",)}
-    assert transcripts.resumed(file, head)["runs"] == [1]
-    with pytest.raises(SystemExit, match=r"its tasks is \['rag'\], not \['gec'\]"):
-        transcripts.resumed(file, head, {"tasks": ["rag"]})
 
 
 def test_a_file_whose_text_differs_in_one_repeat_is_counted() -> None:

@@ -19,9 +19,9 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from benchmarks import transcripts
 from benchmarks.drafts import cost as draft_cost
+from benchmarks.replay import markdown_tables
 from benchmarks.replay import report as replay_report
 from benchmarks.replay import run as replay
-from benchmarks.replay import tables as replay_tables
 from benchmarks.replay.figures import Figures
 from benchmarks.replay.limits import PromisingBudget, within_mean
 from benchmarks.replay.methods import HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
@@ -279,12 +279,12 @@ def test_peers_are_compared_at_the_same_limit() -> None:
     def line(method: str, tokens: float, mean: float | None = None) -> Figures:
         return Figures("code_edit", "edits", "m", method, 32, 5, 100, 20, tokens, 7.5, 1.0, 1.0, mean)
 
-    report = replay_tables.Report(
+    report = markdown_tables.Report(
         command="", date="", machine={}, versions={}, rows=5,
         figures=[line("copyspec", 9.0)], mean_figures=[line("copyspec", 6.0, 8.0)], few_rows=2, few_figures=[],
         peer_figures=[line("arctic", 7.0), line("arctic", 6.5, 8.0)],
     )  # fmt: skip
-    table = replay_tables.same_rows_table(report)
+    table = markdown_tables.same_rows_table(report)
     assert "| 7.00 [7.5] | 6.50 [7.5] | 9.00 [7.5] | 6.00 [7.5] |" in table
     assert "6.00 against 6.50 of Arctic (at most 32 nodes a call, 8 on average)" in table
     assert table.count("against") == 1, "32 nodes at most are compared with 32 at most"
@@ -346,7 +346,7 @@ def test_the_chart_as_a_picture(
 
 
 def test_the_documented_tables_are_those_of_the_figures() -> None:
-    report = replay_tables.read()
+    report = markdown_tables.read()
     assert report is not None
     page = replay_report.PAGE.read_text(encoding="utf-8")
     assert replay_report.filled(page, report) == page, "run: python -m benchmarks.replay.report"

@@ -13,10 +13,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from benchmarks.data import DATA, lines
 from benchmarks.speed import run as speed
 from benchmarks.speed.methods import Limits, Methods, Run
 from benchmarks.speed.models import SHAPES, Model, load_model
-from benchmarks.speed.prompts import DATA, Case, PromptSet, TranscriptOptions, text_set, transcript_sets, uncopyable_set
+from benchmarks.speed.prompts import Case, PromptSet, TranscriptOptions, text_set, transcript_sets, uncopyable_set
 from benchmarks.speed.report import Difference, add_up, measure_gap, table
 from copyspec.sources import Source
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
@@ -233,8 +234,7 @@ def test_shapes_have_their_published_size() -> None:
 
 
 def test_the_built_in_texts_are_what_they_say() -> None:
-    sentences = (DATA / "sentences.txt").read_text(encoding="utf-8").splitlines()
-    paragraphs = (DATA / "paragraphs.txt").read_text(encoding="utf-8").splitlines()
+    sentences, paragraphs = lines(), lines(DATA / "paragraphs.txt")
     assert len(set(sentences)) >= 40 and len(set(paragraphs)) >= 15
     for paragraph in paragraphs:
         ends = sum(paragraph.count(mark) for mark in ".?!") + (not paragraph.endswith((".", "?", "!")))
