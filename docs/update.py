@@ -179,11 +179,11 @@ def between(text: str, name: str, content: str) -> str:
 
 def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """Yield the tables of the replay, made from its committed figures, if any."""
-    from benchmarks.replay import tables as replay_tables
+    from benchmarks.replay import markdown_tables
 
-    report = replay_tables.read()
+    report = markdown_tables.read()
     if report is not None:
-        for name, make in replay_tables.PARTS:
+        for name, make in markdown_tables.PARTS:
             yield "docs/replay.md", name, partial(make, report)
 
 

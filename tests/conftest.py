@@ -81,10 +81,9 @@ def steady_drafts() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     """A tiny model with random weights. A test module may override it with a fixture of its own."""
-    from copyspec import Engine
-    from tests.helpers.tiny import tiny_model, tiny_tokenizer
+    from tests.helpers.tiny import tiny_engine
 
-    return Engine(tiny_model(), tiny_tokenizer(), name="tiny")
+    return tiny_engine(name="tiny")
 
 
 @pytest.fixture

@@ -216,17 +216,6 @@ def _survey(found: dict[str, Any], name: str) -> Chart:
     return Chart(title, "speed-up, in CPU time", groups, name)
 
 
-def _throughput(found: dict[str, Any], name: str) -> Chart:
-    groups = [
-        (
-            each["method"],
-            [Bar("sentences per second", each["sentences_per_second"], f"{each['sentences_per_second']:.1f} a second")],
-        )
-        for each in found["methods"]
-    ]
-    return Chart("Batches", "sentences per second", groups, name, about=_where(found), base=None)
-
-
 def _vllm(found: dict[str, Any], name: str) -> Chart:
     groups = []
     for number, each in enumerate(found.get("sets") or found["launches"], 1):
@@ -279,7 +268,6 @@ MAKERS: tuple[tuple[str, Callable[[dict[str, Any], str], Chart]], ...] = (
     ("spec-bench.json", _survey),
     ("speed-*.json", _speed),
     ("gec-files*.json", _files),
-    ("throughput-*.json", _throughput),
     ("vllm-speed*.json", _vllm),
     ("node-prices*.json", _prices),
 )

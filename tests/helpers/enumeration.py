@@ -97,8 +97,6 @@ class RuleWalk:
     def __init__(self, rule: Rule, tree: DraftTree, nodes: TableNodes) -> None:
         self.token = rule.begin(tree, nodes)
 
-    def margin(self, node: int) -> None: ...
-
     def scores(self, node: int) -> None: ...
 
 

@@ -1,4 +1,4 @@
-"""Tiny random models of many architectures, made from configurations alone: nothing is downloaded.
+"""`tiny("llama")`: any architecture, token ids only. Made from configurations alone: nothing is downloaded.
 
 `tiny("llama")` gives a float32 model in eval mode with random weights whose greedy output varies and whose logits
 lie far enough apart for exact comparison. Sizes are as small as each architecture allows.

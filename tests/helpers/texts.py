@@ -1,4 +1,4 @@
-"""Tokenizers and tiny models for tests with text, built locally without downloads."""
+"""`engine()`: trained byte-level BPE, cached and shared. Further tokenizers and models for tests with text."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ CHAT_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] | trim }}{{ eos_token }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
+FRAME_TEMPLATE = "{{ bos_token }}{% for m in messages %}<|user|>{{ m['content'] }}<|assistant|>{% endfor %}"
+"""What the tokenizer itself writes around a text with `byte_level(wraps=True)`, as that of the bundled model does."""
+
 NO_SYSTEM_TEMPLATE = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
 ) + CHAT_TEMPLATE
@@ -141,11 +144,14 @@ def bart(vocab_size: int) -> PreTrainedModel:
     return BartForConditionalGeneration(config).eval()
 
 
-@cache
-def engine(seed: int = 0, *, wraps: bool = False) -> Engine:
-    """A tiny engine with the byte-level tokenizer."""
+def new_engine(seed: int = 0, *, wraps: bool = False) -> Engine:
+    """A tiny engine with the byte-level tokenizer, on the shared model: its queue and what it learns are its own."""
     tokenizer = byte_level(wraps=wraps)
     return Engine(llama(len(tokenizer), seed), tokenizer, name="tiny")
+
+
+engine = cache(new_engine)
+"""The same, shared by all who ask for it."""
 
 
 @contextmanager

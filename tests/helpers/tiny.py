@@ -1,10 +1,12 @@
-"""A tiny causal model with a byte-level tokenizer, as an engine or as a folder to load from."""
+"""One token per byte: every text round-trips; a fresh model each time."""
 
 from __future__ import annotations
 
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+
+from copyspec.engine.engine import Engine
 
 SPECIAL = ["</s>", "<|user|>", "<|assistant|>"]
 
@@ -15,7 +17,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_tokenizer(*, chat: bool = True) -> PreTrainedTokenizerFast:
-    """One token per byte, so that every text round-trips."""
+    """One token per byte."""
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
     tokenizer = Tokenizer(BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -45,3 +47,8 @@ def tiny_model(seed: int = 0) -> LlamaForCausalLM:
         pad_token_id=0,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def tiny_engine(**options: object) -> Engine:
+    """An engine of its own on a fresh model. `options`: those of `Engine`."""
+    return Engine(tiny_model(), tiny_tokenizer(), **options)
