@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import copyspec
@@ -12,7 +12,7 @@ from copyspec.engine.call_options import check_options
 from copyspec.engine.draft_models import names_model
 from copyspec.engine.inputs import PromptTooLongError
 from copyspec.models.aliases import ALIASES
-from copyspec.models.loading import BUNDLED, resolve_name
+from copyspec.models.loading import BUNDLED, BUNDLED_LANGUAGES, DEFAULT, resolve_name
 from copyspec.models.pretrained import Pretrained
 
 if TYPE_CHECKING:
@@ -75,6 +75,19 @@ def corrects(engine: Engine) -> bool:
     """Whether it is one of copyspec's own models, trained to correct and to quote sentences."""
     alias = ALIASES.get(engine.name)
     return is_bundled(engine) or (alias is not None and alias.corrects)
+
+
+def corrected_languages(engine: Engine) -> Sequence[str]:
+    """Codes of the languages that the model was trained to correct; none: unknown."""
+    if is_bundled(engine):
+        return BUNDLED_LANGUAGES
+    alias = ALIASES.get(engine.name)
+    return () if alias is None else alias.languages
+
+
+def name_of(engine: Engine) -> str:
+    """The name by which people give the model; the bundled one is loaded by its path, which nobody types."""
+    return DEFAULT if is_bundled(engine) else engine.name
 
 
 def corrects_by_itself(name: str) -> bool:

@@ -64,13 +64,9 @@ class ChangePrompt:
             return edit if self._for_file else None
         from copyspec.pipelines import inline_diff
 
-        text = part.text
-        begin = max(text.rfind("\n", 0, edit.start) + 1, edit.start - _CONTEXT)
-        end = text.find("\n", edit.end)
-        end = min(len(text) if end < 0 else end, edit.end + _CONTEXT)
-        moved = type(edit)(edit.start - begin, edit.end - begin, edit.replacement)
+        text, moved = _surrounded(part.text, edit)
         echo(f"\n{self._path}")
-        echo(inline_diff(text[begin:end], [moved], color=colors(sys.stdout)).rstrip("\n"), is_safe=True)
+        echo(inline_diff(text, [moved], color=colors(sys.stdout)).rstrip("\n"), is_safe=True)
         while True:
             answer = self._answer("Make this change [y,n,e,a,d,q,?]? ")
             if answer in ("a", "d"):
@@ -111,6 +107,20 @@ class ChangePrompt:
             self._has_quit = True
             return "q"
         return line.rstrip("\r\n")
+
+
+def _surrounded(text: str, edit: Edit) -> tuple[str, Edit]:
+    """The line of an edit, of a long one the words around the edit, and the edit in what is shown."""
+    begin, end = text.rfind("\n", 0, edit.start) + 1, text.find("\n", edit.end)
+    before, after = text[begin : edit.start], text[edit.end : len(text) if end < 0 else end]
+    if len(before) > _CONTEXT:
+        before = before[-_CONTEXT:]
+        before = f"… {before.partition(' ')[2] or before}"
+    if len(after) > _CONTEXT:
+        after = after[:_CONTEXT]
+        after = f"{after.rpartition(' ')[0] or after} …"
+    moved = replace(edit, start=len(before), end=len(before) + edit.end - edit.start)
+    return before + text[edit.start : edit.end] + after, moved
 
 
 def _spaced(typed: str, was: str, becomes: str) -> str:

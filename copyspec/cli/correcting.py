@@ -159,6 +159,7 @@ def run_files(
     """Correct files and return the exit code. `make` is called only if there is something to correct.
 
     `decisions`: path of a decisions file, used instead of a corrector."""
+    from copyspec.cli.reports import LanguageReporter
     from copyspec.pipelines import (
         Decided,
         FormatOptionError,
@@ -184,11 +185,14 @@ def run_files(
         with quiet_log(report_options.quiet):
             return make()
 
-    runner = Runner(LateCorrector(load), run) if decided is None else Decided(decided)
+    corrected = Runner(LateCorrector(load), run)
+    runner = corrected if decided is None else Decided(decided)
     total, is_numbered, misfits = Summary(), False, 0
     try:
         with ExitStack() as stack:
             listeners = report_options.listeners(inputs, files.format_options.encoding, stack)
+            if decided is None:
+                listeners.append(LanguageReporter(report_options.tell, corrected))
             reports = stack.enter_context(
                 closing(correct_files(runner, inputs, files, listeners=listeners, selections=selections))
             )

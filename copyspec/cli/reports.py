@@ -18,7 +18,7 @@ from copyspec.cli.printing import console, echo, echo_bytes, flush_stdout
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from copyspec.pipelines import Done, Edit, EditRows, FileJob, FileReport, Format
+    from copyspec.pipelines import Done, Edit, EditRows, FileJob, FileReport, Format, Runner
 
 _NAME_CHARS = 30  # of a file name next to the bar, which needs the rest of 80 columns
 _SPOOLED_BYTES = 16 << 20  # of a spool, in memory
@@ -73,8 +73,9 @@ class DiffPrinter:
         self._spool.clear()
 
 
-TOLD = ("encoding", "binary", "taken")
-"""Reasons of refusals that mean that a file is damaged, not text, or would lose something of the user's."""
+TOLD = ("encoding", "binary", "json", "taken", "tracked")
+"""Reasons of refusals that mean that a file is damaged, not text, or would lose something of the user's: until the user
+has dealt with them, mistakes may be there that nothing has looked for."""
 
 
 class UnreadableReporter:
@@ -91,6 +92,25 @@ class UnreadableReporter:
 
     def end(self, report: FileReport) -> None:
         self._reported = ""
+
+
+class LanguageReporter:
+    """Reports once that a text is in a language for which the model was not made."""
+
+    def __init__(self, tell: Callable[[str], object], runner: Runner) -> None:
+        self._tell, self._runner, self._has_told = tell, runner, False
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        if self._has_told or (language := self._runner.foreign_language(done)) is None:
+            return
+        self._has_told = True
+        self._tell(
+            f"copyspec: {path} holds text in {language!r}, which the model was not trained to correct: name one that "
+            "was with --model"
+        )
+
+    def end(self, report: FileReport) -> None:
+        pass
 
 
 LIMITS = {name: f"--{name.replace('_', '-')}" for name in ("max_edit_ratio", "max_lost_ratio")}

@@ -23,6 +23,7 @@ class Alias:
     adapter: Path | None = None  # adapter folder inside copyspec, merged into the model in `file` once
     base: str = ""  # the alias of the model without the adapter
     corrects: bool = False  # fine-tuned on the bundled model's prompts for correction and quotation
+    languages: tuple[str, ...] = ()  # codes of those that it was trained to correct; none: unknown
 
     def installed_file(self) -> Path | None:
         """The model file installed by the package, or None."""
@@ -60,6 +61,7 @@ _SMOLLM2_CORRECT = replace(
     base=PREFERRED,
     adapter=Path(__file__).parent.parent / "correct_adapter",
     corrects=True,
+    languages=("en",),
 )
 ALIASES = {
     alias.name: alias

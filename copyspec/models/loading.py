@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 MODEL_VARIABLE = "COPYSPEC_MODEL"
 BUNDLED = Path(__file__).parent.parent / "default_model"
+BUNDLED_LANGUAGES = ("en",)
+"""Codes of the languages that the bundled model was trained to correct, as `Alias.languages` of others."""
 DEFAULT = "default"
 """Name of the model in the package, whatever is configured. For a folder of that name give "./default" or a `Path`."""
 

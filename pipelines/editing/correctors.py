@@ -65,6 +65,12 @@ def calibration_of(corrector: Corrector) -> str | None:
     return found
 
 
+def languages_of(corrector: Corrector) -> Sequence[str]:
+    """Codes of the languages that it was made for; none: unknown, or any."""
+    found: Sequence[str] = getattr(corrector, "languages", ())
+    return found
+
+
 class FunctionCorrector:
     """Wraps a function from a text to its correction."""
 
@@ -113,6 +119,10 @@ class LateCorrector:
     @property
     def calibration(self) -> str | None:
         return calibration_of(self.inner)
+
+    @property
+    def languages(self) -> Sequence[str]:
+        return languages_of(self.inner)
 
     def length(self, text: str) -> int:
         return self.inner.length(text)

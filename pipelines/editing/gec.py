@@ -166,7 +166,8 @@ class GECPipeline:
         corrections = list(self.stream(texts))
         if kept := Counter(refusal.reason for each in corrections for refusal in each.refused):
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(kept.items()))
-            logger.warning("parts of %d texts were left unchanged: %s", len(texts), counts)
+            number = f"{len(texts)} text{'s' * (len(texts) != 1)}"
+            logger.warning("parts of %s were left unchanged: %s", number, counts)
         return corrections
 
 

@@ -34,6 +34,9 @@ _MAX_BYTES, _MAX_HEADER = 1 << 26, 1 << 20
 _MAX_VALUE = 1000
 """Maximum characters of a value in the first line. Longer ones, such as a list of words, are stored as a hash."""
 
+_HASHED = {"input": "the file has changed since", "weights": "the model's weights have changed since"}
+"""What an error says of values that are hashes, which tell people nothing."""
+
 _KEY_BYTES = 16
 _HEAD_BYTES = 8  # leading bytes of a key, which the index in memory holds
 
@@ -217,14 +220,19 @@ class Journal:
     def _check(self, header: Mapping[str, object]) -> None:
         now = self.identity
         changed = [
-            f"{name} was {header.get(name)!r} and is now {now.get(name)!r}"
+            name
             for name in dict.fromkeys([*now, *header])
             if header.get(name) != now.get(name) and not (self.is_done and name == "input")
         ]
+        if "model" in changed:
+            changed = ["model"]  # its weights, its instruction and its limits differ with it
         if changed:
+            told = (
+                _HASHED.get(name) or f"{name} was {header.get(name)!r} and is now {now.get(name)!r}" for name in changed
+            )
             raise JournalError(
-                f"{os.fspath(self.path)!r} belongs to another run: {', '.join(changed)}; run it as before, or start "
-                "over with resume=False"
+                f"{os.fspath(self.path)!r} belongs to another run: {', '.join(told)}; undo that, or start over with "
+                "resume=False"
             )
 
     def _no_journal(self) -> JournalError:

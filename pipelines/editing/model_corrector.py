@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from copyspec import Input, Result, load
@@ -12,7 +12,7 @@ from ..documents import Refusal
 from ..edits.earlier import EarlierCorrections
 from ..guards.judging import CALIBRATED
 from ..instructions import check_template, fill
-from ..models import corrects, corrects_by_itself, wants_chat
+from ..models import corrected_languages, corrects, corrects_by_itself, name_of, wants_chat
 from .correctors import ModelOptions, Outcome
 from .hypotheses import Hypotheses
 from .presets import check_fits, preset_of
@@ -74,7 +74,7 @@ class ModelCorrector:
     @property
     def identity(self) -> Mapping[str, object]:
         return {
-            "model": self.engine.name,
+            "model": name_of(self.engine),
             "weights": fingerprint(self.engine),
             "dtype": str(self.engine.model.dtype),
             "instruction": self.instruction,
@@ -88,6 +88,11 @@ class ModelCorrector:
     def calibration(self) -> str | None:
         """See `calibration_of`."""
         return self.engine.name if self.engine.name in CALIBRATED else None
+
+    @property
+    def languages(self) -> Sequence[str]:
+        """See `languages_of`."""
+        return corrected_languages(self.engine)
 
     def length(self, text: str) -> int:
         """Number of tokens, or an upper bound for short texts: a text never has more tokens than bytes."""

@@ -20,8 +20,9 @@ from ..edits.diff import merge
 from ..edits.words import Tolerance
 from ..guards.document_words import DocumentWords
 from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
+from ..guards.languages import ANY, is_in, language_of
 from ..sentences import sentences
-from .correctors import Corrector, Outcome, calibration_of
+from .correctors import Corrector, Outcome, calibration_of, languages_of
 from .segmentation import Splitter, fit
 from .writable import writable
 
@@ -127,6 +128,22 @@ class Runner:
     def run(self, works: Iterable[Work[Owner]]) -> Iterator[Done[Owner]]:
         """Yield the result of every work, in order. Reads ahead by at most LOOKAHEAD_PARTS."""
         return _Run(self.corrector, self.options, works).run()
+
+    def foreign_language(self, done: Done[Owner]) -> str | None:
+        """The language of a text that the corrector was given though it was made for others; None if there is none."""
+        refusals = ((each.segment, each.checked.refusal) for each in done.pieces)
+        asked = [segment for segment, refusal in refusals if refusal is None or refusal.reason != "language"]
+        if done.part is None or not asked or not (known := languages_of(self.corrector)):
+            return None
+        guards = self.options.guards
+        if not guards.any_language and guards.language != ANY:
+            return None if guards.language in known else guards.language
+        for segment in asked:
+            text = model_text(done.part.text, segment)
+            found = language_of(text)
+            if found is not None and not any(is_in(text, each) for each in known):
+                return found
+        return None
 
 
 @dataclass(slots=True, eq=False)

@@ -93,7 +93,7 @@ def _segment(paragraph: Paragraph) -> Segment | Refusal | None:
         return found
     found = as_label(text, found) if paragraph.is_label else found
     if paragraph.is_revised:
-        return Refusal("tracked", f"{text[:40]!r} holds tracked changes: accept or reject them first")
+        return Refusal("tracked", f"holds tracked changes in {text[:40]!r}: accept or reject them in Word first")
     protected: list[tuple[int, int]] = []
     hidden: list[tuple[int, int]] = []
     at = 0

@@ -93,13 +93,14 @@ class JSONLinesFormat:
         except (JSONDecodeError, IndexError, RecursionError) as error:
             if is_first:
                 raise FormatError(f"the first record is not a JSON object ({error}): {line[:80]!r}") from None
-            return Part("", refused=(Refusal("json", f"not a JSON object: {line[:80]!r}"),), carried=_Record(line))
+            what = f"line {number} is not a JSON object: {line[:80]!r}"
+            return Part("", refused=(Refusal("json", what),), carried=_Record(line))
         if not isinstance(text, str):
             keys = ", ".join(repr(key) for key, _, _ in record.values) or "no fields"
             what = f"has no text in field {self.field!r}; it has {keys}"
             if is_first:
                 raise FormatOptionError(f"the first record {what}: name the field")
-            return Part("", refused=(Refusal("field", what),), carried=_Record(line))
+            return Part("", refused=(Refusal("field", f"line {number} {what}"),), carried=_Record(line))
         refusal = halves(text, record.source(self.field))
         if refusal is None and not self.in_place:
             refusal = _taken(record, text, number)

@@ -90,7 +90,8 @@ class OpenDocumentFormat:
                     (objects if piece.text == OBJECT else fixed).append(span)
             found = segment_of(body, 0, len(body))
             if paragraph.is_revised and found is not None:
-                found = Refusal("tracked", f"{body[:40]!r} holds tracked changes: accept or reject them first")
+                where = f"holds tracked changes in {body[:40]!r}"
+                found = Refusal("tracked", f"{where}: accept or reject them in the word processor first")
             if isinstance(found, Refusal):
                 refused.append(found.moved(at))
             elif found is not None:

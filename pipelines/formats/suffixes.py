@@ -60,7 +60,7 @@ _AT_RISK = {
     "code": "py pyi pyx ipynb js mjs cjs jsx ts tsx java kt scala c h cc cpp cxx hpp cs go rs rb pl pm lua r jl swift "
     "m sh bash zsh fish ps1 bat cmd sql css scss less json json5 yaml yml toml ini cfg conf env properties lock "
     "diff patch",
-    "bytes that are no text": "doc ott pages pdf epub mobi djvu xls xlsx ods ppt pptx odp zip gz bz2 xz zst 7z "
+    "bytes that are not text": "doc ott pages pdf epub mobi djvu xls xlsx ods ppt pptx odp zip gz bz2 xz zst 7z "
     "tar png jpg jpeg gif webp bmp tiff ico mp3 mp4 wav ogg webm mov avi exe dll so o a pyc class jar whl db "
     "sqlite parquet npy npz pt safetensors bin",
     "code, links and other markup": "md markdown mdx qmd",

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import copyspec
+from copyspec.pipelines import ModelCorrector
 from copyspec.pipelines.formats.m2 import applied
 from tests.helpers.commands import run_binary
 from tests.helpers.docx import docx, p, r, texts, xml_of
@@ -143,6 +145,44 @@ def test_word_documents_hold_both_texts(tmp_path: Path, capfdbinary: pytest.Capt
     assert code == 1 and b"\n-The childrens came to see the boat.\n" in out and b"\n+The children came" in out
     assert run_binary(capfdbinary, "gec", "-i", "--untracked", file)[0] == 0
     assert texts(file.read_bytes())[0] == ["The children came to see the boat."]
+
+
+@pytest.mark.parametrize("option", ["--check", "--diff", "--list=text"])
+def test_a_document_with_tracked_changes_is_not_called_right(
+    option: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """What an earlier run wrote is not read before somebody has accepted it."""
+    file = tmp_path / "a.docx"
+    file.write_bytes(docx(p(r("The childrens came to see the boat."))))
+    assert run_binary(capfdbinary, "gec", "-i", file)[0] == 0
+    code, out, err = run_binary(capfdbinary, "gec", option, "-q", file)
+    assert (code, out) == (3, b"") and f"{file} holds tracked changes in 'The " in err
+    assert "accept or reject them in Word first" in err
+    code, _, err = run_binary(capfdbinary, "gec", "-i", file)
+    assert code == 0 and "accept or reject them in Word first" in err and "1 tracked" in err
+
+
+def test_the_bundled_model_says_that_it_corrects_english(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("Das ist ein Satz, und wir werden ihn nicht mit dem Auto fahren.\n")
+    code, _, err = run_binary(capfdbinary, "gec", file, "--language", "de", "--model", "default")
+    assert code == 0 and f"{file} holds text in 'de', which the model was not trained to correct" in err
+    corrector = ModelCorrector(copyspec.load("default"))
+    assert corrector.languages == ("en",) and corrector.identity["model"] == "default", "no path in a journal"
+
+
+@pytest.mark.parametrize("option", ["--check", "--diff", "--list=text"])
+def test_a_broken_record_is_not_called_right(
+    option: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"text": "We went home."}\n\n{"text": "We wants\n')
+    code, out, err = run_binary(capfdbinary, "gec", option, "-q", file)
+    assert (code, out) == (3, b"") and f'{file} line 3 is not a JSON object: \'{{"text": "We wants' in err
+    code, out, err = run_binary(capfdbinary, "gec", file)
+    assert (code, out) == (0, file.read_bytes()) and "line 3 is not a JSON object" in err and "1 json" in err
 
 
 def test_an_open_document_is_compared_by_its_text(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -234,10 +235,11 @@ def test_bad_files_are_named_and_the_others_done(tmp_path: Path, capfdbinary: py
     wide.write_bytes("He goed".encode("utf-16"))
     table.write_bytes(b"a,b\n1,2\n")
     last.write_bytes(b"teh end\n")
-    missing, unknown = tmp_path / "missing.txt", tmp_path / "a.xyz"
+    missing, unknown, packed = tmp_path / "missing.txt", tmp_path / "a.xyz", tmp_path / "a.pdf"
     unknown.write_bytes(b"x")
+    packed.write_bytes(b"%PDF-1.7")
     code, out, err = run_binary(
-        capfdbinary, "gec", "-i", good, missing, wide, table, unknown, tmp_path / "no*match.txt", last
+        capfdbinary, "gec", "-i", good, missing, wide, table, unknown, packed, tmp_path / "no*match.txt", last
     )
     assert (code, out) == (3, b"")
     assert good.read_bytes() == b"He went home\n" and last.read_bytes() == b"the end\n"
@@ -246,11 +248,12 @@ def test_bad_files_are_named_and_the_others_done(tmp_path: Path, capfdbinary: py
         (wide, "UTF-16"),
         (table, "name the column"),
         (unknown, "no format for '.xyz' is known; --format 'txt' reads it as plain text"),
+        (packed, "no format for '.pdf' is known; such files hold bytes that are not text"),
         (tmp_path / "no*match.txt", "No such file"),
     ):
         (line,) = [line for line in err.splitlines() if str(path) in line]
         assert line.startswith("copyspec: ") and said in line
-    assert "7 files: 2 changed" in err and "5 failed" in err
+    assert "8 files: 2 changed" in err and "6 failed" in err
     assert not list(tmp_path.glob(f"*{SUFFIX}")) and not list(tmp_path.glob(".*"))
 
 
@@ -560,7 +563,7 @@ def test_a_journal_of_another_run_is_refused(
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(interrupt, name="words"))
     assert run_binary(capfdbinary, "gec", "-i", file)[0] == 130
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="words"))
-    end = "; run it as before, or start over with --no-resume\n"
+    end = "; undo that, or start over with --no-resume\n"
     for options, said in (
         (["--max-edit-ratio", "0.9"], "--max-edit-ratio was 0.7 and is now 0.9"),
         (
@@ -583,9 +586,74 @@ def test_a_journal_of_another_run_is_refused(
     left.write_bytes(kept)
     file.write_bytes(b"He goed away\n")
     code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file)
-    assert code == 3 and "belongs to another run: input was" in err
+    assert code == 3 and f"belongs to another run: the file has changed since{end}" in err
     assert file.read_bytes() == b"He goed away\n"
     assert run_binary(capfdbinary, "gec", "-i", "--no-resume", file)[0] == 0 and file.read_bytes() == b"He went away\n"
+
+
+GERMAN = "Das ist ein Satz, und wir werden ihn nicht mit dem Auto fahren."
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "found"),
+    [
+        (GERMAN, ["--language", "de"], "'de'"),
+        (GERMAN, ["--any-language"], "'de'"),
+        ("我们昨天去学校学习。", ["--any-language"], "'zh'"),
+        ("私たちは昨日学校に行きました。", ["--any-language"], "'ja'"),
+        ("We went home, and it was late when they came.", ["--any-language"], None),
+        ("We went home, and it was late when they came.", ["--language", "de"], None),  # left alone, and counted
+        (GERMAN, [], None),
+        ("We went home, and it was late when they came.", [], None),
+    ],
+)
+def test_a_language_that_the_model_was_not_trained_for_is_told_once(
+    text: str,
+    options: list[str],
+    found: str | None,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for file in files:
+        file.write_text(f"{text}\n\n{text}\n", encoding="utf-8")
+    corrector = FunctionCorrector(fix)
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+    said = "which the model was not trained to correct"
+    assert said not in run_binary(capfdbinary, "gec", "--check", *options, *files)[2], "its languages are unknown"
+    monkeypatch.setattr(corrector, "languages", ("en",), raising=False)
+    err = run_binary(capfdbinary, "gec", "--check", *options, *files)[2]
+    assert [line for line in err.splitlines() if said in line] == (
+        [] if found is None else [f"copyspec: {files[0]} holds text in {found}, {said}: name one that was with --model"]
+    )
+    assert said not in run_binary(capfdbinary, "gec", "--check", "-q", *options, *files)[2]
+
+
+def test_another_model_is_named_alone(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"He goed home\n")
+
+    def use(function: Callable[[str], str], **identity: object) -> None:
+        corrector = FunctionCorrector(function)
+        corrector.identity = identity
+        monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+
+    def interrupt(text: str) -> str:
+        raise KeyboardInterrupt
+
+    use(interrupt, model="default", weights="80a97b13", segment_tokens=3245)
+    assert run_binary(capfdbinary, "gec", "-i", file)[0] == 130
+    use(fix, model="smollm2-correct", weights="c9cf8c3f", segment_tokens=380)
+    code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", "--caution", "2", file)
+    said = "belongs to another run: model was 'default' and is now 'smollm2-correct'; undo that, or start over"
+    assert code == 3 and said in err
+    use(fix, model="default", weights="c9cf8c3f", segment_tokens=3245)
+    code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file)
+    assert code == 3 and "another run: the model's weights have changed since; undo that" in err
+    assert file.read_bytes() == b"He goed home\n"
 
 
 def test_a_file_that_was_finished_under_another_selection_is_not_skipped(

@@ -55,6 +55,23 @@ def test_references_and_edited_text_from_arguments_and_files(
     assert run(capsys, "generate", "the cat", "--edit", "the", *LENGTH)[1] == expected() + "\n"
 
 
+@pytest.mark.parametrize("name", ["nofile.txt", "held"])
+def test_a_text_that_may_name_a_file_is_taken_and_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "held").write_text("the cat")
+    for what, options, instead in (
+        ("--reference", ["the cat", "-r", "a cat.txt", "-r", name], "--reference-file"),
+        ("--edit", ["the cat", "--edit", name], "--edit-file"),
+        ("the prompt", [name], "--file"),
+    ):
+        code, out, err = run(capsys, "generate", *options, *LENGTH)
+        assert code == 0 and (out == expected() + "\n" or what == "the prompt")
+        assert err == f"copyspec: {what} {name!r} is taken as the text itself; {instead} reads a file\n"
+    assert run(capsys, "generate", "the cat", "-r", "cat", "-r", "3.14", "-r", "mat.", *LENGTH)[2] == ""
+
+
 def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     sampled = ["--temperature", "0.9", "--top-k", "30", "--top-p", "0.95", "--min-p", "0.01", "--seed", "4"]
     out = run(capsys, "generate", "the cat", *sampled, *LENGTH)[1]

@@ -243,7 +243,8 @@ def test_changes_are_asked_for(
     text = "The {} came to see the boat.\n\nThe {} went home.\n"
     (folder / "a.txt").write_text(text.format("childrens", "childrens"))
     monkeypatch.setattr("sys.stdin", io.StringIO(answers))
-    code, out, _ = run_binary(capfdbinary, "gec", "a.txt", "-p")
+    code, out, err = run_binary(capfdbinary, "gec", "a.txt", "-p")
+    print(err)
     assert code == 0 and b"[-childrens-]{+children+}" in out and b"Make this change [y,n,e,a,d,q,?]?" in out
     assert (folder / "a.txt").read_text() == text.format(*wanted)
     assert (b"leave it out, and all" in out) == ("?" in answers)
@@ -340,6 +341,21 @@ def test_no_model_is_asked_for_what_is_left_out(
     assert code == 0, err
     assert [sum(name in text for text in texts) for name in names] == asked
     assert sum((folder / name).read_text().count("the") for name in names) == answers.count("y")
+
+
+def test_a_long_line_is_shown_from_word_to_word(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    corrector = FunctionCorrector(lambda text: text.replace("teh", "the"))
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
+    words = " ".join(f"number{number}" for number in range(40))  # many more characters than are shown
+    (folder / "a.txt").write_text(f"It is {words} at teh boat and {words} is it.\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    code, out, _ = run_binary(capfdbinary, "gec", "a.txt", "-p", "--any-language")
+    shown = out.decode().partition("a.txt\n")[2].partition("Make this change")[0].split()
+    assert code == 0 and shown[0] == shown[-1] == "…" and "[-teh-]{+the+}" in shown
+    assert set(shown) <= {"…", "at", "[-teh-]{+the+}", "boat", "and", *words.split()}
+    assert "number0" in shown and "number39" in shown
 
 
 def test_questions_need_stdout_and_files(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(CORRECTOR not in ALIASES, reason="needs the adap
 def test_the_adapter_is_sound_and_small() -> None:
     adapter = ALIASES[CORRECTOR].adapter
     assert adapter is not None
-    assert read_adapter(adapter).parts
+    assert read_adapter(adapter).parts and ALIASES[CORRECTOR].languages == ("en",)
     assert sum(path.stat().st_size for path in adapter.iterdir()) < 12e6
 
 

@@ -97,6 +97,8 @@ def test_a_text_without_a_place_to_split_keeps_its_source(
     assert kept.text == long and not kept.fits and not kept.is_complete and kept.result is None
     assert none.is_complete and short.result is not None and last.result is not None
     assert "parts of 4 texts were left unchanged: 2 cut, 1 length" in caplog.text
+    GECPipeline(engine)(long)
+    assert "parts of 1 text were left unchanged: 1 length" in caplog.text
 
 
 def test_what_the_tokenizer_wraps_by_itself_is_no_chat() -> None:

@@ -100,9 +100,9 @@ def test_texts_with_the_same_head_of_a_key_are_told_apart(tmp_path: Path, monkey
 def test_journals_of_other_runs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "j"
     journal(path, resume=False, input="x").close()
-    with pytest.raises(JournalError, match=r"another run: input was 'x' and is now 'y'; run it as before"):
+    with pytest.raises(JournalError, match="another run: the file has changed since; undo that, or start over"):
         journal(path, input="y")
-    with pytest.raises(JournalError, match="another run: model was 'a' and is now 'b'"):
+    with pytest.raises(JournalError, match="another run: model was 'a' and is now 'b'; undo that"):
         Journal(path, {"model": "b", "input": "x"}, resume=True)
     for version in (1, 99):
         path.write_text(f'{{"copyspec-journal":{version}}}\n')
@@ -417,7 +417,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     # All differ, in words of the list: other words are kept for the guards, up to 10 MB of them.
     digits = ("nought", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
     paragraph = "He goed home and nobody have seen him since. " * 20 + "Number {}.\n\n"
-    for path, count in ((small, 1500), (large, 6000)):
+    for path, count in ((small, 3000), (large, 12_000)):
         path.write_text("".join(paragraph.format(" ".join(digits[int(d)] for d in str(n))) for n in range(count)))
     command = [sys.executable, "-c", MEMORY, str(small), str(tmp_path / "out"), str(large)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

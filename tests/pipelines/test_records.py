@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -148,6 +149,9 @@ def test_escaped_halves_of_characters_stay_escaped(name: str) -> None:
 def test_json_lines_count_what_they_cannot_read() -> None:
     _, refused = run(format_of("x.jsonl"), JSONL["broken lines"])
     assert [refusal.reason for refusal in refused] == ["json", "json", "json", "field", "field", "json", "json"]
+    assert all(
+        re.match(r"line \d+ (is not a JSON object|has no text in field 'text')", each.detail) for each in refused
+    )
     _, refused = run(format_of("x.jsonl"), JSONL["lone surrogate"] + JSONL["bad bytes"])
     assert [refusal.reason for refusal in refused] == ["encoding", "encoding"]
     with pytest.raises(FormatError, match=r"no text in field 'body'; it has 'text', 'id': name the field"):
