@@ -215,7 +215,7 @@ def generate(
     prompt: object, references: object = None, *, stream: Literal[True], **options: Unpack[CallKeywords]
 ) -> Iterator[Chunk]: ...
 def generate(
-    prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
+    prompt: object = None, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
 ) -> Result | list[Result] | Iterator[Chunk]:
     """Generate the model's output for `prompt`: identical to plain decoding, and faster where it repeats known text.
 
@@ -240,6 +240,7 @@ def generate(
     """
     if stream is not False:
         check_flag("stream", stream)
+    # Before the prompt, which has a default so that input_ids= is an unknown option, with a hint.
     checked = check_options(options, _NOT_OF_CALLS)
     call = _engine(options).start(prompt, references, checked)
     if stream:
@@ -269,7 +270,7 @@ def agenerate(
     prompt: object, references: object = None, *, stream: Literal[True], **options: Unpack[CallKeywords]
 ) -> AsyncChunks: ...
 def agenerate(
-    prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
+    prompt: object = None, references: object = None, *, stream: bool = False, **options: Unpack[CallKeywords]
 ) -> Coroutine[Any, Any, Result | list[Result]] | AsyncChunks:
     """`generate` for asyncio. Calls awaited at the same time share forward passes; cancelling the task stops decoding
     within one step.
@@ -299,7 +300,7 @@ def compare(
     prompt: ManyPrompts, references: object = None, *, prompt_lookup: bool = False, **options: Unpack[CallKeywords]
 ) -> list[Comparison]: ...
 def compare(
-    prompt: object, references: object = None, *, prompt_lookup: bool = False, **options: Unpack[CallKeywords]
+    prompt: object = None, references: object = None, *, prompt_lookup: bool = False, **options: Unpack[CallKeywords]
 ) -> Comparison | list[Comparison]:
     """Decode each prompt plainly and with copying, and report equality, times and the first difference with its scores.
 

@@ -12,7 +12,7 @@ from copyspec.pipelines import answer
 
 def main() -> None:
     passages = (Path(__file__).parent / "texts" / "passages.txt").read_text(encoding="utf-8").splitlines()
-    quote = answer("How long did the crew of a lightship stay on board?", passages)
+    quote = answer("How long did the crew of a lightship stay on board?", passages, model="default")
     print(quote.text)
     if quote.is_verbatim:
         print(f"verbatim in passage {quote.passage}, characters {quote.start} to {quote.end}")

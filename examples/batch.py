@@ -19,7 +19,7 @@ def main() -> None:
     results = copyspec.generate(
         [quote_prompt(question, passage) for question, passage in ASKED],
         references=[[passage] for _, passage in ASKED],
-        chat=True,
+        model="default",
         max_new_tokens=60,
     )
     for (question, _), result in zip(ASKED, results, strict=True):

@@ -15,7 +15,7 @@ QUESTION = "Quote the sentence that answers: When does the harbour office open?"
 
 
 def main() -> None:
-    engine = copyspec.load()
+    engine = copyspec.load("default")
     texts = Path(__file__).parent / "corpus"
     prompt = f"{QUESTION}\n{(texts / 'harbour.md').read_text(encoding='utf-8')}"
     with tempfile.TemporaryDirectory() as folder:

@@ -30,7 +30,7 @@ def search_first(request: ModelRequest, handler: Callable[[ModelRequest], ModelR
 def main() -> None:
     retriever = BM25Retriever(load(CORPUS), k=1)
     search = create_retriever_tool(retriever, "search", "Finds a passage.", response_format="content_and_artifact")
-    agent = create_agent(ChatCopySpec(max_tokens=60), [search], middleware=[search_first])
+    agent = create_agent(ChatCopySpec(model="default", max_tokens=60), [search], middleware=[search_first])
     for message in agent.invoke({"messages": [HumanMessage("How long does the library lend films?")]})["messages"]:
         print(f"{message.type}: {message.text.strip() or message.tool_calls[0]['args']}")
 

@@ -28,7 +28,7 @@ def load(folder: Path) -> list[Document]:
 def main() -> None:
     retriever = BM25Retriever(load(CORPUS), k=1) | (lambda documents: documents[0].page_content)
     prompt = ChatPromptTemplate.from_template("Quote the sentence that answers: {question}\n{context}")
-    llm = ChatCopySpec(max_tokens=60)  # it finds the retrieved documents by itself
+    llm = ChatCopySpec(model="default", max_tokens=60)  # it finds the retrieved documents by itself
     chain = {"context": retriever, "question": RunnablePassthrough()} | prompt | llm | StrOutputParser()
     for question, answer in zip(QUESTIONS, with_citations(chain).batch(list(QUESTIONS)), strict=True):
         sources = {document.metadata["source"] for document in answer.documents if isinstance(document, Document)}

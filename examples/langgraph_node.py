@@ -22,7 +22,7 @@ class State(TypedDict, total=False):
 
 
 def main() -> None:
-    retriever, llm = BM25Retriever(load(CORPUS), k=1), ChatCopySpec(max_tokens=60)
+    retriever, llm = BM25Retriever(load(CORPUS), k=1), ChatCopySpec(model="default", max_tokens=60)
 
     def answer(state: State) -> State:
         prompt = f"Quote the sentence that answers: {state['question']}\n{state['found'][0].page_content}"

@@ -19,7 +19,7 @@ def main() -> None:
     retriever = BM25Retriever([passage.text for passage in passages])
     # The bundled model quotes; a larger one can follow other instructions.
     instruction = "Quote the sentence that answers: {prompt}\n{document}"
-    with IterativeRAG(retriever, instruction=instruction) as pipeline:
+    with IterativeRAG(retriever, model="default", instruction=instruction) as pipeline:
         for question in QUESTIONS:
             answer = pipeline(question, max_new_tokens=48)
             print(f"{question}\n{answer.text.strip()}")

@@ -11,7 +11,7 @@ TEXT = "the ferry leave at noon and return before before the evening. It take tw
 
 
 def main() -> None:
-    chunks = copyspec.generate(f"Correct the grammar: {TEXT}", edit_source=TEXT, chat=True, stream=True)
+    chunks = copyspec.generate(f"Correct the grammar: {TEXT}", edit_source=TEXT, model="default", stream=True)
     for chunk in chunks:
         print(chunk.text, end="|", flush=True)
         if chunk.result is not None:

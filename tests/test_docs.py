@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import json
@@ -51,6 +52,29 @@ def test_code_and_commands_run_as_they_stand(page: Path, tmp_path: Path) -> None
     for block in execution.blocks(text, "sh"):
         for command, out, _ in execution.run_commands(block, tmp_path):
             assert out.strip(), command
+
+
+ANSWERING = {"copyspec.generate", "copyspec.compare", "copyspec.load", "answer", "ChatCopySpec", "IterativeRAG"}
+"""Calls whose answers depend on the model."""
+
+ANY_MODEL = {"own_model", "demo"}
+"""Pages and examples that set a model for the whole program, or are about the one that is installed."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in [*PAGES, *sorted((ROOT / "examples").glob("*.py"))] if page.stem not in ANY_MODEL],
+    ids=lambda page: page.stem,
+)
+def test_code_names_the_model_that_answers(page: Path) -> None:
+    """Where none is named, answers depend on the models that a reader has installed."""
+    text = page.read_text(encoding="utf-8")
+    codes = [text] if page.suffix == ".py" else [block.code for block in execution.blocks(text, "python")]
+    calls = [node for code in codes for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    for call in calls:
+        called = ast.unparse(call.func)
+        given = {each.arg for each in call.keywords} & {"model", None}  # None: a mapping of options
+        assert called not in ANSWERING or given or (called == "copyspec.load" and call.args), ast.unparse(call)
 
 
 @pytest.mark.parametrize("line", ["copyspec generate --no-such", "printf x | copyspec trace /no/such"])

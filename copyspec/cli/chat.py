@@ -137,7 +137,11 @@ class Conversation:
         self.waiting = []
         echo(flush=True)
         last = self.last
-        if last is not None and last.finish_reason == "length" and len(last.token_ids) < self._most_tokens:
+        if (
+            last is not None
+            and (last.finish_reason, last.stop_reason) == ("length", None)  # no stop reason: not cut by time
+            and len(last.token_ids) < self._most_tokens
+        ):
             echo("copyspec: the answer is cut: the model's context is full; /new begins another conversation", err=True)
         if not written and self.last is not None:
             echo("copyspec: an empty answer; --model names another model (see: copyspec models)", err=True)

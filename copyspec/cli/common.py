@@ -19,6 +19,8 @@ from copyspec.filesystem import read_input
 
 STDIN = "-"
 
+_SUFFIX = re.compile(r"\.[A-Za-z]\w{0,9}")  # no decimals of a number
+
 
 class UsageError(ValueError):
     """The command line is invalid. Any ValueError ends with exit code 2 (`app._run`); raise this one to name the
@@ -79,10 +81,18 @@ def check_stdout(inputs: Iterable[str | Path]) -> None:
             raise UsageError(f"{str(each)!r} is read, and stdout is redirected into it; name another file there")
 
 
+def hint_at_file(what: str, text: str, option: str) -> None:
+    """Say on stderr that `option` reads a file, if what was given as a text may be the name of one."""
+    if not re.search(r"\s", text) and (os.path.isfile(text) or _SUFFIX.fullmatch(Path(text).suffix)):
+        echo(f"copyspec: {what} {text!r} is taken as the text itself; {option} reads a file", err=True)
+
+
 def read_edited(text: str | None, file: Path | None) -> str | None:
     """The text being edited, from `--edit` or `--edit-file`."""
     if text is not None and file is not None:
         raise UsageError("--edit and --edit-file both name the edited text; give one")
+    if text is not None:
+        hint_at_file("--edit", text, "--edit-file")
     return text if file is None else read(file, "--edit-file")
 
 
@@ -96,6 +106,7 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
         return _read_stdin()
     if prompt is None:
         raise UsageError("no prompt; give it as an argument, with --file PATH, or - for stdin")
+    hint_at_file("the prompt", prompt, "--file")
     return prompt
 
 

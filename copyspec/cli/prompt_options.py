@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from copyspec.cli.common import read
+from copyspec.cli.common import hint_at_file, read
 
 _TEXTS = "Texts to copy from"
 
@@ -36,4 +36,6 @@ EditFile: TypeAlias = Annotated[
 
 def read_references(texts: Sequence[str] | None, files: Sequence[Path] | None) -> list[str]:
     """The texts to copy from, those of files after the others."""
+    for text in texts or ():
+        hint_at_file("--reference", text, "--reference-file")
     return [*(texts or ()), *(read(path, "--reference-file") for path in files or ())]

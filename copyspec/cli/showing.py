@@ -60,7 +60,8 @@ def comparison_text(comparison: Comparison) -> str:
     plain, copied = comparison.plain.text, comparison.copied.text
     texts = [plain] if comparison.equal else [f"plain:  {plain}", f"copied: {copied}"]
     length = comparison.copied.stats.mean_acceptance_length
-    return "\n".join([*texts, str(comparison), f"{length:.2f} tokens per pass of the model"])
+    lines = [*texts, str(comparison), f"{length:.2f} tokens per pass of the model"]
+    return "\n".join([*lines, *filter(None, [comparison.race().caution])])
 
 
 def comparison_dict(comparison: Comparison) -> dict[str, object]:

@@ -162,7 +162,12 @@ class Engine:
         self, prompt: object, references: object = None, *, stream: Literal[True], **options: Unpack[GenerateOptions]
     ) -> Iterator[Chunk]: ...
     def generate(
-        self, prompt: object, references: object = None, *, stream: bool = False, **options: Unpack[GenerateOptions]
+        self,
+        prompt: object = None,
+        references: object = None,
+        *,
+        stream: bool = False,
+        **options: Unpack[GenerateOptions],
     ) -> Result | list[Result] | Iterator[Chunk]:
         """`copyspec.generate` with this model."""
         check_flag("stream", stream)

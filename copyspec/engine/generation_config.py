@@ -21,7 +21,7 @@ from copyspec.checks import (
 )
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH
 from copyspec.engine.inputs import PromptTooLongError
-from copyspec.engine.not_applied import ignored, log_once
+from copyspec.engine.not_applied import ignored, log_once, not_sampled
 
 if TYPE_CHECKING:
     import torch
@@ -194,6 +194,19 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     **dict.fromkeys(("max_new_tokens", "max_length", "num_beams"), _check_size),
     "do_sample": check_flag,
 }
+
+
+def check_applied(config: GenerationConfig, own: GenerationConfig | None) -> None:
+    """Raise ValueError for a setting of a call's `config` that is not applied, as an option of that name is an error.
+
+    Those that it shares with the model's `own` config are only logged: the caller has not chosen them.
+    """
+    check_settings(config)
+    found = [*ignored(config), *not_sampled(config)]
+    shared = {*ignored(own), *not_sampled(own)} if found and own is not None else set()
+    for text in found:
+        if text not in shared:
+            raise ValueError(f"leave this setting out: the call's {text}")
 
 
 def check_start(config: GenerationConfig, start: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from transformers import EosTokenCriteria, MaxTimeCriteria, StopStringCriteria
+from transformers import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, StopStringCriteria
 
 from copyspec.checks import plain_value
 from copyspec.decoding.contrast import Contrast
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from copyspec.targets.prefixes import PrefixCache
 
 logger = logging.getLogger(__name__)
+
+_CUTTING = frozenset((MaxTimeCriteria.__name__, MaxLengthCriteria.__name__))
+"""The stopping criteria that cut an output before its own end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +122,15 @@ class Job:
         text = self.without_leading_space(whole)
         # Ending at the model's own end-of-sequence token gives no stop reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
+        is_string = self.stop_strings is not None and self.stop_strings.match is not None
+        is_cut = detail in _CUTTING and not is_string  # a stop string may be such a name
         self.skipped = len(whole) - len(text)
         tokens = tuple(self.tokens)
         copied = CopiedOutput(tokens, tuple(self._origins), self.sources, text, self.skipped, self.codec.takes_back)
         return Result(
             text=text,
             token_ids=tokens,
-            finish_reason=finish.reason,
+            finish_reason="length" if is_cut else finish.reason,
             stop_reason=reason,
             prompt_tokens=len(self.request.prompt),
             stats=stats,
@@ -247,8 +252,10 @@ class JobMaker:
         is_own = is_own and options.repetition_penalty is None
         is_known = settings is not None and is_own and own is settings.config
         config = own if is_known else generation_config.read(self._model, options)
-        if options.generation_config is not None and self._target.is_encoder_decoder:
-            generation_config.check_start(config, self._target.start(())[0])
+        if options.generation_config is not None:
+            generation_config.check_applied(config, own)
+            if self._target.is_encoder_decoder:
+                generation_config.check_start(config, self._target.start(())[0])
         # Tensors and arrays have no single truth value to compare by.
         values = {name: plain_value(each) if hasattr(each, "tolist") else each for name, each in vars(config).items()}
         if settings is None or values != settings.values:

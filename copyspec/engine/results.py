@@ -49,9 +49,10 @@ class Result:
     token_ids: tuple[int, ...]
     """All generated tokens, including the one that ended the output."""
     finish_reason: FinishReason
+    """Why it ended: "length" if a limit of tokens or of time cut the output, else "stop"."""
     stop_reason: int | str | None
-    """If `finish_reason` is "stop": the stop string, the id out of `stop_token_ids`, or the stopping criterion's class
-    name; None for the model's own end-of-sequence token."""
+    """The stop string, the id out of `stop_token_ids`, or the stopping criterion's class name ("MaxTimeCriteria" for
+    `max_time`); None for the model's own end-of-sequence token and for `max_new_tokens`."""
     prompt_tokens: int
     stats: Stats
     seed: int = 0

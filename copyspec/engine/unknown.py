@@ -39,7 +39,9 @@ ELSEWHERE = {
     "dola_layers": "not supported: only the last layer's scores are read",
     "token_healing": "not supported: a prompt is taken as it is",
     "prefix_allowed_tokens_fn": "logits_processor=PrefixConstrainedLogitsProcessor(function, 1)",
-    "inputs": "the first argument, a prompt",
+    **dict.fromkeys(
+        ("inputs", "input_ids"), "the first argument, a prompt: give the tokenizer's encoding itself, without the **"
+    ),
     "inputs_embeds": "not supported: a prompt is text or token ids",
     "decoder_start_token_id": "model.generation_config.decoder_start_token_id, set before the call",
     "decoder_input_ids": "not supported: outputs begin with the model's own start token",
@@ -48,7 +50,6 @@ ELSEWHERE = {
     "return_dict_in_generate": "not needed: generate returns a Result with all fields",
     "output_scores": "logprobs",
     "output_logits": "logprobs",
-    "input_ids": "the first argument, a prompt",
     "attention_mask": "part of the prompt: {'input_ids': ..., 'attention_mask': ...}",
     "max_completion_tokens": "max_new_tokens",
     "num_return_sequences": "n",
@@ -59,12 +60,19 @@ ELSEWHERE = {
     "streamer": "stream=True",
     "documents": "references",
     "datastore_path": "datastore",
-    "prompt_lookup_num_tokens": "max_draft_nodes",
+    "prompt_lookup_num_tokens": "not needed: copies are drafted anyway (max_draft_nodes limits a draft)",
     "num_speculative_tokens": "max_draft_nodes",
     "assistant_model": "draft_model",
     "num_threads": "threads",
     "assistant_early_exit": 'draft_model="layers:2"',
     "speculative_model": "draft_model",
+    **dict.fromkeys(
+        (
+            *("model", "tokenizer", "device", "dtype", "revision", "adapter", "static", "model_kwargs"),
+            *("trust_remote_code", "on_unsupported"),
+        ),
+        "fixed: an engine is loaded with it; give it to copyspec.load, or call copyspec.generate",
+    ),
 }
 
 

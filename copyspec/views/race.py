@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from copyspec.views.provenance import Provenance
 
+SHORTEST_SECONDS = 0.3
+"""Seconds of plain decoding below which one run's times depend more on what else the machine does than on the drafts:
+one short text was 0.6 to 1.1 times as fast in different runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Landing:
@@ -55,6 +59,13 @@ class Race:
     def seconds(self) -> float:
         """Seconds until the slowest lane is done."""
         return max(lane.seconds for lane in self.lanes)
+
+    @property
+    def caution(self) -> str:
+        """Says that the times are too short to tell which lane is faster; "" if they are not."""
+        if self.lanes[0].seconds >= SHORTEST_SECONDS:
+            return ""
+        return f"Plain decoding took under {SHORTEST_SECONDS} s, too short to judge speed: give a longer text."
 
     def times_as_fast(self, lane: RaceLane) -> float:
         """Speed-up over plain decoding."""

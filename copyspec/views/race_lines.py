@@ -50,8 +50,8 @@ def lines(race: Race, width: int) -> Iterator[Text]:
         bar = "━" * max(1, round(room * lane.seconds / race.seconds)) if race.seconds else ""
         yield Text(f"{lane.name:<{names}} ", no_wrap=True).append(bar, _style(race, number))
         yield Text(f"{'':<{names}} {race.summary(lane)}", no_wrap=True, overflow="ellipsis")
-    if race.note:
-        yield Text(race.note)
+    for sentence in filter(None, (race.note, race.caution)):
+        yield Text(sentence)
 
 
 def _style(race: Race, number: int) -> str:

@@ -36,6 +36,7 @@ def _body(race: Race, title: str, moving: bool) -> Iterator[str]:
     equal = all(lane.equal for lane in race.lanes)
     yield f"<header><h1>{safe(title)}</h1>\n<p>"
     yield "All outputs are equal, token for token." if equal else f"<b>The outputs differ.</b> {safe(race.note)}"
+    yield f" {safe(race.caution)}" if race.caution else ""
     yield ' <button id="again" type="button">Run again</button></p></header>\n<main>\n'
     yield '<h2>Time until the output was there</h2>\n<ul class="lanes">'
     for number, lane in enumerate(race.lanes):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import math
 import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 import copyspec
-from copyspec.api import _STATE
+from copyspec.api import _STATE, ModelKeywords
 from tests.helpers.texts import byte_level, engine, llama
 
 
@@ -46,6 +47,7 @@ CHAT = [{"role": "user", "content": "a"}]
             "unknown option 'pad_token_id'; here it is not needed: prompts of a list may have any",
         ),
         ({"use_cache": True}, "unknown option 'use_cache'; here it is not needed: keys and values are always kept"),
+        ({"prompt_lookup_num_tokens": 4}, "here it is not needed: copies are drafted anyway (max_draft_nodes limits"),
         ({"num_beams": 4}, "unknown option 'num_beams'; here it is not supported: outputs are greedy or sampled"),
         ({"typical_p": 0.9}, "'typical_p'; here it is not supported: samples are truncated by top_k, top_p and min_p"),
         ({"forced_eos_token_id": 1}, "here it is generation_config={'forced_eos_token_id': ...}"),
@@ -200,6 +202,31 @@ def test_wrong_prompts(prompt: object, error: type[Exception], expected: str) ->
 )
 def test_wrong_references(prompt: object, references: object, error: type[Exception], expected: str) -> None:
     assert expected in message(error, prompt, references)
+
+
+def test_a_prompt_under_its_name_of_transformers_is_told() -> None:
+    tiny, agenerate = engine(), cast("Any", copyspec.agenerate)
+    encoded = tiny.tokenizer("a cat", return_tensors="pt")
+    said = "here it is the first argument, a prompt: give the tokenizer's encoding itself"
+    with_model: dict[str, Any] = {**encoded, "model": tiny}
+    calls: list[Any] = [copyspec.generate, copyspec.compare, lambda **given: asyncio.run(agenerate(**given))]
+    for call in calls:
+        with pytest.raises(TypeError, match=f"'input_ids'; {said}"):
+            call(**with_model)
+    for name in ("input_ids", "inputs"):
+        unnamed: dict[str, Any] = {name: encoded["input_ids"]}
+        with pytest.raises(TypeError, match=f"{name!r}; {said}"):
+            tiny.generate(**unnamed)
+    nothing: dict[str, Any] = {}
+    with pytest.raises(TypeError, match=r"prompt must be .*; got NoneType: None"):
+        tiny.generate(**nothing)
+
+
+@pytest.mark.parametrize("name", ModelKeywords.__annotations__)
+def test_an_engine_has_its_model_already(name: str) -> None:
+    given: dict[str, Any] = {name: "default"}
+    with pytest.raises(TypeError, match=f"unknown option {name!r}; here it is fixed: an engine is loaded with it"):
+        engine().generate("a", **given)
 
 
 def test_one_edited_text_for_several_prompts_is_an_error() -> None:

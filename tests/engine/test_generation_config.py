@@ -6,6 +6,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -319,7 +320,10 @@ def test_lists_have_one_value_per_prompt(tiny: copyspec.Engine) -> None:
 
 def test_time_ends_an_output_where_it_is(tiny: copyspec.Engine) -> None:
     result = tiny.generate(PROMPT, max_time=1e-9, ignore_eos=True)
-    assert (len(result.token_ids), result.finish_reason, result.stop_reason) == (1, "stop", "MaxTimeCriteria")
+    assert (len(result.token_ids), result.finish_reason, result.stop_reason) == (1, "length", "MaxTimeCriteria")
+    limit = MaxLengthCriteria(result.prompt_tokens + 3)
+    result = tiny.generate(PROMPT, stopping_criteria=limit, max_new_tokens=9, ignore_eos=True)
+    assert (len(result.token_ids), result.finish_reason, result.stop_reason) == (3, "length", "MaxLengthCriteria")
 
 
 @pytest.mark.parametrize(
@@ -364,11 +368,43 @@ def test_what_is_not_applied_is_told_once(
     options: dict[str, Any],
     warns: str,
 ) -> None:
+    for name, value in settings.items():
+        setattr(tiny.model.generation_config, name, value)
     with caplog.at_level(logging.WARNING, "copyspec"):
         for _ in range(2):
-            tiny.generate(PROMPT, generation_config=settings, max_new_tokens=2, **options)
+            tiny.generate(PROMPT, max_new_tokens=2, **options)
     found = [record.getMessage() for record in caplog.records]
     assert found == ([f"generation_config has {warns}, which is not applied"] if warns else [])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_beams": 4},
+        {"guidance_scale": 2.0},
+        {"typical_p": 0.5},
+        {"penalty_alpha": 0.6},
+        {"output_scores": True, "return_dict_in_generate": True},
+        {"cache_implementation": "quantized"},
+    ],
+)
+def test_what_is_not_applied_is_refused_in_the_config_of_a_call(
+    tiny: copyspec.Engine, settings: dict[str, Any]
+) -> None:
+    own = tiny.model.generation_config
+    assert own is not None
+    name, value = next(iter(settings.items()))
+    said = f"leave this setting out: the call's generation_config has {name}={value!r}"
+    for given in (settings, GenerationConfig(**settings)):
+        for _ in range(2):
+            with pytest.raises(ValueError, match=said):
+                tiny.generate(PROMPT, generation_config=given, max_new_tokens=2)
+    for changed, setting in settings.items():
+        setattr(own, changed, setting)
+    copied = deepcopy(own)
+    copied.no_repeat_ngram_size = 2
+    for shared in (own, copied, settings):
+        assert len(tiny.generate(PROMPT, generation_config=shared, max_new_tokens=2, ignore_eos=True).token_ids) == 2
 
 
 def test_a_config_from_a_folder_is_taken(tiny: copyspec.Engine, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from copyspec import Comparison
 from copyspec.cli import main
+from copyspec.cli.showing import comparison_text
 from copyspec.engine.comparison import compare_jobs
 from copyspec.views.race import Race
 from copyspec.views.race_lines import lines, replay
@@ -69,6 +70,17 @@ def test_a_difference_is_said_and_long_races_stand_still(comparison: Comparison)
     page = "".join(race_page(shown))
     assert "DIFFERENT" in page and "&lt;i&gt;" in page and "animation-delay" not in page
     assert any("DIFFERENT" in line.plain for line in lines(shown, 80))
+
+
+def test_times_too_short_to_judge_are_told(comparison: Comparison) -> None:
+    race = comparison.race()
+    for seconds, told in ((0.29, True), (0.31, False)):
+        timed = Race([replace(race.lanes[0], seconds=seconds), *race.lanes[1:]])
+        said = "Plain decoding took under 0.3 s, too short to judge speed: give a longer text."
+        assert timed.caution == (said if told else "")
+        assert (said in [line.plain for line in lines(timed, 80)]) is told
+        assert (said in "".join(race_page(timed))) is told
+    assert (race.caution in comparison_text(comparison).splitlines()) is (comparison.plain_seconds < 0.3)
 
 
 def test_the_race_runs_again_in_its_own_time(comparison: Comparison) -> None:
