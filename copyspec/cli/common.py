@@ -19,7 +19,7 @@ from copyspec.filesystem import read_input
 
 STDIN = "-"
 
-_SUFFIX = re.compile(r"\.[A-Za-z]\w{0,9}")  # no decimals of a number
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}")  # neither decimals of a number nor initials
 
 
 class UsageError(ValueError):

@@ -21,7 +21,7 @@ from copyspec.checks import (
 )
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH
 from copyspec.engine.inputs import PromptTooLongError
-from copyspec.engine.not_applied import ignored, log_once, not_sampled
+from copyspec.engine.not_applied import ignored, not_sampled
 
 if TYPE_CHECKING:
     import torch
@@ -45,14 +45,12 @@ class Settings:
     has_processors: bool
 
     @classmethod
-    def of(cls, config: GenerationConfig, values: Mapping[str, object], vocab_size: int, noted: set[str]) -> Settings:
-        """Check and read a config. Raises TypeError or ValueError for invalid settings; those that are not supported
-        are logged, unless they are `noted`."""
+    def of(cls, config: GenerationConfig, values: Mapping[str, object], vocab_size: int) -> Settings:
+        """Check and read a config. Raises TypeError or ValueError for invalid settings."""
         check_settings(config)
         check_vocabulary(config, vocab_size)
         has_processors = any(getattr(config, name, None) not in off for name, off in _PROCESSED.items())
         eos, stops, pad = eos_token_ids(config), stop_strings(config), plain_value(config.pad_token_id)
-        log_once(ignored(config), noted)
         pad = pad if isinstance(pad, int) and pad not in eos else None  # as in `generate`
         return cls(config, deepcopy(values), eos, stops, pad, has_processors)
 
@@ -196,13 +194,15 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 }
 
 
-def check_applied(config: GenerationConfig, own: GenerationConfig | None) -> None:
+def check_applied(config: GenerationConfig, own: GenerationConfig | None, options: CallOptions) -> None:
     """Raise ValueError for a setting of a call's `config` that is not applied, as an option of that name is an error.
 
-    Those that it shares with the model's `own` config are only logged: the caller has not chosen them.
+    Those that it shares with the model's `own` config are only logged: the caller has not chosen them. So are those
+    that change no greedy output.
     """
     check_settings(config)
-    found = [*ignored(config), *not_sampled(config)]
+    is_sampled = bool(config.do_sample) if options.temperature is None else options.temperature != 0
+    found = [*ignored(config, options.n), *(not_sampled(config) if is_sampled else ())]
     shared = {*ignored(own), *not_sampled(own)} if found and own is not None else set()
     for text in found:
         if text not in shared:

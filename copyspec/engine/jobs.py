@@ -253,14 +253,15 @@ class JobMaker:
         is_known = settings is not None and is_own and own is settings.config
         config = own if is_known else generation_config.read(self._model, options)
         if options.generation_config is not None:
-            generation_config.check_applied(config, own)
+            generation_config.check_applied(config, own, options)
             if self._target.is_encoder_decoder:
                 generation_config.check_start(config, self._target.start(())[0])
         # Tensors and arrays have no single truth value to compare by.
         values = {name: plain_value(each) if hasattr(each, "tolist") else each for name, each in vars(config).items()}
         if settings is None or values != settings.values:
             size = self._target.vocab_size
-            settings = self._settings = generation_config.Settings.of(config, values, size, self._noted)
+            settings = self._settings = generation_config.Settings.of(config, values, size)
+            not_applied.log_once(not_applied.ignored(config, options.n), self._noted)
         elif settings.config is not config:  # equal when it was read, but the model's may have changed since
             settings = self._settings = replace(settings, config=config)
         return settings

@@ -40,11 +40,12 @@ def log_once(found: Iterable[str], noted: set[str]) -> None:
             logger.warning("%s", text)
 
 
-def ignored(config: GenerationConfig) -> Iterator[str]:
-    """Warnings about the config's settings that are not applied; `not_sampled` has those of sampling alone."""
+def ignored(config: GenerationConfig, n: int = 1) -> Iterator[str]:
+    """Warnings about the config's settings that a call for `n` outputs does not apply; `not_sampled` has those of
+    sampling alone."""
     if (beams := config.num_beams or 1) > 1:
         yield f"generation_config has num_beams={beams}; copyspec decodes with one beam, as num_beams=1 does"
-    if (count := config.num_return_sequences or 1) > 1:
+    if (count := config.num_return_sequences or 1) not in (1, n):
         yield f"generation_config has num_return_sequences={count}, which is not applied; give n={count}"
     if config.guidance_scale not in (None, 1):
         yield f"generation_config has guidance_scale={config.guidance_scale}, which is not applied"

@@ -21,6 +21,7 @@ from ..edits.words import Tolerance
 from ..guards.document_words import DocumentWords
 from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
 from ..guards.languages import ANY, is_in, language_of
+from ..guards.sentencehood import END
 from ..sentences import sentences
 from .correctors import Corrector, Outcome, calibration_of, languages_of
 from .segmentation import Splitter, fit
@@ -140,7 +141,7 @@ class Runner:
             return None if guards.language in known else guards.language
         for segment in asked:
             text = model_text(done.part.text, segment)
-            found = language_of(text)
+            found = language_of(text) if END.search(text) else None  # names in a cell or heading say little
             if found is not None and not any(is_in(text, each) for each in known):
                 return found
         return None

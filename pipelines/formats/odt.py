@@ -91,7 +91,8 @@ class OpenDocumentFormat:
             found = segment_of(body, 0, len(body))
             if paragraph.is_revised and found is not None:
                 where = f"holds tracked changes in {body[:40]!r}"
-                found = Refusal("tracked", f"{where}: accept or reject them in the word processor first")
+                whole = found.span if isinstance(found, Refusal) else (found.start, found.end)
+                found = Refusal("tracked", f"{where}: accept or reject them in the word processor first", whole)
             if isinstance(found, Refusal):
                 refused.append(found.moved(at))
             elif found is not None:

@@ -59,7 +59,11 @@ def _check_complete(result: Sequence[Generation]) -> None:
             return
     except (ValueError, RecursionError):
         pass
-    why = "it ends at the limit of max_tokens: give more" if at_limit else "a stop string may have cut it"
+    why = (
+        "a limit of tokens or of time cut it: give more max_tokens, or max_time"
+        if at_limit
+        else "a stop string may have cut it"
+    )
     raise OutputParserException(f"the answer is not complete JSON, {why}; got {brief(text)}", llm_output=text)
 
 

@@ -160,6 +160,10 @@ def test_a_document_with_tracked_changes_is_not_called_right(
     assert "accept or reject them in Word first" in err
     code, _, err = run_binary(capfdbinary, "gec", "-i", file)
     assert code == 0 and "accept or reject them in Word first" in err and "1 tracked" in err
+    inserted = f'<w:ins w:id="1" w:author="a">{r("We saw it. ")}</w:ins>'
+    file.write_bytes(docx(p(inserted, r("copyspec: ignore")), p(r("It is here."))))
+    code, out, err = run_binary(capfdbinary, "gec", option, file)
+    assert (code, out) == (0, b"") and "1 ignored" in err and "tracked" not in err
 
 
 def test_the_bundled_model_says_that_it_corrects_english(

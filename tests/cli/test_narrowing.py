@@ -243,8 +243,7 @@ def test_changes_are_asked_for(
     text = "The {} came to see the boat.\n\nThe {} went home.\n"
     (folder / "a.txt").write_text(text.format("childrens", "childrens"))
     monkeypatch.setattr("sys.stdin", io.StringIO(answers))
-    code, out, err = run_binary(capfdbinary, "gec", "a.txt", "-p")
-    print(err)
+    code, out, _ = run_binary(capfdbinary, "gec", "a.txt", "-p")
     assert code == 0 and b"[-childrens-]{+children+}" in out and b"Make this change [y,n,e,a,d,q,?]?" in out
     assert (folder / "a.txt").read_text() == text.format(*wanted)
     assert (b"leave it out, and all" in out) == ("?" in answers)

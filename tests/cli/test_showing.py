@@ -10,9 +10,10 @@ import pytest
 from copyspec.cli import main
 from copyspec.models.loading import BUNDLED
 
-pytestmark = pytest.mark.skipif(
-    not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"
-)
+pytestmark = [
+    pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"),
+    pytest.mark.usefixtures("steady_drafts"),
+]
 EDITED = "we has time."
 COMMAND = ["generate", f"Correct the grammar: {EDITED}", "--edit", EDITED, "--max-new-tokens", "20"]
 

@@ -382,7 +382,7 @@ def test_what_is_not_applied_is_told_once(
     [
         {"num_beams": 4},
         {"guidance_scale": 2.0},
-        {"typical_p": 0.5},
+        {"typical_p": 0.5, "do_sample": True},
         {"penalty_alpha": 0.6},
         {"output_scores": True, "return_dict_in_generate": True},
         {"cache_implementation": "quantized"},
@@ -405,6 +405,22 @@ def test_what_is_not_applied_is_refused_in_the_config_of_a_call(
     copied.no_repeat_ngram_size = 2
     for shared in (own, copied, settings):
         assert len(tiny.generate(PROMPT, generation_config=shared, max_new_tokens=2, ignore_eos=True).token_ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({"num_return_sequences": 3, "do_sample": True}, {"n": 3}),
+        ({"typical_p": 0.9, "do_sample": True}, {"temperature": 0}),
+        ({"typical_p": 0.9}, {}),
+    ],
+)
+def test_what_changes_nothing_in_a_call_is_no_error_in_its_config(
+    tiny: copyspec.Engine, settings: dict[str, Any], options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    result = tiny.generate(PROMPT, generation_config=settings, max_new_tokens=2, ignore_eos=True, **options)
+    assert len(result.token_ids) == 2 and len(result.samples or [result]) == options.get("n", 1)
+    assert not caplog.records
 
 
 def test_a_config_from_a_folder_is_taken(tiny: copyspec.Engine, tmp_path: Path) -> None:

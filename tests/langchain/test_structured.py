@@ -56,7 +56,7 @@ QUOTES = {"title": "quotes", "type": "object", "properties": {"quotes": {"type":
 def test_an_answer_that_is_cut_off_is_not_taken_for_a_complete_one(schema: type | dict[str, object], text: str) -> None:
     cut = AIMessage(text, response_metadata={"finish_reason": "length"})
     model = RunnableLambda(lambda _: cut)
-    with pytest.raises(OutputParserException, match="it ends at the limit of max_tokens: give more"):
+    with pytest.raises(OutputParserException, match="a limit of tokens or of time cut it: give more max_tokens"):
         structured(model, schema, include_raw=False).invoke("hi")
     raw = structured(model, schema, include_raw=True).invoke("hi")
     assert raw["raw"] == cut and raw["parsed"] is None and isinstance(raw["parsing_error"], OutputParserException)
