@@ -23,7 +23,7 @@ import torch
 
 import copyspec
 from benchmarks.real.cases import TASKS, Case, read_cases
-from benchmarks.real.run import Bench, Setting
+from benchmarks.real.run import Bench, Setting, decoded
 from benchmarks.reporting import command_line, conditions, resumed, write_json
 
 if TYPE_CHECKING:
@@ -50,16 +50,8 @@ class Parting:
 
 def ours(engine: Engine, cases: Sequence[Case], limit: int, *, drafts: bool, sampled: bool = False) -> Outputs:
     """Decode these cases as one batch with copyspec, and return the outputs."""
-    results = engine.generate(
-        [case.chat for case in cases],
-        [case.references for case in cases],
-        edit_source=[case.edit_source for case in cases],
-        max_new_tokens=limit,
-        batch_size=len(cases),
-        drafter="auto" if drafts else "none",
-        temperature=TEMPERATURE if sampled else None,
-        seed=SEED if sampled else None,
-    )
+    temperature, seed = (TEMPERATURE, SEED) if sampled else (None, None)
+    results = decoded(engine, cases, limit, drafts=drafts, temperature=temperature, seed=seed)
     return [list(result.token_ids) for result in results]
 
 

@@ -29,7 +29,7 @@ from benchmarks.real.report import table
 from benchmarks.reporting import command_line, conditions, generate_padded, resumed, without_cudnn_attention, write_json
 
 if TYPE_CHECKING:
-    from copyspec import Engine
+    from copyspec import Engine, Result
 
 METHODS = ("generate", "lookup", "plain", "copyspec")
 OLDER = {"methods": list(METHODS), "static": "default"}
@@ -88,14 +88,7 @@ class Bench:
         return run
 
     def _ours(self, cases: Sequence[Case], limit: int, *, drafts: bool) -> Run:
-        results = self._engine.generate(
-            [case.chat for case in cases],
-            [case.references for case in cases],
-            edit_source=[case.edit_source for case in cases],
-            max_new_tokens=limit,
-            batch_size=len(cases),
-            drafter="auto" if drafts else "none",
-        )
+        results = decoded(self._engine, cases, limit, drafts=drafts)
         stats = max((result.stats for result in results), key=lambda each: each.seconds)
         parts = {
             "passes": stats.prefill_seconds + stats.target_seconds,
@@ -117,6 +110,28 @@ class Bench:
         finally:
             hook.remove()  # copyspec's static passes refuse hooks, which a replay would not run
         return Run(tokens, passes=len(passes))
+
+
+def decoded(
+    engine: Engine,
+    cases: Sequence[Case],
+    limit: int,
+    *,
+    drafts: bool,
+    temperature: float | None = None,
+    seed: int | None = None,
+) -> list[Result]:
+    """Decode these cases as one batch with copyspec, plainly or with all that may be copied."""
+    return engine.generate(
+        [case.chat for case in cases],
+        [case.references for case in cases],
+        edit_source=[case.edit_source for case in cases],
+        max_new_tokens=limit,
+        batch_size=len(cases),
+        drafter="auto" if drafts else "none",
+        temperature=temperature,
+        seed=seed,
+    )
 
 
 def measure(bench: Bench, cases: Sequence[Case], methods: Sequence[str], repeats: int) -> dict[str, Any]:

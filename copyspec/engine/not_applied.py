@@ -1,4 +1,5 @@
-"""Warnings about settings of generation that copyspec does not apply: each is logged once."""
+"""Tells which settings of generation copyspec does not apply. Those of a model are logged once; what a call asks for
+and cannot have is an error (`generation_config.check_applied`)."""
 
 from __future__ import annotations
 
