@@ -5,10 +5,9 @@
 
 From the end of the first pass to the end of the last one, everything counts except `model.forward` and the drafter's
 `propose` and `accept`. With edits, the accepted path often leaves the first chain, so that cache entries are moved;
-with
-`drafter="none"`, nothing is verified or moved. All rows start at once. Draft sizes follow simulated pass times, so that
-every run makes the same passes. With measured times, a run of 8 rows takes 11 passes or 31, and the work at the end of
-the rows then weighs three times as much per pass in one as in the other.
+with `drafter="none"`, nothing is verified or moved. All rows start at once. Draft sizes follow simulated pass times, so
+that every run makes the same passes. With measured times, a run of 8 rows takes 11 passes or 31, and the work at the
+end of the rows then weighs three times as much per pass in one as in the other.
 """
 
 from __future__ import annotations

@@ -156,6 +156,23 @@ def resumed(path: Path | None, head: Mapping[str, Any], older: Mapping[str, Any]
     return report
 
 
+def kept_rows(path: Path | None, made_with: Mapping[str, Any]) -> list[Any]:
+    """Return the rows that earlier runs kept in `path`, JSON lines of which the first is `made_with`; begin a new file.
+
+    Raises SystemExit if the rows were made with something else.
+    """
+    if path is None:
+        return []
+    rows: list[Any] = read_rows(path) if path.exists() else []
+    if not rows:
+        path.write_text(json.dumps(made_with) + "\n", encoding="utf-8")
+    elif rows[0] != made_with:
+        raise SystemExit(
+            f"{path} holds rows of {rows[0]!r:.300}, not of {made_with!r}; remove it, or name another file"
+        )
+    return rows[1:]
+
+
 def write_json(file: str | Path, content: Sequence[object] | Mapping[str, object]) -> None:
     Path(file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

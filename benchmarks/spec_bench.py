@@ -45,8 +45,7 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
     """Return the call options of each method by name.
 
     `folders` maps methods that need trained weights to their folder. Outputs of methods with a temperature or a
-    lossy
-    rule are not compared."""
+    lossy rule are not compared."""
     early: dict[str, Any] = {"draft_model": "layers:10"}
     found: dict[str, dict[str, Any]] = {
         PLAIN: {"drafter": "none"},
@@ -207,13 +206,16 @@ def main() -> int:
         return 0
     if given.transcripts is None:
         parser.error("give the folder of the transcripts, or --report")
-    torch.set_num_threads(given.threads)
     folders = {
         "heads": given.heads, "parallel heads": given.parallel, "learning heads": given.learning,
         "eagle": given.features, "skips": given.skips, "student": given.student,
     }  # fmt: skip
     chosen = methods(folders)
+    for name in given.methods or ():
+        if name not in chosen:
+            parser.error(f"--methods: no method {name!r}, or no folder for it; there are {', '.join(chosen)}")
     chosen = {name: options for name, options in chosen.items() if not given.methods or name in given.methods}
+    torch.set_num_threads(given.threads)
     names = ("model", "dtype", "max_new_tokens", "max_prompt", "threads")
     head: dict[str, Any] = {**{name: getattr(given, name) for name in names}, **conditions()}
     head["folders"] = {name: folder for name, folder in folders.items() if folder is not None}

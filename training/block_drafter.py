@@ -90,13 +90,13 @@ def said_behind(drafter: BlockDrafter, model: Any, ids: Sequence[int], places: T
 
 
 def corrected(engine: Engine, sources: Sequence[str], instruction: str) -> list[Text]:
-    """Prompts with the engine's outputs."""
+    """Prompts as the engine reads them, with its outputs."""
     found = list[Text]()
     for first in range(0, len(sources), BATCH):
         piece = list(sources[first : first + BATCH])
         prompts = [instruction + source for source in piece]
         for prompt, result in zip(prompts, engine.generate(prompts, edit_source=piece), strict=True):
-            ids = engine.codec.encode(prompt).ids
+            ids = engine.codec.encode(prompt, wrap=True).ids
             found.append(([*ids, *result.token_ids], len(ids)))
     return found
 

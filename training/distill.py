@@ -2,7 +2,8 @@
 
 ``--student`` is a folder with the teacher's tokenizer, or ``layers:N``: a copy of the teacher's first layers.
 ``RUN/student`` is the latest student, for ``draft_model="RUN/student"``; ``RUN/log.jsonl`` has the loss, and on
-held-out rows the share of the teacher's next tokens that the student predicts. Started again, the run resumes.
+held-out rows the share of the teacher's next tokens that the student predicts. Started again, the run resumes; with
+other settings, which ``RUN/plan.json`` holds, that is an error.
 
 Training texts are the teacher's answers (sequence-level distillation, Kim and Rush 2016) and, with ``--on-policy``,
 answers of the student scored by the teacher token by token (DistillSpec, Zhou et al. 2024, arXiv 2310.08461).
@@ -20,7 +21,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,9 @@ from torch import Tensor
 
 import copyspec
 from copyspec.drafters.predictors.early_exit import early_exit
-from training.outputs import Requests, answered_chats
-from training.runs import append_log, restore, save_checkpoint
+from training.chat_requests import Requests
+from training.outputs import answered_chats
+from training.runs import append_log, check_settings, restore, save_checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -162,7 +164,6 @@ def first_student(teacher: PreTrainedModel, chosen: str) -> PreTrainedModel:
 
 def distill(distiller: Distiller, out: Path, until: float) -> None:
     """Train to the plan's last step or until the time is up; writes student, optimiser and log into `out`."""
-    out.mkdir(parents=True, exist_ok=True)
     if (out / CHECKPOINT).is_file():
         distiller.step = restore(out / CHECKPOINT, distiller.trained, distiller.optimizer)
     losses = list[float]()
@@ -201,11 +202,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     given = parser.parse_args(arguments)
     until = time.time() + 60 * given.minutes
+    plan = DistillPlan(given.divergence, given.on_policy, given.rows, given.tokens, given.rate, given.steps, given.seed)
+    settings = {"teacher": given.teacher, "student": given.student, "boost": given.boost, **asdict(plan)}
+    del settings["steps"]  # a run may be continued
     engine = copyspec.load(given.teacher, dtype="float32")
     student = first_student(engine.model, given.student)
     boosted = [copyspec.load(name, dtype="float32").model for name in given.boost]
-    plan = DistillPlan(given.divergence, given.on_policy, given.rows, given.tokens, given.rate, given.steps, given.seed)
-    distill(Distiller(engine.model, student, engine.tokenizer, Requests(given.data), plan, boosted), given.out, until)
+    distiller = Distiller(engine.model, student, engine.tokenizer, Requests(given.data), plan, boosted)
+    check_settings(given.out, settings)
+    distill(distiller, given.out, until)
 
 
 if __name__ == "__main__":

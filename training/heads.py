@@ -26,8 +26,9 @@ from torch import Tensor
 
 from copyspec.drafters.predictors.head_files import EAGLE_WEIGHTS, MEDUSA_WEIGHTS
 from copyspec.drafters.predictors.heads import weights_of
+from training.chat_requests import Requests
 from training.head_trainer import HeadPlan, Trainer, Windows, save_heads
-from training.outputs import OutputPlan, Requests, check_plan, read_shard, shards, write_prose, write_shard
+from training.outputs import OutputPlan, check_plan, read_shard, shards, write_prose, write_shard
 from training.runs import append_log, restore, save_checkpoint, save_tensors
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ class Lexicon:
     ``words[w]``: occurrences of the lower-case word ``w``; ``capitals[W]``: occurrences of a word that is written
     with a capital inside a sentence; ``slots[(left, right)][filler]``: occurrences of ``left filler right``, with
     the filler ``""`` for ``left right`` side by side. ``nouns[w]``: occurrences between a determiner and the end of
-    its
-    phrase; ``counted[w]``: those of them after ``a`` or ``an``.
+    its phrase; ``counted[w]``: those of them after ``a`` or ``an``.
     """
 
     def __init__(self, sentences: Iterable[str]) -> None:

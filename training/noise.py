@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training import edits, open_edits, rules
+from training import edits, open_edits, rules, verb_edits
 from training.edits import Put
 from training.lexicon import Lexicon
 from training.rules import Rule, Words
@@ -73,14 +73,14 @@ OPEN_NOISES: tuple[Noise, ...] = (
     Noise("preposition", 4.0, open_edits.swap_preposition, None),
     Noise("preposition_missing", 4.0, open_edits.drop_preposition, None),
     Noise("preposition_extra", 2.5, open_edits.add_preposition, None),
-    Noise("to_extra", 0.7, open_edits.add_to, None),
-    Noise("small_missing", 3.5, open_edits.drop_small, None),
-    Noise("agreement_far", 4.0, open_edits.swap_number_of_verb, None),
-    Noise("there_is", 0.7, open_edits.put_number_there, None),
-    Noise("form", 4.0, open_edits.change_form, None),
-    Noise("infinitive", 1.5, open_edits.change_infinitive, None, width=2),
-    Noise("regularized", 0.8, open_edits.regularize, None),
-    Noise("tense", 3.0, open_edits.change_tense, None),
+    Noise("to_extra", 0.7, verb_edits.add_to, None),
+    Noise("small_missing", 3.5, verb_edits.drop_small, None),
+    Noise("agreement_far", 4.0, verb_edits.swap_number_of_verb, None),
+    Noise("there_is", 0.7, verb_edits.put_number_there, None),
+    Noise("form", 4.0, verb_edits.change_form, None),
+    Noise("infinitive", 1.5, verb_edits.change_infinitive, None, width=2),
+    Noise("regularized", 0.8, verb_edits.regularize, None),
+    Noise("tense", 3.0, verb_edits.change_tense, None),
     Noise("noun_number", 3.5, open_edits.swap_number_of_noun, None),
     Noise("plural_of_mass", 0.8, open_edits.put_plural, None),
     Noise("misspelling", 7.0, open_edits.put_misspelling, None),
@@ -102,9 +102,9 @@ OPEN_NOISES: tuple[Noise, ...] = (
     Noise("connector", 0.5, open_edits.put_connector, None),
     Noise("article_bare", 2.0, open_edits.add_bare_article, None),
     Noise("article_sound", 1.5, open_edits.swap_article_sound, None),
-    Noise("progressive", 1.0, open_edits.lose_progressive, None),
-    Noise("stative", 0.5, open_edits.put_progressive, None),
-    Noise("be_missing", 2.0, open_edits.drop_be, None),
+    Noise("progressive", 1.0, verb_edits.lose_progressive, None),
+    Noise("stative", 0.5, verb_edits.put_progressive, None),
+    Noise("be_missing", 2.0, verb_edits.drop_be, None),
     Noise("demonstrative", 1.0, open_edits.swap_demonstrative, None),
     Noise("amount", 1.0, open_edits.put_amount, None),
     Noise("good", 0.5, open_edits.swap_good, None),

@@ -8,7 +8,6 @@ were an answer. Each shard is a function of (seed, number), so that an interrupt
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
@@ -25,55 +24,14 @@ from copyspec.drafters.custom import DraftContext
 from copyspec.drafters.predictors.base import walked
 from copyspec.targets.hooks.states import LAST, hidden_states
 from copyspec.tree import DraftTree
-from training.runs import save_tensors
-from training.text import held_out, read_paragraphs, split_sentences
+from training.chat_requests import Requests
+from training.runs import check_settings, save_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from copyspec.engine.engine import Engine
 
-ABOUT_TEXT = (
-    "Summarize the following text in a few sentences.\n\n{text}",
-    "Summarize: {text}\nTL;DR:",
-    "What are the main points of this text?\n\n{text}",
-    "Rewrite the following text in simpler words:\n\n{text}",
-    "Answer the question with the passage.\n\nPassage: {text}\n\nQuestion: What does the passage say about {word}?",
-    "{text}\n\nWrite three questions that this text answers, with their answers.",
-    "Explain this to a child: {text}",
-    "What happens next? Continue the text.\n\n{text}",
-    "Write an email to a friend about this: {sentence}",
-    "Make a list of the facts in this text.\n\n{text}",
-)
-ABOUT_SENTENCE = (
-    "Translate into French: {sentence}",
-    "Translate into Spanish: {sentence}",
-    "Translate German to English: {sentence}",
-    "Is this true? Explain step by step. {sentence}",
-    "Write a short story that begins with this sentence: {sentence}",
-    "Write a poem about {word}.",
-    "What is {word}? Explain it in detail.",
-    "Why is {word} important?",
-    "Give me tips about {word}.",
-    "Compare {word} and {other}.",
-    "Write a Python function that counts how often {word} occurs in a text.",
-    "I want to learn more about {word}. Where do I start?",
-    "You are a teacher of history. A pupil asks you: who was {word}?",
-    "Write a blog post about {word} and {other}.",
-    "Classify the sentence as positive or negative and say why: {sentence}",
-)
-SUMS = (
-    "{name} has {a} {thing}s and buys {b} more every day for {c} days. How many {thing}s does {name} have then?",
-    "A {thing} costs {a} dollars. {name} buys {c} of them and pays with {d} dollars. How much change does {name} get?",
-    "{name} walks {a} miles in {c} hours. How far does {name} walk in {b} hours at the same speed?",
-    "Solve for x: {c}x + {a} = {d}",
-    "There are {d} pupils in a school. {a} percent of them play the piano. How many pupils do not?",
-    "What is {a} plus {b} times {c}? Show your work.",
-)
-NAMES = ("Anna", "Tom", "Maria", "James", "Lily", "Omar", "Ben", "Sofia")
-THINGS = ("apple", "book", "pencil", "ticket", "card", "egg", "shirt", "stamp")
-SHARES = (0.45, 0.8)  # cumulative shares of requests about a text and about a sentence; the rest are sums
-TEXT_WORDS = 150
 SAMPLED = 0.25  # share of the rows that are sampled, at temperature 0.7
 TEMPERATURE = 0.7
 PROSE_REQUEST, PROSE_ROW, PROSE_BATCH = 160, 64, 8  # characters of a request; tokens of a row beyond an output's; rows
@@ -94,32 +52,6 @@ class OutputPlan:
     layers: tuple[int, ...] = ()  # layers whose inputs are stored besides the last states
     prose: int = 1  # shards of prose for each shard of answers
     own: float = 0.6  # share of the prompts that the model writes itself, if its template shows where a request begins
-
-
-class Requests:
-    """Chat requests about paragraphs that no benchmark here uses."""
-
-    def __init__(self, data: Path) -> None:
-        self._paragraphs = [each for each in read_paragraphs(data) if len(each.split()) >= 12 and not held_out(each)]
-
-    def paragraphs(self, rng: random.Random) -> str:
-        """A few consecutive paragraphs."""
-        start = rng.randrange(len(self._paragraphs))
-        return "\n\n".join(self._paragraphs[start : start + 6])
-
-    def draw(self, rng: random.Random) -> str:
-        """Draw one request."""
-        words = rng.choice(self._paragraphs).split()[:TEXT_WORDS]
-        text = " ".join(words)
-        sentence = rng.choice(split_sentences(text))
-        long = [word.strip(".,;:!?\"'()") for word in words if len(word) > 6] or ["time"]
-        place = rng.random()
-        kind = ABOUT_TEXT if place < SHARES[0] else ABOUT_SENTENCE if place < SHARES[1] else SUMS
-        numbers = {"a": rng.randint(2, 60), "b": rng.randint(2, 30), "c": rng.randint(2, 9), "d": rng.randint(70, 900)}
-        return rng.choice(kind).format(
-            text=text, sentence=sentence, word=rng.choice(long).lower(), other=rng.choice(long).lower(),
-            name=rng.choice(NAMES), thing=rng.choice(THINGS), **numbers,
-        )  # fmt: skip
 
 
 def write_shard(path: Path, engine: Engine, requests: Requests, plan: OutputPlan) -> int:
@@ -347,13 +279,8 @@ def shards(folder: Path) -> list[Path]:
 
 def check_plan(folder: Path, name: str, plan: OutputPlan) -> None:
     """Store the plan of the shards in `folder`. Raises ValueError if they were made with another plan."""
-    folder.mkdir(parents=True, exist_ok=True)
     wanted = {
         "model": name, "tokens": plan.tokens, "rows": plan.rows, "seed": plan.seed, "layers": [*plan.layers],
         "own": plan.own, "prose": plan.prose,
     }  # fmt: skip
-    path = folder / "plan.json"
-    if not path.is_file():
-        path.write_text(json.dumps(wanted) + "\n")
-    elif (held := json.loads(path.read_text())) != wanted:
-        raise ValueError(f"{str(folder)!r} holds outputs of {held!r}, not of {wanted!r}; give another --out")
+    check_settings(folder, wanted)

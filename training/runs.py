@@ -1,4 +1,4 @@
-"""The files of a training run: its log, tensors that are complete wherever they exist, and checkpoints."""
+"""The files of a training run: settings, log, checkpoints, and tensors that are complete wherever they exist."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ from copyspec.filesystem import part_name
 
 _WEIGHT = "weight."
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam keeps for each weight
+
+
+def check_settings(out: Path, settings: Mapping[str, object]) -> None:
+    """Store the settings of a run in `out`/plan.json. Raises ValueError if it was started with others."""
+    out.mkdir(parents=True, exist_ok=True)
+    path, wanted = out / "plan.json", json.loads(json.dumps(settings))
+    if not path.is_file():
+        path.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+    elif (held := json.loads(path.read_text(encoding="utf-8"))) != wanted:
+        raise ValueError(f"{str(out)!r} holds a run of {held!r}, not of {wanted!r}; give another --out")
 
 
 def append_log(out: Path, line: Mapping[str, object]) -> None:

@@ -22,7 +22,8 @@ import torch
 
 from copyspec.drafters.predictors.skipping import SkipSet, load_skips, without_blocks
 from copyspec.filesystem import replacing
-from training.outputs import Requests, answered_chats
+from training.chat_requests import Requests
+from training.outputs import answered_chats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

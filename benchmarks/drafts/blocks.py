@@ -134,7 +134,7 @@ def main() -> int:
     for prompt, options in calls:
         unread = {name: value for name, value in options.items() if name == "max_new_tokens"}
         plain = engine.generate(prompt, drafter="none", **unread)
-        read = engine.codec.encode_chat(prompt).ids if ahead else engine.codec.encode(prompt).ids
+        read = engine.codec.encode_chat(prompt).ids if ahead else engine.codec.encode(prompt, wrap=True).ids
         if len(plain.token_ids) < 2:
             continue
         for name, each in methods(table_of(guesser, read, plain.token_ids)).items():

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.quality.guarded import OUTPUTS_OF
 from benchmarks.replay.run import Tally, copyspec_drafter, replay
-from benchmarks.reporting import ratio, write_json
+from benchmarks.reporting import kept_rows, ratio, write_json
 from benchmarks.transcripts import Transcript, choose_rows, end_token, load_tokenizer, read_transcripts, tokenise
 from copyspec.api import load_corrector
 from copyspec.budget import Budget
@@ -35,11 +36,9 @@ Kept = dict[str, tuple[tuple[str, ...], float]]
 def write_versions(sources: Iterable[str], corrector: ModelCorrector, keep: Path | None = None) -> Kept:
     """Return the corrector's outputs for each source.
 
-    `keep`: a file that stores outputs between runs; it must not be shared between correctors."""
-    known: Kept = {}
-    for line in keep.read_text(encoding="utf-8").splitlines() if keep is not None and keep.exists() else ():
-        text, versions, seconds = json.loads(line)
-        known[text] = tuple(versions), seconds
+    `keep`: a file that stores outputs between runs. Raises SystemExit if it holds those of another corrector."""
+    rows = kept_rows(keep, {name: corrector.identity.get(name) for name in OUTPUTS_OF})
+    known: Kept = {text: (tuple(versions), seconds) for text, versions, seconds in rows}
     texts = [text for text in dict.fromkeys(sources) if text not in known]
     for at in range(0, len(texts), TOGETHER):
         asked = texts[at : at + TOGETHER]

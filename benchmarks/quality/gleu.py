@@ -22,8 +22,8 @@ def statistics(source: str, output: str, reference: str) -> list[int]:
     """Return the lengths of output and reference, then for n = 1..4 the matches less the penalty and the output's
     n-grams.
 
-        Matches are n-grams that output and reference share. The penalty counts those that the output shares with the
-        source although the reference has none of them.
+    Matches are n-grams that output and reference share. The penalty counts those that the output shares with the source
+    although the reference has none of them.
     """
     hyp, ref, src = output.split(), reference.split(), source.split()
     found = [len(hyp), len(ref)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.quality.gleu import corpus_gleu
 from benchmarks.quality.run import correct_texts, sample
-from benchmarks.reporting import read_rows, write_json
+from benchmarks.reporting import kept_rows, read_rows, write_json
 from copyspec.engine.results import Change
 from copyspec.pipelines import Corrector, GECPipeline, GuardOptions, Outcome, Refusal
 
@@ -27,7 +27,13 @@ GUARDS = {
     "as they are": GuardOptions(),
 }
 
-
+OUTPUTS_OF = (
+    "weights",
+    "dtype",
+    "instruction",
+    "system",
+    "max_new_tokens",
+)  # fields of a corrector's identity on which its outputs depend
 _TOGETHER = 32  # number of texts given to the model at once
 
 
@@ -35,15 +41,14 @@ class Remembering:
     """A corrector that corrects each text only once; with the file `keep`, once for all runs."""
 
     def __init__(self, corrector: Corrector, keep: Path | None = None) -> None:
-        """`keep` stores the outputs of one model; use another file after retraining it."""
+        """Raises SystemExit if `keep` holds the outputs of another corrector."""
         self._corrector = corrector
         self._known: dict[str, Outcome] = {}
         self._keep = keep
-        for line in keep.read_text(encoding="utf-8").splitlines() if keep is not None and keep.exists() else ():
-            text, output, refusal, changes = json.loads(line)
+        self.identity: Mapping[str, object] = corrector.identity
+        for text, output, refusal, changes in kept_rows(keep, {name: self.identity.get(name) for name in OUTPUTS_OF}):
             found = None if changes is None else [Change(*each) for each in changes]
             self._known[text] = Outcome(output, refusal and Refusal(*refusal), changes=found)
-        self.identity: Mapping[str, object] = corrector.identity
         self.by_sentence, self.limit = corrector.by_sentence, corrector.limit
         self.calibration: str | None = getattr(corrector, "calibration", None)
 

@@ -119,6 +119,8 @@ def main() -> int:
     context = BM25Retriever(documents, k=DOCUMENTS) | (lambda found: "\n\n".join(each.page_content for each in found))
     engine = copyspec.load(given.model, dtype=given.dtype)
     chains = {name: chain_of(engine, context, drafter) for name, drafter in (("copied", "auto"), ("plain", "none"))}
+    for chain in chains.values():  # warm-up
+        chain.invoke(questions[0]["question"])
     done = {row["id"] for row in report["rows"]}
     for row in questions[: given.rows]:
         if row["id"] in done:

@@ -195,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-prompt", type=int, default=1024, help="skip prompts of more tokens than this")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--static", choices=("default", "never", "masks", "tree"), default="default")
     parser.add_argument(
         "--json", type=Path, help="results file, written after every prompt; an existing one is resumed"

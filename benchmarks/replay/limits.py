@@ -49,8 +49,7 @@ def within_mean(measure: Callable[[Budget], _Counts], mean: float, most: int) ->
 
     A given mean number of nodes gains the most tokens if the last node of every tree has the same score (the
     multiplier of the constraint). This least score is one number per method and set, found by bisection. A method
-    that
-    gives all its nodes the same score is limited to shorter drafts instead.
+    that gives all its nodes the same score is limited to shorter drafts instead.
     """
     found = measure(Budget(most))
     if found.nodes <= mean * found.calls:

@@ -129,11 +129,9 @@ class ShallowAggressive:
     """SAD (arXiv 2106.04970): drafts the whole rest of the source.
 
     After a difference, copying resumes where the last token of the output occurs exactly once in the source, else
-    the
-    last two, else the last three. If none does, a plain step follows. This is `paper_aggressive_generate` of the
+    the last two, else the last three. If none does, a plain step follows. This is `paper_aggressive_generate` of the
     authors' code (microsoft/unilm, decoding/IAD); their other function takes a plain step after every difference
-    before
-    it looks for a match. A draft that the budget cut short is continued in the next step.
+    before it looks for a match. A draft that the budget cut short is continued in the next step.
     """
 
     def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:

@@ -157,8 +157,7 @@ def run(
     """Measure the figures of each node limit, task, set, model and method.
 
     `mean_nodes`: maximum average of nodes per call, for each method on each set. `progress` is called with the
-    number
-    of rows done. `chain`: draft chains instead of trees.
+    number of rows done. `chain`: draft chains instead of trees.
     """
     limits, eos = list(nodes), end_token(tokenizer)
     sets: dict[tuple[str, str, str], list[Transcript]] = {}

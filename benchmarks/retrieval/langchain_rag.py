@@ -66,8 +66,7 @@ def copyspec_model(engine: copyspec.Engine, max_tokens: int) -> ChatCopySpec | C
     """Return the LangChain model that gives the engine the same tokens as the pipeline.
 
     This is `ChatCopySpec` if the tokenizer itself makes a chat of a text, as the bundled model's does. Otherwise it
-    is
-    `CopySpecLLM`, which like the pipeline takes the text as it is."""
+    is `CopySpecLLM`, which like the pipeline takes the text as it is."""
     text = PROMPT.format(question="Who?", context="Nobody.")
     chat = engine.codec.encode_chat([{"role": "user", "content": text}]).ids
     kind = ChatCopySpec if engine.tokenizer(text)["input_ids"] == chat else CopySpecLLM

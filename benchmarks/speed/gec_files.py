@@ -71,6 +71,7 @@ class Oracle(Heard):
 
 
 Method = Callable[[], dict[str, list[int]]]
+METHODS = ("copied", "plain", "oracle", "hf", "single", "lookup")
 
 
 def pipeline(paths: Sequence[Path], corrector: Heard) -> Method:
@@ -92,7 +93,7 @@ def pipeline(paths: Sequence[Path], corrector: Heard) -> Method:
     return run
 
 
-def batched(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], size: int) -> Method:
+def batched(corrector: Heard, texts: Sequence[str], size: int) -> Method:
     """Decode the same texts with `generate` in batches, each limited by its longest text."""
     limits = [corrector._max_new_tokens(text) for text in texts]
 
@@ -106,7 +107,7 @@ def batched(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], siz
     return run
 
 
-def one_by_one(engine: copyspec.Engine, corrector: Heard, texts: Sequence[str], *, lookup: bool) -> Method:
+def one_by_one(corrector: Heard, texts: Sequence[str], *, lookup: bool) -> Method:
     """Decode the same texts with `generate`, one at a time, each with its own limit."""
 
     def run() -> dict[str, list[int]]:
@@ -162,12 +163,18 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=200)
     parser.add_argument("--paths", type=Path, nargs="*", help="one more input, replacing the essay and the docs")
     parser.add_argument("--batch-size", type=int, default=ModelOptions().batch_size)
-    parser.add_argument("--threads", type=int, help="number of torch threads (default: chosen by measuring)")
-    parser.add_argument("--methods", nargs="+", default=["copied", "plain", "hf"])
+    parser.add_argument(
+        "--threads", type=int, help="number of torch threads (default: chosen by measuring; torch's own for `generate`)"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=["hf"], help="methods besides `copied` and `plain`"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     without_cudnn_attention()
+    if given.threads:
+        torch.set_num_threads(given.threads)  # for the methods of transformers
     engine = copyspec.load(given.model, dtype=given.dtype)
     engine.threads = given.threads
     report: dict[str, Any] = {
@@ -194,10 +201,11 @@ def main() -> int:
             oracle.known = methods["copied"]()  # the first run also warms up
             texts = list(oracle.known)
             methods["plain"] = pipeline(paths, Heard(engine, replace(asked, drafts=False)))
-            methods["hf"] = batched(engine, corrector, texts, given.batch_size)
+            methods["hf"] = batched(corrector, texts, given.batch_size)
             for name in ("single", "lookup"):
-                methods[name] = one_by_one(engine, corrector, texts, lookup=name == "lookup")
-            found = measure({name: methods[name] for name in given.methods}, given.repeats)
+                methods[name] = one_by_one(corrector, texts, lookup=name == "lookup")
+            chosen = dict.fromkeys(["copied", "plain", *given.methods])
+            found = measure({name: methods[name] for name in chosen}, given.repeats)
             report["inputs"][kind] = found
             print(line(kind, found), flush=True)
             if given.json is not None:

@@ -128,7 +128,7 @@ def measured(prompts: PromptSet, methods: Mapping[str, Method], limits: Limits, 
 def simulated(
     name: str, cases: Sequence[Case], device: Device, costs: Mapping[str, CostModel], limits: Limits, size: int
 ) -> list[Line]:
-    """Run the methods in simulated time. `costs`: cost model of each method, kept between calls."""
+    """Run the methods in simulated time. `costs`: the methods, with the cost model of each, kept between calls."""
 
     def run(make: MakeDrafter | None, nodes: int, model: CostModel) -> tuple[float, list[Stats]]:
         seconds, stats = 0.0, []
@@ -140,9 +140,9 @@ def simulated(
         return seconds, stats
 
     plain, _ = run(None, 0, CostModel())
-    lines = []
-    for method, (make, nodes) in drafters(limits.draft_nodes).items():
-        seconds, stats = run(make, nodes, costs[method])
+    known, lines = drafters(limits.draft_nodes), list[Line]()
+    for method, model in costs.items():
+        seconds, stats = run(*known[method], model)
         line = Line(name, method, len(cases), sum(row.num_output_tokens for row in stats), ratio(plain, seconds))
         line.count(stats)
         lines.append(line)
@@ -177,9 +177,7 @@ def _measure(options: argparse.Namespace) -> dict[str, list[Line]]:
     sets = transcript_sets(model, _transcripts(options))
     methods = Methods(model)
     chosen = {"plain": methods.get("plain")}
-    chosen |= {name: methods.own(make, nodes) for name, (make, nodes) in drafters(options.draft_nodes).items()}
-    if options.methods:
-        chosen = {name: method for name, method in chosen.items() if name in ("plain", *options.methods)}
+    chosen |= {name: methods.own(make, nodes) for name, (make, nodes) in _drafters(options).items()}
     try:
         lines: list[Line] = []
         for prompts in sets:
@@ -199,13 +197,24 @@ def _simulate(options: argparse.Namespace) -> dict[str, list[Line]]:
     limits = Limits(options.max_new_tokens, frozenset({eos}), options.draft_nodes)
     report = {}
     for name in names:
-        costs = {method: CostModel() for method in drafters(options.draft_nodes)}
+        costs = {method: CostModel() for method in _drafters(options)}
         run: Callable[[str, list[Case]], list[Line]] = lambda key, cases, device=DEVICES[name], costs=costs: simulated(  # type: ignore[misc]  # noqa: E731
             key, cases, device, costs, limits, options.batch_size
         )
         run("", next(iter(sets.values()))[:1])  # warm-up, since an engine in use has seen other rows before
         report[f"{name}, simulated"] = [line for key, cases in sets.items() for line in run(" ".join(key), cases)]
     return report
+
+
+def _drafters(options: argparse.Namespace) -> dict[str, tuple[MakeDrafter, int]]:
+    """The drafters of the chosen methods; "plain", which needs none, always runs. Raises ValueError for a name that is
+    none."""
+    known = drafters(options.draft_nodes)
+    chosen = [name for name in options.methods or () if name != "plain"] or list(known)
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"--methods: no method {name!r}; there are {', '.join(known)}")
+    return {name: known[name] for name in chosen}
 
 
 def _transcripts(options: argparse.Namespace) -> TranscriptOptions:

@@ -37,8 +37,7 @@ UNCOPYABLE_VOCABULARY = 1000
 """Number of distinct tokens in uncopyable text.
 
 About every tenth token then occurs in the context, as frequent words do in ordinary text, but the token after it
-repeats
-only once in a thousand times."""
+repeats only once in a thousand times."""
 
 
 @dataclass(frozen=True, slots=True)

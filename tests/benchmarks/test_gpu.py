@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import copyspec
 from benchmarks.gpu import __main__ as everything
 from benchmarks.gpu import exact_mode, launch, outputs, passes, types
 from benchmarks.gpu.transcripts import exchanged
@@ -72,8 +73,11 @@ def test_the_time_of_all_parts_is_below_ten_minutes() -> None:
     assert sum(seconds for _, seconds in everything.parts("cuda", tiny=False).values()) < 600
 
 
-def test_doctor_checks_passes_and_equality(folder: Path) -> None:
+def test_doctor_checks_passes_and_equality(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, loaded = copyspec.load, list[copyspec.Engine]()
+    monkeypatch.setattr("copyspec.api.load", lambda *given, **named: loaded.append(load(*given, **named)) or loaded[-1])
     found = list(doctor_gpu.gpu_checks(str(folder), "cpu"))
+    assert len(loaded) == 5 and all(each.is_unloaded for each in loaded), "one at a time has to fit the GPU"
     assert all(passed for _, _, passed in found)
     names = [name for name, _, _ in found]
     assert names[0] == "copy bandwidth" and names[-2:] == ["equality, masks", "equality, tree"] and len(names) == 6

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.quality.gleu import corpus_gleu, score, sentence_gleu, statistics
+from benchmarks.quality.guarded import Remembering
 from benchmarks.quality.model import guarded
 from benchmarks.quality.run import best_overlap, chosen_outputs, sample, share
+from copyspec.pipelines import Outcome
 
 
 def test_statistics_by_hand() -> None:
@@ -71,3 +76,17 @@ def test_overlap_baseline() -> None:
         best_overlap("Who wrote the letter?", ["It rained.", "Anna wrote the letter.", "He read."])
         == "Anna wrote the letter."
     )
+
+
+def test_corrections_kept_for_one_model_are_not_taken_for_those_of_another(tmp_path: Path) -> None:
+    def corrector(weights: str) -> Any:
+        return SimpleNamespace(
+            identity={"weights": weights, "segment_tokens": 9}, by_sentence=False, limit=None,
+            correct=lambda texts: ((place, Outcome(f" {weights} {text}")) for place, text in enumerate(texts)),
+        )  # fmt: skip
+
+    keep = tmp_path / "kept.jsonl"
+    list(Remembering(corrector("a"), keep).correct(["x", "y"]))
+    assert Remembering(corrector("a"), keep).known("y") == "a y"
+    with pytest.raises(SystemExit, match=r"holds rows of .*'weights': 'a'"):
+        Remembering(corrector("b"), keep)

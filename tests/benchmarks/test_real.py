@@ -8,14 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import reporting
+import copyspec
+from benchmarks import reporting, spec_bench
 from benchmarks.quality.squad import contains, f1
 from benchmarks.real import exactness
 from benchmarks.real import run as real
 from benchmarks.real.cases import Case
 from benchmarks.real.report import equal, table
-from benchmarks.speed import gec_files
+from benchmarks.speed import gec_files, prompt_only
+from benchmarks.transcripts import Transcript
 
 CASES = [Case(name, "gec", [{"role": "user", "content": "x"}], [], None) for name in ("gec:1", "gec:2")]
 
@@ -83,10 +86,59 @@ def test_a_run_of_outputs_that_differ_fails_and_no_other_run_goes_on_with_it(
     assert file.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("module", "words", "said"),
+    [
+        (real, ["--methods", "copied"], "invalid choice: 'copied'"),
+        (spec_bench, ["--methods", "copied"], "no method 'copied', or no folder for it; there are plain"),
+        (spec_bench, ["--methods", "plain", "heads"], "no method 'heads', or no folder for it"),
+    ],
+)
+def test_a_method_that_is_none_is_not_measured_as_another(
+    module: Any, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(copyspec, "load", lambda *given, **options: pytest.fail("the run starts"))
+    monkeypatch.setattr("sys.argv", ["benchmark", "folder", *words])
+    with pytest.raises(SystemExit, match="2"):
+        module.main()
+    assert said in capsys.readouterr().err
+
+
 def test_a_file_whose_text_differs_in_one_repeat_is_counted() -> None:
     runs = [{"a": [1], "b": [2]}, {"a": [1], "b": [3]}, {"a": [1], "b": [2]}]
     found = gec_files.measure({"copied": lambda: runs.pop(0), "plain": lambda: {"a": [1], "b": [2]}}, 3)
     assert (found["copied"]["differing"], found["plain"]["differing"], found["tokens"]) == (1, 0, 2)
+
+
+def test_threads_hold_for_the_methods_of_transformers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+
+    def load(*_: object, **__: object) -> None:
+        raise RuntimeError("the model is loaded here")
+
+    monkeypatch.setattr(gec_files.copyspec, "load", load)
+    monkeypatch.setattr("sys.argv", ["gec_files", "--threads", "3"])
+    try:
+        with pytest.raises(RuntimeError, match="loaded here"):
+            gec_files.main()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_modes_of_a_prompt_take_turns_after_a_warm_up() -> None:
+    asked: list[str] = []
+
+    def generate(messages: object, *, max_new_tokens: int, drafter: str = "auto", edit_source: str = "") -> Any:
+        asked.append("plain" if drafter == "none" else "given" if edit_source else "prompt_only")
+        return SimpleNamespace(token_ids=[1, 2], stats=SimpleNamespace(num_passes=1))
+
+    rows = [Transcript(str(number), "gec", "set", "model", "a", "Correct: x", ("x",), "y") for number in range(2)]
+    engine: Any = SimpleNamespace(generate=generate)
+    found = prompt_only.measure(engine, rows, 4)
+    first, *others = prompt_only.MODES
+    assert asked == [first, *others, first, *others, *others, first]
+    assert (found["output_tokens"], found["equal_outputs"]) == (4, 2), "the warm-up is not counted"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reporting import command_line, read_rows, resumed
+from benchmarks.reporting import command_line, kept_rows, read_rows, resumed
 
 
 def test_a_report_names_the_arguments_that_its_run_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +34,16 @@ def test_fields_that_older_reports_lack_hold_no_run_back(tmp_path: Path) -> None
     assert resumed(file, head)["runs"] == [1]
     with pytest.raises(SystemExit, match=r"its tasks is \['rag'\], not \['gec'\]"):
         resumed(file, head, {"tasks": ["rag"]})
+
+
+def test_rows_kept_of_another_corrector_are_refused(tmp_path: Path) -> None:
+    file, corrector = tmp_path / "kept.jsonl", {"weights": "a", "dtype": "float32"}
+    assert kept_rows(None, corrector) == kept_rows(file, corrector) == []
+    with file.open("a") as lines:
+        lines.write('["x", 1]\n')
+    assert kept_rows(file, corrector) == [["x", 1]]
+    with pytest.raises(SystemExit, match=r"kept.jsonl holds rows of .*'a'.*, not of .*'b'.*; remove it"):
+        kept_rows(file, {**corrector, "weights": "b"})
+    file.write_text('["x", 1]\n')
+    with pytest.raises(SystemExit, match=r"holds rows of \['x', 1\], not of"):
+        kept_rows(file, corrector)

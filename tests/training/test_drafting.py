@@ -13,6 +13,7 @@ import copyspec
 from benchmarks.drafts.blocks import Guesses, table_of
 from tests.helpers.texts import byte_level, llama
 from training import block_drafter, distill, heads, lookahead, skips
+from training.chat_requests import Requests
 from training.outputs import (
     LOOP,
     OutputPlan,
@@ -77,7 +78,7 @@ def test_heads_are_trained_resumed_and_used(kind: str, model: Path, data: Path, 
     assert drafted.token_ids == plain.token_ids and drafted.stats.draft_seconds > 0
     with pytest.raises(ValueError, match="give another --out"):
         heads.main([*command.replace("--inner 8", "--inner 9").split(), "--steps", "61"])
-    with pytest.raises(ValueError, match="holds outputs of"):
+    with pytest.raises(ValueError, match=r"holds a run of .*; give another --out"):
         check_plan(out / "states", "another", OutputPlan())
 
 
@@ -168,6 +169,8 @@ def test_a_student_comes_closer_and_drafts(model: Path, data: Path, tmp_path: Pa
     distill.main([*command.split(), "--steps", "40"])
     found = lines(out / "log.jsonl")
     assert [each["step"] for each in found] == [20, 40] and found[1]["loss"] < found[0]["loss"]
+    with pytest.raises(ValueError, match=r"holds a run of .*'divergence': 'forward'.*; give another --out"):
+        distill.main([*command.replace("forward", "tv").split(), "--steps", "41"])
     engine = copyspec.load(str(model))
     options = {"draft_model": str(out / "student"), "drafter": "model", "max_new_tokens": 16}
     plain = engine.generate(PARAGRAPHS[0], max_new_tokens=16, drafter="none")
@@ -175,6 +178,12 @@ def test_a_student_comes_closer_and_drafts(model: Path, data: Path, tmp_path: Pa
     boosted = [*command.replace(str(out), str(tmp_path / "second")).split(), "--boost", str(out / "student")]
     distill.main([*boosted, "--steps", "1"])
     assert (tmp_path / "second" / "student").is_dir()
+
+
+def test_texts_without_a_paragraph_to_ask_about_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Only headings.\nAnd short lines.\n")
+    with pytest.raises(ValueError, match=r"no paragraph in .* has 12 words and is not held out"):
+        Requests(tmp_path)
 
 
 def test_the_model_writes_requests_itself(model: Path) -> None:
@@ -242,8 +251,9 @@ def test_a_block_drafter_is_trained_and_drafts(data: Path, tmp_path: Path) -> No
     engine, drafter = copyspec.load("default", dtype="float32"), block_drafter.load_block(tmp_path)
     source = "The fox live in the forest and has always like the berries there."
     plain = engine.generate(f"Correct the grammar: {source}", edit_source=source, drafter="none")
-    prompt = engine.codec.encode(f"Correct the grammar: {source}").ids
+    prompt = list(engine.tokenizer(f"Correct the grammar: {source}")["input_ids"])
     ids, places = [*prompt, *plain.token_ids], torch.tensor([len(prompt) - 1, len(prompt) + 2])
+    assert block_drafter.corrected(engine, [source], "Correct the grammar: ") == [(ids, len(prompt))], "as it is read"
     with torch.no_grad():
         found = block_drafter.said_behind(drafter, engine.model, ids, places)
         before = block_drafter.said_behind(drafter, engine.model, ids[: len(prompt) + 1], places[:1])
