@@ -127,7 +127,7 @@ def flush_folder(folder: Path) -> None:
 
 def umask() -> int:
     """The permissions that new files of this process do not get."""
-    mask = os.umask(0)
+    mask = os.umask(0o077)  # it can only be read by setting it; files of other threads stay private meanwhile
     os.umask(mask)
     return mask
 

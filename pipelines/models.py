@@ -11,9 +11,10 @@ from copyspec.api import LoadOptions, load_corrector
 from copyspec.engine.call_options import check_options
 from copyspec.engine.draft_models import names_model
 from copyspec.engine.inputs import PromptTooLongError
-from copyspec.models.aliases import ALIASES
+from copyspec.models.aliases import ALIASES, Alias
 from copyspec.models.loading import BUNDLED, BUNDLED_LANGUAGES, DEFAULT, resolve_name
 from copyspec.models.pretrained import Pretrained
+from copyspec.models.resolve import place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -77,11 +78,22 @@ def corrects(engine: Engine) -> bool:
     return is_bundled(engine) or (alias is not None and alias.corrects)
 
 
+def own_alias(engine: Engine) -> Alias | None:
+    """The short name of the model; None for others, and if an adapter of the user's is merged into it, which makes
+    another model under the same name."""
+    alias = ALIASES.get(engine.name)
+    if alias is None:
+        return None
+    # The name of its folder begins with that of `place`; with an adapter of the user's, with the adapter's name.
+    folder = os.path.basename(getattr(engine.model.config, "_name_or_path", ""))
+    return alias if folder.startswith(place(alias).name) else None
+
+
 def corrected_languages(engine: Engine) -> Sequence[str]:
     """Codes of the languages that the model was trained to correct; none: unknown."""
     if is_bundled(engine):
         return BUNDLED_LANGUAGES
-    alias = ALIASES.get(engine.name)
+    alias = own_alias(engine)
     return () if alias is None else alias.languages
 
 
@@ -95,10 +107,10 @@ def corrects_by_itself(name: str) -> bool:
     encoder-decoder."""
     if not names_model(name):
         return False
-    place = resolve_name(name)
-    alias = ALIASES.get(place)
-    is_own = place == str(BUNDLED) or (alias is not None and alias.corrects)
-    return is_own or bool(Pretrained(place).config().is_encoder_decoder)
+    model = resolve_name(name)
+    alias = ALIASES.get(model)
+    is_own = model == str(BUNDLED) or (alias is not None and alias.corrects)
+    return is_own or bool(Pretrained(model).config().is_encoder_decoder)
 
 
 def fits(engine: Engine, prompt: str, *, chat: Literal[True, "auto"]) -> bool:

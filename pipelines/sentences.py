@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 
+from copyspec.text.sentence_marks import CLOSING, CLOSING_UNSPACED, SENTENCE_ENDS, UNSPACED_ENDS
+
 QUESTION_MARKS = ("?", "？", "؟", "፧")
 
-_SPACED = ".!?…؟۔։॥។៕"  # end a sentence before white space: Latin, Arabic, Armenian, Devanagari (verses), Khmer
-_UNSPACED = "。！？｡।።፧။"  # end one anywhere: Chinese and Japanese, Hindi and Bengali, Ethiopic, Burmese
-SENTENCE_ENDS = _SPACED + _UNSPACED
-_CLOSING_UNSPACED = "”’)）」』】》〉〕］｣"
-CLOSING_QUOTES = "\"']»" + _CLOSING_UNSPACED  # and brackets
-CLOSING = "*_" + CLOSING_QUOTES  # quotes and emphasis may also open: they close before white space only
 _MARKS, _CLOSED = f"[{SENTENCE_ENDS}]", f"[{re.escape(CLOSING)}]*"
 # It begins at the first mark of a run: trying each of them would take quadratic time.
-_CANDIDATE = re.compile(rf"(?<!{_MARKS}){_MARKS}+{_CLOSED}(?=\s|\Z)|[{_UNSPACED}]+[{_CLOSING_UNSPACED}]*")
+_CANDIDATE = re.compile(rf"(?<!{_MARKS}){_MARKS}+{_CLOSED}(?=\s|\Z)|[{UNSPACED_ENDS}]+[{CLOSING_UNSPACED}]*")
 _WORD_BEFORE = re.compile(r"(?:[^\W\d_]{1,2}\.)*[^\W_]+\Z")
 _NEXT = re.compile(r"\s+[\"'“‘«„(\[¿¡*_]*(\w*)")
 _LIST_NUMBER = re.compile(r"(?:\d{1,3}|[a-zA-Z])\.\Z")
@@ -60,7 +56,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
     mark = candidate[0]
-    if not set(mark).isdisjoint(_UNSPACED):
+    if not set(mark).isdisjoint(UNSPACED_ENDS):
         return True
     following = _NEXT.match(text, candidate.end())
     following_word = following[1] if following else ""

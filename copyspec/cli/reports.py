@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -73,7 +74,7 @@ class DiffPrinter:
         self._spool.clear()
 
 
-TOLD = ("encoding", "binary", "json", "taken", "tracked")
+UNREADABLE = ("encoding", "binary", "json", "taken", "tracked")
 """Reasons of refusals that mean that a file is damaged, not text, or would lose something of the user's: until the user
 has dealt with them, mistakes may be there that nothing has looked for."""
 
@@ -85,7 +86,7 @@ class UnreadableReporter:
         self._tell, self._reported = tell, ""
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
-        found = next((refusal for refusal in done.refused if refusal.reason in TOLD), None)
+        found = next((refusal for refusal in done.refused if refusal.reason in UNREADABLE), None)
         if found is not None and self._reported != path:
             self._reported = path
             self._tell(f"copyspec: {path} {found.detail}; such parts are left unchanged")
@@ -98,12 +99,12 @@ class LanguageReporter:
     """Reports once that a text is in a language for which the model was not made."""
 
     def __init__(self, tell: Callable[[str], object], runner: Runner) -> None:
-        self._tell, self._runner, self._has_told = tell, runner, False
+        self._tell, self._runner, self._has_reported = tell, runner, False
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
-        if self._has_told or (language := self._runner.foreign_language(done)) is None:
+        if self._has_reported or (language := self._runner.foreign_language(done)) is None:
             return
-        self._has_told = True
+        self._has_reported = True
         self._tell(
             f"copyspec: {path} holds text in {language!r}, which the model was not trained to correct: name one that "
             "was with --model"
@@ -127,8 +128,10 @@ class RefusalLogger:
         assert done.part is not None
         for refusal in done.refused:
             self._log(f"{path}: left alone ({refusal.reason}): {refusal.detail}")
-        for piece in done.pieces:
-            line = self._line + done.part.text.count("\n", 0, piece.segment.start)
+        line, before = self._line, 0
+        for piece in done.pieces:  # in the order of the text
+            line += done.part.text.count("\n", before, piece.segment.start)
+            before = piece.segment.start
             checked = piece.checked
             for refusal in checked.dropped or filter(None, [checked.refusal]):
                 self._log(f"{path}:{line}: left out ({refusal.reason}): {in_options(refusal.detail, LIMITS)}")
@@ -260,12 +263,12 @@ class M2Writer:
         from copyspec.pipelines import annotated, apply
 
         assert done.part is not None
+        starts = [edit.start for edit in done.edits]  # of those that were selected, of all that the guards allow
         for piece in done.pieces:
             start, end = piece.segment.start, piece.segment.end
+            near = done.edits[bisect_left(starts, start) : bisect_right(starts, end)]
             inside = [
-                type(edit)(edit.start - start, edit.end - start, edit.replacement)
-                for edit in done.edits  # those that were selected, of all that the guards allow
-                if start <= edit.start and edit.end <= end
+                type(edit)(edit.start - start, edit.end - start, edit.replacement) for edit in near if edit.end <= end
             ]
             source = done.part.text[start:end]
             lines = ["S " + " ".join(source.split()), *annotated(source, apply(source, inside)), "", ""]

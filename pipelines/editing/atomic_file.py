@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from copyspec.checks import check_type
 from copyspec.filesystem import flush_folder, link_target, name_full, umask
 
 from .file_state import (
@@ -41,7 +42,8 @@ def target_of(path: Path) -> Path:
 
 
 def check_suffix(backup: str | None) -> None:
-    """Raise ValueError for a suffix that would name another folder or the file itself."""
+    """Raise TypeError unless it is a str, ValueError for a suffix that would name another folder or the file itself."""
+    check_type(backup is None or isinstance(backup, str), "backup", backup, "a suffix such as '.bak'")
     if backup is not None and (not backup or os.sep in backup or (os.altsep and os.altsep in backup)):
         raise ValueError(f"backup={backup!r} must be a suffix, for example '.bak'")
 
@@ -192,8 +194,9 @@ def _new_beside(path: Path) -> tuple[int, str]:
     try:
         return tempfile.mkstemp(prefix=_prefix(path), suffix=".tmp", dir=path.parent)
     except OSError as error:
+        way = "change its permissions" if path.parent.is_dir() else "make it"
         message = f"no file can be made in the folder {os.fspath(path.parent)!r} ({error.strerror})"
-        message += ": change its permissions, or write elsewhere"
+        message += f": {way}, or write elsewhere"
         raise OSError(error.errno, message, os.fspath(path)) from error
 
 

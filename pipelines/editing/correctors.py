@@ -55,7 +55,8 @@ class Corrector(Protocol):
         ...
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
-        """Yield (index of the text, outcome). None in `texts` means that no text is available yet; more may follow."""
+        """Yield (index of the text, outcome), one for each text. A None in `texts`, which has no index, means that no
+        text is available until one of those taken has its outcome."""
         ...
 
 
@@ -135,7 +136,7 @@ class LateCorrector:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How a model is asked for corrections."""
+    """How a model is prompted for corrections."""
 
     instruction: str | None = None  # `{text}` marks the place of the text; None: the known instruction of the model
     system: str | None = None  # a system message, for models with a chat template
@@ -146,7 +147,7 @@ class ModelOptions:
     drafts: bool = True  # False decodes plainly; the output is the same
     draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`; correctors
     # among them (`models.corrects`) write a full correction of each text once, and drafts are copied from it
-    preset: str | None = None  # a name in `presets`: how a known kind of corrector is asked
+    preset: str | None = None  # a name in `presets`: how a known kind of corrector is prompted
     earlier: int = PLACES  # number of latest corrected places that drafts are copied from too
 
     def __post_init__(self) -> None:
@@ -154,7 +155,7 @@ class ModelOptions:
             check_template(self.instruction, "text")
         if self.preset is not None:
             preset_of(self.preset)
-        check_asking(self)
+        check_prompting(self)
         check_whole("batch_size", self.batch_size, low=1)
         if self.segment_tokens is not None:
             check_whole("segment_tokens", self.segment_tokens, low=1)
@@ -163,8 +164,8 @@ class ModelOptions:
         check_whole("earlier", self.earlier, low=0, why="a number of places, 0: none")
 
 
-class Asking(Protocol):
-    """The options that all pipelines have for how a model is asked."""
+class PromptOptions(Protocol):
+    """The options of prompts that all pipelines have."""
 
     @property
     def system(self) -> str | None: ...
@@ -176,7 +177,7 @@ class Asking(Protocol):
     def draft_models(self) -> Sequence[str]: ...
 
 
-def check_asking(options: Asking) -> None:
+def check_prompting(options: PromptOptions) -> None:
     """Raise TypeError or ValueError for an invalid one of these options."""
     system, models = options.system, options.draft_models
     check_type(system is None or isinstance(system, str), "system", system, "a str")

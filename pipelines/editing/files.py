@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -12,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
+from copyspec.checks import check_flag, check_type
 from copyspec.filesystem import open_input
 
 from ..documents import Format, Part
@@ -40,6 +42,9 @@ class FileOptions:
     an interrupted run has left outcomes."""
 
     def __post_init__(self) -> None:
+        check_flag("in_place", self.in_place)
+        if self.resume is not None:
+            check_flag("resume", self.resume)
         if self.in_place and self.output is not None:
             raise ValueError(
                 f"in_place=True and output={os.fspath(self.output)!r} are two places to write to; give one"
@@ -110,6 +115,7 @@ def correct_files(
 
     Closing the iterator leaves unfinished files as they were, and keeps all journals.
     """
+    check_type(not isinstance(paths, (str, os.PathLike)), "paths", paths, "a list of paths")
     listed = [os.fspath(path) for path in paths]
     if options.output is not None and len(listed) != 1:
         raise ValueError(f"output={os.fspath(options.output)!r} is for one file, got {len(listed)}")
@@ -256,11 +262,13 @@ class FileJob:
         target = self.target()
         if target is None:
             return
+        if self._options.in_place:
+            os.stat(self.path)  # a missing file is named, rather than a missing folder in which nothing can be made
         AtomicFile(target).discard()  # a folder without write permission is found before the model is loaded
         if self._options.backup is not None:
             FileState.of(target.with_name(target.name + self._options.backup))  # raises for a name that is too long
         self._standing = FileState.of(target)
-        if not os.path.isfile(self.path):  # standard input or a pipe cannot be read twice
+        if self.path == STDIN or not os.path.isfile(self.path):  # stdin and pipes are read once
             return
         self._journal_path = beside(target, SUFFIX)
 
@@ -279,7 +287,7 @@ class _FileRun:
         self._paths = paths
         self._options = options
         self._listeners = listeners
-        self._journals: list[Journal] = []  # of finished files; a resumed run needs them to skip these
+        self._journals: list[Path] = []  # of finished files; a resumed run needs them to skip these
         self._open: list[FileJob] = []
 
     def run(self) -> Generator[FileReport, None, None]:
@@ -294,7 +302,7 @@ class _FileRun:
                 # Keep the journal if writing failed (on a full disk, for example): its outcomes are still valid.
                 error = job.report.error
                 if job.journal is not None and (not isinstance(error, OSError) or isinstance(error, ChangedFileError)):
-                    self._journals.append(job.journal)
+                    self._journals.append(job.journal.path)
                 for listener in self._listeners:
                     listener.end(job.report)
                 yield job.report
@@ -302,7 +310,7 @@ class _FileRun:
             for job in self._open:
                 job.close()
         for journal in self._journals:
-            journal.remove()
+            journal.unlink(missing_ok=True)
 
     def _take(self, job: FileJob, done: Done[FileJob], part: Part) -> None:
         if job.report.error is None:
@@ -363,10 +371,10 @@ def _count(summary: Summary, done: Done[FileJob]) -> None:
     summary.segments += len(done.pieces)
     summary.add_refusals(done.segment_refusals)
     summary.edits += len(done.edits)
+    starts = [edit.start for edit in done.edits]
     for piece in done.pieces:
-        summary.changed += any(
-            piece.segment.start <= edit.start and edit.end <= piece.segment.end for edit in done.edits
-        )
+        first = bisect_left(starts, piece.segment.start)
+        summary.changed += first < len(starts) and done.edits[first].end <= piece.segment.end
         summary.resumed += piece.was_known
         summary.dropped.update(refusal.reason for refusal in piece.checked.dropped)
         if piece.result is not None:

@@ -19,7 +19,7 @@ from ..formats.text import segments_of
 from ..guards.guards import GuardOptions
 from ..instructions import check_template, fill
 from ..models import correction_engine_of
-from .correctors import Corrector, ModelOptions
+from .correctors import Corrector, LateCorrector, ModelOptions
 from .model_corrector import INSTRUCTION, ModelCorrector
 from .runner import Done, Runner, RunOptions, Work
 from .segmentation import Splitter
@@ -81,7 +81,7 @@ class PipelineOptions(TypedDict, total=False):
     instruction: str | None
     """A template with `{text}`. None: the known instruction of the model."""
     preset: str | None
-    """How a known kind of corrector is asked: "coedit", "t5-gec" or "chat"."""
+    """How a known kind of corrector is prompted: "coedit", "t5-gec" or "chat"."""
     draft_models: Sequence[str]
     """Smaller models that draft too. One that corrects by itself ("smollm2-correct", "default", an encoder-decoder)
     writes a full correction of each text once, from which drafts are copied while that pays."""
@@ -113,11 +113,10 @@ class GECPipeline:
         """`model`: as for `copyspec.generate`, or a corrector of your own. Raises TypeError for an unknown option and
         ValueError for an invalid one."""
         reject_unknown(options, PipelineOptions.__annotations__)
-        given = dict(options)
-        running = {name: given.pop(name) for name in ("guards", "split", "pack") if given.get(name) is not None}
-        given.pop("guards", None)
+        given = {name: value for name, value in options.items() if name != "guards" or value is not None}
+        running = {name: given.pop(name) for name in ("guards", "split", "pack") if name in given}
         run_options = RunOptions(**running)  # type: ignore[arg-type]
-        if isinstance(model, Corrector):
+        if isinstance(model, (LateCorrector, Corrector)):  # the second check, up to Python 3.11, would load its model
             if given:
                 names = ", ".join(sorted(given))
                 raise ValueError(f"{names} cannot be given beside a corrector, which decides that itself")

@@ -17,8 +17,8 @@ from ..edits.render import unified_diff
 from ..guards.wrappers import unwrapped
 from ..instructions import fill
 from ..models import engine_of, is_bundled, wants_chat
-from .correctors import check_asking
-from .model_corrector import INSTRUCTION, output_limit
+from .correctors import check_prompting
+from .model_corrector import INSTRUCTION, output_limit, why_cut
 
 if TYPE_CHECKING:
     from copyspec.engine.keywords import GenerateOptions
@@ -35,7 +35,7 @@ FOLLOWS = "Qwen/Qwen2.5-1.5B-Instruct"
 
 @dataclass(frozen=True, slots=True)
 class EditOptions:
-    """How a model is asked for a new version."""
+    """How a model is prompted for a new version."""
 
     system: str | None = None  # a system message, for models with a chat template
     max_new_tokens: int | None = None  # None: chosen by the length of the text
@@ -47,7 +47,7 @@ class EditOptions:
     def __post_init__(self) -> None:
         if self.max_edit_ratio is not None:
             check_number("max_edit_ratio", self.max_edit_ratio, low=0.0, why="a share of the lines")
-        check_asking(self)
+        check_prompting(self)
         check_flag("strip_wrappers", self.strip_wrappers)
 
 
@@ -97,11 +97,11 @@ class EditPipeline:
         if not body:
             return Edited(text, text)
         if any("\ud800" <= char <= "\udfff" for char in body):
-            return Edited(text, text, Refusal("encoding", "some bytes are not text: convert it to UTF-8"))
+            return Edited(text, text, Refusal("encoding", "it holds bytes that are not text: convert it to UTF-8"))
         shown = _LINE_END.sub("\n", body)
         result = self._ask(prompt_of(instruction, shown), shown)
         if result is None:
-            return Edited(text, text, Refusal("length", "the text does not fit into the model's context: give parts"))
+            return Edited(text, text, Refusal("length", "it does not fit into the model's context: edit it in parts"))
         return self._edited(text, body, shown, result)
 
     def check(self, instruction: str) -> None:
@@ -135,7 +135,7 @@ class EditPipeline:
 
     def _edited(self, text: str, body: str, shown: str, result: Result) -> Edited:
         if result.finish_reason != "stop":
-            detail = f"no end within {len(result.token_ids)} tokens: the context or a limit is too short"
+            detail = f"{why_cut(result)}: allow more, or edit it in parts"
             return Edited(text, text, Refusal("cut", detail), result)
         output = unwrapped(result.text, shown) if self.options.strip_wrappers else result.text
         output = _LINE_END.sub("\n", output).strip()
@@ -155,8 +155,8 @@ class EditPipeline:
         changed = max(len(before), len(after)) - sum(block.size for block in blocks)
         if changed <= self.options.max_edit_ratio * len(before):
             return None
-        ratio = self.options.max_edit_ratio
-        return Refusal("ratio", f"{changed} of {len(before)} lines changed; max_edit_ratio is {ratio}")
+        limit = f"the limit of {100 * self.options.max_edit_ratio:g} % (max_edit_ratio)"
+        return Refusal("ratio", f"{changed} of {len(before)} lines would change, above {limit}")
 
 
 def prompt_of(instruction: str, text: str) -> str:

@@ -138,13 +138,6 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def remove(self) -> None:
-        """Delete the journal of a finished run."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
-
     def _append(self, record: Mapping[str, object]) -> None:
         self._write(_line(record))
 
@@ -290,6 +283,8 @@ def _outcome(line: bytes, key: str) -> Outcome | None:
     text, lost, refusal = record.get("text"), record.get("lost", ""), record.get("refusal")
     if record.get("key") != key or not isinstance(lost, str) or isinstance(text, list):
         return None
+    if any(map(str.isspace, lost)):
+        return None
     try:
         changes = _changes(record.get("changes"))
     except ValueError:
@@ -307,6 +302,8 @@ def _changes(written: str | list[str] | None) -> list[Change] | None:
     found = []
     for each in written.split():
         start, end, margin = each.split(":")
+        if not 0 <= int(start) <= int(end):
+            raise ValueError(f"no stretch of a text: {each}")
         found.append(Change(int(start), int(end), float(margin)))
     return found
 
@@ -340,6 +337,9 @@ def _opened(path: Path) -> BinaryIO:
     if os.fstat(handle).st_nlink > 1:
         os.close(handle)
         raise JournalError(f"{os.fspath(path)!r} is a hard link to another file, not a journal: move it away")
+    if hasattr(os, "fchmod") and not os.fstat(handle).st_size:  # a new one; the file may be for its owner only
+        with contextlib.suppress(OSError):  # a file system without permissions
+            os.fchmod(handle, 0o600)
     return os.fdopen(handle, "ab+")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from copyspec import Input, Result, load
@@ -12,7 +13,7 @@ from ..documents import Refusal
 from ..edits.earlier import EarlierCorrections
 from ..guards.judging import CALIBRATED
 from ..instructions import check_template, fill
-from ..models import corrected_languages, corrects, corrects_by_itself, name_of, wants_chat
+from ..models import corrected_languages, corrects, corrects_by_itself, name_of, own_alias, wants_chat
 from .correctors import ModelOptions, Outcome
 from .hypotheses import Hypotheses
 from .presets import check_fits, preset_of
@@ -60,6 +61,10 @@ class ModelCorrector:
             raise ValueError(f"system={options.system!r} needs a chat template, and {engine.name!r} has none")
         usual = preset.by_sentence if preset is not None else self.is_encoder_decoder or corrects(engine)
         self.by_sentence = usual if options.by_sentence is None else options.by_sentence
+        alias = own_alias(engine)
+        # See `calibration_of` and `languages_of`.
+        self.calibration = alias.name if alias is not None and alias.name in CALIBRATED else None
+        self.languages = corrected_languages(engine)
         drafting = options.draft_models if options.drafts else ()
         small = [name for name in drafting if corrects_by_itself(name)]
         self._draft_models = tuple(name for name in drafting if name not in small)
@@ -83,16 +88,6 @@ class ModelCorrector:
             "segment_tokens": self.limit,
             "by_sentence": self.by_sentence,
         }
-
-    @property
-    def calibration(self) -> str | None:
-        """See `calibration_of`."""
-        return self.engine.name if self.engine.name in CALIBRATED else None
-
-    @property
-    def languages(self) -> Sequence[str]:
-        """See `languages_of`."""
-        return corrected_languages(self.engine)
 
     def length(self, text: str) -> int:
         """Number of tokens, or an upper bound for short texts: a text never has more tokens than bytes."""
@@ -191,8 +186,7 @@ class ModelCorrector:
         if result is None:
             return Outcome(None, Refusal("length", f"longer than the model's context: {_shortened(text)}"))
         if result.finish_reason != "stop":
-            found = f"no end within {len(result.token_ids)} tokens: {_shortened(text)}"
-            return Outcome(None, Refusal("cut", found), result)
+            return Outcome(None, Refusal("cut", f"{why_cut(result)}: {_shortened(text)}"), result)
         return Outcome(result.text, result=result, lost=self._lost(text), changes=result.changes or None)
 
     def _lost(self, text: str) -> str:
@@ -240,9 +234,12 @@ def instruction_for(engine: Engine) -> str:
 
 
 def fingerprint(engine: Engine) -> str:
-    """Hash that identifies a model: its configuration and a few values of every weight."""
+    """Hash that identifies a model, wherever it is: its configuration and a few values of every weight."""
     digest = hashlib.blake2b(digest_size=8)
-    digest.update(engine.model.config.to_json_string(use_diff=False).encode())
+    config = engine.model.config.to_dict()
+    for name in ("_name_or_path", "transformers_version"):  # they change while the model stays the same
+        config.pop(name, None)
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
     for name, weight in engine.model.named_parameters():
         read = weight.detach().flatten()[:: max(1, weight.numel() // _WEIGHTS_READ)][:_WEIGHTS_READ]
         digest.update(f"{name} {tuple(weight.shape)} {read.float().tolist()}".encode())
@@ -252,6 +249,14 @@ def fingerprint(engine: Engine) -> str:
 def output_limit(tokens: int, chat: bool) -> int:
     """Maximum output tokens for a text of `tokens`, the end token included."""
     return int(OUTPUT_GROWTH * tokens) + (CHAT_ROOM if chat else OUTPUT_ROOM)
+
+
+def why_cut(result: Result) -> str:
+    """Why an output has no end, for people."""
+    tokens = f"{len(result.token_ids)} token{'s' * (len(result.token_ids) != 1)}"
+    if result.stop_reason == "MaxTimeCriteria":
+        return f"cut after {tokens} by max_time in the model's generation_config"
+    return f"no end within {tokens}"
 
 
 def _shortened(text: str, most: int = 60) -> str:

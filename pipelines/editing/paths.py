@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
+from copyspec.checks import check_type
+
 from ..formats.suffixes import SUFFIXES
 from .file_state import RESULT
 from .journal import SUFFIX
@@ -53,7 +55,7 @@ class Skipped:
     """Files that are not taken: in folders, excluded, or written by copyspec itself."""
 
     found: list[tuple[str, str]] = field(default_factory=list)
-    """Path and reason: format, data, hidden, link, special, folder, exclude, own."""
+    """Path and reason: format, data, hidden, link, special, folder, unreadable, exclude, own."""
 
     def add(self, path: str, reason: str) -> None:
         self.found.append((path, reason))
@@ -82,6 +84,7 @@ class Skipped:
             "link": "links",
             "special": "pipes, sockets or devices",
             "folder": "folders that nobody writes by hand",
+            "unreadable": "folders that may not be read",
             "exclude": "excluded",
             "own": "of copyspec's own (journals, results, backups)",
         }
@@ -104,6 +107,9 @@ def expand(
     shells name them for `*.*`; so are backups, with the suffix `backup`, of files that are named too. `skipped`
     collects these, excluded files and the files in folders that are not taken.
     """
+    for name, value in (("paths", paths), ("suffixes", suffixes), ("exclude", exclude)):
+        check_type(not isinstance(value, str), name, value, "a list of str")
+    suffixes, exclude = frozenset(suffixes), tuple(exclude)  # iterators could be read only once
     skipped = Skipped() if skipped is None else skipped
     found: list[str] = []
     seen: set[str] = set()
@@ -150,7 +156,10 @@ def _files(path: str, suffixes: Collection[str], exclude: Sequence[str], skipped
 
 
 def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skipped: Skipped) -> Iterator[str]:
-    for parent, folders, names in os.walk(folder):
+    def unreadable(error: OSError) -> None:
+        skipped.add(os.path.join(os.fspath(error.filename), ""), "unreadable")
+
+    for parent, folders, names in os.walk(folder, onerror=unreadable):
         kept = []
         for name in sorted(folders):
             path = os.path.join(parent, name)

@@ -1,4 +1,4 @@
-"""Presets: how known kinds of correctors are asked, and what kind of model each needs."""
+"""Presets: how known kinds of correctors are prompted, and what kind of model each needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """How a kind of model is asked for a correction."""
+    """How a kind of model is prompted for a correction."""
 
     instruction: str  # `{text}` marks the place of the text
     by_sentence: bool

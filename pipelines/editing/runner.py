@@ -191,13 +191,19 @@ class _Run(Generic[Owner]):
         # The corrector ends its output when only parts without text were left, and is started again for later texts.
         while not (self._is_empty and not self._slots):
             for index, outcome in self._corrector.correct(self._texts()):
-                task = self._running.pop(index)
+                if (task := self._running.pop(index, None)) is None:
+                    raise ValueError(
+                        f"the corrector gave an outcome for text {index}, which it was not given, or a second one"
+                    )
                 self._write(task, outcome)
                 self._settle(task, outcome, was_known=False)
                 for same in self._same.pop(task.text):
                     self._write(same, outcome)
                     self._settle(same, outcome, was_known=True)
                 yield from self._ready()
+            if self._running:
+                left = next(iter(self._running.values()))
+                raise ValueError(f"the corrector ended without an outcome for {left.text[:40]!r}")
             yield from self._ready()
 
     def _ready(self) -> Iterator[Done[Owner]]:
@@ -207,7 +213,8 @@ class _Run(Generic[Owner]):
             yield slot.done()
 
     def _texts(self) -> Iterator[str | None]:
-        """Yield texts for the corrector; ends when only finished parts are held, which must be returned first."""
+        """Yield texts for the corrector. Ends if there are no more, or if only finished parts are held, which must be
+        returned first."""
         index = 0
         while True:
             if not self._queue:
@@ -220,7 +227,7 @@ class _Run(Generic[Owner]):
                 self._same.setdefault(task.text, [])
                 index += 1
                 yield task.text
-            elif self._running:
+            elif self._running and not self._is_empty:
                 yield None
             else:
                 return

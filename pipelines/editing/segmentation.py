@@ -34,7 +34,8 @@ def splitter(name: str, *, language: str = "en") -> Splitter:
         return _whole
     if name == "pysbd":
         return _pysbd("en" if language == ANY else language)
-    raise ValueError(f"unknown segmenter {name!r}: name one of {NAMES}, or give a function from a text to spans")
+    known = ", ".join(NAMES)
+    raise ValueError(f"unknown segmenter {name!r}: name one of {known}, or give a function from a text to spans")
 
 
 @dataclass(frozen=True, slots=True)

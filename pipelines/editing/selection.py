@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from copyspec.checks import check_type
+
 from ..documents import Edit, Part, Refusal
 
 KINDS = ("spacing", "case", "punctuation", "insert", "delete", "replace")
@@ -51,7 +53,13 @@ class Kinds:
     """Keeps only edits of some kinds."""
 
     def __init__(self, kinds: Collection[str]) -> None:
+        """Raises TypeError for a str, and ValueError for an unknown kind."""
+        check_type(
+            isinstance(kinds, Iterable) and not isinstance(kinds, str), "kinds", kinds, "a list of kinds of changes"
+        )
         self._kinds = frozenset(kinds)
+        if unknown := sorted(self._kinds.difference(KINDS)):
+            raise ValueError(f"kinds has {unknown[0]!r}, which is not one of {', '.join(KINDS)}")
         self.identity = f"kinds {','.join(sorted(self._kinds))}"
 
     def part(self, path: str, part: Part) -> Part:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..documents import Edit, Part, Refusal, Segment
+from ..documents import Edit, Part, Refusal, Segment, replacing
 from ..edits.diff import stray
 from ..guards.guards import Checked
 
@@ -16,8 +16,8 @@ _PROSE = re.compile(r"[^\W\d_]{2}")
 _CLOSING = re.compile(r"\*/|[\"',;|\t]")
 """What may end a comment, a string or a cell, in formats that forbid its last character."""
 _ESCAPED = re.compile(r"\\[\"\\nrt]")
-_LOOKED_AT = 1000
-"""Characters of a line on each side of an edit that are looked at, as some lines are long data."""
+_WINDOW = 1000
+"""Maximum characters of a line that are checked on each side of an edit: some lines are long data."""
 
 
 def writable(part: Part, segment: Segment, checked: Checked) -> Checked:
@@ -35,7 +35,8 @@ def writable(part: Part, segment: Segment, checked: Checked) -> Checked:
             kept.append(edit)
     while kept and (found := _formula(part.text, segment, kept)):
         edit = kept.pop(0)
-        dropped.append(Refusal("formula", f"{edit.replacement!r} would make {found!r} of a cell begin a formula"))
+        would = replacing(part.text[edit.start : edit.end], edit.replacement)
+        dropped.append(Refusal("formula", f"{would}, but then the cell would begin with {found!r}, as formulas do"))
     if len(kept) == len(checked.edits):
         return checked
     return replace(checked, edits=kept, dropped=dropped, refusal=checked.refusal if kept else dropped[0])
@@ -43,20 +44,20 @@ def writable(part: Part, segment: Segment, checked: Checked) -> Checked:
 
 def unwritable(part: Part, segment: Segment, edits: Sequence[Edit], *, is_typed: bool = False) -> Refusal | None:
     """Return why edits of `segment` that somebody chose, not a model under guards, must not be written; None if they
-    may. `is_typed`: by somebody who sees the text, and may bring markup that ends nothing."""
+    may. `is_typed`: by somebody who sees the text, and may add markup that ends nothing."""
     for edit in edits:
-        if brought := _closing(part.text, segment, edit) if is_typed else _markup(part.text, segment, edit):
-            return Refusal("markup", f"{edit.replacement!r} brings {min(brought)!r}, which is markup in this format")
+        if added := _closing(part.text, segment, edit) if is_typed else _markup(part.text, segment, edit):
+            return Refusal("markup", f"{edit.replacement!r} would add {min(added)!r}, which is markup in this format")
     return next(iter(writable(part, segment, Checked(edits)).dropped), None)
 
 
 def _markup(text: str, segment: Segment, edit: Edit) -> set[str]:
-    """Forbidden characters that an edit brings."""
+    """Forbidden characters that an edit adds."""
     return set(edit.replacement).intersection(segment.forbidden) - set(text[edit.start : edit.end])
 
 
 def _closing(text: str, segment: Segment, edit: Edit) -> set[str]:
-    """Ends of comments, strings or cells that an edit brings, also together with the characters beside it."""
+    """Ends of comments, strings or cells that an edit adds, also together with the characters beside it."""
     start = edit.start
     while start > segment.start and text[start - 1] == "\\":
         start -= 1
@@ -79,12 +80,15 @@ def _ends(text: str, forbidden: str) -> Counter[str]:
 def _characters(part: Part, edit: Edit) -> Refusal | None:
     """The refusal of an edit with characters that are not text, or that the file cannot hold."""
     if (char := stray(edit.replacement, part.text[edit.start : edit.end])) is not None:
-        return Refusal("characters", f"{edit.replacement!r} adds {char!r}, which is not text")
+        return Refusal("characters", f"{edit.replacement!r} would add {char!r}, which is not text")
     try:
         edit.replacement.encode(part.encoding, "surrogateescape")
     except UnicodeEncodeError as error:
         char = edit.replacement[error.start]
-        return Refusal("characters", f"{edit.replacement!r} holds {char!r}, which {part.encoding!r} lacks")
+        what = f"which the encoding {part.encoding!r} lacks"
+        if part.encoding == "ascii":  # of a file whose other bytes are no text in the encoding it is read with
+            what = "but the file is in another encoding than UTF-8: name it"
+        return Refusal("characters", f"{edit.replacement!r} would add {char!r}, {what}")
     return None
 
 
@@ -97,39 +101,40 @@ class _Lines:
         self._leaders = dict(segment.hidden)  # where they begin: where they end
         self._at = segment.start
         self._first = segment.start  # where the prose of the line begins
-        line = max(text.rfind(end, max(0, segment.start - _LOOKED_AT), segment.start) for end in "\r\n") + 1
-        if line or segment.start <= _LOOKED_AT:
+        line = max(text.rfind(end, max(0, segment.start - _WINDOW), segment.start) for end in "\r\n") + 1
+        if line or segment.start <= _WINDOW:
             is_within = _PROSE.search(text, line, segment.start)  # a later sentence of its line
             self._first = self._prose_from(line) if is_within else segment.start
             self._made = text[self._first : segment.start]  # the line up to `_at`, with the edits made
         else:
-            self._made = text[segment.start - _LOOKED_AT - 1 : segment.start]
+            self._made = text[segment.start - _WINDOW - 1 : segment.start]
 
     def refusal(self, edit: Edit) -> Refusal | None:
         if (begins_block := self._segment.begins_block) is None:
             return None
-        self._go_on(edit.start)
-        if len(self._made) > _LOOKED_AT:
+        self._advance(edit.start)
+        if len(self._made) > _WINDOW:
             return None
         end = self._line_end(edit.end)
         was = self._text[self._first : self._line_end(self._first)].strip(" \t")
         line = (self._made + edit.replacement + self._text[edit.end : end]).strip(" \t")
         if begins_block(line) and not begins_block(was):
-            return Refusal("markup", f"{was[:40]!r} would become {line[:40]!r}, which is no prose")
+            what = "which begins with markup, as list items and headings do"
+            return Refusal("markup", f"{replacing(was[:40], line[:40])}, {what}")
         return None
 
     def make(self, edit: Edit) -> None:
-        """Go on behind an edit that was not refused."""
+        """Pass over an edit that is made."""
         self._made += edit.replacement
         self._at = edit.end
 
-    def _go_on(self, to: int) -> None:
-        """Follow unchanged text."""
+    def _advance(self, to: int) -> None:
+        """Pass over unchanged text."""
         ends = list(_LINE_END.finditer(self._text, self._at, to))
         if ends:
             self._first = min(self._prose_from(ends[-1].end()), to)
             self._made, self._at = "", self._first
-        if len(self._made) <= _LOOKED_AT:
+        if len(self._made) <= _WINDOW:
             self._made += self._text[self._at : to]
         self._at = to
 
@@ -144,8 +149,8 @@ class _Lines:
                 return at
 
     def _line_end(self, at: int) -> int:
-        """The end of the line, or of the part of it that is looked at."""
-        limit = min(at + _LOOKED_AT, len(self._text))
+        """The end of the line, or of the part of it that is checked."""
+        limit = min(at + _WINDOW, len(self._text))
         found = _LINE_END.search(self._text, at, limit)
         return found.start() if found else limit
 

@@ -7,16 +7,19 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import SequenceMatcher
 
-from copyspec.sequences import common_prefix
 from copyspec.views.escaping import visible
 
 from ..documents import Edit, Part
+from .alignment import align
+from .words import Word
 
 Pair = tuple[str, str]
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\x7f": "\\177"}
+_STYLES = {"-": "\x1b[31m", "+": "\x1b[32m", "@": "\x1b[36m", " ": ""}
+_CHANGED, _AS_BEFORE, _PLAIN = "\x1b[7m", "\x1b[27m", "\x1b[0m"
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 def unified_diff(pairs: Iterable[Pair], path: str, *, context: int = 3) -> Iterator[str]:
@@ -82,17 +85,11 @@ class _Hunk:
         if before == after:
             yield from self._same(before)
             return
-        # The matcher takes more than quadratic time, so it gets only what lies between the common ends.
-        first = common_prefix(before, after)
-        last = common_prefix(before[first:][::-1], after[first:][::-1])
-        removed, added = before[first : len(before) - last], after[first : len(after) - last]
-        yield from self._same(before[:first])
-        for tag, i, i_end, j, j_end in SequenceMatcher(None, removed, added, autojunk=False).get_opcodes():
-            if tag == "equal":
-                yield from self._same(removed[i:i_end])
+        for removed, added in _compared(before, after):
+            if removed == added:
+                yield from self._same(removed)
             else:
-                self._changed(removed[i:i_end], added[j:j_end])
-        yield from self._same(before[len(before) - last :])
+                self._changed(removed, added)
 
     def close(self) -> Iterator[str]:
         if not self.lines:
@@ -135,6 +132,18 @@ def _range(start: int, count: int) -> str:
     return str(first) if count == 1 else f"{first},{count}"
 
 
+def _compared(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    """Both sequences in stretches, in order: equal where they agree. Difflib takes quadratic time if much recurs."""
+    pairs = align([Word(0, 0, each) for each in old], [Word(0, 0, each) for each in new])
+    i = j = 0
+    for i_next, j_next in [*pairs, (len(old), len(new))]:
+        if i < i_next or j < j_next:
+            yield old[i:i_next], new[j:j_next]
+        i, j = i_next + 1, j_next + 1
+        if i <= len(old):
+            yield old[i_next:i], new[j_next:j]
+
+
 def _by_lines(pairs: Iterable[Pair]) -> Iterator[tuple[list[str], list[str]]]:
     """The pairs as lists of lines. A list ends after a line that did not change, and where a changed pair ends with a
     line feed. Other changed lines that follow each other stay together, so that a diff removes all before it adds any.
@@ -164,11 +173,6 @@ def _lines(text: str) -> list[str]:
     """Split into lines as `patch` does: only a line feed ends one."""
     pieces = text.split("\n")
     return [piece + "\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
-
-
-_STYLES = {"-": "\x1b[31m", "+": "\x1b[32m", "@": "\x1b[36m", " ": ""}
-_CHANGED, _AS_BEFORE, _PLAIN = "\x1b[7m", "\x1b[27m", "\x1b[0m"
-_WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 def colored_diff(lines: Iterable[str]) -> Iterator[str]:
@@ -205,12 +209,12 @@ def _colored(removed: Sequence[str], added: Sequence[str]) -> Iterator[str]:
 
 def _marked(old: str, new: str) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
     """Both lines in pieces, each with whether it differs."""
-    words = _WORD.findall(old), _WORD.findall(new)
+    words: tuple[list[str], list[str]] = _WORD.findall(old), _WORD.findall(new)
     pieces: tuple[list[tuple[str, bool]], list[tuple[str, bool]]] = ([], [])
-    for tag, i, i_end, j, j_end in SequenceMatcher(None, *words, autojunk=False).get_opcodes():
-        for side, (start, stop) in enumerate(((i, i_end), (j, j_end))):
-            if start < stop:
-                pieces[side].append((visible("".join(words[side][start:stop])), tag != "equal"))
+    for runs in _compared(*words):
+        for side, run in zip(pieces, runs, strict=True):
+            if run:
+                side.append((visible("".join(run)), runs[0] != runs[1]))
     return pieces
 
 

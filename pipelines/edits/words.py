@@ -19,9 +19,10 @@ _QUOTES = str.maketrans(dict.fromkeys("‘’‚‛ʼ", "'") | dict.fromkeys("�
 _INVISIBLE = frozenset("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\ufe0e\ufe0f")
 """Characters that tokenizers drop; none of them is a letter."""
 _JOINER = "\u200d"
-_CLUSTER = re.compile("[azjo](?:[jz]|(?<=z)[azjo])+|[jzo]")
+_CLUSTER = re.compile("[azjo](?:[jz]|(?<=z)[azjo]){1,64}|[jzo]")
 """Matches, in a text translated by `_kind`, the clusters to be normalised: a character with its combining marks, jamo
-and joined characters, or a character with another NFKC form."""
+and joined characters, or a character with another NFKC form. Longer runs, which no language has, are taken in pieces:
+normalising takes quadratic time."""
 
 _REMEMBERED = 20_000  # longest text whose words are cached, in characters
 

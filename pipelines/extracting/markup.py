@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 
-from copyspec.filesystem import read_input
+from copyspec.filesystem import open_input
 from copyspec.retrievers import Document, Heading
 
 from ..documents import FormatError
@@ -17,13 +17,12 @@ MAX_TITLE = 200  # characters of a heading or bookmark that are kept
 _HIDDEN = frozenset({"title", "script", "style", "template", "noscript", "svg", "nav"})
 """Elements that are not shown. All need an end tag; `head` does not, and has no text beside that of these."""
 _BLOCKS = frozenset(
-    """address article aside blockquote body dd details div dl dt fieldset figcaption figure footer form header hr li
-    main ol p pre section summary table tbody thead tr ul""".split()  # noqa: SIM905
+    """address article aside blockquote body caption center dd details dialog div dl dt fieldset figcaption figure
+    footer form header hr legend li main menu ol optgroup option p pre section summary table tbody thead tr
+    ul""".split()  # noqa: SIM905
 )
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
-_VOID = frozenset(
-    {"br", "hr", "img", "input", "link", "meta", "col", "area", "base", "source", "track", "wbr", "embed"}
-)
+_VOID = frozenset({"br", "img", "input", "link", "meta", "col", "area", "base", "source", "track", "embed"})
 
 
 class Text:
@@ -92,7 +91,7 @@ class _Reader(HTMLParser):
             self.flush()
             self._pre += tag == "pre"
             self._bullet = "- " if tag == "li" else self._bullet
-            self._was_tight = tag in ("li", "tr", "dd")
+            self._was_tight = tag in ("li", "tr", "dd", "option")
 
     def handle_endtag(self, tag: str) -> None:
         if self._hidden:
@@ -158,8 +157,10 @@ def decoded(data: bytes, name: str) -> str:
 
 def read_html(path: Path) -> Document:
     """Read the text of an HTML file."""
+    with open_input(path) as file:
+        data = file.read(MAX_BYTES + 1)
     text = Text()
-    fill_from_html(decoded(read_input(path), path.name), text)
+    fill_from_html(decoded(data, path.name), text)
     return text.document(str(path))
 
 

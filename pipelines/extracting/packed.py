@@ -17,65 +17,68 @@ from ..formats.archives import unpacked
 from .markup import Text, decoded, fill_from_html, joined
 
 MAX_FILE = 200 << 20
-_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
-_P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _HEADING_STYLE = re.compile(r"(?:heading|titre|berschrift|ttulo)\s*([1-9])", re.IGNORECASE)
+_DOCUMENT = re.compile(r"word/document\d*\.xml")  # with a number if Word for the web saved it
 _SLIDE = re.compile(r"ppt/slides/slide(\d{1,6})\.xml")
+_SIGNS = {"tab": " ", "ptab": " ", "br": " ", "cr": " ", "noBreakHyphen": "-"}
 
 
 def read_docx(path: Path) -> Document:
     """Read the paragraphs of a Word file. Headings are found by their style; each table cell is a paragraph."""
-    part = "word/document.xml"
-    found = _unpacked(_held(path), lambda names: [name for name in names if name == part], "Word document")
-    if part not in found:
-        raise FormatError(f"not a Word document: the archive holds no {part}")
+    found = _unpacked(_read(path), lambda names: [name for name in names if _DOCUMENT.fullmatch(name)], "Word document")
+    if not found:
+        raise FormatError("not a Word document: the archive holds no word/document.xml")
     text = Text()
-    for paragraph in _parsed(found[part], part).iter(f"{_W}p"):
-        style = paragraph.find(f"{_W}pPr/{_W}pStyle")
-        value = style.get(f"{_W}val", "") if style is not None else ""
+    name, xml = min(found.items())
+    document = _parsed(xml, name)
+    w = _space(document, "wordprocessingml")
+    for paragraph in document.iter(f"{w}p"):
+        style = paragraph.find(f"{w}pPr/{w}pStyle")
+        value = style.get(f"{w}val", "") if style is not None else ""
         heading = _HEADING_STYLE.search(value)
         level = 1 if value.lower() == "title" else int(heading.group(1)) if heading else None
-        is_item = paragraph.find(f"{_W}pPr/{_W}numPr") is not None and level is None
-        text.paragraph(("- " if is_item else "") + joined(_runs(paragraph)), level=level, tight=is_item)
+        is_item = paragraph.find(f"{w}pPr/{w}numPr") is not None and level is None
+        text.paragraph(("- " if is_item else "") + joined(_runs(paragraph, w)), level=level, tight=is_item)
     return text.document(str(path))
 
 
 def read_pptx(path: Path) -> Document:
-    """Read the slides of a PowerPoint file; each is a page, with its title as heading."""
-    found = _unpacked(_held(path), lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
+    """Read the slides of a PowerPoint file: each is a page with its title as heading, each table cell a paragraph."""
+    found = _unpacked(_read(path), lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
     if not found:
         raise FormatError("not a PowerPoint file: the archive holds no slide")
     text = Text()
     for name in sorted(found, key=lambda each: int(_SLIDE.fullmatch(each).group(1))):  # type: ignore[union-attr]
         text.page()
-        for shape in _outermost(_parsed(found[name], name), f"{_P}sp"):
-            place = shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
+        slide = _parsed(found[name], name)
+        p, a = _space(slide, "presentationml"), _space(slide, "drawingml")
+        for shape in _outermost(slide, (f"{p}sp", f"{p}graphicFrame")):
+            place = shape.find(f"{p}nvSpPr/{p}nvPr/{p}ph")
             is_title = place is not None and place.get("type") in ("title", "ctrTitle")
-            for paragraph in shape.iter(f"{_A}p"):
-                line = joined(run.text or "" for run in _own(paragraph) if run.tag == f"{_A}t")
-                text.paragraph(line, level=1 if is_title else None, tight=not is_title)
+            for paragraph in shape.iter(f"{a}p"):
+                text.paragraph(joined(_runs(paragraph, a)), level=1 if is_title else None, tight=not is_title)
     return text.document(str(path))
 
 
 def read_epub(path: Path) -> Document:
     """Read the chapters of an EPUB in reading order."""
-    held = _held(path)
-    container = _unpacked(held, lambda names: [name for name in names if name == "META-INF/container.xml"], "EPUB")
+    data = _read(path)
+    container = _unpacked(data, lambda names: [name for name in names if name == "META-INF/container.xml"], "EPUB")
     if not container:
         raise FormatError("not an EPUB: the archive holds no META-INF/container.xml")
     roots = [
         each.get("full-path", "") for each in _every(_parsed(container["META-INF/container.xml"], "it"), "rootfile")
     ]
-    package = _unpacked(held, lambda names: [name for name in names if name in roots[:1]], "EPUB")
+    package = _unpacked(data, lambda names: [name for name in names if name in roots[:1]], "EPUB")
     if not package:
         raise FormatError(f"not an EPUB: the archive holds no {', '.join(roots) or 'package document'}")
-    ((root, data),) = package.items()
-    tree, folder = _parsed(data, root), posixpath.dirname(root)
+    ((root, package_document),) = package.items()
+    tree, folder = _parsed(package_document, root), posixpath.dirname(root)
     hrefs = {item.get("id"): item.get("href", "") for item in _every(tree, "item")}
     order = [hrefs.get(each.get("idref"), "") for each in _every(tree, "itemref")]
     wanted = list(dict.fromkeys(posixpath.normpath(posixpath.join(folder, unquote(href))) for href in order if href))
-    chapters = _unpacked(held, lambda names: _present(wanted, set(names)), "EPUB")
+    chapters = _unpacked(data, lambda names: _present(wanted, set(names)), "EPUB")
     text = Text()
     for name, chapter in chapters.items():
         fill_from_html(decoded(chapter, name), text)
@@ -86,20 +89,21 @@ def _present(wanted: Sequence[str], names: Collection[str]) -> list[str]:
     return [name for name in wanted if name in names]
 
 
-def _held(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     with open_input(path) as file:
-        held = file.read(MAX_FILE + 1)
-    if len(held) > MAX_FILE:
+        data = file.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
         raise FormatError(f"it has more than {MAX_FILE >> 20} MB")
-    return held
+    return data
 
 
-def _unpacked(held: bytes, choose: Callable[[list[str]], list[str]], kind: str) -> dict[str, bytes]:
-    return unpacked(held, choose, kind, "it may be damaged or of another kind")
+def _unpacked(data: bytes, choose: Callable[[list[str]], list[str]], kind: str) -> dict[str, bytes]:
+    return unpacked(data, choose, kind, "it may be damaged or of another kind")
 
 
 def _parsed(data: bytes, name: str) -> ElementTree.Element:
-    """Parse XML. Document types are refused, because they can define entities or refer to other files."""
+    """Parse XML. Document types are refused, because they can define entities or refer to other files. Content for old
+    programs is left out: it is there a second time for others."""
 
     class Untyped(ElementTree.TreeBuilder):
         def doctype(self, *_: object) -> None:  # called before any entity is defined, in every encoding
@@ -107,41 +111,51 @@ def _parsed(data: bytes, name: str) -> ElementTree.Element:
 
     try:
         root: ElementTree.Element = ElementTree.fromstring(data, ElementTree.XMLParser(target=Untyped()))
-        return root
     except FormatError:
         raise
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise FormatError(f"{name} is not XML: {error!s:.100}") from None
+    for alternatives in root.iter(f"{_MC}AlternateContent"):
+        alternatives[:] = [each for each in alternatives if each.tag != f"{_MC}Fallback"]
+    return root
+
+
+def _space(tree: ElementTree.Element, kind: str) -> str:
+    """The namespace of tags in a document, in braces. It is another one if the document was saved as "strict"."""
+    if tree.tag.startswith("{http://purl.oclc.org/ooxml/"):
+        return f"{{http://purl.oclc.org/ooxml/{kind}/main}}"
+    return f"{{http://schemas.openxmlformats.org/{kind}/2006/main}}"
 
 
 def _every(tree: ElementTree.Element, tag: str) -> Iterator[ElementTree.Element]:
     return (each for each in tree.iter() if isinstance(each.tag, str) and each.tag.rpartition("}")[2] == tag)
 
 
-def _outermost(tree: ElementTree.Element, tag: str) -> Iterator[ElementTree.Element]:
-    """The elements with this tag that stand in no other of them, in order."""
+def _outermost(tree: ElementTree.Element, tags: Collection[str]) -> Iterator[ElementTree.Element]:
+    """The elements with these tags that stand in no other of them, in order."""
     waiting = [tree]
     while waiting:
         each = waiting.pop()
-        if each.tag == tag:
+        if each.tag in tags:
             yield each
         else:
             waiting += reversed(each)
 
 
 def _own(paragraph: ElementTree.Element) -> Iterator[ElementTree.Element]:
-    """Everything in a paragraph in order, without the paragraphs in it (of text boxes), which stand for themselves."""
+    """Everything in a paragraph in order, without the paragraphs in it (of text boxes), which stand for themselves, and
+    text that was moved elsewhere while changes were tracked."""
+    left_out = (paragraph.tag, f"{paragraph.tag[:-1]}moveFrom")
     waiting = list(reversed(paragraph))
     while waiting:
         each = waiting.pop()
-        if each.tag != paragraph.tag:
+        if each.tag not in left_out:
             yield each
             waiting += reversed(each)
 
 
-def _runs(paragraph: ElementTree.Element) -> Iterator[str]:
+def _runs(paragraph: ElementTree.Element, space: str) -> Iterator[str]:
+    """The text of a paragraph in pieces. `space`: the namespace of its tags."""
     for each in _own(paragraph):
-        if each.tag == f"{_W}t":
-            yield each.text or ""
-        elif each.tag in (f"{_W}tab", f"{_W}br", f"{_W}cr"):
-            yield " "
+        name = each.tag.removeprefix(space)
+        yield (each.text or "") if name == "t" else _SIGNS.get(name, "")

@@ -69,7 +69,10 @@ def _document(path: Path, reader: Any, count: int) -> Document:
         length += len(text)
         if length > MAX_TEXT:
             raise FormatError(f"it has more than {MAX_TEXT >> 20} million characters")
-    headings = tuple(_headings(reader, page_starts))
+    try:
+        headings = tuple(_headings(reader, page_starts))
+    except Exception:  # damaged bookmarks are no reason to lose the text
+        headings = ()
     return Document(name=str(path), text="".join(pieces), headings=headings, pages=tuple(page_starts))
 
 

@@ -90,17 +90,19 @@ NAMES = tuple(_MAKERS)
 
 
 def format_of(path: str | os.PathLike[str], name: str | None = None, *, options: FormatOptions | None = None) -> Format:
-    """Return the format called `name`, or the one of the path's suffix. `-` (standard input) and no suffix: plain text.
+    """Return the format called `name`, or the one of the path's suffix. `-` (standard input) and no suffix: plain text,
+    unless the name begins with a dot.
 
     Raises FormatOptionError for an unknown suffix, and for one whose files the format called `name` may damage
     (subtitles as text, for example), unless an option forces it; ValueError for an unknown name.
     """
     options = options or FormatOptions()
-    suffix = PurePath(path).suffix.lower()
+    file = PurePath(path)
+    suffix = (file.suffix or (file.name if file.name.startswith(".") else "")).lower()  # `.env`, not plain text
     if name is None:
         if suffix not in SUFFIXES:
-            held = risk(suffix, "txt")
-            hint = "format='txt' reads it as plain text" if held is None else f"such files hold {held}"
+            content = risk(suffix, "txt")
+            hint = "format='txt' reads it as plain text" if content is None else f"such files hold {content}"
             raise FormatOptionError(f"{os.fspath(path)!r}: no format for {suffix!r} is known; {hint}")
         name = SUFFIXES[suffix]
     if name not in _MAKERS:

@@ -21,6 +21,7 @@ _RATIO_LIMIT, _RATIO_FREE = 100, 8 << 20
 _CHUNK = 1 << 16
 _UTF8 = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml(?![^>]*encoding\s*=\s*[\"'](?!utf-8|us-ascii))|<[^?])", re.I)
 """Begins XML in UTF-8."""
+_IS_UTF8 = 1 << 11  # flag of a name (APPNOTE 4.4.4); `zipfile` reads others as cp437, and writes UTF-8
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """The compression methods of documents (ECMA-376 part 2, annex C); others cannot be unpacked in small steps."""
 _BROKEN = (
@@ -45,10 +46,10 @@ def unpacked(data: bytes, choose: Callable[[list[str]], list[str]], kind: str, h
             names = archive.namelist()
             if len(set(names)) < len(names):
                 raise FormatError("the archive holds two files of the same name, which no word processor writes")
-            left = min(_SIZE_LIMIT, max(_RATIO_FREE, _RATIO_LIMIT * len(data)))
+            left = limit = min(_SIZE_LIMIT, max(_RATIO_FREE, _RATIO_LIMIT * len(data)))
             found = {}
             for name in choose(names):
-                found[name] = _file(archive, name, left)
+                found[name] = _file(archive, name, left, limit)
                 left -= len(found[name])
             return found
     except FormatError:
@@ -66,6 +67,11 @@ def repacked(data: bytes, new: dict[str, bytes]) -> bytes:
             listed = sorted(archive.infolist(), key=lambda info: info.header_offset)
             borders = [*(info.header_offset for info in listed), archive.start_dir]
             for info, (start, end) in zip(listed, pairwise(borders), strict=True):
+                if not (info.filename.isascii() or info.flag_bits & _IS_UTF8):
+                    raise FormatError(
+                        f"the name {info.filename!r} in the archive is not marked as UTF-8, and would change: save the "
+                        "document in a word processor first"
+                    )
                 if info.filename in new:
                     copy.writestr(info, new[info.filename], compress_type=info.compress_type)
                     continue
@@ -88,7 +94,7 @@ def xml_parser(xml: bytes) -> expat.XMLParserType:
     """A parser for `parse`; its handlers get names with their namespaces. Raises FormatError for XML that is not UTF-8,
     in which corrections are written."""
     if not _UTF8.match(xml):
-        raise FormatError("the document's XML is not UTF-8")
+        raise FormatError("the document's XML is not UTF-8, or encrypted: save it without a password")
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.StartDoctypeDeclHandler = _refused
     return parser
@@ -107,8 +113,8 @@ def _refused(*_: object) -> None:
     raise FormatError("the document's XML has a document type, which no word processor writes")
 
 
-def _file(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """Unpack a file step by step. Raises FormatError if it is longer than `limit`."""
+def _file(archive: zipfile.ZipFile, name: str, left: int, limit: int) -> bytes:
+    """Unpack a file step by step. Raises FormatError if it is longer than what is left of the limit."""
     info = archive.getinfo(name)
     if info.compress_type not in _PACKINGS:
         raise FormatError(f"{name!r} is packed by method {info.compress_type}: documents are deflated or stored")
@@ -116,10 +122,11 @@ def _file(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     with archive.open(info) as file:
         while piece := file.read(_CHUNK):
             size += len(piece)
-            if size > limit:
+            if size > left:
                 raise FormatError(
-                    f"{name!r} unpacks to more than {limit >> 20} MB: a document's text is {_SIZE_LIMIT >> 20} MB at "
-                    f"most, and {_RATIO_LIMIT} times its file where that is more than {_RATIO_FREE >> 20} MB"
+                    f"the text up to {name!r} unpacks to more than {limit >> 20} MB: a document's text is "
+                    f"{_SIZE_LIMIT >> 20} MB at most, and {_RATIO_LIMIT} times its file where that is more than "
+                    f"{_RATIO_FREE >> 20} MB"
                 )
             pieces.append(piece)
     return b"".join(pieces)

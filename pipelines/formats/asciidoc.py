@@ -37,7 +37,8 @@ _FIXED = re.compile(
     r"|\b[a-z]{2,20}:[^\s\[\]:]{0,2000}\[[^\]\r\n]{0,2000}\]|\]|\[[^\[\]\r\n]{0,400}\](?=[#*_`])"
     r"|&(?:[a-zA-Z]{1,40}|#\w{1,10});|<\d{1,3}>|[ \t]\+(?![^\r\n])|\([CRTM]{1,2}\)|->|<-|=>|<=",
 )
-_COMMENT = re.compile(r"(?<![^\r\n])//[^\r\n]*(?:\r\n|\n|\r)?")
+_COMMENT = re.compile(r"(?<![^\r\n])(?://|(?:ifn?def|ifeval|endif|include)::(?=\S))[^\r\n]*(?:\r\n|\n|\r)?")
+"""A comment or a directive of the preprocessor, which may stand inside a paragraph."""
 _MARKUP = re.compile(r"(?<!\w)[*_#^~]{1,2}(?=\S)|(?<=\S)[*_#^~]{1,2}(?!\w)")
 
 
@@ -89,7 +90,7 @@ class _Reader:
         elif _CONTAINER.match(stripped) or (_ATTRIBUTES.match(stripped) and stripped[0] == "["):
             yield from self.flush()
             self.is_listing = self.until_blank = _LISTING.match(stripped) is not None
-        elif stripped.startswith("//"):
+        elif _COMMENT.match(stripped):
             return
         elif (title := _TITLE.match(stripped)) is not None:
             yield from self.flush()

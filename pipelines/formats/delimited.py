@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
+from copyspec.checks import plain_value, shown
+
 from ..documents import Edit, FormatError, FormatOptionError, Part, Refusal, Segment
 from ..edits.diff import apply
 from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
@@ -14,6 +16,7 @@ from .segments import as_label, merged_spans
 from .text import segments_of
 
 _DELIMITERS = ",;\t|"
+_SEPARATOR = re.compile(rf"{MARK}?sep=([^\w\"\r\n])(?:\r\n|\n|\r)?", re.I)  # the first line, in files for Excel
 _RECORD_LIMIT = 1 << 20
 """Maximum characters of a record with a quoted cell; above it, the quote is taken as never closed."""
 _SHOWN = 300  # characters of the column names in an error
@@ -42,17 +45,25 @@ class DelimitedFormat:
 
     def __init__(self, column: str | int | None, *, delimiter: str | None = None, encoding: str = "utf-8") -> None:
         """`column`: a name in the first row, or a number from 1; with a number every row is data. `delimiter`: None is
-        the most frequent of comma, semicolon, tab and bar in the first row."""
-        self.column = column
+        the most frequent of comma, semicolon, tab and bar in the first row, outside of quotes."""
+        given = plain_value(column)  # numbers of numpy, too
+        if not (given is None or isinstance(given, (str, int))) or isinstance(given, bool):
+            raise TypeError(f"column must be a name in the first row, or a number from 1; got {shown(given)}")
+        self.column = given
         self.delimiter = delimiter
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         lines = read_lines(stream, self.encoding)
-        first = next(lines, None)
-        if first is None:
+        first = next(lines, "")
+        separator = _SEPARATOR.fullmatch(first)
+        if separator is not None:
+            yield Part("", carried=_Cell(first))
+            first = next(lines, "")
+        if not first:
             return
-        delimiter = self.delimiter or max(_DELIMITERS, key=first.count)
+        likely = max(_DELIMITERS, key=_QUOTED.sub("", first).count)
+        delimiter = self.delimiter or (separator[1] if separator else likely)
         reader = _Reader(delimiter)
         index: int | None = None
         names: list[str] = []
@@ -73,7 +84,8 @@ class DelimitedFormat:
                 continue
             start, end = cells[index]
             text = _value(record[start:end])
-            segments, refused = _segments(text, delimiter, is_quoted=bool(_QUOTED.fullmatch(record, start, end)))
+            is_quoted = bool(_QUOTED.fullmatch(record, start, end))
+            segments, refused = _segments(text, delimiter, is_quoted=is_quoted, is_unsure=reader.is_unsure)
             yield Part(text, segments, refused, _Cell(record, start, end, delimiter), self.encoding)
         if widest and not is_there:  # known at the end only: the first row may be a title, with fewer cells
             raise FormatOptionError(
@@ -125,6 +137,7 @@ class _Reader:
         # A quote that does not open the cell, or is not followed by a delimiter when closed, is an ordinary character.
         self.cell = re.compile(rf'("[^"]*(?:""[^"]*)*"(?=[{mark}\r\n]|\Z)|[^{mark}\r\n]*)({mark})?')
         self.opens = re.compile(rf'(?:\A{MARK}?|{mark})"')
+        self.is_unsure = False  # the record may be the inside of a quoted cell, of which no end was found
 
     def records(self, first: str, lines: Iterator[str]) -> Iterator[str]:
         """Yield lines, joined while a quoted cell continues."""
@@ -140,13 +153,16 @@ class _Reader:
                 joined.append(line)
                 quotes += line.count('"')
                 size += len(line)
-            if quotes % 2 and joined:
-                # The quote was never closed, so it did not begin a quoted cell.
+            following = next(lines, None)
+            is_unclosed = quotes % 2 == 1 and may_go_on
+            is_cut = following is not None and not (joined or [record])[-1].endswith(("\n", "\r"))
+            self.is_unsure |= is_cut or (is_unclosed and size >= _RECORD_LIMIT)
+            if is_unclosed and joined:
+                # The quote was never closed, so it did not begin a quoted cell, or one above the limit.
                 yield record
                 yield from joined
             else:
                 yield "".join([record, *joined])
-            following = next(lines, None)
             if following is None:
                 return
             record, quotes = following, following.count('"')
@@ -169,10 +185,13 @@ def begins_formula(text: str) -> bool:
     return text.lstrip(_IGNORED)[:1] in _FORMULA_STARTS and bool(text.strip())
 
 
-def _segments(text: str, delimiter: str, *, is_quoted: bool) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
+def _segments(
+    text: str, delimiter: str, *, is_quoted: bool, is_unsure: bool
+) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
     """The paragraphs of a cell. None may become a formula; existing formulas are kept.
 
-    Quotes in an unquoted cell are protected too: adding or removing one would shift the cells after it.
+    Quotes in an unquoted cell are protected too: adding or removing one would shift the cells after it. So would quotes
+    around what may be the inside of a quoted cell (`is_unsure`), which a new delimiter would require.
     """
     value = text.lstrip(_IGNORED)
     if value.startswith(_EVALUATED):
@@ -181,7 +200,7 @@ def _segments(text: str, delimiter: str, *, is_quoted: bool) -> tuple[tuple[Segm
     quotes: list[tuple[int, int]] = []
     if not is_quoted:
         quotes = [(found.start(), found.end()) for found in re.finditer('"', text)]
-        forbidden += '"' + (delimiter if quotes else "")
+        forbidden += '"' + (delimiter if quotes or is_unsure else "")
     segments, refused = segments_of(text)
     found = []
     for segment in segments:

@@ -93,8 +93,8 @@ def _segment(paragraph: Paragraph) -> Segment | Refusal | None:
         return found
     found = as_label(text, found) if paragraph.is_label else found
     if paragraph.is_revised:
-        told = f"holds tracked changes in {text[:40]!r}: accept or reject them in Word first"
-        return Refusal("tracked", told, (found.start, found.end))
+        detail = f"holds tracked changes in {text[:40]!r}: accept or reject them in Word first"
+        return Refusal("tracked", detail, (found.start, found.end))
     protected: list[tuple[int, int]] = []
     hidden: list[tuple[int, int]] = []
     at = 0

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, zip_longest
 from xml.sax.saxutils import escape, quoteattr
 
+from copyspec.checks import check_type
+
 from ..documents import Edit
 from .docx_xml import Paragraph, Run
 
-_NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,11 @@ class Revision:
 
     author: str = "copyspec"
     is_tracked: bool = True
+
+    def __post_init__(self) -> None:
+        check_type(isinstance(self.author, str), "author", self.author, "a str")
+        if found := _NO_TEXT.search(self.author):
+            raise ValueError(f"author={self.author!r} holds {found[0]!r}, which no Word document can: leave it out")
 
 
 def spliced(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ..documents import FormatError
 from .archives import parse, xml_parser
 
 OBJECT = "\ufffc"
@@ -19,7 +20,8 @@ _SILENT = frozenset({"lastRenderedPageBreak", "rPr"})
 _REVISIONS = frozenset({"ins", "del", "moveFrom", "moveTo", "rPrChange", "pPrChange"})
 _LABEL_STYLE = re.compile(r"heading|title|caption|toc", re.IGNORECASE)
 _XML_SPACE = "http://www.w3.org/XML/1998/namespace space"
-_TAG = re.compile(rb"<[^\"'>]*(?:\"[^\"]*\"[^\"'>]*|'[^']*'[^\"'>]*)*>")
+TAG = re.compile(rb"<[^\"'>]*(?:\"[^\"]*\"[^\"'>]*|'[^']*'[^\"'>]*)*>")
+"""A start or end tag; values of attributes may hold `>`."""
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class Paragraph:
 def paragraphs(xml: bytes) -> list[Paragraph]:
     """Return the paragraphs of a file, including those in tables and text boxes, in the order of their ends.
 
-    Raises FormatError for XML that is malformed, not UTF-8 or has a document type.
+    Raises FormatError for XML that is malformed, not UTF-8, has a document type or no namespace prefixes.
     """
     return _Parser(xml).found
 
@@ -111,6 +113,8 @@ class _Parser:
             in_link = self.open["hyperlink"] > 0
             fixed = self.fields > 0 or self.open["fldSimple"] > 0
             self.head = self._tag(at)
+            if b":" not in self.head.split(maxsplit=1)[0]:  # changes have attributes, which need a prefix
+                raise FormatError("the XML has no namespace prefixes: save the document in a word processor first")
             self.runs.append(Run(at, head=_opened(self.head), is_fixed=fixed, in_link=in_link))
         elif name == "fldChar":
             kind = next((value for key, value in attributes.items() if key.endswith(" fldCharType")), "")
@@ -158,7 +162,7 @@ class _Parser:
             run.is_opaque = True
 
     def _tag(self, at: int) -> bytes:
-        found = _TAG.match(self.xml, at)
+        found = TAG.match(self.xml, at)
         return found[0] if found else b""
 
 

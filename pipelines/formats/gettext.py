@@ -21,6 +21,7 @@ _FIXED = re.compile(
     re.DOTALL,
 )
 _BREAK = re.compile(r"(?:\\[nrt])+")
+_LINE_CHARS = 64 << 10  # longest line that is read: matching a string takes a hundred bytes for each character
 
 
 def translations(text: str) -> Iterator[Prose]:
@@ -32,7 +33,7 @@ def translations(text: str) -> Iterator[Prose]:
     strings: list[tuple[int, int]] = []  # of the open translation: spans between the quotes
     for line in lines_of(text):
         opening = _KEYWORD.match(line)
-        string = _STRING.match(line, opening.end() if opening else 0)
+        string = _STRING.match(line, opening.end() if opening else 0) if len(line) <= _LINE_CHARS else None
         if opening or not string:
             if keyword.startswith("msgstr") and not is_header:
                 yield from _paragraphs(text, strings)

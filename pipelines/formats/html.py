@@ -23,6 +23,7 @@ _INLINE = names(
 )
 _CODE = names("code kbd samp tt var math svg")
 """Elements inside a sentence; they and their content are not changed."""
+_IN_SENTENCE = _INLINE | _CODE
 _SKIPPED = names(
     "script style pre textarea template xmp iframe object noscript noembed noframes plaintext select datalist listing"
 )
@@ -35,8 +36,9 @@ _RAW = {
 }
 """Elements that hold no tags: only their own closing tag ends them."""
 _KEPT = re.compile(r"translate\s*=\s*[\"']?no\b|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b)", re.I)
-_SPECIAL = re.compile(r"<!--|<!\[CDATA\[|<[!?%]|</?[a-zA-Z]")
-_CLOSINGS = {"<!--": "-->", "<![CDATA[": "]]>", "<!": ">", "<?": ">", "<%": "%>"}
+_SPECIAL = re.compile(r"<!--|<!\[CDATA\[|<\?(?:php|=)|<[!?%]|</?[a-zA-Z]")
+_CLOSINGS = {"<!--": "-->", "<![CDATA[": "]]>", "<!": ">", "<?": ">", "<?php": "?>", "<?=": "?>", "<%": "%>"}
+"""How each ends; the code of PHP may hold `>`."""
 _NAME = re.compile(r"[^\s/>]+")
 _STEP = re.compile(r">|=\s*([\"'])")
 _ENTITY = re.compile(r"&(?:[a-zA-Z][a-zA-Z0-9]{0,40}|#\w{1,10});")
@@ -96,16 +98,17 @@ def paragraphs(text: str) -> Iterator[Prose]:
             if tag.name == skipped.name and not tag.is_empty:
                 depth += -1 if tag.is_closing else 1
             if depth == 0:
-                if skipped.name in _CODE:
-                    block.fixed.append((skipped.start, at))
+                if skipped.name in _IN_SENTENCE:
+                    spans = block.markup if skipped.name == "svg" else block.fixed  # a drawing is not shown
+                    spans.append((skipped.start, at))
                 else:
                     block = _Block(at)
                 skipped = None
         elif not tag.is_closing and not tag.is_empty and (tag.name in _CLOSED or tag.is_kept):
-            if tag.name not in _CODE:
+            if tag.name not in _IN_SENTENCE:
                 yield from block.prose(text, tag.start)
             skipped, depth = tag, 1
-        elif tag.name in _INLINE or tag.name in _CODE:
+        elif tag.name in _IN_SENTENCE:
             block.markup.append((tag.start, at))
         else:
             yield from block.prose(text, tag.start)

@@ -31,6 +31,12 @@ def halves(text: str, source: str) -> Refusal | None:
     return Refusal("encoding", "holds bytes that are not text beside escapes such as \\udc80: convert it to UTF-8")
 
 
+def escapes(text: str) -> bool:
+    """Whether to escape characters outside of ASCII in JSON: if `text`, where it is written, does so, or if its other
+    characters are bytes in another encoding."""
+    return "\\u" in text if text.isascii() else _HALVES.sub("", text).isascii()
+
+
 def dumped(value: object, source: str, *, escape: bool) -> str:
     """`value` as JSON that replaces `source`. Halves of characters are escaped unless they are bytes of the source.
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from ..documents import Edit, FormatError, FormatOptionError, Part, Refusal
 from ..edits.diff import apply
-from .json_values import DECODER, after_space, dumped, halves
+from .json_values import DECODER, after_space, dumped, escapes, halves
 from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 
@@ -19,6 +19,8 @@ _EDITS_DECODER = JSONDecoder(
     parse_int=lambda digits: int(digits) if len(digits) < 10 else -1, parse_float=lambda digits: None
 )
 _ADDED = ("corrected", "edits")
+_RECORD_LIMIT = 8 << 20
+"""Maximum characters of a record: a long book. Decoded, it may take thirty times the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class JSONLinesFormat:
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         is_first, number = True, 1
-        for line in read_lines(stream, self.encoding):
+        for line in _lines(read_lines(stream, self.encoding)):
             if is_blank(line.lstrip(MARK)):
                 yield Part("", carried=_Record(line))
             else:
@@ -83,7 +85,7 @@ class JSONLinesFormat:
         else:
             fields = {"corrected": corrected, "edits": [_edit_fields(part.text, edit) for edit in edits]}
         try:
-            return encode(_with_fields(record, fields, escape=_escapes(record.line)), self.encoding)
+            return encode(_with_fields(record, fields, escape=escapes(record.line)), self.encoding)
         except FormatError:
             return encode(_with_fields(record, fields, escape=True), self.encoding)
 
@@ -108,6 +110,18 @@ class JSONLinesFormat:
             return Part("", refused=(refusal,), carried=_Record(line))
         segments, refused = segments_of(text)
         return Part(text, segments, refused, record)
+
+
+def _lines(pieces: Iterator[str]) -> Iterator[str]:
+    """Join the pieces in which long lines come, up to _RECORD_LIMIT."""
+    line = ""
+    for piece in pieces:
+        line += piece
+        if piece.endswith(("\n", "\r")) or len(line) > _RECORD_LIMIT:
+            yield line
+            line = ""
+    if line:
+        yield line
 
 
 def _scan(line: str, field: str) -> tuple[_Record, object]:
@@ -179,11 +193,6 @@ def _with_fields(record: _Record, fields: dict[str, object], *, escape: bool) ->
     last = max(end for _, end in places.values())
     splices = [(*places[key], value) for key, value in written.items() if key in places]
     return apply(record.line, [*(Edit(*splice) for splice in sorted(splices)), Edit(last, last, added)])
-
-
-def _escapes(line: str) -> bool:
-    """Whether the writer of `line` escapes non-ASCII characters."""
-    return line.isascii() and "\\u" in line
 
 
 def _edit_fields(text: str, edit: Edit) -> dict[str, object]:

@@ -74,7 +74,7 @@ _ENVIRONMENT = re.compile(
     _URL + r"|\\(?:(?P<kind>begin|end)[ \t]*\{(?P<name>[^{}\r\n]{0,80})\}|.)|%[^\r\n]*", re.DOTALL
 )
 _DELIMITED = re.compile(r"[ \t]*([^\sa-zA-Z*])[^\r\n]{0,4000}?\1")
-_BRACE = re.compile(_URL + r"|\\.|(?<!\\)%[^\r\n]*|[{}]", re.DOTALL)
+_BRACE = re.compile(_URL + r"|\\.|%[^\r\n]*|[{}]", re.DOTALL)
 _LINE_REST = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)?[ \t]*")
 _SPACE = re.compile(r"[ \t]*(?:\r\n|\n|\r)?[ \t]*")
 _OPTION = re.compile(r"\[[^\[\]]{0,1000}\]")
@@ -102,7 +102,8 @@ class _Reader:
         self.titles: set[int] = set()  # positions of closing braces that end a title
 
     def prose(self) -> Iterator[Prose]:
-        begin = re.search(r"\\begin[ \t]*\{document\}", self.text)
+        environments = _ENVIRONMENT.finditer(self.text)  # not those in comments
+        begin = next((each for each in environments if each["kind"] == "begin" and each["name"] == "document"), None)
         at = begin.end() if begin else 0
         self._open(at)
         while found := _TOKEN.search(self.text, at):
@@ -122,7 +123,7 @@ class _Reader:
             elif found["sign"] is not None:
                 if found["sign"] in "[\\":
                     yield from self._flush(found.start())
-                    at = self._past(at, "\\]") if found["sign"] == "[" else at
+                    at = self._past(at, "\\]") if found["sign"] == "[" else self._past_break(at)
                     self._open(at)
                 else:
                     at = self._sign(found, at)
@@ -204,6 +205,10 @@ class _Reader:
                 return place + len(mark)
             place += 1
         return last
+
+    def _past_break(self, at: int) -> int:
+        """The position after the star and the option of a line break."""
+        return self._past_options(at + self.text.startswith("*", at))
 
     def _past_options(self, at: int) -> int:
         while (space := _SPACE.match(self.text, at)) and (option := _OPTION.match(self.text, space.end())):

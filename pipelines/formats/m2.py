@@ -19,7 +19,8 @@ class M2Format:
     """Each part is a block; its text is the tokenised sentence.
 
     Existing annotations are replaced by the edits of the correction, as annotator 0 with type UNK, or by a noop without
-    edits. An unchanged block without annotations, or with only a noop, is kept as it is.
+    edits. A block without edits is kept as it is if nothing of it was offered for correction, or if it has no
+    annotations but a noop.
     """
 
     def __init__(self, *, encoding: str = "utf-8") -> None:
@@ -28,7 +29,7 @@ class M2Format:
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         block: list[str] = []
         for line in read_lines(stream, self.encoding):
-            if block and line.startswith("S ") and any(before.startswith(("S ", MARK)) for before in block):
+            if _is_sentence(line) and any(map(_is_sentence, block)):
                 yield replace(_part(block), encoding=self.encoding)
                 block = []
             block.append(line)
@@ -40,13 +41,13 @@ class M2Format:
         if not isinstance(block, tuple):
             raise TypeError(f"a part of another format: {part!r}")
         annotations = [line.rstrip("\r\n") for line in block if line.startswith("A ")]
-        if not part.text or (not edits and set(annotations) <= {NOOP}):
+        if not edits and (not part.segments or set(annotations) <= {NOOP}):
             return encode("".join(block), self.encoding)
-        end = next((line[len(line.rstrip("\r\n")) :] for line in block if line.startswith(("S ", MARK))), "") or "\n"
+        end = next((line[len(line.rstrip("\r\n")) :] for line in block if _is_sentence(line)), "") or "\n"
         written = [line + end for line in annotated(part.text, changed(part.text, edits))]
         kept: list[str] = []
         for line in block:
-            if line.lstrip(MARK).startswith("S "):
+            if _is_sentence(line):
                 kept += [line.rstrip("\r\n") + end, *written]
             elif not line.startswith("A "):
                 kept.append(line)
@@ -84,8 +85,13 @@ def applied(source: str, lines: Sequence[str], *, annotator: int = 0) -> str:
     return " ".join(tokens)
 
 
+def _is_sentence(line: str) -> bool:
+    """Whether the line is one for a sentence; editors that trim line ends leave `S` of an empty one."""
+    return f"{line.lstrip(MARK).rstrip()} ".startswith("S ")
+
+
 def _part(block: list[str]) -> Part:
-    sentence = next((line.lstrip(MARK) for line in block if line.lstrip(MARK).startswith("S ")), None)
+    sentence = next((line.lstrip(MARK) for line in block if _is_sentence(line)), None)
     if sentence is None:
         stray = next((line for line in block if not is_blank(line.lstrip(MARK))), None)
         refused = (Refusal("m2", f"no sentence: {stray[:80]!r}"),) if stray else ()

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply
-from .json_values import DECODER, after_space, dumped, halves
+from .json_values import DECODER, after_space, dumped, escapes, halves
 from .markdown import blocks
 from .reading import MARK, changed, check_encoding, encode, lines_of
 from .whole import whole
@@ -33,8 +33,8 @@ class NotebookFormat:
         text, at = whole(stream, self.encoding), 0
         for strings in _markdown_cells(text):
             end = strings[-1][1]
-            raw = _Raw(text[at:end], tuple((first - at, last - at, said) for first, last, said in strings))
-            yield replace(_part("".join(said for _, _, said in strings), raw), encoding=self.encoding)
+            raw = _Raw(text[at:end], tuple((first - at, last - at, value) for first, last, value in strings))
+            yield replace(_part("".join(value for _, _, value in strings), raw), encoding=self.encoding)
             at = end
         yield Part("", carried=_Raw(text[at:]))
 
@@ -45,10 +45,9 @@ class NotebookFormat:
         if not edits:
             return encode(raw.text, self.encoding)
         changed(part.text, edits)  # raises for edits that must not be written
-        escapes = "\\u" in raw.text and raw.text.isascii()
-        out, at = [], 0
+        escape, out, at = escapes(raw.text), [], 0
         for first, last, new in _rewritten(raw.strings, edits):
-            out += [raw.text[at:first], dumped(new, raw.text[first:last], escape=escapes)]
+            out += [raw.text[at:first], dumped(new, raw.text[first:last], escape=escape)]
             at = last
         return encode("".join([*out, raw.text[at:]]), self.encoding)
 
@@ -56,8 +55,8 @@ class NotebookFormat:
 def _rewritten(strings: Sequence[tuple[int, int, str]], edits: Sequence[Edit]) -> Iterator[tuple[int, int, str]]:
     """Yield the strings that edits change, with their new values. A replacement across several goes into the first."""
     place, next_edit = 0, 0
-    for number, (first, last, said) in enumerate(strings):
-        end = place + len(said)
+    for number, (first, last, value) in enumerate(strings):
+        end = place + len(value)
         inside = []
         while next_edit < len(edits) and (edits[next_edit].start < end or number == len(strings) - 1):
             edit = edits[next_edit]
@@ -67,13 +66,13 @@ def _rewritten(strings: Sequence[tuple[int, int, str]], edits: Sequence[Edit]) -
                 break  # continues in the next string
             next_edit += 1
         if inside:
-            yield first, last, apply(said, inside)
+            yield first, last, apply(value, inside)
         place = end
 
 
 def _part(text: str, raw: _Raw) -> Part:
-    for first, last, said in raw.strings:
-        if (refusal := halves(said, raw.text[first:last])) is not None:
+    for first, last, value in raw.strings:
+        if (refusal := halves(value, raw.text[first:last])) is not None:
             return Part(text, refused=(refusal,), carried=raw)
     segments: list[Segment] = []
     refused: list[Refusal] = []
@@ -147,8 +146,8 @@ def _source(text: str, cell: int) -> Iterator[tuple[int, int, str]]:
             continue
         at = after_space(text, start + 1) if text[start] == "[" else start
         while text[at] == '"':
-            said, end = decoder.scanstring(text, at + 1, True)  # type: ignore[attr-defined]
-            yield at, end, str(said)
+            value, end = decoder.scanstring(text, at + 1, True)  # type: ignore[attr-defined]
+            yield at, end, str(value)
             if text[start] != "[":
                 return
             at = after_space(text, end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from xml.sax.saxutils import escape
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from .archives import parse, repacked, unpacked, xml_parser
-from .docx_xml import OBJECT
+from .docx_xml import OBJECT, TAG
 from .reading import changed
 from .segments import as_label, merged_spans, segment_of
 from .whole import names
@@ -32,7 +31,6 @@ _MARKS = frozenset(
 """Elements that do not stand for a character."""
 _REVISIONS = frozenset(_TEXT + name for name in ("change", "change-start", "change-end"))
 _ASIDE = frozenset({_TEXT + "tracked-changes", _OFFICE + "annotation"})
-_TAG = re.compile(rb"""<[^\s/>"']+(?:[^>"']|"[^"]*"|'[^']*')*>""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +77,13 @@ class OpenDocumentFormat:
         segments: list[Segment] = []
         refused: list[Refusal] = []
         for paragraph in _Parser(_content(data)).found:
-            body = paragraph.text
-            fixed: list[tuple[int, int]] = []
-            objects: list[tuple[int, int]] = []
-            place = 0
-            for piece in paragraph.pieces:
-                span = place, place + len(piece.text)
-                place = span[1]
-                if not piece.is_plain:
-                    (objects if piece.text == OBJECT else fixed).append(span)
-            found = segment_of(body, 0, len(body))
-            if paragraph.is_revised and found is not None:
-                where = f"holds tracked changes in {body[:40]!r}"
-                whole = found.span if isinstance(found, Refusal) else (found.start, found.end)
-                found = Refusal("tracked", f"{where}: accept or reject them in the word processor first", whole)
+            found = _segment(paragraph)
             if isinstance(found, Refusal):
                 refused.append(found.moved(at))
             elif found is not None:
-                start, end = found.start, found.end
-                fixed, objects = ([s for s in each if start <= s[0] and s[1] <= end] for each in (fixed, objects))
-                found = as_label(body, found) if paragraph.is_label else found
-                found = replace(found, protected=merged_spans(found.protected, fixed, objects), hidden=objects)
                 segments.append(found.moved(at))
-            pieces += paragraph.pieces
-            pieces.append(_Piece(0, 0, "\n", False))
-            text.append(body + "\n")
+            pieces += [*paragraph.pieces, _Piece(0, 0, "\n", False)]
+            text.append(paragraph.text + "\n")
             at += len(text[-1])
         yield Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(pieces)))
 
@@ -121,6 +101,30 @@ class OpenDocumentFormat:
             out += [xml[at:start], new]
             at = end
         return repacked(document.data, {_CONTENT: b"".join([*out, xml[at:]])})
+
+
+def _segment(paragraph: _Paragraph) -> Segment | Refusal | None:
+    text = paragraph.text
+    found = segment_of(text, 0, len(text))
+    if found is not None and paragraph.is_revised:
+        span = found.span if isinstance(found, Refusal) else (found.start, found.end)
+        detail = f"holds tracked changes in {text[:40]!r}: accept or reject them in the word processor first"
+        return Refusal("tracked", detail, span)
+    if not isinstance(found, Segment):
+        return found
+    found = as_label(text, found) if paragraph.is_label else found
+    protected: list[tuple[int, int]] = []
+    hidden: list[tuple[int, int]] = []
+    at = 0
+    for piece in paragraph.pieces:
+        span = at, at + len(piece.text)
+        at = span[1]
+        if piece.is_plain or span[0] < found.start or span[1] > found.end:
+            continue
+        protected.append(span)
+        if piece.text == OBJECT:
+            hidden.append(span)
+    return replace(found, protected=merged_spans(found.protected, protected), hidden=tuple(hidden))
 
 
 def _splices(pieces: Sequence[_Piece], starts: Sequence[int], edit: Edit) -> Iterator[tuple[int, int, bytes]]:
@@ -201,7 +205,7 @@ class _Parser:
         elif self.objects and self.objects[-1][0] == self.depth:
             _, start, _ = self.objects.pop()
             # For an empty element expat reports the position after its tag, otherwise that of the closing tag.
-            tag = _TAG.match(self.xml, start)
+            tag = TAG.match(self.xml, start)
             assert tag is not None
             is_empty = tag[0].endswith(b"/>")
             end = tag.end() if is_empty else self.xml.index(b">", self.parser.CurrentByteIndex) + 1

@@ -36,6 +36,8 @@ def check_encoding(encoding: str) -> str:
         is_by_lines = "\r\n".encode(encoding) == b"\r\n"
     except LookupError:
         raise ValueError(f"unknown encoding {encoding!r}: name one of Python's, for example 'utf-8'") from None
+    if codecs.lookup(encoding).name == "utf-8-sig":
+        raise ValueError(f"encoding {encoding!r}: name 'utf-8', with which a byte order mark stays as it is")
     if not is_by_lines:
         raise ValueError(f"encoding {encoding!r} does not write line ends as single bytes: convert the file to UTF-8")
     try:

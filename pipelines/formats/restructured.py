@@ -56,6 +56,10 @@ _ENTRY = re.compile(
     rf"(?:(?:,|[ \t]+or|[ \t]+of|[ \t]*\|)[ \t]*[\\*`]{{0,4}}[\w.]{{1,200}}`{{0,2}}{_BRACKETS}){{0,8}}"
     r"(?:[ \t]*\((?:[^()\n]|\([^()\n]{0,200}\)){0,400}\))?[ \t]?:(?:[ \t]+|$)"
 )
+_NAMES = re.compile(
+    r"[\\*`]{0,4}[\w.]{1,200}`{0,2}(?:,[ \t]*[\\*`]{0,4}[\w.]{1,200}`{0,2}){0,8}(?:[ \t]{1,8}:(?:[ \t]|$)|[ \t]*$)"
+)
+_NEXT_LINE = re.compile(r"[ \t]*(?:\r\n|\n|\r)([ \t]*)(?=[^\s])")
 
 _ROOM = 8
 """Columns by which an underline must be longer than its title, so that a corrected title does not outgrow it, of which
@@ -74,12 +78,6 @@ def begins_block(line: str) -> bool:
 def blocks(text: str) -> Iterator[Prose]:
     """Yield the prose of every block."""
     return by_lines(text, _Reader(text))
-
-
-_NAMES = re.compile(
-    r"[\\*`]{0,4}[\w.]{1,200}`{0,2}(?:,[ \t]*[\\*`]{0,4}[\w.]{1,200}`{0,2}){0,8}(?:[ \t]{1,8}:(?:[ \t]|$)|[ \t]*$)"
-)
-_NEXT_LINE = re.compile(r"[ \t]*(?:\r\n|\n|\r)([ \t]*)(?=[^\s])")
 
 
 def docstring(text: str) -> Iterator[Prose]:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from copyspec.text.sentence_marks import CLOSING, SENTENCE_ENDS
+
 from ..documents import Refusal, Segment
-from ..sentences import CLOSING, SENTENCE_ENDS
 from .reading import MARK
 
 _TOKENS = re.compile(
@@ -20,7 +21,7 @@ _TOKENS = re.compile(
 _TOKEN_STARTS = re.compile(r"[<\[{%]")
 _SENTENCE_END = re.compile(rf"[{SENTENCE_ENDS}][{re.escape(CLOSING)}]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
-_UNREADABLE = re.compile("[\ud800-\udfff]")
+UNREADABLE = re.compile("[\ud800-\udfff]")
 
 
 def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -> Segment | Refusal | None:
@@ -32,7 +33,7 @@ def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -
         start, piece = 1, piece[1:]
     start += len(piece) - len(piece.lstrip())
     end = start + len(piece.strip())
-    if found := _UNREADABLE.search(piece):
+    if found := UNREADABLE.search(piece):
         byte = ord(found[0]) - 0xDC00
         what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"half of a character ({found[0]!r})"
         detail = f"holds {what}, which is not text: name its encoding, or convert the file to UTF-8"

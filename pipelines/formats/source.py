@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 import time
 import warnings
 from bisect import bisect_right
@@ -14,10 +15,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
+from copyspec.forks import fork_safe
+
 from ..documents import FormatError
 from . import here_documents, restructured
 from .code_blocks import indented, outside_code
-from .reading import lines_of
+from .reading import MARK, lines_of
 from .whole import Prose
 
 FORBIDDEN = '*/#`"\\{}<>'
@@ -67,6 +70,7 @@ _NEXT_LINE = re.compile(r"[^\S\r\n]*(?:\r\n?|\n)[^\S\r\n]*")
 _OUTPUT = re.compile(r"\s*(?:unordered )?output:", re.I)
 """Begins the output of a Go example, which `go test` compares with stdout."""
 _RUBY_COMMENT = re.compile(r"=(?:begin|end)\b")
+_PARSING = fork_safe(threading.Lock())  # two threads in `catch_warnings` may leave each other's filters behind
 
 
 def comments(text: str, language: str) -> Iterator[Prose]:
@@ -123,14 +127,14 @@ def _comment_tokens(text: str, language: str) -> Iterator[tuple[int, str]]:
     left_out = {Comment.Preproc, Comment.PreprocFile, Comment.Hashbang}
     if language in ("c", "cpp"):
         left_out.add(Comment)  # lines that `#if 0` disables
-    deadline = time.process_time() + _SECONDS + _SECONDS_A_CHAR * len(text)
+    deadline = time.thread_time() + _SECONDS + _SECONDS_A_CHAR * len(text)
     at = 0
     for start, kind, value in get_lexer_by_name(language).get_tokens_unprocessed(text):
         is_comment = (kind in Comment and kind not in left_out) or (language == "rust" and kind in String.Doc)
         if is_comment and start >= at:
             at = start + len(value)
             yield start, value
-        if time.process_time() > deadline:
+        if time.thread_time() > deadline:
             raise FormatError(f"finding the comments takes too long: is it really {language}?")
 
 
@@ -187,17 +191,17 @@ class _Shortened:
 def _paragraphs(text: str, lines: list[tuple[int, int]], language: str) -> Iterator[Prose]:
     """Yield the paragraphs of a comment, which lines of code and tool directives end."""
     kept: list[tuple[int, int]] = []
-    for first, end in _said(text, lines, language):
+    for first, end in _text_lines(text, lines, language):
         heading = _HEADING.match(text, first, end)
         first = heading.end() if heading else first
-        said = text[first:end]
-        if language == "go" and _OUTPUT.match(said):
+        line = text[first:end]
+        if language == "go" and _OUTPUT.match(line):
             break
-        if not said.strip() or _DIRECTIVE.match(said) or _CODE.search(_INLINE_CODE.sub("x", said)):
+        if not line.strip() or _DIRECTIVE.match(line) or _CODE.search(_INLINE_CODE.sub("x", line)):
             yield from _paragraph(text, kept)
             kept = []
             continue
-        if kept and (heading or said.lstrip()[:1] in ("@", "-", "*", "•") or said.lstrip()[:2] in ("1.", "2.", "3.")):
+        if kept and (heading or line.lstrip()[:1] in ("@", "-", "*", "•") or line.lstrip()[:2] in ("1.", "2.", "3.")):
             yield from _paragraph(text, kept)
             kept = []
         kept.append((first, end))
@@ -207,7 +211,7 @@ def _paragraphs(text: str, lines: list[tuple[int, int]], language: str) -> Itera
     yield from _paragraph(text, kept)
 
 
-def _said(text: str, lines: list[tuple[int, int]], language: str) -> list[tuple[int, int]]:
+def _text_lines(text: str, lines: list[tuple[int, int]], language: str) -> list[tuple[int, int]]:
     """The lines of a comment without their leaders, its end and code blocks."""
     inner, spaced = [], []
     for start, end in lines:
@@ -261,13 +265,14 @@ def _without_break(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _docstrings(text: str) -> list[Prose]:
     """The prose of docstrings; none if Python cannot parse the file."""
+    code = text.removeprefix(MARK)  # which Python's parser refuses in a str
     try:
-        with warnings.catch_warnings():
+        with _PARSING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about invalid escapes
-            tree = ast.parse(text)
+            tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    starts = [0, *accumulate(len(line) for line in lines_of(text))]
+    starts = [len(text) - len(code), *accumulate(len(line) for line in lines_of(text))]
     found: list[Prose] = []
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or not node.body:

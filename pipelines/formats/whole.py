@@ -17,7 +17,7 @@ from .reading import (
     lines_of,
     read_lines,
 )
-from .segments import as_label, merged_spans, segment_of
+from .segments import UNREADABLE, as_label, merged_spans, segment_of
 
 SIZE_LIMIT = 32 << 20
 """Maximum characters of a file; hand-written ones are far smaller."""
@@ -81,7 +81,11 @@ class WholeFormat:
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        return gathered(self._parts(whole(stream, self.encoding)), self.encoding)
+        text = whole(stream, self.encoding)
+        # Bytes that are not text, and nothing else outside of ASCII: the file is in another encoding, and corrections
+        # may add ASCII only, which nearly all encodings share.
+        is_foreign = not text.isascii() and UNREADABLE.sub("", text).isascii()
+        return gathered(self._parts(text), "ascii" if is_foreign else self.encoding)
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(changed(part.text, edits), self.encoding)

@@ -6,13 +6,25 @@ import unicodedata
 from collections.abc import Iterable, Set
 from functools import lru_cache
 
+from copyspec.text.sentence_marks import SENTENCE_ENDS
+
 from ..edits.diff import NO_TEXT
 from .languages import script
 
 REPLACED = "\ufffd"  # stands for undecodable bytes
 
-_TYPOGRAPHIC = frozenset("‘’‚“”„«»‹›–—―−…·•′″€£§°№")
+_TYPOGRAPHIC = frozenset("‘’‚“”„«»‹›–—―−…·•′″€£§°№¿¡")
 """Characters beside ASCII and letters that a correction may add."""
+
+_NON_LATIN_MARKS = frozenset(f"{SENTENCE_ENDS}،؛՜՝՞־׳״、，；：（）「」『』《》【】")
+"""Marks of other scripts than Latin, which a correction may add to a text with letters of one."""
+
+_JOINERS = frozenset("\u200c\u200d")
+_JOINING = frozenset({"ARABIC", "DEVANAGARI", "BENGALI", "GUJARATI", "KANNADA", "MALAYALAM", "SINHALA", "TELUGU"})
+"""Scripts in whose words zero-width joiners are letters (Persian, Urdu, Hindi ...)."""
+
+_JAPANESE = frozenset({"HIRAGANA", "KATAKANA", "CJK", "KATAKANA-HIRAGANA", "IDEOGRAPHIC"})
+"""Scripts that a Japanese text mixes; the last two are those of "ー" and "々"."""
 
 
 def strange(new: str, beside: Iterable[str]) -> str | None:
@@ -28,6 +40,8 @@ def strange(new: str, beside: Iterable[str]) -> str | None:
     scripts = _scripts(known)
     for char in new:
         if char in known or char in _TYPOGRAPHIC or char in " \t\r\n":
+            continue
+        if (char in _NON_LATIN_MARKS and scripts - {"LATIN"}) or (char in _JOINERS and scripts & _JOINING):
             continue
         category = unicodedata.category(char)
         if char == REPLACED or category in NO_TEXT:
@@ -57,7 +71,9 @@ def _is_form(char: str, known: Set[str]) -> bool:
 
 
 def _scripts(text: Iterable[str]) -> set[str]:
-    return {script(char) for char in set(text) if char.isalpha()}
+    """The scripts whose letters a text may hold: those of its letters, and all of Japanese if it has kana."""
+    found = {script(char) for char in set(text) if char.isalpha()}
+    return found | _JAPANESE if found & {"HIRAGANA", "KATAKANA"} else found
 
 
 def _has_latin(text: Iterable[str]) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from numbers import Real
 
+from copyspec.checks import check_flag, check_type
 from copyspec.engine.results import Change
 
 from ..documents import Edit, Refusal, Segment, model_text, replacing
@@ -59,6 +61,13 @@ class GuardOptions:
     min_confidence: float = 0.0  # least probability of an edit against keeping the source; 0: none
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(each.default, bool):
+                check_flag(each.name, value)
+            elif isinstance(each.default, float):
+                is_number = isinstance(value, Real) and not isinstance(value, bool)
+                check_type(is_number, each.name, value, "a number")
         for name in ("max_edit_ratio", "max_lost_ratio"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a share of the words, at least 0")
@@ -70,9 +79,12 @@ class GuardOptions:
         if self.calibration is not None and self.calibration not in CALIBRATED:
             raise ValueError(f"calibration={self.calibration!r} must be one of {', '.join(map(repr, CALIBRATED))}")
         for name, kind in (("protect", "regular expressions"), ("words", "words")):
-            if isinstance(getattr(self, name), str):
-                raise TypeError(f"{name}={getattr(self, name)!r} must be a sequence of {kind}: put it into a tuple")
+            if isinstance(value := getattr(self, name), str):
+                raise TypeError(f"{name}={value!r} must be a sequence of {kind}: put it into a tuple")
+            check_type(isinstance(value, Iterable), name, value, f"a sequence of {kind}")
+            object.__setattr__(self, name, tuple(value))  # an iterator could be read only once
         for pattern in self.protect:
+            check_type(isinstance(pattern, str), "protect", pattern, "a sequence of regular expressions, each a str")
             BoundedPattern(pattern)
 
     def patterns(self) -> dict[str, Searchable]:
@@ -134,7 +146,7 @@ def check(
     if not is_english:  # the English word lists do not apply
         options = replace(options, allow_new_words=True, allow_swaps=True)
     refusal = (
-        _lost_its_way(text, source, edits)
+        _strange_characters(text, source, edits)
         or _too_many(text, segment, edits, options)
         or _sentence_of_fragment(text, segment, edits)
     )
@@ -219,7 +231,7 @@ def _rejoined(output: str, source: str) -> str:
     return output if _APART.search(source) else _APART.sub(r"\1", output)
 
 
-def _lost_its_way(text: str, source: str, edits: Sequence[Edit]) -> Refusal | None:
+def _strange_characters(text: str, source: str, edits: Sequence[Edit]) -> Refusal | None:
     """The refusal of an output that contains a character which no correction would add."""
     known = characters(text) | characters(source) | {"\n"}
     for edit in edits:

@@ -13,11 +13,12 @@ from itertools import accumulate
 from typing import Literal
 
 from copyspec.engine.results import Change
+from copyspec.text.sentence_marks import SENTENCE_ENDS
 
 from ..documents import Edit, Refusal, Segment, model_text
 from ..edits.diff import apply
 from .openings import Openings
-from .sentencehood import begins_item, lacks_end
+from .sentencehood import MARKER, begins_item, lacks_end
 from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
@@ -71,12 +72,15 @@ reference of JFLEG dev."""
 
 _SET_OFF = frozenset('<>*_"“”«»`')  # marks around words that are meant as they are, such as foreign words and names
 FREQUENT_WORD_FACTOR = 2.0  # factor on the margin for another form of a word that the writer uses often
-_CONTINUES = ",;"  # after these a text goes on
-_MARKS = re.compile(r"[.!?…]+")
+_CONTINUES = ",;،؛、，；"  # after these a text goes on
+_MARKS = re.compile(rf"[{SENTENCE_ENDS}]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
 _MOVING = frozenset(",.!?;:")
+_QUOTES = re.compile(
+    r"(?<!\w)['‘’](?=[^\W\d])|(?<=[^\W_])(?<![sS])['’](?!\w)"
+)  # single; none ends "dogs'", or begins "'90s"
 _MINUS = re.compile(r"(?<![^\W\d_])-\d")  # unlike "mid-1990s"
-_UNENDED = re.compile(r"[\w,;–—-][^\w\n.!?:…]*\n?[^\w\n.!?:…]*\Z")
+_UNENDED = re.compile(rf"[\w,;–—-][^\w\n{SENTENCE_ENDS}:]*\n?[^\w\n{SENTENCE_ENDS}:]*\Z")
 
 
 class Judge:
@@ -100,7 +104,7 @@ class Judge:
         self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
         self._allow_swaps, self._caution, self._is_often = allow_swaps, caution, is_often
         self._margins, self._openings = margins, Openings(text, segment)
-        self._surely = math.log(min_confidence / (1 - min_confidence)) if min_confidence else -math.inf
+        self._min_margin = math.log(min_confidence / (1 - min_confidence)) if min_confidence else -math.inf
         self._preferred = _Preferred(text, segment, changes) if changes and (caution or min_confidence) else None
 
     def refusal(self, edit: Edit) -> Refusal | None:
@@ -144,7 +148,7 @@ class Judge:
         """The refusal of changes of sentence ends, except adding one that a sentence lacks, and of final commas; of
         colons at the end of headings and cells, too."""
         was, becomes = wording.was, wording.becomes
-        continues = _CONTINUES + ":" * self._segment.is_label
+        continues = _CONTINUES + ":：" * self._segment.is_label
         if end == self._segment.end and becomes.rstrip()[-1:] in {*continues} - {was.rstrip()[-1:]}:
             return wording.refusal("marks", f"but the text does not go on after the {becomes.rstrip()[-1:]!r}")
         had, has = _MARKS.findall(was), _MARKS.findall(becomes)
@@ -154,7 +158,7 @@ class Judge:
         goes_on = self._text[self._segment.end : self._segment.end + 2].strip()[:1].islower()
         if end < self._segment.end or goes_on or len(has) < len(had) or any(len(mark) > 1 for mark in had):
             return wording.refusal("marks", "which changes where or how a sentence ends")
-        if lacks_end(piece, self._text[: self._segment.start]):
+        if lacks_end(piece, self._before(self._segment.start)):
             return None
         return wording.refusal("fragment", "but the text does not look like a sentence that lacks its end")
 
@@ -162,7 +166,7 @@ class Judge:
         """The refusal of changes of case at the beginning of list items, headings and cells, and in unknown words."""
         was, becomes = wording.was, wording.becomes
         begins = start == self._segment.start and was[:1].islower() and becomes[:1].isupper()
-        if begins and (self._segment.is_label or begins_item(self._text[:start])):
+        if begins and (self._segment.is_label or begins_item(self._before(start))):
             return wording.refusal("fragment", "but a heading, a cell or a list item gets no new capital")
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
@@ -180,13 +184,17 @@ class Judge:
     def _doubtful(self, wording: Wording, start: int, end: int) -> Refusal | None:
         if self._preferred is None or (margin := self._preferred.margin(start, end)) is None:
             return None
-        least = max(self._caution * self._least(wording, start) if self._caution else -math.inf, self._surely)
+        least = max(self._caution * self._least(wording, start) if self._caution else -math.inf, self._min_margin)
         if margin >= least:
             return None
         if least == math.inf:
             return wording.refusal("margin", "but the model is too often wrong about changes of this kind")
         needed = f"its margin is {margin:.1f}, and a change of this kind needs {least:.1f}"
         return wording.refusal("margin", f"but the model was not sure enough: {needed}")
+
+    def _before(self, start: int) -> str:
+        """The text in front of a place, as far as it may hold the marker of a list item."""
+        return self._text[max(0, start - MARKER) : start]
 
     def _goes_on_from(self) -> bool:
         """Whether the segment continues a sentence that began before it."""
@@ -222,6 +230,9 @@ def _wrong_mark(wording: Wording) -> Refusal | None:
         is_hyphen = is_hyphen and _MINUS.findall(wording.was) == _MINUS.findall(wording.becomes)  # "-5", "5-10"
         if mark not in _MOVING and not is_hyphen:
             return wording.refusal("marks", f"but a mark such as {mark!r} is neither added nor removed")
+    quotes = {len(_QUOTES.findall(side)) for side in (wording.was, wording.becomes)}
+    if len(quotes) > 1 and not (wording.gone or wording.new):  # but "goin'" may become "going"
+        return wording.refusal("marks", "but a quote is neither added nor removed")
     if wording.gone and not wording.new and has - had:
         return wording.refusal("marks", "which replaces words by a mark")
     return None

@@ -32,7 +32,9 @@ def plain(word: str) -> str:
     """Return a word in lower case, without accents and apostrophes."""
     if word.isascii():
         return word.lower().replace("'", "")
-    folded = unicodedata.normalize("NFKD", word.replace("’", "").replace("'", "")).casefold()
+    letters = word.replace("’", "").replace("'", "")
+    # One at a time: putting many accents in order takes quadratic time, and they are left out anyway.
+    folded = "".join([unicodedata.normalize("NFKD", letter) for letter in letters]).casefold()
     return "".join(char for char in folded if not unicodedata.combining(char))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from copyspec.text.sentence_marks import CLOSING_QUOTES, SENTENCE_ENDS
+
 from ..documents import Segment
-from ..sentences import CLOSING_QUOTES, SENTENCE_ENDS, sentences
+from ..sentences import sentences
 from .sentencehood import begins_item
 
 _NEAR = 60  # characters on each side of a place that are looked at

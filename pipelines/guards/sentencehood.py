@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ..sentences import CLOSING, CLOSING_QUOTES, SENTENCE_ENDS
+from copyspec.text.sentence_marks import CLOSING, CLOSING_QUOTES, SENTENCE_ENDS
+
 from .vocabulary import spelt
 
 END = re.compile(rf"[{SENTENCE_ENDS}][{re.escape(CLOSING_QUOTES)}]*\Z")
@@ -15,6 +16,9 @@ _BORDER = re.compile(rf"(?<=[{SENTENCE_ENDS}:;])\s+")
 _LIST_ITEM = re.compile(
     r"(?:^|\n)[ \t>]*(?:[-*+•–]|\d{1,3}(?:\.\d{1,3})+|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+(?:\[[ xX]\][ \t]+)?\Z"
 )
+
+MARKER = 40
+"""Characters in front of a piece in which the marker of a list item is looked for."""
 
 FEWEST = 4
 """Least number of words of a sentence."""
@@ -49,4 +53,4 @@ def lacks_end(piece: str, before: str) -> bool:
 
 def begins_item(before: str) -> bool:
     """Whether the text after `before` begins a list item, whose case is left as it is."""
-    return bool(_LIST_ITEM.search(before[-40:]))
+    return bool(_LIST_ITEM.search(before[-MARKER:]))

@@ -42,7 +42,7 @@ _APART = (  # no unit follows in "2019 A man", "5 T. Cook", "2019 J Smith", "2 T
 PATTERNS: Mapping[str, re.Pattern[str]] = {
     "links": re.compile(_LINKS, re.IGNORECASE),
     "numbers": re.compile(
-        r"(?:(?<![\w.)\]-])[-\u2212])?\d+(?:[.,:/]\d+)*"
+        r"(?:(?<![\w.)\]-])[-\u2013\u2212])?\d+(?:[.,:/]\d+)*"
         rf"(?:{_SPACE}?%|(?:{_APART})?(?!s\b|TH\b){_UNIT}(?:/{_UNIT})?(?!\w))?"  # but "1990s", "4TH"
         r"|\b[IVXLCDM]{2,}\b|(?<=\()[ivxlcdm]+(?=\))"
     ),

@@ -9,12 +9,24 @@ from typing import Any
 import pytest
 
 import copyspec
-from copyspec.pipelines import DocumentAnswers, EditOptions, EditPipeline, GECPipeline, IterativeRAG
+from copyspec.pipelines import (
+    DocumentAnswers,
+    EditOptions,
+    EditPipeline,
+    FileOptions,
+    GECPipeline,
+    GuardOptions,
+    IterativeRAG,
+    Runner,
+    correct_files,
+    expand,
+)
 from copyspec.retrievers import BM25Retriever
 from pipelines.editing.correctors import FunctionCorrector
 from tests.helpers.tiny import tiny_engine
 
 PASSAGES = ["The kettle is red.", "The stove is black."]
+RUNNER = Runner(FunctionCorrector(str.upper))
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +51,7 @@ def engine() -> copyspec.Engine:
         ({"by_sentence": "x"}, "by_sentence must be True or False; got str: 'x'"),
         ({"system": 3}, "system must be a str; got int: 3"),
         ({"preset": []}, r"preset=\[\] must be one of"),
+        ({"split": None}, "split must be a function from a text to spans; got NoneType"),
     ],
 )
 def test_options_of_a_correction(options: dict[str, Any], message: str) -> None:
@@ -51,6 +64,26 @@ def test_texts_that_are_none(engine: copyspec.Engine, texts: Any) -> None:
     for call in (GECPipeline(engine), GECPipeline(engine).stream):
         with pytest.raises(TypeError, match=r"texts must be a.*; got"):
             call(texts)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GuardOptions(allow_numbers="no"), "allow_numbers must be True or False; got str: 'no'"),
+        (lambda: GuardOptions(caution="2"), "caution must be a number; got str: '2'"),
+        (lambda: GuardOptions(max_edit_ratio=True), "max_edit_ratio must be a number; got bool: True"),
+        (lambda: FileOptions(in_place="no"), "in_place must be True or False; got str: 'no'"),
+        (lambda: FileOptions(in_place=True, resume="no"), "resume must be True or False; got str: 'no'"),
+        (lambda: FileOptions(in_place=True, backup=True), r"backup must be a suffix such as '\.bak'; got bool: True"),
+        (lambda: correct_files(RUNNER, "a.txt", FileOptions()), "paths must be a list of paths; got str: 'a.txt'"),
+        (lambda: expand("a.txt", suffixes=[".txt"]), "paths must be a list of str; got str: 'a.txt'"),
+        (lambda: expand(["a.txt"], suffixes=".txt"), r"suffixes must be a list of str; got str: '\.txt'"),
+        (lambda: expand(["a.txt"], suffixes=[".txt"], exclude="docs"), "exclude must be a list of str; got str"),
+    ],
+)
+def test_options_of_files_and_guards(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("output", [3, b"He goes.", ["He goes."], None])

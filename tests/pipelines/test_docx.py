@@ -14,7 +14,7 @@ from copyspec.pipelines.documents import Edit, FormatError, Part, model_text
 from copyspec.pipelines.edits.diff import apply, merge
 from copyspec.pipelines.formats import FormatOptions, format_of
 from copyspec.pipelines.guards.guards import GuardOptions, check
-from tests.helpers.docx import HEAD, docx, p, r, texts, xml_of
+from tests.helpers.docx import HEAD, W, docx, p, r, texts, xml_of
 
 FIXES = {"teh": "the", "Teh": "The", "go": "goes", "has": "have", "catt": "cat"}
 
@@ -135,6 +135,25 @@ def test_what_is_no_document() -> None:
         form.write(part, [Edit(1, 4, "x")])
     with pytest.raises(TypeError, match="another format"):
         form.write(Part("x"), ())
+
+
+@pytest.mark.parametrize("run", ["<r>", '<r w:rsidR="1">'])
+def test_a_namespace_without_a_prefix_is_refused(run: str) -> None:
+    """Tracked changes have attributes, which are in no namespace without a prefix."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        xml = f'<document xmlns="{W}" xmlns:w="{W}"><body><p>{run}<t>teh cat</t></r></p></body></document>'
+        archive.writestr("word/document.xml", xml)
+    with pytest.raises(FormatError, match="the XML has no namespace prefixes: save the document in a word processor"):
+        list(format_of("x.docx").read(io.BytesIO(out.getvalue())))
+
+
+@pytest.mark.parametrize("author", ["a\x01b", "\ud800", "\uffff"])
+def test_an_author_that_xml_cannot_hold_is_refused(author: str) -> None:
+    with pytest.raises(ValueError, match=r"author='.*' holds '.*', which no Word document can: leave it out"):
+        format_of("x.docx", options=FormatOptions(author=author))
+    with pytest.raises(TypeError, match="author must be a str; got NoneType: None"):
+        format_of("x.docx", options=FormatOptions(author=None))  # type: ignore[arg-type]
 
 
 pieces = st.lists(st.sampled_from(["a", "b c", " ", "teh &amp;", "d."]), min_size=1, max_size=6)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import re
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +135,14 @@ def test_heads_may_lack_their_tags(page: str, tmp_path: Path) -> None:
     assert read(tmp_path / "a.html").text == "Herons wait."
 
 
+def test_words_are_neither_joined_nor_divided(tmp_path: Path) -> None:
+    page = "<p>data<wbr>base <select><option>One<option>Two</select><table><caption>Birds</caption><tr><td>a<td>b"
+    (tmp_path / "a.html").write_text(page, encoding="utf-8")
+    assert read(tmp_path / "a.html").text.split() == ["database", "One", "Two", "Birds", "a", "|", "b"]
+    (tmp_path / "a.html").write_text("One<hr>Two", encoding="utf-8")
+    assert read(tmp_path / "a.html").text == "One\n\nTwo"
+
+
 def test_word_powerpoint_and_epub(tmp_path: Path) -> None:
     written = word(("Heading1", "Herons"), ("Normal", "They wait."), ("Heading2", "Food"), ("", "They eat fish."))
     found = read(packed(tmp_path / "a.docx", **{"word/document.xml": written}))
@@ -164,6 +174,16 @@ def test_pdf_knows_its_pages_and_bookmarks(tmp_path: Path) -> None:
         (1, "", "Herons wait."),
         (2, "Birds that fly", "Swifts fly."),
     ]
+
+
+@needs_pypdf
+def test_damaged_bookmarks_cost_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pypdf import PdfReader
+
+    path = file("x.pdf", pdf_bytes("Herons wait."))(tmp_path)
+    monkeypatch.setattr(PdfReader, "outline", property(lambda self: self.no_such_outline))
+    found = read(path)
+    assert found.text.strip() == "Herons wait." and found.headings == ()
 
 
 def bomb(tmp_path: Path) -> Path:
@@ -231,6 +251,46 @@ def test_paragraphs_in_paragraphs_are_read_once(tmp_path: Path) -> None:
     packed(tmp_path / "x.pptx", **{"ppt/slides/slide1.xml": shapes})
     for name in ("x.docx", "x.pptx"):
         assert DOCUMENT_READERS[Path(name).suffix](tmp_path / name).text.strip() == "Herons wait."
+
+
+@pytest.mark.parametrize("namespace", [r"\g<0>", r"http://purl.oclc.org/ooxml/\1/main"], ids=["usual", "strict"])
+def test_text_for_old_programs_and_moved_text_is_read_once(namespace: str, tmp_path: Path) -> None:
+    box = "<w:p><w:r><w:t>They wait.</w:t></w:r></w:p>"
+    both = f"<mc:AlternateContent><mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
+    moved = "<w:p><w:moveFrom><w:r><w:t>Fish.</w:t></w:r></w:moveFrom></w:p><w:p><w:r><w:t>Fish.</w:t></w:r></w:p>"
+    mc = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+    body = f"<w:p {mc}><w:r>{both}</w:r></w:p>{moved}</w:body>"
+    cells = "".join(f"<a:tc><a:p><a:r><a:t>{text}</a:t></a:r></a:p></a:tc>" for text in ("Fish", "12"))
+    files = {
+        "word/document2.xml": word(("Heading1", "Herons")).replace("</w:body>", body),
+        "ppt/slides/slide1.xml": slide("Herons", "They wait.").replace(
+            "</p:sld>", f"<p:graphicFrame><a:tbl>{cells}</a:tbl></p:graphicFrame></p:sld>"
+        ),
+    }
+    usual = r"http://schemas\.openxmlformats\.org/(\w+)/2006/main"
+    for name, text in (("x.docx", "Herons\n\nThey wait.\n\nFish."), ("x.pptx", "Herons\nThey wait.\nFish\n12")):
+        found = read(packed(tmp_path / name, **{part: re.sub(usual, namespace, xml) for part, xml in files.items()}))
+        assert found.text == text and [each.title for each in found.headings or ()] == ["Herons"]
+
+
+def test_line_breaks_and_hyphens_between_runs_are_read(tmp_path: Path) -> None:
+    run = "<w:t>Herons</w:t><w:br/><w:t>wait</w:t><w:noBreakHyphen/><w:t>and</w:t><w:tab/><w:t>see</w:t>"
+    files = {
+        "word/document.xml": f"<w:document {W}><w:body><w:p><w:r>{run}</w:r></w:p></w:body></w:document>",
+        "ppt/slides/slide1.xml": slide("Herons</a:t></a:r><a:br/><a:r><a:t>wait-and", "see"),
+    }
+    assert read(packed(tmp_path / "x.docx", **files)).text == "Herons wait-and see"
+    assert read(packed(tmp_path / "x.pptx", **files)).text == "Herons wait-and\nsee"
+
+
+def test_a_page_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
+    with (tmp_path / "x.html").open("wb") as file:
+        file.truncate(100 << 20)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"x\.html has more than 16 MB"):
+        read(tmp_path / "x.html")
+    assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    tracemalloc.stop()
 
 
 @needs_pypdf

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import io
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +18,25 @@ from benchmarks.hostile.files_cases import FORMATS
 from benchmarks.hostile.files_marked_up import MARKED_UP
 from copyspec.cli import main
 from copyspec.filesystem import read_input
-from copyspec.pipelines import AtomicFile, FileOptions, FileReport, FormatOptions, FunctionCorrector, GECPipeline
-from copyspec.pipelines.editing import file_state
+from copyspec.pipelines import (
+    AtomicFile,
+    Done,
+    Edit,
+    FileOptions,
+    FileReport,
+    FormatOptions,
+    FunctionCorrector,
+    GECPipeline,
+    Part,
+    Segment,
+    Summary,
+)
+from copyspec.pipelines.editing import file_state, files
 from copyspec.pipelines.editing.file_state import RESULT, ChangedFileError, FileState, beside, exchanged
 from copyspec.pipelines.editing.journal import SUFFIX, Journal
 from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
+from copyspec.pipelines.editing.runner import Piece
+from copyspec.pipelines.guards.guards import Checked
 
 OLD, NEW, MINE = b"one\n\ntwo\n", b"ONE\n\nTWO\n", b"what I saved\n"
 
@@ -144,6 +160,24 @@ def test_where_files_cannot_be_exchanged_they_are_replaced(file: Path, monkeypat
 
 
 # -- what is kept, and what is refused ----------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_named_and_not_a_missing_folder(tmp_path: Path) -> None:
+    missing = tmp_path / "none" / "a.txt"
+    error = correct(missing).error
+    assert isinstance(error, FileNotFoundError) and error.strerror == "No such file or directory"
+    with pytest.raises(FileNotFoundError, match=r"none' \(No such file or directory\): make it, or write elsewhere"):
+        AtomicFile(missing)
+
+
+def test_a_file_called_like_standard_input_has_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "-")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(OLD)))
+    left = list[str]()
+    report = correct("-", lambda: left.extend(names(tmp_path)), output="out.txt")  # type: ignore[arg-type]
+    assert report.error is None and Path("out.txt").read_bytes() == NEW and Path("-").read_bytes() == OLD
+    assert not [name for name in left if name.endswith(SUFFIX)]
 
 
 def test_hard_links_and_read_only_files_are_refused_before_any_work(file: Path) -> None:
@@ -294,6 +328,23 @@ def test_a_folder_tells_what_it_does_not_give(tmp_path: Path) -> None:
     assert dict(skipped.found)[str(tmp_path / "b.srt")] == "format" and not Skipped().line()
 
 
+def test_a_folder_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "a.txt")
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    skipped = Skipped()
+    assert len(expand([str(tmp_path)], suffixes=suffixes_of(None), skipped=skipped)) == 1
+    assert skipped.found == [(str(tmp_path / "closed") + os.sep, "unreadable")]
+    assert skipped.line() == "1 folders that may not be read"
+
+
 @pytest.mark.parametrize(
     ("name", "what"), [("a.srt", "time codes"), ("a.html", "tags"), ("a.tex", "commands"), ("a.docx", "packed")]
 )
@@ -303,6 +354,16 @@ def test_files_of_another_format_are_text_only_by_force(name: str, what: str, tm
     assert what in str(report.error) and "force_format=True" in str(report.error) and path.read_bytes() == OLD
     assert correct(path, format="txt", format_options=FormatOptions(force_format=True)).error is None
     assert path.read_bytes() == NEW
+
+
+def test_many_segments_and_edits_are_counted_in_little_time() -> None:
+    count = 20_000
+    pieces = [Piece(Segment(3 * n, 3 * n + 2), Checked(())) for n in range(count)]
+    edits = [Edit(3 * n, 3 * n + 1, "c") for n in range(0, count, 2)]
+    summary, start = Summary(), time.process_time()
+    files._count(summary, Done(None, Part("ab " * count), pieces, edits=edits))  # type: ignore[arg-type]
+    assert (summary.segments, summary.changed, summary.edits) == (count, count // 2, count // 2)
+    assert time.process_time() - start < 2.0
 
 
 def test_random_hostile_files_and_models() -> None:

@@ -107,6 +107,8 @@ def test_other_encodings() -> None:
         format_of("x.txt", options=FormatOptions(encoding="klingon"))
     with pytest.raises(ValueError, match=r"'utf-16'.*convert"):
         format_of("x.txt", options=FormatOptions(encoding="utf-16"))
+    with pytest.raises(ValueError, match="encoding 'utf_8_sig': name 'utf-8', with which a byte order mark stays"):
+        FormatOptions(encoding="utf_8_sig")
     with pytest.raises(FormatError, match="UTF-16"):
         list(format_of("x.txt").read(io.BytesIO("hello".encode("utf-16"))))
 
@@ -147,3 +149,14 @@ def test_memory_is_bounded(block: bytes) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 << 20
+
+
+def test_files_whose_name_is_all_suffix_are_not_plain_text() -> None:
+    for name in (".env", "a/.ENV"):
+        with pytest.raises(FormatError, match=r"no format for '\.env' is known; such files hold code"):
+            format_of(name)
+        with pytest.raises(FormatError, match="holds code, which 'txt' does not handle"):
+            format_of(name, "txt")
+    with pytest.raises(FormatError, match=r"no format for '\.profile' is known; format='txt' reads it as plain text"):
+        format_of(".profile")
+    assert format_of(".profile", "txt") and format_of(".txt") and format_of(".a/README") and format_of(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import struct
 import time
@@ -126,6 +127,12 @@ def test_archives_unpack_in_bounded_memory() -> None:
         tracemalloc.stop()
 
 
+def test_the_limit_on_unpacking_counts_all_files() -> None:
+    half = p(r("a" * (5 << 20)))
+    with pytest.raises(FormatError, match=r"the text up to 'word/header1\.xml' unpacks to more than 8 MB: .* 64 MB at"):
+        list(format_of("a.docx").read(io.BytesIO(docx(half, header1=half))))
+
+
 def test_archives_that_no_word_processor_writes_are_refused() -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_BZIP2) as archive:
@@ -197,6 +204,22 @@ def test_quotes_and_delimiters_keep_their_cells() -> None:
         parts = list(form.read(io.BytesIO(out)))
         assert len(parts) == 4 and parts[2].text.startswith('5" pipes he go') and out.count(b"\n") == 4
     assert b'2,5" pipes he go\n' in corrected("csv", data, lambda text: text.replace('"', ""), column="text")[0]
+
+
+@pytest.mark.parametrize(
+    "inside", ["we see it, we has one catt here\n" * 200, "we has one catt here, " * 5000], ids=["lines", "line"]
+)
+def test_no_quotes_come_into_a_cell_that_is_too_long(inside: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would end it. In a cell whose end is known, a new comma brings quotes."""
+    monkeypatch.setattr("copyspec.pipelines.formats.delimited._RECORD_LIMIT", 1000)
+    monkeypatch.setattr("copyspec.pipelines.formats.reading.LINE_LIMIT", 1000)
+    data = f'id,text,more\n1,we has one catt here,x\n2,"{inside}",y\n3,we see teh boat here,z\n'.encode()
+    out, reasons = corrected("csv", data, replacing(("teh", "the"), ("catt", "cat,")), column="text")
+    assert out.startswith(b'id,text,more\n1,"we has one cat, here",x\n2,"')
+    assert out.endswith(b'",y\n3,we see the boat here,z\n') and out.count(b'"') == 4
+    assert set(reasons) == {"markup"}
+    rows = list(csv.reader(io.StringIO(out.decode(), newline="")))
+    assert [row[0] for row in rows] == ["id", "1", "2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -305,3 +328,38 @@ def test_encodings_that_do_not_come_back_are_refused(encoding: str, data: bytes)
         assert "does not come back" in str(error)
         return
     assert b"".join(form.write(part, ()) for part in parts) == data
+
+
+def test_names_that_are_not_marked_as_utf8_are_not_rewritten() -> None:
+    """Their bytes would stand in one of the two places where an archive has names, and other ones in the other."""
+    data, form = docx(p(r("he go"))).replace(b"image1", b"im\x81ge1"), format_of("a.docx")
+    (part,) = form.read(io.BytesIO(data))
+    assert form.write(part, ()) == data
+    with pytest.raises(FormatError, match=r"'word/media/imüge1\.png' in the archive is not marked as UTF-8.*: save"):
+        form.write(part, [Edit(3, 5, "goes")])
+
+
+NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
+
+
+def packed_text(body: str) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("content.xml", f'<d xmlns:t="{NAMESPACE}"><t:p>He go{body}home.</t:p></d>')
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [
+        ("odt", packed_text(f"<t:s{' ' * (1 << 20)}/>")),
+        ("po", b'msgid "x"\nmsgstr "' + b"he go " * (1 << 18) + b'"\n'),
+    ],
+    ids=["odt", "po"],
+)
+def test_long_tags_and_strings_take_little_memory(form: str, data: bytes) -> None:
+    tracemalloc.start()
+    file_format = format_of("-", form)
+    assert b"".join(file_format.write(part, ()) for part in file_format.read(io.BytesIO(data))) == data
+    assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    tracemalloc.stop()

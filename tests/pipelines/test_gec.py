@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import takewhile
@@ -15,7 +16,16 @@ import copyspec
 from copyspec import Input
 from copyspec.engine.results import Result, Stats
 from copyspec.models.loading import BUNDLED
-from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, ModelCorrector, ModelOptions, answer
+from copyspec.pipelines import (
+    EditPipeline,
+    FileOptions,
+    GECPipeline,
+    GuardOptions,
+    LateCorrector,
+    ModelCorrector,
+    ModelOptions,
+    answer,
+)
 from copyspec.pipelines.rag.quoting import is_near
 from copyspec.targets.prefixes import BLOCK_TOKENS
 from pipelines.instructions import fill
@@ -75,6 +85,15 @@ def test_one_text_gives_one_correction(engine: copyspec.Engine, calls: list[dict
 def test_an_output_that_was_cut_keeps_the_source(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
     cut = GECPipeline(engine)("a cut text")
     assert (cut.text, cut.changed, cut.is_complete) == ("a cut text", False, False)
+
+
+def test_an_output_that_time_has_cut_says_so() -> None:
+    engine = tiny_engine()
+    engine.model.generation_config.max_time = 1e-9
+    found = [GECPipeline(engine)("He go home.").refused[0], EditPipeline(engine)("He go home.", "Do it").refusal]
+    for refusal in found:
+        assert refusal is not None and refusal.reason == "cut"
+        assert re.match(r"cut after \d+ tokens? by max_time in the model's generation_config: ", refusal.detail)
 
 
 def test_a_list_with_something_else_in_it_names_it(engine: copyspec.Engine) -> None:
@@ -172,6 +191,17 @@ def test_a_quote_far_from_the_question_is_no_answer(
     assert (quote.text, quote.is_found, passage[quote.start : quote.end]) == ("It is old.", True, "It is old.")
     place = passage.index("Cups")
     assert not is_near("kettle?", passage, place, place + 4) and is_near("kettle?", passage, place - 11, place - 1)
+
+
+def test_a_late_corrector_loads_nothing_before_it_is_asked(engine: copyspec.Engine) -> None:
+    made = []
+
+    def make() -> ModelCorrector:
+        made.append(1)
+        return ModelCorrector(engine)
+
+    pipeline = GECPipeline(LateCorrector(make))
+    assert not made and pipeline("") and not made
 
 
 def test_instructions_need_their_fields(engine: copyspec.Engine) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copyspec.pipelines import Edit, Part, unwritable
 from copyspec.pipelines.documents import Segment
 from copyspec.pipelines.edits.diff import apply
 from copyspec.pipelines.guards import bounded
@@ -236,6 +237,29 @@ def test_refusals_are_sentences_for_writers(source: str, output: str, told: str)
     assert [refusal.detail for refusal in checked(source, output).dropped] == [told]
 
 
+@pytest.mark.parametrize(
+    ("replacement", "segment", "told"),
+    [
+        ("\x1b", Segment(0, 5), "'\\x1b' would add '\\x1b', which is not text"),
+        ("€", Segment(0, 5), "'€' would add '€', which the encoding 'latin-1' lacks"),
+        ("<b>", Segment(0, 5, forbidden="<"), "'<b>' would add '<', which is markup in this format"),
+        (
+            "=",
+            Segment(0, 5, not_first="="),
+            "'he' would become '=', but then the cell would begin with '=', as formulas do",
+        ),
+        (
+            "1.",
+            Segment(0, 5, begins_block=lambda line: line.startswith("1.")),
+            "'he go' would become '1. go', which begins with markup, as list items and headings do",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_told_in_a_sentence(replacement: str, segment: Segment, told: str) -> None:
+    refusal = unwritable(Part("he go", encoding="latin-1"), segment, [Edit(0, 2, replacement)])
+    assert refusal is not None and refusal.detail == told
+
+
 def test_a_text_that_lost_a_part_stays() -> None:
     source = "He go to school every day with his friend, and he like it there very much."
     found = checked(source, "He goes to school every day with his friend.")
@@ -327,6 +351,17 @@ def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         GuardOptions(protect="abc")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_edit_ratio=-1"):
         GuardOptions(max_edit_ratio=-1)
+
+
+def test_patterns_and_words_may_come_from_an_iterator() -> None:
+    options = GuardOptions(protect=iter([r"foo-\w+"]), words=iter(["Frobnix"]))  # type: ignore[arg-type]
+    source = "The foo-ab are good."
+    for _ in range(2):
+        found = check(source, Segment(0, len(source)), "The foo-ac is good.", options=options)
+        assert "protect" in [refusal.reason for refusal in found.dropped]
+    assert options.words == ("Frobnix",)
+    with pytest.raises(TypeError, match="protect must be a sequence of regular expressions, each a str; got int: 3"):
+        GuardOptions(protect=(3,))  # type: ignore[arg-type]
 
 
 def test_wrappers_may_stay() -> None:

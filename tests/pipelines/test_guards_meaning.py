@@ -272,6 +272,29 @@ def test_each_guard_can_be_turned_off(option: str, source: str, output: str, exp
     assert reason(source, output, **{option: True}) == ""
 
 
+@pytest.mark.parametrize(
+    ("source", "output", "expected"),
+    [
+        ("वह घर गया वह सो गया।", "वह घर गया। वह सो गया।", "marks"),
+        ("我昨天去学校了他没来。", "我昨天去学校了。他没来。", "fragment"),
+        ("هو ذهب إلى البيت", "هو ذهب إلى البيت،", "marks"),
+        ("Que hora es en la estación?", "¿Qué hora es en la estación?", ""),
+        ("می روم به خانه.", "می\u200cروم به خانه.", ""),
+        ("私はこーひーを飲む。", "私はコーヒーを飲む。", ""),
+        ("人人は歩く。", "人々は歩く。", ""),
+        ("我买了苹果 香蕉和梨。", "我买了苹果、香蕉和梨。", ""),
+    ],
+)
+def test_every_script_has_its_own_marks_and_letters(source: str, output: str, expected: str) -> None:
+    assert reason(source, output, any_language=True) == expected
+
+
+@pytest.mark.parametrize("sign", ["-", "–", "−"])
+def test_a_number_keeps_its_sign_in_every_language(sign: str) -> None:
+    source = f"Heute ist es {sign}5 Grad kalt hier."
+    assert reason(source, source.replace(sign, ""), any_language=True) == "numbers"
+
+
 def test_headings_get_no_colon() -> None:
     source, output = "Notes about teh garden in spring", "Notes about the garden in spring:"
     for is_label in (True, False):

@@ -97,6 +97,29 @@ def test_texts_with_the_same_head_of_a_key_are_told_apart(tmp_path: Path, monkey
         assert [again.get(text) for text in "abc"] == [Outcome("A"), Outcome("B"), None]
 
 
+@pytest.mark.skipif(not hasattr(os, "fchmod"), reason="needs permissions of files")
+def test_a_journal_is_for_its_owner_only(tmp_path: Path) -> None:
+    """It holds the text of a file that may be private."""
+    with journal(tmp_path / "j", resume=False) as first:
+        first.add("He go.", Outcome("He goes."))
+    assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "j").chmod(0o660)
+    journal(tmp_path / "j").close()
+    assert (tmp_path / "j").stat().st_mode & 0o777 == 0o660, "one that was there keeps its own"
+
+
+@pytest.mark.parametrize("broken", [{"changes": "-9:2:1.0"}, {"changes": "3:2:1.0"}, {"changes": "1"}, {"lost": "a b"}])
+def test_a_broken_record_is_no_outcome(broken: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with journal(path, resume=False) as first:
+        first.add("He go.", Outcome("He goes."))
+    header, record = path.read_bytes().splitlines()
+    line = json.dumps({**json.loads(record), **broken}, separators=(",", ":"))
+    path.write_bytes(header + b"\n" + line.encode() + b"\n")
+    with journal(path) as again:
+        assert again.get("He go.") is None
+
+
 def test_journals_of_other_runs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "j"
     journal(path, resume=False, input="x").close()

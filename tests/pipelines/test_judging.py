@@ -25,7 +25,7 @@ from copyspec.pipelines.guards.characters import strange
 from copyspec.pipelines.guards.document_words import DocumentWords
 from copyspec.pipelines.guards.guards import Checked, Context, GuardOptions, check, measured_changes
 from copyspec.pipelines.guards.languages import is_in, language_of, looks_english
-from copyspec.pipelines.guards.likeness import are_akin, distance, is_spelling
+from copyspec.pipelines.guards.likeness import are_akin, distance, is_spelling, plain
 from copyspec.pipelines.guards.openings import Openings
 from copyspec.pipelines.guards.sentencehood import END, lacks_end
 from copyspec.pipelines.guards.vocabulary import english, is_english, rare
@@ -70,6 +70,12 @@ def reasons(found: Checked) -> set[str]:
         ("She are at home today.", "She is at home today \N{CHECK MARK}.", "characters"),
         ("She are at home today.", "She is at \u202ehome today.", "characters"),
         ("She are at home today.", "She is at дом today.", "characters"),
+        ("They call it the 'old' town.", "They call it the old' town.", "marks"),
+        ("They call it the ‘old’ town.", "They call it the ‘old town.", "marks"),
+        ("It is 5' long and wide.", "It is 5 long and wide.", "marks"),
+        ("She are at home today.", "She i\u200cs at home today.", "characters"),
+        ("She are at home today.", "She is at home today。", "characters"),
+        ("She are at home today.", "¿She is at home today.", "marks"),
     ],
 )
 def test_damage_is_left_out(source: str, output: str, reason: str) -> None:
@@ -106,6 +112,8 @@ def test_tags_of_any_form_stay(tag: str) -> None:
         ("The informations is definately on they're site.", "The information is definitely on their site."),
         ("It depends of the wether, isnt it ?", "It depends on the weather, isn't it ?"),
         ("My sister speak english well.", "My sister speaks English well."),
+        ("The dogs tail is short.", "The dogs' tail is short."),
+        ("He is goin' home now.", "He is going home now."),
     ],
 )
 def test_corrections_pass(source: str, output: str) -> None:
@@ -211,6 +219,10 @@ def test_likeness() -> None:
     for word, other in (("cat", "dog"), ("causal", "casual"), ("used", "we"), ("string", "strong")):
         assert not are_akin(word, other)
     assert is_spelling("definately", "definitely") and not is_spelling("exams", "example")
+    assert plain("O’Næss E\u0316\u0301é 한글") == plain("onæss ee 한글")
+    start = time.process_time()
+    assert plain("cafe" + "\u0301\u0316" * 100_000) == "cafe"
+    assert time.process_time() - start < 2
 
 
 def test_what_lacks_a_full_stop() -> None:
@@ -240,6 +252,14 @@ def test_sentences_of_latin_script_end_as_before() -> None:
     assert {char for char in latin if END.search(f".{char}")} == set("!.?\"')]»")
     is_label = {char: as_label(f"a.{char}", Segment(0, 3)).is_label for char in latin}
     assert {char for char in latin if not is_label[char]} == set("!.?\"')]»*_")
+
+
+def test_a_sentence_begins_after_one_in_another_script() -> None:
+    text = "他来了。 we see it now."
+    segment, changes = Segment(5, len(text)), [Change(0, 2, 1.5)]
+    facts = DocumentWords()
+    found = check(text, segment, "We see it now.", context=Context(facts, facts.read(text), changes))
+    assert apply(text, found.edits) == "他来了。 We see it now."
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

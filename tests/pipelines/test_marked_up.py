@@ -558,3 +558,51 @@ def test_code_and_formulas_of_html_stay() -> None:
     (part,) = [each for each in format_of("a.html").read(io.BytesIO(text.encode())) if each.segments]
     kept = [part.text[start:end] for start, end in segment.protected]
     assert kept == ["<tt>git comit</tt>", "\\(y = a x\\)", "\\[a x\\]", "$$a = x$$"]
+
+
+def test_elements_inside_a_sentence_that_are_not_translated_do_not_divide_it() -> None:
+    text = '<p>He use <span class="notranslate">git go</span> and <b translate="no">go</b> here.</p>'
+    assert segments("html", text) == [text[3:-4]]
+    out = corrected("html", text.encode(), lambda text: text.replace("use", "uses").replace("go", "goes")).decode()
+    assert out == text.replace("use ", "uses ")
+    assert segments("html", "<p>He go.</p><div translate=no>She go.</div><p>It go.</p>") == ["He go.", "It go."]
+    assert segments("html", "<p>He <svg><path d='M0 go'/></svg> go.</p>") == ["He  go."], "drawings are not shown"
+
+
+def test_code_of_php_is_no_prose() -> None:
+    text = "<p>He go <?= $x->go ?> here.</p><?php if ($a > 1 and he go): ?><p>It go.</p><?php he -> go"
+    assert segments("html", text) == ["He go  here.", "It go."]
+
+
+def test_directives_inside_a_paragraph_of_asciidoc_are_hidden() -> None:
+    text = "He go home.\nifdef::go[]\nIt go\nendif::[]\naway.\ninclude::go.adoc[]\n"
+    assert segments("adoc", text) == ["He go home. It go away."]
+    out = corrected("adoc", text.encode(), lambda text: text.replace("go", "goes")).decode()
+    assert out == text.replace("He go", "He goes").replace("It go", "It goes")
+
+
+def test_the_option_of_a_line_break_in_latex_is_no_prose() -> None:
+    assert segments("latex", "He go \\\\[2pt plus 1fill] it go. \\\\* [1em]\nShe go.") == ["He go", "it go.", "She go."]
+
+
+@pytest.mark.parametrize("form", ["html", "latex", "python"])
+def test_a_file_in_another_encoding_gets_no_utf8(form: str) -> None:
+    """Only its paragraphs without other characters can be corrected."""
+    frame = {"html": "<p>{}</p>\n", "latex": "{}\n\n", "python": "# {}\n\n"}[form]
+    text = "".join(map(frame.format, ("He go to the cafe.", "He go to Zürich.")))
+    for encoding, cafe in (("latin-1", "cafe"), ("utf-8", "café")):
+        wanted = text.replace("He go to the cafe", f"He goes to the {cafe}")
+        if encoding == "utf-8":
+            wanted = wanted.replace("go to Z", "goes to Z")
+        out = corrected(form, text.encode(encoding), lambda text: text.replace("go ", "goes ").replace("cafe", "café"))
+        assert out == wanted.encode(encoding)
+
+
+def test_braces_in_a_comment_after_a_line_break_of_latex_close_nothing() -> None:
+    assert segments("latex", "\\author{he \\\\% }\n go \\% }\nIt go.") == ["It go."]
+
+
+def test_comments_do_not_begin_the_document_of_latex() -> None:
+    text = "% Before \\begin{document}:\n\\go He go.\n\\begin{document}\nIt go.\n\\end{document}\n"
+    assert segments("latex", text) == ["It go."]
+    assert segments("latex", "50 \\% \\begin {document} It go.") == ["It go."]

@@ -7,11 +7,12 @@ import io
 import json
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.pipelines.documents import Format, FormatError, Refusal, model_text
+from copyspec.pipelines.documents import Edit, Format, FormatError, Refusal, model_text
 from copyspec.pipelines.edits.diff import merge, segment_edits
 from copyspec.pipelines.formats import FormatOptions, format_of
 from copyspec.pipelines.formats.m2 import NOOP, annotated, applied
@@ -285,3 +286,49 @@ def test_m2_annotations_give_the_hypothesis_exactly(source: str, hypothesis: str
 def test_m2_lines_that_are_none() -> None:
     with pytest.raises(FormatError, match="no annotation: 'A x'"):
         applied("a", ["A x"])
+
+
+def test_m2_keeps_annotations_of_what_nobody_looked_at() -> None:
+    judged, mine = b"S He go .\n", b"A 0 1|||R:X|||b|||REQUIRED|||-NONE-|||0\n"
+    for kept in (b"S a | b\n" + mine, b"S 1 2\n" + mine, b"S caf\xe9 x\n" + mine, b"S\n" + NOOP.encode() + b"\n"):
+        for data in (kept + b"\n" + judged + mine, judged + mine + b"\n" + kept):
+            written, _ = run(format_of("x.m2"), data)
+            assert kept in written and written.count(b"S He go .\nA 1 2|||UNK|||goes|||") == 1
+            assert written.count(mine) == data.count(mine) - 1
+
+
+def test_columns_are_names_or_numbers() -> None:
+    options = FormatOptions(column=np.int64(2))  # type: ignore[arg-type]
+    assert run(format_of("x.csv", options=options), b"teh,teh\n")[0] == b"teh,the\n"
+    for column in (True, 2.0, ["text"]):
+        with pytest.raises(TypeError, match="column must be a name in the first row, or a number from 1; got"):
+            format_of("x.csv", options=FormatOptions(column=column))  # type: ignore[arg-type]
+
+
+def test_json_lines_may_be_as_long_as_a_book() -> None:
+    words = ("fine" * 10 + " ") * 55_000
+    data = f'{{"text": "teh {words}", "id": 1}}\n{{"text": "teh", "id": 2}}\n'.encode()
+    written, refused = run(format_of("x.jsonl", options=FormatOptions(in_place=True)), data)
+    assert written == data.replace(b"teh", b"the") and not refused
+
+
+def test_json_lines_in_another_encoding_get_escapes() -> None:
+    form = format_of("x.jsonl")
+    (part,) = form.read(io.BytesIO(b'{"text": "fur", "name": "M\xfcller"}\n'))
+    assert b'"M\xfcller", "corrected": "f\\u00fcr"' in form.write(part, [Edit(0, 3, "für")])
+    (part,) = form.read(io.BytesIO('{"text": "fur", "name": "Müller"}\n'.encode()))
+    assert '"Müller", "corrected": "für"'.encode() in form.write(part, [Edit(0, 3, "für")])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_for_excel_names_the_delimiter(end: str) -> None:
+    for mark, before in ((";", "sep=;"), ("\t", "SEP=\t"), (":", "\ufeffsep=:")):
+        data = end.join([before, f"id{mark}text,more", f"1{mark}teh b", ""]).encode()
+        written = run(format_of("x.csv", options=FormatOptions(column="text,more")), data)[0]
+        assert written == data.replace(b"teh", b"the")
+    assert run(format_of("x.csv", options=FormatOptions(column=1)), b"sep=;")[0] == b"sep=;"
+
+
+def test_delimiters_in_quotes_are_none() -> None:
+    form = format_of("x.csv", options=FormatOptions(column="text"))
+    assert run(form, b'"a, b, c";text\n"d, e";teh\n')[0] == b'"a, b, c";text\n"d, e";the\n'

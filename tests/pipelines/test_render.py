@@ -21,7 +21,7 @@ from copyspec.pipelines import DocxFormat, Done, FileReport, Format, Summary, fo
 from copyspec.pipelines.documents import Edit, Part
 from copyspec.pipelines.edits.diff import apply
 from copyspec.pipelines.edits.redline import Redline, html
-from copyspec.pipelines.edits.render import EditRows, inline_diff, unified_diff
+from copyspec.pipelines.edits.render import EditRows, colored_diff, inline_diff, unified_diff
 from copyspec.views.escaping import visible
 
 pair_lists = st.lists(
@@ -124,6 +124,18 @@ def test_a_change_in_a_long_text_is_found_at_once() -> None:
     diff = list(unified_diff([(before, f"{before[:6000]}new\n{before[6000:]}")], "f"))
     assert process_time() - begun < 2 and diff[2] == "@@ -1998,6 +1998,7 @@\n"
     assert [line for line in diff[3:] if line[0] != " "] == ["+new\n"]
+
+
+def test_lines_and_words_that_recur_take_little_time() -> None:
+    before = "a b\n" + "we go\n" * 8000 + "c d\n"
+    begun = process_time()
+    lines = unified_diff([(before, before.replace("a b", "a").replace("c d", "c"))], "f")
+    assert [line for line in lines if line[0] in "+-"][2:] == ["-a b\n", "+a\n", "-c d\n", "+c\n"]
+    before = "x " + "we go to it, " * 1500 + "y\n"
+    shown = "".join(colored_diff(unified_diff([(before, f"z{before[1:-2]}w\n")], "f")))
+    assert process_time() - begun < 2
+    assert "-\x1b[7mx\x1b[27m we go" in shown and "+\x1b[7mz\x1b[27m we go" in shown
+    assert "it, \x1b[7my\x1b[27m\x1b[0m\n" in shown and shown.count("\x1b[7m") == 4
 
 
 def test_unified_diff_reads_as_usual() -> None:

@@ -222,6 +222,41 @@ def test_equal_texts_of_two_files_stand_in_both_journals(tmp_path: Path) -> None
             assert len(journal) == 1
 
 
+def ending(texts: Iterable[str | None]) -> Iterator[str | None]:
+    for count, text in enumerate(texts):
+        assert count < 1000, "the texts have no end"
+        yield text
+
+
+class Batching(Shuffled):
+    """Answers in batches of three, and what is left at the end; drops texts."""
+
+    def __init__(self, *, drops: str = "") -> None:
+        super().__init__()
+        self.drops = drops
+
+    def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
+        held: list[tuple[int, str]] = []
+        for index, text in enumerate(text for text in ending(texts) if text is not None):
+            if text != self.drops:
+                held.append((index, text))
+            if len(held) == 3:
+                yield from ((number, Outcome(self.function(each))) for number, each in held)
+                held = []
+        yield from ((number, Outcome(self.function(each))) for number, each in held)
+
+
+def test_a_corrector_may_wait_for_the_end_and_may_not_leave_out_a_text() -> None:
+    texts = ["a b", "c d", "e f", "g h"]
+    assert corrected(Runner(Batching(), FREE), texts) == [text.upper() for text in texts]
+    with pytest.raises(ValueError, match="the corrector ended without an outcome for 'c d'"):
+        corrected(Runner(Batching(drops="c d"), FREE), texts)
+    twice = Batching()
+    twice.correct = lambda texts: ((0, Outcome("A B")) for _ in [*texts, None])  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="gave an outcome for text 0, which it was not given"):
+        corrected(Runner(twice, FREE), texts[:1])
+
+
 # -- models -------------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +353,8 @@ def test_models_are_told_apart_by_their_weights() -> None:
     engines = [copyspec.Engine(tiny_model(seed), tiny_tokenizer(), name="same") for seed in (0, 0, 1)]
     first, same, other = map(fingerprint, engines)
     assert first == same != other
+    engines[1].model.config._name_or_path = "elsewhere"
+    assert fingerprint(engines[1]) == first, "the same model in another folder"
 
 
 def test_wrong_options_say_so() -> None:

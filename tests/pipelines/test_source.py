@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
+import threading
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 
 import pytest
 
@@ -408,3 +414,28 @@ def test_contractions_get_their_apostrophe_where_it_ends_nothing(language: str, 
 def _prose(name: str, text: str) -> list[str]:
     parts = format_of(name).read(io.BytesIO(text.encode()))
     return [part.text[each.start : each.end] for part in parts for each in part.segments]
+
+
+def test_a_byte_order_mark_hides_no_docstring() -> None:
+    text = '\ufeff"""It go."""\n\n\ndef f():\n    """Hé go.\n\n    She go.\n    """\n'
+    assert segments("python", text) == segments("python", text[1:]) == ["It go.", "Hé go.", "She go."]
+    assert segments("python", '\ufeffdef f(): "It go."') == ["It go."]
+
+
+def test_only_the_own_thread_counts_for_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "process_time", count(0, 100).__next__)  # other threads compute
+    assert segments("c", "// It go.\nint x;\n\n// He go.\n") == ["It go.", "He go."]
+
+
+def test_threads_that_read_python_leave_the_filters_of_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, parse, before = threading.Barrier(2), ast.parse, list(warnings.filters)
+
+    def parsed(text: str) -> ast.Module:
+        with suppress(threading.BrokenBarrierError):
+            time.sleep(both.wait(0.2) * 0.2)  # the first one ends first; broken if one waits for the other to end
+        return parse(text)
+
+    monkeypatch.setattr(ast, "parse", parsed)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda text: segments("python", text), ['"""It go."""', '"""He go."""']))
+    assert found == [["It go."], ["He go."]] and warnings.filters == before
