@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from copyspec.checks import check_type
+from copyspec.forks import fork_safe
 
 Folder = str | os.PathLike[str]
 """A folder on disk."""
@@ -19,6 +21,10 @@ Folder = str | os.PathLike[str]
 _FEW = 256  # up to this many scores, sorting all is faster than partitioning
 
 DEFAULT_K = 4  # default number of hits: as many passages as fit into a small model's prompt with the question
+
+ADDING = fork_safe(threading.RLock())
+"""Held while texts are added to a retriever, or written: two additions at once would lose texts or mix up their ids.
+Reentrant, because a hybrid's addition includes those of its retrievers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
 from . import files
-from .base import DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts, in_context
+from .base import ADDING, DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts, in_context
 from .places import keep_places
 from .saving import Saving, saving
 from .shortlist import Shortlist, WordShortlist
@@ -131,10 +131,13 @@ class BM25Retriever:
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
         """Add texts with their contexts. All scores change, because they depend on the statistics of all texts."""
-        more, held = check_texts(texts), self._held
-        statistics = held.statistics.copy()
-        statistics.extend([self._split(text) for text in in_context(more, contexts)])
-        self._held = _Held([*held.texts, *more], statistics, _Postings(statistics, self.idf))
+        more = check_texts(texts)
+        terms = [self._split(text) for text in in_context(more, contexts)]
+        with ADDING:
+            held = self._held
+            statistics = held.statistics.copy()
+            statistics.extend(terms)
+            self._held = _Held([*held.texts, *more], statistics, _Postings(statistics, self.idf))
 
     def save(self, folder: Folder) -> None:
         """Write texts and statistics into `folder`, which is created if missing. Raises BlockingIOError while another
@@ -145,8 +148,9 @@ class BM25Retriever:
     def write(self, index: Saving) -> None:
         """Write the retriever's files into `index`, and commit it with all that was written to it before, or with the
         places of the texts that the folder holds."""
-        made_with, facts = self.write_files(index)
-        keep_places(index, self.texts)
+        with ADDING:
+            made_with, facts = self.write_files(index)
+            keep_places(index, self.texts)
         index.commit(KIND, made_with, facts)
 
     def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
@@ -171,6 +175,7 @@ class BM25Retriever:
     @classmethod
     def read(cls, index: files.Opened, *, split: Split | None = None) -> BM25Retriever:
         """Read the retriever from an opened index."""
+        index.check_keys(FILES)
         facts = index.check_facts(fact_types(index.manifest))
         if split is None:
             try:
@@ -178,7 +183,6 @@ class BM25Retriever:
             except ValueError as error:
                 raise index.wrong("words", f"{error!s:.80}") from None
         index.check_fingerprint(_fingerprint(split), "word splitter")
-        index.check_keys(FILES)
         idf = facts["idf"]
         if idf not in get_args(Idf):
             raise index.wrong("words", f"idf is {idf!r:.40}")
@@ -258,8 +262,8 @@ class _Statistics:
 
     def extend(self, corpus: Sequence[list[str]]) -> None:
         """Add split texts. They are counted by rank-bm25, which refuses a corpus without words."""
-        spoken = [text for text in corpus if text]
-        frequencies = iter(BM25Okapi(spoken).doc_freqs if spoken else ())
+        with_words = [text for text in corpus if text]
+        frequencies = iter(BM25Okapi(with_words).doc_freqs if with_words else ())
         for text in corpus:
             counted: dict[str, int] = next(frequencies) if text else {}
             for word in counted:

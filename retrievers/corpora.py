@@ -73,10 +73,11 @@ class Corpora:
         return (folder / files.MANIFEST).exists()
 
     def names(self) -> list[str]:
-        """Return the names of all corpora, sorted."""
+        """Return the names of all corpora, sorted, without indexes in folders whose name cannot be one."""
         if not self.folder.is_dir():
             return []
-        return sorted(path.parent.name for path in self.folder.glob(f"*/{files.MANIFEST}"))
+        found = (path.parent.name for path in self.folder.glob(f"*/{files.MANIFEST}"))
+        return sorted(name for name in found if _NAME.fullmatch(name))
 
     def all(self) -> list[Corpus]:
         """Return all corpora, sorted by name. Raises files.IndexFileError for a damaged one."""
@@ -124,7 +125,7 @@ class Corpora:
     def add_bm25(
         self,
         name: str,
-        more: Sequence[Passage],
+        more: Iterable[Passage],
         *,
         language: str = "english",
         duplicates: bool = False,
@@ -145,7 +146,7 @@ class Corpora:
     def add_dense(
         self,
         name: str,
-        more: Sequence[Passage],
+        more: Iterable[Passage],
         encode: Encode,
         *,
         options: FaissOptions | None = None,
@@ -163,7 +164,7 @@ class Corpora:
     def add_hybrid(
         self,
         name: str,
-        more: Sequence[Passage],
+        more: Iterable[Passage],
         encode: Encode,
         *,
         language: str = "english",
@@ -225,7 +226,7 @@ class Corpora:
         read: Callable[[files.Opened], _Indexed],
     ) -> Corpus:
         path, before, retriever = self.path(addition.name), list[Passage](), None
-        more, given, earlier = addition.more, addition.stamps or {}, dict[str, str]()
+        more, given, earlier = list(addition.more), addition.stamps or {}, dict[str, str]()
         with saving(path) as index:
             if index.is_there():
                 with files.opened(path, addition.kind) as held:  # another kind is an error that names both
@@ -234,7 +235,7 @@ class Corpora:
             replaced = {file for file, stamp in given.items() if stamp != UNSTAMPED}
             kept = [number for number, each in enumerate(before) if file_of(each, replaced) is None]
             held_before = [before[number] for number in kept]
-            new, twins = (list(more), list[Passage]()) if addition.duplicates else _unseen(more, held_before)
+            new, twins = (more, list[Passage]()) if addition.duplicates else _unseen(more, held_before)
             wanted = [*held_before, *new]
             loses_text = bool({each.text for each in before}.difference(each.text for each in wanted))
             stamps = _stamps_after(earlier, given, twins, loses_text=loses_text)
@@ -285,7 +286,7 @@ class _Addition:
 
     name: str
     kind: str
-    more: Sequence[Passage]
+    more: Iterable[Passage]
     duplicates: bool
     stamps: Mapping[str, str] | None
 

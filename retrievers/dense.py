@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from copyspec.checks import check_type
+
 from . import files
-from .base import DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context
+from .base import ADDING, DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context
 from .faiss_index import FaissIndex, FaissOptions
 from .places import keep_places
 from .saving import Saving, saving
@@ -64,6 +67,7 @@ class DenseRetriever:
         index: Callable[[int], VectorIndex] | None = None,
         contexts: Sequence[str] | None = None,
     ) -> None:
+        _check_encode(encode)
         self._texts = check_texts(texts)
         if not self._texts:
             raise ValueError("texts is empty: give at least one, more can be added later")
@@ -129,12 +133,20 @@ class DenseRetriever:
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
         """Add texts with their contexts; their ids continue from the last one."""
-        more = check_texts(texts)
-        if more:
-            vectors = checked(self._encode(in_context(more, contexts)), self._index.dimension)
-            self._check_count(vectors, more)
+        if more := check_texts(texts):
+            self.append(more, self.encoded(more, contexts))
+
+    def encoded(self, texts: list[str], contexts: Sequence[str] | None = None) -> NDArray[np.float32]:
+        """Return the vectors of texts with their contexts. [n, D]"""
+        vectors = checked(self._encode(in_context(texts, contexts)), self._index.dimension)
+        self._check_count(vectors, texts)
+        return vectors
+
+    def append(self, texts: list[str], vectors: NDArray[np.float32]) -> None:
+        """Add texts and their vectors, [n, D], from `encoded`."""
+        with ADDING:
             before = self._texts
-            self._texts = [*before, *more]  # first, since a search in another thread may find the new vectors at once
+            self._texts = [*before, *texts]  # first: a search in another thread may find the new vectors at once
             try:
                 self._index.add(vectors)
             except BaseException:
@@ -174,8 +186,9 @@ class DenseRetriever:
     def write(self, index: Saving) -> None:
         """Write the retriever's files into `index`, and commit it with all that was written to it before, or with the
         places of the texts that the folder holds."""
-        facts = self.write_files(index)
-        keep_places(index, self.texts)
+        with ADDING:
+            facts = self.write_files(index)
+            keep_places(index, self.texts)
         index.commit(KIND, facts=facts)
 
     def write_files(self, index: Saving) -> dict[str, object]:
@@ -195,6 +208,7 @@ class DenseRetriever:
     @classmethod
     def read(cls, index: files.Opened, encode: Encode, *, encode_query: Encode | None = None) -> DenseRetriever:
         """Read the retriever from an opened index."""
+        _check_encode(encode)
         read_facts(index)
         retriever = cls.__new__(cls)
         by_faiss = index.manifest.facts["index"] == "faiss"
@@ -216,13 +230,18 @@ class DenseRetriever:
 
     def _facts(self) -> dict[str, object]:
         """The facts of the texts and the encoder, which is None if it has no name."""
-        said = {name: getattr(self._encode, name, None) for name in ("name", "prefix")}
-        made_by = {name: value if isinstance(value, str) else None for name, value in said.items()}
+        named = {name: getattr(self._encode, name, None) for name in ("name", "prefix")}
+        made_by = {name: value if isinstance(value, str) else None for name, value in named.items()}
         return {"texts": len(self), "encoder": made_by if made_by["name"] else None}
 
     def _check_count(self, vectors: Vectors, texts: Sequence[str]) -> None:
         if len(vectors) != len(texts):
             raise ValueError(f"encode made {len(vectors)} vectors of {len(texts)} texts; it must make one of each")
+
+
+def _check_encode(encode: object) -> None:
+    hint = f", such as HuggingFaceEmbedder({encode!r})" if isinstance(encode, (str, os.PathLike)) else ""
+    check_type(callable(encode), "encode", encode, f"a function from a list of texts to vectors{hint}")
 
 
 def read_facts(index: files.Opened) -> Mapping[str, object]:
@@ -247,12 +266,12 @@ def fact_types(manifest: files.Manifest) -> dict[str, tuple[type, ...]]:
     return {**_FACTS, "options": (dict,), "entry": (int,)} if manifest.facts.get("index") == "faiss" else _FACTS
 
 
-def _names_an_encoder(said: object) -> bool:
+def _names_an_encoder(encoder: object) -> bool:
     return (
-        isinstance(said, dict)
-        and set(said) == {"name", "prefix"}
-        and isinstance(said["name"], str)
-        and isinstance(said["prefix"], (str, type(None)))
+        isinstance(encoder, dict)
+        and set(encoder) == {"name", "prefix"}
+        and isinstance(encoder["name"], str)
+        and isinstance(encoder["prefix"], (str, type(None)))
     )
 
 

@@ -13,6 +13,7 @@ from copyspec.models.errors import LoadError, first_line
 from copyspec.models.pretrained import Pretrained
 
 from .base import check_texts
+from .passages import without_surrogates
 from .pooling import sentence_settings, token_limit
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class HuggingFaceEmbedder:
         try:
             self._model = found.model(AutoModel, found.config())
             self._tokenizer = found.tokenizer()
-            self._settings = sentence_settings(found)
+            self._settings = sentence_settings(found, self._device)
             self._settings.check_prompts(prefix)
             self._normalize = self._settings.normalizes if normalize is None else normalize
             self._set_up()
@@ -91,7 +92,7 @@ class HuggingFaceEmbedder:
         order = sorted(range(len(given)), key=lambda index: len(given[index]))
         for start in range(0, len(given), self._batch_size):
             part = order[start : start + self._batch_size]
-            vectors[part] = self._encoded([prefix + given[index] for index in part])
+            vectors[part] = self._encoded([prefix + without_surrogates(given[index]) for index in part])
         return vectors
 
     def _encoded(self, texts: list[str]) -> NDArray[np.float32]:
@@ -103,6 +104,8 @@ class HuggingFaceEmbedder:
             texts = [text.lower() for text in texts]
         batch = self._tokenizer(texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt")
         ids, mask = batch["input_ids"].to(self._device), batch["attention_mask"].to(self._device)
+        if not ids.shape[1]:
+            return np.zeros((len(texts), self._dimension), np.float32)  # texts without tokens
         with inference_mode(True):
             states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
             pooled = self._settings.pooled(states, mask)

@@ -36,18 +36,17 @@ def write_index(saved: Saving, faiss, index, kind: str) -> int:  # type: ignore[
 
 
 def read_index(  # type: ignore[no-untyped-def]
-    opened: files.Opened, faiss, empty: Callable[[int], object], vectors: Vectors, kind: str
+    opened: files.Opened, faiss, empty: Callable[..., object], vectors: Vectors, kind: str
 ):
-    """Rebuild the FAISS index of these vectors. `empty`: makes an index without vectors. Raises files.IndexFileError
-    for a graph or lists that do not fit them."""
+    """Rebuild the FAISS index of these vectors. `empty`: makes one without vectors. Raises files.IndexFileError for a
+    graph or lists that do not fit them."""
     return (_read_graph if kind == "hnsw" else _read_lists)(opened, faiss, empty, vectors)
 
 
 def _read_graph(opened: files.Opened, faiss, empty, vectors: Vectors):  # type: ignore[no-untyped-def]
     levels = opened.array("levels", np.uint8).astype(np.int32)
     links = opened.array("links", np.int32).astype(np.int32, copy=False)
-    facts = opened.manifest.facts
-    graph, entry = empty(facts["options"]["neighbours"]), cast(int, facts["entry"])  # type: ignore[index]
+    graph, entry = empty(), cast(int, opened.manifest.facts["entry"])
     starts = faiss.vector_to_array(graph.hnsw.cum_nneighbor_per_level).astype(np.int64)  # of a level among the links
     if len(levels) != len(vectors) or not 1 <= levels.min() <= levels.max() < len(starts):
         raise opened.wrong("levels", f"{len(levels)} levels of {len(vectors)} vectors, of 1 to {len(starts) - 1}")

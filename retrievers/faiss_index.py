@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from typing import Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from copyspec.forks import fork_safe
 
 from . import files
 from .base import best, check_ids, check_k
@@ -33,6 +38,7 @@ _SERIAL = 16  # IVF queries per call: from 20 on, FAISS selects lists by a matri
 _PER_LIST = 39  # least number of training vectors per list, as FAISS recommends
 _SEED = 1234
 _MOST = 1 << 16  # upper limit of every option, because FAISS allocates that many candidates, links or lists
+_SEARCHES = 16  # that may run at once; an addition waits for all of them, as FAISS moves the vectors that they read
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +65,13 @@ class FaissOptions:
 
 def _read_options(index: files.Opened) -> FaissOptions:
     """Read the options of an index. A GPU is used if there is one here, wherever the index was made."""
-    said = cast("dict[str, object]", index.manifest.facts["options"])
+    given = cast("dict[str, object]", index.manifest.facts["options"])
     try:
-        for name, value in said.items():
+        for name, value in given.items():
             kinds = {"kind": (str,), "gpu": (bool, type(None)), "lists": (int, type(None))}.get(name, (int,))
             if type(value) not in kinds:
                 raise ValueError(f"{name} is {value!r:.40}")
-        options = FaissOptions(**said)  # type: ignore[arg-type]
+        options = FaissOptions(**given)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise index.wrong("vectors", f"options: {error!s:.120}") from None
     return replace(options, gpu=None) if options.gpu else options
@@ -109,6 +115,8 @@ class FaissIndex:
         self._longest = 0.0
         self._index: _Index | None = None  # made with the first vectors, which train the lists
         self._searcher: _Index | None = None  # `_index`, or its copy on a GPU
+        self._places = [fork_safe(threading.Lock()) for _ in range(_SEARCHES)]  # a search holds one, an addition all
+        self._turns = itertools.count()
         self._faiss = load_faiss()
 
     @property
@@ -124,13 +132,18 @@ class FaissIndex:
         more = checked(vectors, self._dimension)
         if not len(more):
             return
-        if self._index is None:
-            self._index = self._made(len(more))
-            if not self._index.is_trained:
-                self._index.train(more)
-        self._index.add(more)
-        self._longest = max(self._longest, longest_of(more))
-        self._searcher = self._placed(self._index)
+        with ExitStack() as all_places:
+            for place in self._places:
+                all_places.enter_context(place)
+            index = self._index
+            if index is None:
+                lists = min(self.options.lists or math.isqrt(len(more)), max(1, len(more) // _PER_LIST))
+                index = self._empty(lists)
+                if not index.is_trained:
+                    index.train(more)
+            index.add(more)
+            self._longest = max(self._longest, longest_of(more))
+            self._index, self._searcher = index, self._placed(index)
 
     def search(self, queries: ArrayLike, k: int) -> list[Found]:
         """Return the `k` best vectors of each query, as far as the index finds them. `queries`: [s, dimension]"""
@@ -139,12 +152,13 @@ class FaissIndex:
         if self._searcher is None:
             return [(np.empty(0, np.int64), np.empty(0, np.float64)) for _ in rows]
         step = _SERIAL if self.options.kind == "ivf" else max(1, len(rows))
-        wanted = min(k + _EXTRA, len(self))
         found: list[Found] = []
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            _, ids = self._searcher.search(part, wanted)
-            found += [self._ordered(row, held, k) for row, held in zip(part, ids, strict=True)]
+        with self._place():
+            wanted = min(k + _EXTRA, len(self))
+            for start in range(0, len(rows), step):
+                part = rows[start : start + step]
+                _, ids = self._searcher.search(part, wanted)
+                found += [self._ordered(row, held, k) for row, held in zip(part, ids, strict=True)]
         return found
 
     def vectors(self, ids: Sequence[int]) -> Vectors:
@@ -152,13 +166,15 @@ class FaissIndex:
         array = check_ids(ids, len(self))
         if self._index is None or not len(array):
             return np.empty((0, self._dimension), np.float32)
-        return self._index.reconstruct_batch(array)
+        with self._place():
+            return self._index.reconstruct_batch(array)
 
     def write(self, index: Saving) -> Mapping[str, object]:
         """Write the vectors and the graph or lists (`faiss_files`). Returns the facts for the manifest."""
         if self._index is None:
             raise ValueError("an index without vectors cannot be saved: add some first")
-        entry = write_index(index, self._faiss, self._index, self.options.kind)
+        with self._place():
+            entry = write_index(index, self._faiss, self._index, self.options.kind)
         options = asdict(self.options)
         facts = {"index": "faiss", "metric": self.metric, "dimension": self.dimension}
         return {**facts, "options": options, "entry": entry}
@@ -178,11 +194,14 @@ class FaissIndex:
             made.add(vectors)
             return made
         made._index = cast(_Index, read_index(index, made._faiss, made._empty, vectors, options.kind))
-        if options.kind == "ivf":
-            made._index.nprobe = options.probes
         made._longest = longest_of(vectors)
         made._searcher = made._placed(made._index)
         return made
+
+    def _place(self) -> threading.Lock:
+        """The lock to hold while vectors are read. On a GPU, FAISS allows one search at a time."""
+        is_on_gpu = self._searcher is not self._index
+        return self._places[0 if is_on_gpu else next(self._turns) % _SEARCHES]
 
     def _ordered(self, query: Vectors, ids: NDArray[np.int64], k: int) -> Found:
         """The best of the candidates `ids`. Flat indexes request more until no other vector can be among the best."""
@@ -197,29 +216,21 @@ class FaissIndex:
                 return held[order], scores[order]
             ids = self._searcher.search(query[None], min(2 * len(ids), len(self)))[1][0]
 
-    def _made(self, count: int) -> _Index:
-        options = self.options
-        lists = min(options.lists or math.isqrt(count), max(1, count // _PER_LIST))
-        made = self._empty(options.neighbours if options.kind == "hnsw" else lists)
-        if options.kind == "ivf":
-            made.nprobe = min(options.probes, lists)
-        return made
-
-    def _empty(self, size: int) -> _Index:
-        """An index without vectors. `size`: links per vector (HNSW), or number of lists (IVF)."""
+    def _empty(self, lists: int = 0) -> _Index:
+        """An index without vectors, of this many lists (IVF)."""
         options = self.options
         metric = getattr(self._faiss, "METRIC_L2" if self.metric == "l2" else "METRIC_INNER_PRODUCT")
         if options.kind == "hnsw":
-            graph = self._call("IndexHNSWFlat", self._dimension, size, metric)
+            graph = self._call("IndexHNSWFlat", self._dimension, options.neighbours, metric)
             graph.hnsw.efConstruction, graph.hnsw.efSearch = options.ef_construction, options.ef_search
             return cast(_Index, graph)
         flat = self._call("IndexFlat", self._dimension, metric)
         if options.kind == "flat":
             return cast(_Index, flat)
-        inverted = self._call("IndexIVFFlat", flat, self._dimension, size, metric)
+        inverted = self._call("IndexIVFFlat", flat, self._dimension, lists, metric)
         inverted.own_fields = True
         flat.this.disown()
-        inverted.cp.seed = _SEED
+        inverted.cp.seed, inverted.nprobe = _SEED, min(options.probes, lists)
         inverted.set_direct_map_type(self._faiss.DirectMap.Array)  # type: ignore[attr-defined]
         return cast(_Index, inverted)
 

@@ -96,8 +96,8 @@ class Opened:
         facts = self.manifest.facts
         for name in (*kinds, *facts):
             if name not in kinds or name not in facts or type(facts[name]) not in kinds[name]:
-                said = reprlib.repr(facts[name]) if name in facts else "missing"
-                raise wrong_manifest(self.folder / MANIFEST, f"the fact {name!r:.80} is {said}")
+                found = reprlib.repr(facts[name]) if name in facts else "missing"
+                raise wrong_manifest(self.folder / MANIFEST, f"the fact {name!r:.80} is {found}")
         return facts
 
     def check_fingerprint(self, expected: str, what: str) -> None:
@@ -145,10 +145,10 @@ class Opened:
         except ValueError as error:
             raise self.wrong(key, f"no list of strings: {error!s:.200}") from None
 
-    def wrong(self, key: str, said: str) -> IndexFileError:
+    def wrong(self, key: str, problem: str) -> IndexFileError:
         """Make the error for content that has the right checksum but is invalid."""
         path = self.folder / self.manifest.files[key].name
-        return IndexFileError(f"{os.fspath(path)!r} is not what copyspec writes ({said}); build the index again")
+        return IndexFileError(f"{os.fspath(path)!r} is not what copyspec writes ({problem}); build the index again")
 
     def _entry(self, key: str) -> Entry:
         self.require(key)

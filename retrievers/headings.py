@@ -80,10 +80,10 @@ def _without_closing(title: str) -> str:
 
 def _is_title(title: str, before: str, rule: str) -> bool:
     """Whether a line is a heading: nothing above it, and an underline at least as long (any length for "=")."""
-    said, length = title.strip(), len(rule.strip())
-    if not said or len(said) > MAX_TITLE or said != title.rstrip() or not any(map(str.isalnum, said)):
+    text, length = title.strip(), len(rule.strip())
+    if not text or len(text) > MAX_TITLE or text != title.rstrip() or not any(map(str.isalnum, text)):
         return False
-    return not (before.strip() and not _RULE.fullmatch(before)) and (length >= len(said) or rule[0] == "=")
+    return not (before.strip() and not _RULE.fullmatch(before)) and (length >= len(text) or rule[0] == "=")
 
 
 def _levelled(found: Iterable[tuple[int, int | str, str]]) -> list[Heading]:

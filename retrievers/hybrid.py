@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from copyspec.checks import check_number, check_retriever, check_type, plain_value
 
 from . import bm25, dense, files
-from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
+from .base import ADDING, DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
 from .bm25 import BM25Retriever
 from .dense import DenseRetriever, Encode
 from .places import keep_places
@@ -116,12 +116,22 @@ class HybridRetriever:
         RuntimeError if the retrievers hold different numbers of texts."""
         more = check_texts(texts)
         self._check_lengths()
-        # Vectors first: of all retrievers an encoder is the likeliest to fail, and then none of them has the texts.
-        for each in sorted(self._retrievers, key=lambda each: not isinstance(each, DenseRetriever)):
-            if contexts is None:
-                each.add(more)
-            else:
-                each.add(more, contexts)  # type: ignore[call-arg]  # the protocol has no contexts
+        if not more:
+            return
+        # Encoders first, without the lock: they are slow, and if one fails, none of the retrievers has the texts.
+        dense = [each for each in self._retrievers if isinstance(each, DenseRetriever)]
+        vectors = [each.encoded(more, contexts) for each in dense]
+        with ADDING:
+            self._check_lengths()
+            for each, encoded in zip(dense, vectors, strict=True):
+                each.append(more, encoded)
+            for other in self._retrievers:
+                if isinstance(other, DenseRetriever):
+                    continue
+                if contexts is None:
+                    other.add(more)
+                else:
+                    other.add(more, contexts)  # type: ignore[call-arg]  # the protocol has no contexts
 
     def _check_lengths(self) -> None:
         lengths = [len(each) for each in self._retrievers]
@@ -146,12 +156,13 @@ class HybridRetriever:
             raise TypeError(
                 f"a hybrid on disk is a BM25Retriever and a DenseRetriever, got {kinds}; save each by itself"
             )
-        self._check_lengths()
-        made_with, facts = first.write_files(index)
-        facts = {**facts, **second.write_files(index)}
+        with ADDING:
+            self._check_lengths()
+            made_with, facts = first.write_files(index)
+            facts = {**facts, **second.write_files(index)}
+            keep_places(index, self.texts)
         if self._depth != DEPTH or set(self._weights) != {1.0}:
             facts |= {"depth": self._depth, "weights": list(self._weights)}
-        keep_places(index, self.texts)
         index.commit(KIND, made_with, facts)
 
     @classmethod
@@ -178,7 +189,7 @@ def _checked(weights: Sequence[float]) -> tuple[float, ...]:
     check_type(isinstance(weights, Iterable) and not isinstance(weights, str), "weights", weights, "a list of numbers")
     found: list[float] = []
     for number, weight in enumerate(map(plain_value, weights)):
-        fits = isinstance(weight, (int, float)) and not isinstance(weight, bool) and math.isfinite(weight)
+        fits = isinstance(weight, (int, float)) and not isinstance(weight, bool) and abs(weight) <= sys.float_info.max
         check_type(fits, f"weights[{number}]", weight, "a finite number")
         assert isinstance(weight, (int, float))
         check_number(f"weights[{number}]", weight, low=0.0)

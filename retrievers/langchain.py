@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 try:
     from langchain_core.documents import Document
@@ -16,8 +17,7 @@ except ImportError as error:
         "copyspec.retrievers.langchain needs langchain-core: pip install 'langchain-core>=1.0,<2'"
     ) from error
 
-import numpy as np
-from pydantic import ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from . import files
 from .base import DEFAULT_K, Folder, Hit, Retriever, check_k
@@ -29,6 +29,7 @@ from .embedding import HuggingFaceEmbedder
 from .places import read_places
 from .saving import Written, saving
 from .terms import PLAIN, splitter
+from .vectors import checked
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -50,7 +51,8 @@ class DocumentRetriever(BaseRetriever):
     k: int = Field(default=DEFAULT_K, ge=1)
     """Number of documents per search; a call may override it: `invoke(query, k=2)`."""
 
-    _base: Retriever | None = PrivateAttr(default=None)
+    base_retriever: object = Field(default=None, repr=False, exclude=True)
+    """What `base` returns. A field, since LangChain makes a configured runnable anew from its fields."""
 
     @field_validator("documents", mode="before")
     @classmethod
@@ -68,14 +70,13 @@ class DocumentRetriever(BaseRetriever):
         """Make a retriever that searches `base`, whose texts are those of `documents`, in the same order.
 
         Without `documents`, they are made of the texts."""
-        check_k(k)
         if documents is None:
             documents = [Document(page_content=text) for text in base.texts]
+        if not isinstance(documents, Sequence):
+            documents = list(documents)
         if [document.page_content for document in documents] != list(base.texts):
             raise ValueError(f"documents are not those of the index: {len(documents)} for its {len(base)} texts")
-        retriever = cls.model_construct(documents=documents, k=k)
-        retriever._base = base
-        return retriever
+        return cls.model_construct(documents=documents, k=check_k(k), base_retriever=base)
 
     @classmethod
     def from_documents(cls, documents: Sequence[Document], **options: object) -> Self:
@@ -110,15 +111,16 @@ class DocumentRetriever(BaseRetriever):
     @property
     def base(self) -> Retriever:
         """The underlying retriever of `copyspec.retrievers`."""
-        if self._base is None:
+        if self.base_retriever is None:
             raise ValueError(f"{type(self).__name__} has nothing to search: make it with over() or from_documents()")
-        return self._base
+        return cast(Retriever, self.base_retriever)
 
     def save(self, folder: Folder) -> None:
         """Write index and documents into `folder`, which is created if missing, without pickles.
 
         Raises TypeError for metadata that JSON cannot represent.
         """
+        self._check_documents()
         if not isinstance(self.base, Written):
             raise TypeError(f"a {type(self.base).__name__} has no write() that puts documents beside its own files")
         try:
@@ -163,12 +165,20 @@ class DocumentRetriever(BaseRetriever):
     def _found(self, query: str, k: int | None) -> list[Document]:
         wanted = self.k if k is None else k
         check_k(wanted)
+        self._check_documents()
         if not isinstance(query, str):
             raise TypeError(
                 f"query must be a str, got {type(query).__name__}: {query!r:.80}; take it out of a dict first, "
                 "with operator.itemgetter('question') for example"
             )
         return [self._document(hit) for hit in self.base.search(query, wanted)]
+
+    def _check_documents(self) -> None:
+        if len(self.documents) != len(self.base):
+            raise ValueError(
+                f"the index holds {len(self.base)} texts, and there are {len(self.documents)} documents: after adding "
+                "to `base`, make a retriever with over(base, documents)"
+            )
 
     def _document(self, hit: Hit) -> Document:
         found = self.documents[hit.id]
@@ -193,9 +203,9 @@ class BM25Retriever(DocumentRetriever):
         **fields: object,
     ) -> None:
         super().__init__(documents=documents, k=k, **fields)  # type: ignore[arg-type]
-        self._base = BM25Search(
-            [document.page_content for document in self.documents], idf=idf, split=splitter(language)
-        )
+        if self.base_retriever is None:
+            texts = [document.page_content for document in self.documents]
+            self.base_retriever = BM25Search(texts, idf=idf, split=splitter(language))
 
 
 class FAISSRetriever(DocumentRetriever):
@@ -205,11 +215,17 @@ class FAISSRetriever(DocumentRetriever):
     """
 
     def __init__(
-        self, documents: Sequence[Document], encode: Encode | Embeddings, *, k: int = DEFAULT_K, **fields: object
+        self,
+        documents: Sequence[Document],
+        encode: Encode | Embeddings | None = None,
+        *,
+        k: int = DEFAULT_K,
+        **fields: object,
     ) -> None:
         super().__init__(documents=documents, k=k, **fields)  # type: ignore[arg-type]
-        texts = [document.page_content for document in self.documents]
-        self._base = FaissRetriever(texts, _encoder(encode))
+        if self.base_retriever is None:
+            texts = [document.page_content for document in self.documents]
+            self.base_retriever = FaissRetriever(texts, _encoder(encode))  # type: ignore[arg-type]  # it checks encode
 
 
 def _placed_documents(index: files.Opened, base: Retriever) -> list[Document] | None:
@@ -237,17 +253,19 @@ class EncoderEmbeddings(Embeddings):
     `encode`: hub id or folder for `HuggingFaceEmbedder`, or a function from a list of texts to vectors.
     """
 
-    def __init__(self, encode: Encode | str) -> None:
-        self.encode: Encode = HuggingFaceEmbedder(encode) if isinstance(encode, str) else encode
+    def __init__(self, encode: Encode | str | os.PathLike[str]) -> None:
+        self.encode: Encode = HuggingFaceEmbedder(encode) if isinstance(encode, (str, os.PathLike)) else encode
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vector of each text."""
-        return np.asarray(self.encode(texts), np.float32).tolist()  # type: ignore[no-any-return]
+        vectors: list[list[float]] = checked(self.encode(texts)).tolist() if texts else []
+        return vectors
 
     def embed_query(self, text: str) -> list[float]:
         """Return the vector of a query."""
         own: Encode = getattr(self.encode, "encode_query", self.encode)
-        return np.asarray(own([text]), np.float32)[0].tolist()  # type: ignore[no-any-return]
+        vector: list[float] = checked(own([text]))[0].tolist()
+        return vector
 
 
 class _EmbeddingsEncoder:

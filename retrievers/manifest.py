@@ -148,6 +148,6 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
-def wrong_manifest(path: Path, said: str) -> IndexFileError:
+def wrong_manifest(path: Path, problem: str) -> IndexFileError:
     """Make the error for the manifest file `path` that has the right checksum but is invalid."""
-    return IndexFileError(f"{os.fspath(path)!r} is not what copyspec writes: {said:.300}; build the index again")
+    return IndexFileError(f"{os.fspath(path)!r} is not what copyspec writes: {problem:.300}; build the index again")

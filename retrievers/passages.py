@@ -13,6 +13,7 @@ from pathlib import Path
 
 from copyspec.filesystem import read_input
 from copyspec.text.codec import encodable
+from copyspec.text.sentence_marks import CLOSING, CLOSING_UNSPACED, SENTENCE_ENDS, UNSPACED_ENDS
 
 from .base import Folder
 from .headings import Heading, found_headings, paths_at
@@ -35,8 +36,10 @@ SUFFIXES = (".txt", ".md", ".jsonl", ".rst")
 _PARAGRAPHS = re.compile(r"\n[ \t]*\r?\n\s*")
 _ITEMS = re.compile(r"\n(?=[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S)")
 _SENTENCES = re.compile(
-    r"(?<=[.!?])\s+|(?<=[.!?][\"')\]”’])\s+|\n|"
-    r"(?<=[。！？｡])(?![。！？｡」』”’）)])\s*|(?<=[。！？｡][」』”’）)])(?![」』”’）)])\s*"  # no space follows these
+    rf"(?<=[{SENTENCE_ENDS}])\s+|(?<=[{SENTENCE_ENDS}][{re.escape(CLOSING)}])\s+|\n|"
+    # no space need follow these
+    rf"(?<=[{UNSPACED_ENDS}])(?![{UNSPACED_ENDS}{CLOSING_UNSPACED}])\s*|"
+    rf"(?<=[{UNSPACED_ENDS}][{CLOSING_UNSPACED}])(?![{CLOSING_UNSPACED}])\s*"
 )
 _WORDS = re.compile(r"\s+")
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -99,8 +102,8 @@ def read_documents(
     by file name (`Corpora.stamps`); unchanged files are skipped, and their names passed to `on_unchanged`. `on_read`:
     called with name and stamp of each file that was read, also of one without a text.
     """
-    if isinstance(paths, str):
-        raise TypeError(f"paths must be a list of paths, got one string: write [{paths!r}]")
+    if isinstance(paths, (str, os.PathLike)):
+        raise TypeError(f"paths must be a list of paths, got one: write [{paths!r}]")
     endings, unchanged = (*SUFFIXES, *(readers or ())), _unchanged(known or {})
     for path in [Path(given) for given in paths]:
         if path.is_dir():
@@ -152,6 +155,8 @@ def is_gone(file: str) -> bool:
         os.lstat(file)
     except (FileNotFoundError, NotADirectoryError):
         return True
+    except ValueError:
+        return "\0" in file  # which no name of a file holds; others cannot be encoded here
     except OSError:
         return False
     return False

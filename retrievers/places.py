@@ -34,16 +34,22 @@ def write_passages(index: Saving, passages: Sequence[Passage], stamps: Mapping[s
 
 
 def keep_places(index: Saving, texts: Sequence[str]) -> None:
-    """Write the places in the index that the folder holds, if `texts` begin with that index's texts, so that a corpus
-    that was loaded, added to and saved stays one. Later texts have a place in no document, named ""."""
+    """Write the places, and LangChain's ids and metadata, of the index that the folder holds, if `texts` begin with its
+    texts, so that a corpus that was loaded, added to and saved stays one. Later texts have a place in no document,
+    named "", no id and no metadata."""
     before = index.before()
-    if "passages.names" in index.files or before is None or not {"passages.names", "texts"} <= before.files.keys():
+    if "passages.names" in index.files or before is None or not before.files.keys() & {"passages.names", "documents"}:
         return
     with contextlib.suppress(files.IndexFileError), files.opened(index.folder) as held:  # a damaged one is replaced
         known = held.strings("texts")
-        if list(texts[: len(known)]) == known:
-            added = [Passage("", 0, text) for text in texts[len(known) :]]
-            write_passages(index, [*read_places(held, known), *added], read_stamps(held))
+        if list(texts[: len(known)]) != known:
+            return
+        added = texts[len(known) :]
+        if "passages.names" in before.files:
+            places = [*read_places(held, known), *(Passage("", 0, text) for text in added)]
+            write_passages(index, places, read_stamps(held))
+        if "documents" in before.files and "documents" not in index.files:
+            index.strings("documents", held.strings("documents") + ["[null, {}]"] * len(added))
 
 
 def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:

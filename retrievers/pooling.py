@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from copyspec.models.errors import LoadError
+from copyspec.models.errors import LoadError, first_line
 from copyspec.models.pretrained import Pretrained
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def token_limit(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, na
     return min(usable, default=MAX_TOKENS)
 
 
-def sentence_settings(found: Pretrained) -> SentenceSettings:
-    """Read the settings of a model. Raises LoadError for unknown modules."""
+def sentence_settings(found: Pretrained, device: torch.device) -> SentenceSettings:
+    """Read the settings of a model, with dense layers on `device`. Raises LoadError for unknown modules."""
     modules = _json(found, "modules.json", list)
     if modules is None:
         return SentenceSettings()
@@ -108,7 +108,7 @@ def sentence_settings(found: Pretrained) -> SentenceSettings:
             pooling = _json(found, f"{path}/config.json", dict) or {}
             modes, pools_prompts = _modes(pooling), pooling.get("include_prompt") is not False
         elif kind == "Dense":
-            layers.append(_dense(found, path))
+            layers.append(_dense(found, path, device))
         elif kind == "Normalize":
             normalizes = True
         elif kind != "Transformer":
@@ -149,21 +149,21 @@ def _modes(settings: Mapping[str, object]) -> tuple[str, ...]:
     return modes or ("mean",)
 
 
-def _dense(found: Pretrained, path: str) -> DenseLayer:
+def _dense(found: Pretrained, path: str, device: torch.device) -> DenseLayer:
     from safetensors.torch import load_file
 
     settings = _json(found, f"{path}/config.json", dict) or {}
     file = found.file(f"{path}/model.safetensors")
     if file is None:
         raise LoadError(f"{path!r} has no model.safetensors; a pickle is not read: save the model again")
-    tensors = load_file(file)
+    try:
+        tensors = {name: tensor.to(device).float() for name, tensor in load_file(file).items()}
+    except Exception as error:  # safetensors has errors of its own
+        raise LoadError(f"{path!r} has a model.safetensors that cannot be read ({first_line(error)})") from error
     activation = str(settings.get("activation_function", "Identity")).rpartition(".")[2]
     if activation not in _ACTIVATIONS or "linear.weight" not in tensors:
         raise LoadError(f"{path!r} is not a supported dense layer (activation {activation!r:.40})")
-    bias = tensors.get("linear.bias")
-    return DenseLayer(
-        tensors["linear.weight"].float(), bias.float() if bias is not None else None, _ACTIVATIONS[activation]
-    )
+    return DenseLayer(tensors["linear.weight"], tensors.get("linear.bias"), _ACTIVATIONS[activation])
 
 
 def _prompt(prompts: object, *names: str) -> str:

@@ -13,6 +13,7 @@ from copyspec.models.errors import LoadError, first_line
 from copyspec.models.pretrained import Pretrained
 
 from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
+from .passages import without_surrogates
 from .pooling import token_limit
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class CrossEncoderScorer:
         order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][1]))
         for start in range(0, len(pairs), self._batch_size):
             part = order[start : start + self._batch_size]
-            queries, texts = [pairs[index][0] for index in part], [pairs[index][1] for index in part]
+            queries, texts = ([without_surrogates(pairs[index][side]) for index in part] for side in (0, 1))
             batch = self._tokenizer(
                 queries, texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt"
             )

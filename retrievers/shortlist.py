@@ -141,14 +141,14 @@ class WordShortlist:
                 self._forget()
 
     def best(self, query: str) -> tuple[int, float]:
-        spoken = self._split(query)
+        terms = self._split(query)
         with self._lock:
             if self._weights is not self._current():
                 self._weights = self._current()
                 self._forget()
             changed: dict[int, NDArray[np.int64]] = {}  # number of changes applied -> slots changed since
             scores = np.zeros(len(self._ids))
-            for word in spoken:  # in the order in which a search adds them, for identical sums
+            for word in terms:  # in the order in which a search adds them, for identical sums
                 scores += self._row(word, changed)
             ids, scores = self._ids[: self._count], scores[: self._count]
             return _first(ids, scores)

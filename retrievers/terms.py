@@ -50,6 +50,8 @@ methods but `fullmatch`, for which a word would go on over such scripts."""
 _SPACED_WORD = re.compile(rf"\w[\w{MARKS}]*")  # the same in texts without such scripts, in half the time
 _ASCII_WORD = re.compile(r"\w+")  # the same in ASCII, a third faster
 _RUN = re.compile(rf"{_SPACED}|[{_CHINESE}][{MARKS}]*|[{_LETTERS}][{_LETTERS}{MARKS}]*")
+_MOST_MARKS = 30  # on a letter, as in Unicode's stream-safe texts: putting more in order takes quadratic time
+_MANY_MARKS = re.compile(rf"[^\w\s\x00-\x7f]{{{_MOST_MARKS + 1},}}")
 
 # Parts of identifiers: OPT_SORT_KEYS, JSONDecodeError, maxTokens.
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z][^\d_a-zA-Z]*")  # a word holds no other signs
@@ -57,6 +59,7 @@ _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z][^\d_a-zA-Z]
 _PROBE = "Don't 2 naïve WORDS split_alike, e.g. in 東京, ไทย, हिन्दी, cafe\u0301 or U.S.A.?"
 _STEM_PROBE = "Generously running, the relational retrievers' universities were dying: OPT_SORT_KEYS häuser maisons"
 _KEPT_STEMS = 1 << 16  # cached stems, a few MB: as many different words as a text of a million words has
+_LONGEST_STEMMED = 100  # characters; longer than any word, and the time of stemming grows with the square of the length
 
 Split = Callable[[str], list[str]]
 """Splits a text into terms."""
@@ -74,7 +77,7 @@ def cased_words(text: str) -> list[str]:
     """Do the work of `words`, and leave the letters as they are."""
     if text.isascii():
         return _ASCII_WORD.findall(text)
-    text = unicodedata.normalize("NFC", text)
+    text = unicodedata.normalize("NFC", _MANY_MARKS.sub(lambda run: run[0][:_MOST_MARKS], text))
     if not UNSPACED.search(text):
         return _SPACED_WORD.findall(text)
     return [word for run in _RUN.findall(text) for word in _in_pairs(WORD.findall(run))]
@@ -155,6 +158,8 @@ _own = threading.local()  # stemmers hold state, so each thread has its own
 
 @lru_cache(_KEPT_STEMS)
 def _stem(language: str, word: str) -> str:
+    if len(word) > _LONGEST_STEMMED:
+        return word
     stemmers: dict[str, Any] = _own.__dict__
     if language not in stemmers:
         stemmers[language] = snowballstemmer.stemmer(language)

@@ -154,11 +154,12 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         if len(messages) < 2:
             return super().generate(messages, stop, callbacks, **kwargs)  # type: ignore[arg-type]
 
-        def one(each: list[BaseMessage]) -> LLMResult:
-            return super(ChatCopySpec, self).generate([each], stop, callbacks, **kwargs)  # type: ignore[arg-type]
+        def one(each: list[BaseMessage], options: Mapping[str, Any]) -> LLMResult:
+            return super(ChatCopySpec, self).generate([each], stop, callbacks, **options)
 
+        own = [kwargs, *[{**kwargs, "run_id": None}] * (len(messages) - 1)]  # only the first is the run of that id
         with ContextThreadPoolExecutor(max_workers=min(len(messages), MAX_THREADS)) as pool:
-            results = list(pool.map(one, messages))
+            results = list(pool.map(one, messages, own))
         return LLMResult(
             generations=[generations for result in results for generations in result.generations],
             llm_output=results[0].llm_output,

@@ -13,6 +13,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from copyspec import Chunk, Result
+from copyspec.checks import brief
 from copyspec.engine import generation_config
 from copyspec.engine.constraints import why_no_schema
 from copyspec.engine.generation_config import eos_token_ids
@@ -180,7 +181,11 @@ def _tools(kwargs: Mapping[str, object]) -> list[ToolSchema]:
     if kwargs.get("tool_choice") == "none":
         return []
     assert isinstance(tools, Sequence)
-    return [convert_to_openai_tool(tool) for tool in tools]
+    found: list[ToolSchema] = [convert_to_openai_tool(tool) for tool in tools]
+    for tool in found:
+        if tool_calls.tool_name(tool) is None:
+            raise ValueError(f"tools must be functions, in LangChain's form or OpenAI's for chats; got {brief(tool)}")
+    return found
 
 
 def _json(value: object) -> str:

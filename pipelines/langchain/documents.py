@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -185,7 +186,12 @@ def _words_before(
 
 def _begins(text: str, at: int) -> bool:
     """Whether the place is not inside a word."""
-    return at == 0 or not (text[at - 1].isalnum() and text[at].isalnum())
+    return at == 0 or not (_is_of_word(text[at - 1]) and _is_of_word(text[at]))
+
+
+def _is_of_word(character: str) -> bool:
+    """Whether it is a letter, a number or a mark, such as the vowel signs of Hindi, but not those of emoji."""
+    return unicodedata.category(character)[0] in "LNM" and character not in "\ufe0e\ufe0f\u20e3"
 
 
 def _documents_in(artifact: object) -> Iterator[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import PurePath
 from types import NoneType
@@ -91,7 +92,16 @@ class EngineFields(BaseModel):
         """Translate other libraries' names. Raises ValueError for an unknown name, suggesting a similar one."""
         if not isinstance(given, dict):
             return given
-        renamed = {_ELSEWHERE.get(str(name), str(name)): value for name, value in given.items()}
+        renamed = {str(name): value for name, value in given.items()}
+        for name, own in _ELSEWHERE.items():
+            if (value := renamed.pop(name, None)) is None:
+                continue
+            if renamed.get(own) not in (None, value):
+                raise ValueError(f"{name!r} and {own!r} are one option: give one of them")
+            renamed[own] = value
+        for name in ("model", "tokenizer"):  # as str, since traces and cache keys would not tell Paths apart
+            if isinstance(value := renamed.get(name), os.PathLike):
+                renamed[name] = os.fspath(value)
         for name in renamed:
             if name in (*OPTIONS, *PRIVATE) and name not in cls.model_fields:
                 kept = "" if name in PRIVATE else f" or model_kwargs={{{name!r}: ...}}"
@@ -166,7 +176,10 @@ class EngineFields(BaseModel):
         options: dict[str, object] = {name: getattr(self, name) for name in (*_SAMPLING, "batch_size", "stop")}
         own = {name: value for name, value in given.items() if name not in _NOT_OPTIONS}
         for more in (self.model_kwargs, own):
-            options |= {_ONE_NAME.get(name, name): value for name, value in more.items() if value is not None}
+            changes = {name: value for name, value in more.items() if value is not None}
+            if "max_new_tokens" in changes and "max_tokens" not in changes:  # given both, the engine names them
+                changes["max_tokens"] = changes.pop("max_new_tokens")
+            options |= changes
         if stop is not None:
             options["stop"] = stop
         top = options.pop("top_logprobs", 0)
@@ -214,7 +227,6 @@ class EngineFields(BaseModel):
 
 
 _SAMPLING = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n")
-_ONE_NAME = {"max_new_tokens": "max_tokens"}
 _NOT_OPTIONS = frozenset(("references", "model", "tools", "tool_choice", "timeout", "stream", "stop", "strict"))
 
 

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from copyspec import Engine
 
 _SILENT_BLOCKS = frozenset(
-    ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "thinking", "redacted_thinking", "reasoning")
+    (
+        "tool_use",
+        "tool_call",
+        "tool_call_chunk",
+        "invalid_tool_call",
+        "function_call",
+        "thinking",
+        "redacted_thinking",
+        "reasoning",
+    )
 )
 """Blocks that are not text of the message: calls are in `tool_calls` or `invalid_tool_calls`, and earlier reasoning is
 not shown to a model."""
@@ -99,8 +108,8 @@ def without_tool_roles(chat: Sequence[Message]) -> list[Message]:
     for message in chat:
         if message["role"] in ("tool", "function"):
             # Merge with the user's message just before, if the call in between was left out.
-            said = [result.pop()] if result and result[-1]["role"] == "user" else []
-            result += merged([*said, {"role": "user", "content": message["content"]}])
+            before = [result.pop()] if result and result[-1]["role"] == "user" else []
+            result += merged([*before, {"role": "user", "content": message["content"]}])
         elif message["content"] or not _calls(message):
             result.append({key: value for key, value in message.items() if key != "tool_calls"})
     return result

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def constraint(schema: dict[str, Any] | type) -> object:
-    """Return the schema for `json_schema=`: pydantic classes as they are, others converted to JSON schema."""
+    """Return the schema for `json_schema=`: pydantic classes and JSON schemas as they are, tools and TypedDicts as JSON
+    schemas. langchain-core would leave out all that a JSON schema without `properties` says."""
+    if isinstance(schema, dict):
+        is_tool = not schema.keys().isdisjoint(("function", "parameters", "input_schema", "toolSpec"))
+        return convert_to_json_schema(schema) if is_tool else schema
     return schema if hasattr(schema, "model_json_schema") else convert_to_json_schema(schema)
 
 

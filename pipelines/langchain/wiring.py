@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from langchain_core.runnables import (
     Runnable,
+    RunnableBranch,
     RunnableLambda,
     RunnableParallel,
     RunnableSequence,
     RunnableWithFallbacks,
 )
 from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.configurable import RunnableConfigurableAlternatives, RunnableConfigurableFields
 from langchain_core.runnables.passthrough import RunnableAssign
 
 from copyspec.engine.inputs import parse_references
@@ -60,6 +62,12 @@ def _parts(chain: object) -> Iterable[object]:
         return (chain.mapper,)
     if isinstance(chain, RunnableWithFallbacks):
         return chain.runnable, *chain.fallbacks
+    if isinstance(chain, RunnableBranch):
+        return *(chosen for _, chosen in chain.branches), chain.default
+    if isinstance(chain, RunnableConfigurableAlternatives):
+        return chain.default, *chain.alternatives.values()
+    if isinstance(chain, RunnableConfigurableFields):
+        return (chain.default,)
     return (chain.bound,) if isinstance(chain, RunnableBindingBase) else ()
 
 
@@ -74,14 +82,31 @@ def _bind(chain: Runnable[object, object], references: Private) -> Runnable[obje
     if isinstance(chain, RunnableWithFallbacks):
         fallbacks = [_bind(each, references) for each in chain.fallbacks]
         return chain.model_copy(update={"runnable": _bind(chain.runnable, references), "fallbacks": fallbacks})
+    if isinstance(chain, RunnableBranch):
+        branches = [(condition, _bind(chosen, references)) for condition, chosen in chain.branches]
+        return chain.model_copy(update={"branches": branches, "default": _bind(chain.default, references)})
+    if isinstance(chain, RunnableConfigurableAlternatives):
+        others = {key: _bind_alternative(each, references) for key, each in chain.alternatives.items()}
+        return chain.model_copy(update={"default": _bind(chain.default, references), "alternatives": others})
     if isinstance(chain, RunnableBindingBase):
         copied: dict[str, object] = {"bound": _bind(chain.bound, references)}
         if _is_remote(chain.bound) and "extra_body" in chain.kwargs:  # bound outside, so it takes precedence
             copied["kwargs"] = {**chain.kwargs, "extra_body": _body(chain.kwargs["extra_body"], references)}
         return chain.model_copy(update=copied)
-    if _is_remote(chain):
-        return chain.bind(extra_body=_body(getattr(chain, "extra_body", None), references))
-    return chain.bind(references=references) if isinstance(chain, EngineFields) else chain
+    model: object = chain
+    if isinstance(chain, RunnableConfigurableFields):
+        model = chain.default
+        if _parts(model):
+            return chain.model_copy(update={"default": _bind(chain.default, references)})
+    if _is_remote(model):
+        return chain.bind(extra_body=_body(getattr(model, "extra_body", None), references))
+    return chain.bind(references=references) if isinstance(model, EngineFields) else chain
+
+
+def _bind_alternative(
+    given: Runnable[object, object] | Callable[[], Runnable[object, object]], references: Private
+) -> Runnable[object, object] | Callable[[], Runnable[object, object]]:
+    return _bind(given, references) if isinstance(given, Runnable) else lambda: _bind(given(), references)
 
 
 def _is_remote(chain: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -94,14 +95,17 @@ class DocumentAnswers:
             check_retriever("retriever", retriever)
         else:
             retriever = BM25Retriever(retriever, split=Stems(), idf="lucene", contexts=contexts)
-        if contexts is not None and len(contexts) != len(retriever):
-            raise ValueError(f"contexts holds {len(contexts)} entries for {len(retriever)} passages")
         if instruction is not None:
             check_template(instruction, "question", "passage")
         self._retriever, self._contexts, self._k = retriever, contexts, k
+        self._check_contexts()
         self._engine: Engine | None = correction_engine_of(model) if model is not None else None
         self._instruction, self._max_new_tokens = instruction, max_new_tokens
         self._stems = stems_of(retriever)
+
+    def _check_contexts(self) -> None:
+        if self._contexts is not None and len(self._contexts) != len(self._retriever):
+            raise ValueError(f"contexts holds {len(self._contexts)} entries for {len(self._retriever)} passages")
 
     def __call__(self, question: str) -> DocumentAnswer:
         """Answer a question. Raises ValueError for an empty one, TypeError for anything but a str."""
@@ -116,6 +120,7 @@ class DocumentAnswers:
         check_type(isinstance(question, str), "question", question, "a str")
         if not question.strip():
             raise ValueError(f"the question {question!r} is empty; write a question")
+        self._check_contexts()  # texts may have been added
         hits = [hit for hit in self._retriever.search(question, self._k) if hit.score > 0 or not self._by_words()]
         found = self._find(question, hits)
         if not found or found[0].coverage < MIN_COVERAGE:
@@ -157,15 +162,12 @@ class DocumentAnswers:
     def _written(self, engine: Engine, question: str, hits: list[Hit], found: list[Found]) -> Iterator[AnswerChunk]:
         """The answer that the model writes from the passages."""
         template = self._instruction or ANSWER_INSTRUCTION
-        chat = chat_option(engine)
-        shown = list(hits)
-        while len(shown) > 1 and not fits(engine, self._prompt(template, question, shown), chat=chat):
-            shown.pop()
+        shown = self._fitting(engine, template, question, hits)
         texts = {hit.id: hit.text for hit in shown}
         chunks = engine.stream(
             self._prompt(template, question, shown),
             [hit.text for hit in shown],
-            chat=chat,
+            chat=chat_option(engine),
             max_new_tokens=self._max_new_tokens,
             temperature=0.0,
         )
@@ -200,6 +202,14 @@ class DocumentAnswers:
         if has_answer:
             yield AnswerChunk(written[shown_to:], tuple(cited[given:]))
         yield AnswerChunk("", (), answer)
+
+    def _fitting(self, engine: Engine, template: str, question: str, hits: list[Hit]) -> list[Hit]:
+        """The best passages, as many as fit into the model's context, but at least one."""
+
+        def exceeds(count: int) -> bool:
+            return not fits(engine, self._prompt(template, question, hits[:count]), chat=chat_option(engine))
+
+        return hits[: 1 + bisect_right(range(2, len(hits) + 1), False, key=exceeds)]
 
     def _prompt(self, template: str, question: str, shown: Sequence[Hit]) -> str:
         contexts = self._contexts

@@ -7,12 +7,15 @@ its passage. Rare words count more. A "unit" is a part that can be quoted: a sen
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from copyspec.retrievers import UNSPACED, BM25Retriever, Hit, Retriever, Stems, share_of_word
+from copyspec.text.sentence_marks import CLOSING
 
-from ..sentences import CLOSING, QUESTION_MARKS, sentences
+from ..sentences import QUESTION_MARKS, sentences
 from .question_terms import ASKS_NAME, TermRarity, answer_bonus, asked_terms, commonness
 
 MAX_UNIT = 400  # longest list item that is quoted whole, in characters as `extent` counts them
@@ -30,7 +33,7 @@ RANK_DISCOUNT = 0.012  # penalty per rank of the passage in the search
 
 _ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S")
 _TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
-_RULE = re.compile(r"[ \t]*[|:=\-~^+*\"'`.#\s]+$")
+_RULE = re.compile(r"[|:=\-~^+*\"'`.#\s]+$")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 
@@ -62,8 +65,10 @@ def units(text: str) -> list[Unit]:
     """Return the units of a passage, in order. Headings, rules and fences are left out."""
     found: list[Unit] = []
     headings = list(_headings(text))
+    starts = [start for start, _ in headings]
     for begin, end, kind in _blocks(text):
-        heading = next((title for start, title in reversed(headings) if start < begin), "")
+        above = bisect_left(starts, begin)
+        heading = headings[above - 1][1] if above else ""
         if kind in ("row", "code"):
             found.append(Unit(begin, end, begin, kind == "row", heading))
         elif extent(text[begin:end]) <= MAX_UNIT and (kind == "item" or _asks_first(text[begin:end])):
@@ -132,10 +137,11 @@ def find(
     asked = {term: min(weights[each] for each in same) * commonness(split)[term] for term, same in forms.items()}
     total = sum(asked.values()) or 1.0
 
-    def terms(text: str) -> set[str]:
-        """The terms of a text, with other forms replaced by the question's own."""
+    @cache
+    def terms(text: str) -> frozenset[str]:
+        """The question's terms that a text holds, in any form."""
         held = set(split(text))
-        return held | {term for term, same in forms.items() if not same.isdisjoint(held)}
+        return frozenset(term for term, same in forms.items() if not same.isdisjoint(held))
 
     found: list[Found] = []
     for rank, (context, text) in enumerate(passages):
@@ -143,9 +149,14 @@ def find(
         held = [terms(text[part.start : part.end]) for part in parts]
         everywhere, above = terms(text), terms(context)
         nearest = terms(context.rpartition(" > ")[2])
+        before = frozenset[str]()  # the terms of its block up to the unit
         for number, part in enumerate(parts):
-            head = terms(text[part.head : part.start]) | (terms(part.heading) if part.heading else nearest)
-            beside = set().union(*held[max(0, number - 1) : number], *held[number + 1 : number + 2])
+            if number and parts[number - 1].head == part.head:
+                before |= held[number - 1]
+            else:
+                before = frozenset()
+            head = before | (terms(part.heading) if part.heading else nearest)
+            beside = frozenset[str]().union(*held[max(0, number - 1) : number], *held[number + 1 : number + 2])
             places = ((held[number], INSIDE), (head, HEAD), (above, CONTEXT), (beside, BESIDE), (everywhere, PASSAGE))
             worth = sum(weight * _worth(term, places) for term, weight in asked.items())
             inside = sum(weight for term, weight in asked.items() if term in held[number])
@@ -201,7 +212,7 @@ def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Fou
     return found
 
 
-def _worth(term: str, places: Sequence[tuple[set[str], float]]) -> float:
+def _worth(term: str, places: Sequence[tuple[frozenset[str], float]]) -> float:
     return max((worth for held, worth in places if term in held), default=0.0)
 
 

@@ -20,20 +20,27 @@ FIRST_CHARS = 40
 COMMONEST, MIN_WEIGHT = 50, 0.7
 """The 50 most common English words get this weight factor, because rarity in few documents is unreliable. From there
 the factor rises to 1 with the logarithm of the rank in `frequent_words.txt`."""
-_CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\w+=|\w+\(")
+_CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\b\w+[=(]")
 _NUMBER = re.compile(
-    r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
+    r"\d+|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
     r"dozen|once|twice|half)\b",
     re.IGNORECASE,
 )
+_AFTER_WHAT = (
+    "日月年週曜分秒代世紀回度番号本冊枚匹頭台個个人件種种色語歳才円階歩泊杯割倍県国社処处地事物者故以"
+    "等在名点位章巻校軒千百万类方"
+)
+"""Chinese characters that may follow the question word 何 ("what"), most of them units: 何人, 何年, 何色."""
 _ASKED_BY = re.compile(
     r"\b(?:how (?:many|much|deep|long|large|big|old|fast|far|high|often|soon|late)|is it (?:possible|allowed)|"
     r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get))\b|"
-    # Chinese
-    r"什[么麼](?:时候|時候)?|哪[里裡儿兒个個些]?|谁|誰|[几幾](?![乎何])|多少|多(?=[高大长長久远遠深重])|怎[么麼]样?|如何|"
-    r"[为為](?:何|什[么麼])|何[时時]|是否|[吗嗎呢]|"
+    # Chinese; not in names: 哪吒 (Nezha), 几内亚 (Guinea), 吗啡 (morphine)
+    r"什[么麼](?:时候|時候)?|哪[里裡儿兒个個些]?(?!吒)|谁|誰|(?<!茶)[几幾](?![乎何内內率])|多少|"
+    r"多(?=[高大长長久远遠深重])|怎[么麼]样?|如何|[为為](?:何|什[么麼])|何[时時]|(?<=有)何|是否|[吗嗎呢](?!\w)|"
     # Japanese: a verb's last kana goes with its polite ending, which an answer has in another form
-    r"いつ(?!も)|どこ|どれ|(?<![なほ])どの|どう(?:して|やって|すれば)|だれ|なぜ|なに|いく[らつ]|(?<![几幾任])何|"
+    r"いつ(?!も)|どこ|どれ|(?<![なほ])どの|どう(?:して|やって|すれば)|だれ|なぜ|なに|いく[らつ]|"
+    # where a run begins, else a surname: 何明, 何さん, 姓何
+    rf"(?<![几幾任姓])何(?!さん|ちゃん|くん)(?:(?<=\w何)|(?=[{_AFTER_WHAT}]|[^一-鿿]|\Z))|"
     r"[ぁ-ん]?(?:です|でした|ます|ました|ません|でしょう)か|"
     # Thai
     r"เมื่อ(?:ไร|ไหร่|ใด)|อะไร|ที่ไหน|ใคร|อย่างไร|ยังไง|เท่า(?:ไร|ไหร่)|(?<!เ)กี่|ทำไม|หรือ(?:ไม่|เปล่า)|ไหม(?=\W*\Z)",
@@ -55,15 +62,19 @@ _TIME = re.compile(
     re.IGNORECASE,
 )
 _ASKS_SPAN = re.compile(r"\bhow long\b|\bhow many (?:seconds|minutes|hours|days|weeks|months|years)\b", re.IGNORECASE)
-_SPAN = re.compile(r"\b[\w.,]+[ -](?:second|minute|hour|day|week|month|year)s?\b", re.IGNORECASE)
+# These begin where a run of letters or digits begins: tried at each of its characters, they would take quadratic time.
+_SPAN = re.compile(r"(?<![\w.,])[.,]*\w[\w.,]*[ -](?:second|minute|hour|day|week|month|year)s?\b", re.IGNORECASE)
 _ASKS_MONEY = re.compile(
     r"\bhow much\b.*\b(?:cost|pay|price|fee|charge|rent|deposit|euros?|dollars?)\b|\bwhat do \w+ pay\b", re.I
 )
-_MONEY = re.compile(r"\d[\d.,]* ?(?:euros?|dollars?|pounds?|cents?|eur|usd|percent|[€$£%])|[€$£]\d", re.IGNORECASE)
+_MONEY = re.compile(
+    r"(?<![\d.,])[.,]*\d[\d.,]* ?(?:euros?|dollars?|pounds?|cents?|eur|usd|percent|[€$£%])|[€$£]\d", re.IGNORECASE
+)
 _HOW_MANY = re.compile(r"\bhow many ((?:\w+ )?\w+)", re.IGNORECASE)
 COUNTED_WORDS = 4  # maximum number of words between a number and what it counts
+COUNTED_CHARS = 120  # after the number, in which these words are looked for
 _ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
-_VERSION = re.compile(r"\d+\.\d+")
+_VERSION = re.compile(r"\d\.\d")
 ASKS_NAME = re.compile(
     r"\b(?:which|what) (?:\w+ )?(?:option|flag|method|function|argument|parameter|exception|error|warning|variable|"
     r"module|submodule|command|class|keyword|setting|file|operator)s?\b|\bhow (?:do|can|should) (?:i|you|one|we)\b",
@@ -163,7 +174,8 @@ def _has_kind(question: str, sentence: str, split: Stems) -> bool:
     if counted := _HOW_MANY.search(question):
         things = set(split(counted[1]))
         for number in _NUMBER.finditer(sentence):
-            if not things.isdisjoint(split(" ".join(sentence[number.end() :].split()[: COUNTED_WORDS + 1]))):
+            after = sentence[number.end() : number.end() + COUNTED_CHARS].split()
+            if not things.isdisjoint(split(" ".join(after[: COUNTED_WORDS + 1]))):
                 return True
         return False
     return bool(_ASKS_NUMBER.search(question) and _NUMBER.search(sentence))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from copyspec import Result
+from copyspec.checks import check_retriever
 from copyspec.retrievers import STOP_WORDS, BM25Retriever, Hit, Retriever, Stems, words
 
 from ..guards.likeness import are_akin
@@ -155,7 +156,11 @@ def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hi
     With BM25 it matches if it holds one of the question's terms; the first hit of other retrievers always counts as a
     match. Raises ValueError for a retriever without texts.
     """
-    retriever = _by_words(passages) if isinstance(passages, Sequence) else passages
+    if isinstance(passages, Sequence):
+        retriever: Retriever = _by_words(passages)
+    else:
+        check_retriever("passages", passages)
+        retriever = passages
     by_words = isinstance(retriever, BM25Retriever)
     hits = retriever.search(question, k=min(MAX_LOOKED_AT, max(1, len(retriever))) if by_words else 1)
     if not hits:

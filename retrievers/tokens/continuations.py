@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import index
 from typing import NamedTuple
 
 from .descent import Descent
@@ -44,9 +45,10 @@ def match_of(descents: list[Descent]) -> Match:
 
 def backwards(context: Sequence[int]) -> list[int]:
     """Return the last MAX_MATCH tokens of a context in reverse, cut before the first invalid token id."""
-    query = list(reversed(context[-MAX_MATCH:]))
+    # As Python integers: those of NumPy and torch would overflow in the keys of `sampled_keys`.
+    query = list(map(index, reversed(context[-MAX_MATCH:])))
     if query and not (min(query) >= 0 and max(query) < BORDER):
-        query = query[: next(index for index, token in enumerate(query) if not 0 <= token < BORDER)]
+        query = query[: next(place for place, token in enumerate(query) if not 0 <= token < BORDER)]
     return query
 
 
@@ -63,8 +65,8 @@ def continuations_of(descents: list[Descent], length: int, count: int) -> tuple[
         taken = min(count - len(behind), places)
         weight = rest * places / (places + ESCAPE) / taken
         rest *= ESCAPE / (places + ESCAPE)
-        for descent, index in _evenly(parts, places, taken):
-            segment, place = descent.segment, descent.place(index)
+        for descent, at in _evenly(parts, places, taken):
+            segment, place = descent.segment, descent.place(at)
             tokens = segment.following(place, length)
             behind.append(Continuation(*segment.document(place), tokens, weight))
         if len(behind) == count:

@@ -7,16 +7,20 @@ matches are found around it. Matches and continuations do not cross document bor
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from copyspec.checks import check_whole, plain_value
+
 from .. import files
-from ..base import Folder, check_folder
+from ..base import Folder, check_folder, check_k
 from ..passages import Passage
 from ..places import read_places, write_passages
 from ..saving import Saving, saving
@@ -36,6 +40,9 @@ KIND = "tokens"
 SEGMENT_TOKENS, SEGMENT_TOKENS_NUMPY = 1 << 27, 1 << 25
 """Largest segment, with the extra copyspec[fast] and with NumPy alone, unless a document is longer: sorting that many
 tokens takes 3 GB of memory. Fewer segments are searched faster."""
+
+MAX_SEGMENT_TOKENS = 1 << 28
+"""Largest segment that may be asked for. Linux reads at most 2 GB at once, and merging reads a segment as a whole."""
 
 TokenIds = Sequence[int] | NDArray[np.integer]
 """The tokens of one document."""
@@ -140,11 +147,12 @@ class Datastore:
 
     def document(self, number: int) -> list[int]:
         """Return the tokens of a document. Raises IndexError for a number out of range."""
+        number = operator.index(number)
         for segment in self._segments:
-            index = number - segment.first_document
-            if 0 <= index < segment.num_documents:
+            place = number - segment.first_document
+            if 0 <= place < segment.num_documents:
                 with _damage_named(self.folder):
-                    return segment.document_tokens(index)
+                    return segment.document_tokens(place)
         raise IndexError(f"document {number!r} is not in this datastore: it holds {self.num_documents}, from 0")
 
     def append(self, documents: Iterable[TokenIds], *, segment_tokens: int | None = None) -> range:
@@ -154,6 +162,9 @@ class Datastore:
         costs the logarithm of the total size per token. The folder changes when all is written. `segment_tokens`:
         bounds the memory, at 23 bytes per token (100 without copyspec[fast]); None: about 3 GB at most.
         """
+        if segment_tokens is not None:
+            segment_tokens = cast("int", plain_value(segment_tokens))
+            check_whole("segment_tokens", segment_tokens, low=1, high=MAX_SEGMENT_TOKENS)
         with saving(self.folder) as index:
             places = self._refresh()
             beside = None if places is None else _unnamed(places)
@@ -218,8 +229,7 @@ class Datastore:
 
     def find(self, context: Sequence[int], length: int = 16, count: int = 32) -> tuple[Match, list[Continuation]]:
         """Return the results of `search` and `continuations`."""
-        if length < 1 or count < 1:
-            raise ValueError(f"length and count must be at least 1, got {length!r} and {count!r}")
+        length, count = check_k(length, "length"), check_k(count, "count")
         query, segments = backwards(context), self._segments
         with _damage_named(self.folder):
             return continuations_of(descents_of(query, segments), length, count)

@@ -129,5 +129,8 @@ class IndexSegment:
 
     def following(self, place: int, length: int) -> list[int]:
         """Return at most `length` tokens from a place on, up to the end of its document."""
-        found = self.tokens.part(place, place + length).tolist()
+        end = min(place + length, len(self.tokens))
+        if place > end:
+            raise IndexError(f"place {place} is outside of {end} tokens")
+        found = self.tokens.part(place, end).tolist()
         return found[: found.index(BORDER)] if BORDER in found else found

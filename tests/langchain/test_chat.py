@@ -11,12 +11,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+from uuid import UUID, uuid4
 
 import pytest
 
 pytest.importorskip("langchain_core")
 
 import torch
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, InvalidToolCall, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -115,6 +118,22 @@ def test_options_of_a_call_count_and_unknown_ones_are_named(llm: ChatCopySpec) -
         llm.invoke("\ud800")
     with pytest.raises(ValidationError, match="bogus"):
         ChatCopySpec(bogus=1)  # type: ignore[call-arg]
+
+
+def test_two_names_of_one_option_are_named(llm: ChatCopySpec) -> None:
+    with pytest.raises(ValidationError, match="'max_new_tokens' and 'max_tokens' are one option: give one of them"):
+        ChatCopySpec(max_tokens=3, max_new_tokens=4)  # type: ignore[call-arg]
+    assert ChatCopySpec(stop_sequences=["."], stop=None).stop == ["."]  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="max_new_tokens=4 and max_tokens=3 are two names for one limit"):
+        llm.invoke(PROMPTS[0], max_tokens=3, max_new_tokens=4)
+    answer = llm.invoke(PROMPTS[0], max_new_tokens=2)
+    assert answer.usage_metadata is not None and answer.usage_metadata["output_tokens"] == 2
+
+
+def test_a_folder_given_as_a_path_is_the_model_of_that_name() -> None:
+    llm = ChatCopySpec(model=Path("some") / "folder")
+    assert llm.model == llm.model_name == str(Path("some") / "folder")
+    assert llm._get_llm_string() == llm._get_llm_string(), "else no answer would be found in a cache"
 
 
 def test_max_tokens_is_kept(llm: ChatCopySpec) -> None:
@@ -380,6 +399,25 @@ def test_messages_become_chats() -> None:
         assert shown_call == {"role": "assistant", "content": "\n".join(filter(None, (text, *said)))}
     twice = merged([chat[1], chat[1], chat[2], chat[2]])
     assert [each["role"] for each in twice] == ["assistant", "tool", "tool"] and len(twice[0]["tool_calls"]) == 2  # type: ignore[arg-type]
+
+
+def test_calls_among_the_blocks_of_other_models_are_shown_once() -> None:
+    call = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "1"}
+    blocks = [{"type": "text", "text": "Hm."}, call]
+    (shown,) = to_chat([AIMessage(blocks, tool_calls=[{"name": "f", "args": {}, "id": "1"}])])  # type: ignore[arg-type]
+    assert shown["content"] == "Hm." and len(shown["tool_calls"]) == 1  # type: ignore[arg-type]
+
+
+def test_only_the_first_of_several_prompts_is_the_run_of_a_given_id(llm: ChatCopySpec) -> None:
+    runs: list[UUID] = []
+
+    class Starts(BaseCallbackHandler):
+        def on_chat_model_start(self, *_: object, run_id: UUID, **__: object) -> None:
+            runs.append(run_id)
+
+    given = uuid4()
+    llm.generate([[HumanMessage(prompt)] for prompt in PROMPTS[:3]], callbacks=[Starts()], run_id=given)
+    assert given in runs and len(set(runs)) == 3
 
 
 def test_models_without_a_template_say_so() -> None:

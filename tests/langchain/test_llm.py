@@ -239,6 +239,12 @@ def test_a_citation_begins_with_the_first_word_that_its_document_holds(
         assert text is not None and text[part.document_start : part.document_end] == answer[part.start : part.end]
 
 
+def test_a_citation_begins_with_no_part_of_a_word_that_has_vowel_signs() -> None:
+    document, answer = Document("हिन्दी में किताबें यहाँ मिलती हैं।"), "कहिन्दी में किताबें यहाँ"
+    (part,) = copied_parts(answer, spans_at(answer, (8, len(answer), 0, 7)), [document])
+    assert answer[part.start : part.end] == "में किताबें यहाँ" and part.document_start == 7
+
+
 def test_answers_without_copies_have_no_citations() -> None:
     quoting = Quoting("No idea.", DOCUMENT)
     assert with_citations(quoting.message).invoke("When?").citations == ()

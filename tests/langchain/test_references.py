@@ -21,6 +21,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import (
     ConfigurableField,
     Runnable,
+    RunnableBranch,
     RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
@@ -155,6 +156,16 @@ def test_with_references_binds_by_key_and_streams(llm: ChatCopySpec, seen: Seen)
         lambda llm: RunnablePassthrough.assign(answer=PROMPT | llm),
         lambda llm: PROMPT | llm.with_fallbacks([llm]),
         lambda llm: PROMPT | RunnableLambda(fails).with_fallbacks([llm]),
+        lambda llm: PROMPT | llm.configurable_fields(max_tokens=ConfigurableField(id="limit")),
+        lambda llm: PROMPT | llm.configurable_alternatives(ConfigurableField(id="model"), other=lambda: llm),
+        lambda llm: (
+            PROMPT
+            | llm.configurable_alternatives(ConfigurableField(id="model"), other=lambda: llm).with_config(
+                configurable={"model": "other"}
+            )
+        ),
+        lambda llm: PROMPT | llm.bind(stop=["."]).configurable_fields(kwargs=ConfigurableField(id="kwargs")),
+        lambda llm: RunnableBranch((lambda _: True, PROMPT | llm), PROMPT),
         pytest.param(
             lambda llm: PROMPT | llm.with_structured_output(Answer, method="json_schema", include_raw=True),
             marks=pytest.mark.skipif(find_spec("llguidance") is None, reason="needs llguidance"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,22 @@ pytest.importorskip("langchain_tests")
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import ConfigurableField
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from pydantic import ValidationError
 from rank_bm25 import BM25Okapi
 
 from copyspec.retrievers import BM25Retriever as BM25Search
-from copyspec.retrievers import Corpora, DenseRetriever, Passage, SpeculativeRetriever, words
-from copyspec.retrievers.langchain import BM25Retriever, DocumentRetriever, FAISSRetriever
+from copyspec.retrievers import (
+    Corpora,
+    DenseRetriever,
+    HybridRetriever,
+    Passage,
+    SpeculativeRetriever,
+    load_retriever,
+    words,
+)
+from copyspec.retrievers.langchain import BM25Retriever, DocumentRetriever, EncoderEmbeddings, FAISSRetriever
 
 TEXTS = [
     "The library is open from nine to six.",
@@ -161,10 +171,58 @@ def test_a_corpus_that_was_loaded_and_saved_here_is_one_still(tmp_path: Path) ->
     assert BM25Retriever.load(tmp_path / "town").invoke("swans", k=1)[0].metadata["start"] == 10
 
 
+def test_ids_and_metadata_stay_if_texts_are_added_without_langchain(tmp_path: Path) -> None:
+    BM25Retriever(DOCUMENTS).save(tmp_path)
+    base = load_retriever(tmp_path)
+    base.add(["A kettle boils."])
+    base.save(tmp_path)
+    found = [BM25Retriever.load(tmp_path).invoke(query, k=1)[0] for query in ("swans", "kettle")]
+    assert [(each.id, each.metadata.get("source")) for each in found] == [("d1", "1.md"), ("5", None)]
+
+
 def test_vectors_may_be_tensors_that_need_gradients() -> None:
     torch = pytest.importorskip("torch")
     vectors = torch.eye(2, dtype=torch.bfloat16).requires_grad_()
     assert len(DenseRetriever(["a", "b"], lambda texts: vectors[: len(texts)]).search("a")) == 2
+
+
+def test_fields_may_be_configured_and_the_index_stays() -> None:
+    few = DOCUMENTS[:2]
+    fused = HybridRetriever([BM25Search(TEXTS), DenseRetriever(TEXTS, embed)])
+    retrievers: list[DocumentRetriever] = [
+        BM25Retriever(few, idf="lucene", language="english"),
+        DocumentRetriever.over(fused, DOCUMENTS),
+    ]
+    if find_spec("faiss") is not None:
+        retrievers.append(FAISSRetriever(DOCUMENTS, embed))
+    for retriever in retrievers:
+        chosen = retriever.configurable_fields(k=ConfigurableField(id="k"))
+        found = chosen.invoke("the libraries", {"configurable": {"k": 1}})
+        assert found == retriever.invoke("the libraries", k=1) and len(found) == 1
+        assert len(chosen.invoke("the libraries")) == len(retriever.invoke("the libraries"))
+
+
+def test_texts_that_were_added_without_documents_are_named(tmp_path: Path) -> None:
+    retriever = BM25Retriever(DOCUMENTS)
+    retriever.save(tmp_path)
+    retriever.base.add(["A kettle boils."])
+    for use in (lambda: retriever.invoke("kettle"), lambda: retriever.save(tmp_path)):
+        with pytest.raises(ValueError, match=r"holds 6 texts, and there are 5 documents: .* over\(base, documents\)"):
+            use()
+    assert len(BM25Retriever.load(tmp_path).documents) == 5, "the saved index is as it was"
+    more = (each for each in [*DOCUMENTS, Document("A kettle boils.", id="new")])
+    again = DocumentRetriever.over(retriever.base, more)  # type: ignore[arg-type]
+    assert [each.id for each in again.invoke("kettle", k=1)] == ["new"]
+
+
+def test_encoders_as_embeddings() -> None:
+    torch = pytest.importorskip("torch")
+    vectors = torch.eye(2, dtype=torch.bfloat16).requires_grad_()
+    embeddings = EncoderEmbeddings(lambda texts: vectors[: len(texts)])
+    assert embeddings.embed_documents(["a", "b"]) == [[1.0, 0.0], [0.0, 1.0]] and embeddings.embed_documents([]) == []
+    assert embeddings.embed_query("a") == [1.0, 0.0]
+    with pytest.raises(OSError, match="encoder 'nowhere/at/all' cannot be loaded"):
+        EncoderEmbeddings(Path("nowhere/at/all"))
 
 
 def test_any_retriever_of_the_package_will_do() -> None:

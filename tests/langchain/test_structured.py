@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from pydantic import BaseModel
 
 from copyspec.pipelines.langchain import ChatCopySpec
-from copyspec.pipelines.langchain.structured import structured
+from copyspec.pipelines.langchain.structured import constraint, structured
 from tests.helpers.texts import engine
 
 
@@ -35,6 +35,25 @@ def test_answers_are_objects_of_the_schema() -> None:
     assert cut["parsed"] is None and cut["parsing_error"] is not None
     with pytest.raises(ValueError, match="method must be 'function_calling', 'json_schema' or"):
         llm.with_structured_output(Mat, method="grammar")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"title": "colour", "enum": ["red", "blue"]}, {"title": "sizes", "type": "array"}, {"properties": {"a": {}}}],
+)
+def test_json_schemas_constrain_as_they_are(schema: dict[str, object]) -> None:
+    assert constraint(schema) == schema
+
+
+def test_tools_are_read_as_json_schemas() -> None:
+    assert constraint({"name": "mat", "parameters": Mat.model_json_schema()})["required"] == ["colour", "cats"]  # type: ignore[index]
+
+
+def test_an_answer_is_one_of_the_values_of_a_schema() -> None:
+    pytest.importorskip("llguidance")
+    llm = ChatCopySpec(model=engine(), max_tokens=20)
+    schema = {"title": "colour", "enum": ["red", "blue"]}
+    assert llm.with_structured_output(schema, method="json_schema").invoke("the mat") in ("red", "blue")
 
 
 class Cats(BaseModel):

@@ -235,6 +235,11 @@ def test_choices_that_cannot_be_meant_are_named(llm: ChatCopySpec) -> None:
         without.bind_tools([multiply]).invoke("hi")
 
 
+def test_tools_that_a_provider_runs_are_refused(llm: ChatCopySpec) -> None:
+    with pytest.raises(ValueError, match=r"tools must be functions, .*; got {'type': 'web_search'}"):
+        llm.bind_tools([multiply, {"type": "web_search"}]).invoke("hi")
+
+
 def test_structured_output(llm: ChatCopySpec) -> None:
     script = '{"setup": "Why?", "punchline": "Because."}}</tool_call>'
     joke = llm.with_structured_output(Joke).invoke("a joke", logits_processor=says(script), strict=False)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import copyspec
-from copyspec.pipelines import DocumentAnswers
+from copyspec.pipelines import DocumentAnswers, best_passage
+from copyspec.pipelines.rag import answering
 from copyspec.pipelines.rag.citing import Settling, citations
 from copyspec.pipelines.rag.finding import extent, rarity_in, stems_of, units, widened
-from copyspec.pipelines.rag.question_terms import FIRST_BONUS, answer_bonus, commonness
+from copyspec.pipelines.rag.question_terms import FIRST_BONUS, TermRarity, answer_bonus, asked_terms, commonness
 from copyspec.retrievers import (
     BM25Retriever,
     DenseRetriever,
@@ -124,6 +126,16 @@ def test_any_retriever_is_asked_and_wrong_options_are_named(answers: DocumentAns
         DocumentAnswers(texts, k=0)
     with pytest.raises(ValueError, match="contexts holds 1 entries for 2 passages"):
         DocumentAnswers(by_words, contexts=["a"])
+    grown = BM25Retriever(texts, split=Stems(), idf="lucene")
+    contexts = ["", ""]
+    asked = DocumentAnswers(grown, contexts=contexts)
+    grown.add(["The ferry leaves at nine."])
+    with pytest.raises(ValueError, match="contexts holds 2 entries for 3 passages"):
+        asked("When does the ferry leave?")
+    contexts.append("")
+    assert asked("When does the ferry leave?").text == "The ferry leaves at nine."
+    with pytest.raises(TypeError, match=r"passages must be a retriever, .*; got generator"):
+        best_passage("When?", (text for text in texts))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the question ' ' is empty"):
         answers(" ")
 
@@ -275,6 +287,64 @@ def test_a_model_is_asked_in_scripts_without_spaces_and_its_quotes_are_shown_as_
     (cited,) = last.answer.citations
     assert last.answer.text[cited.start : cited.end] == "灯塔建于1871年,高三十米。"
     assert len([chunk for chunk in chunks if chunk.text]) > 1, "not held back to its end"
+
+
+@pytest.mark.parametrize(
+    ("question", "term", "stays"),
+    [
+        ("何明住在哪里？", "何", True),
+        ("作者姓何？", "何", True),
+        ("何さんはどこに住んでいますか", "何", True),
+        ("図書館は何時に開きますか？", "何", False),
+        ("箱に何が入っていますか？", "何", False),
+        ("これは何？", "何", False),
+        ("两者有何区别？", "何", False),
+        ("哪吒是谁？", "哪", True),
+        ("最高点は何点ですか？", "何", False),
+        ("何巻ありますか？", "何", False),
+        ("灯塔在哪？", "哪", False),
+        ("几内亚的首都在哪里？", "几", True),
+        ("港口几点开门？", "几", False),
+        ("吗啡是什么？", "吗", True),
+        ("灯塔很高吗？", "吗", False),
+    ],
+)
+def test_question_words_inside_names_are_terms(question: str, term: str, stays: bool) -> None:
+    split = Stems()
+    assert (term in asked_terms(question, TermRarity.among([question], split), split)) == stays
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The kettle boils at noon. " * 3_000,
+        "kettle\n" + " " * 50_000 + "x",
+        "# a\n\nkettle\n\n" * 8_000,
+        "A kettle: " + "1," * 10_000,
+    ],
+)
+def test_sentences_are_found_in_linear_time(text: str) -> None:
+    """A paragraph of 3,000 sentences took half a minute."""
+    started = process_time()
+    for question in ("How long does the kettle boil?", "How much do I pay for a kettle?", "How many kettles?"):
+        DocumentAnswers([text, "Herons wait."])(question)
+    assert process_time() - started < 10
+
+
+def test_as_many_passages_are_shown_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def fits(engine: object, prompt: str, *, chat: object) -> bool:
+        tried.append(prompt)
+        return len(prompt) < 2_000
+
+    monkeypatch.setattr(answering, "fits", fits)
+    engine = Writing("No answer.")
+    texts = [f"The kettle number {number} boils at noon." for number in range(100, 200)]
+    list(DocumentAnswers(texts, model=engine, k=100).stream("When does the kettle boil?"))
+    ((prompt, shown),) = engine.asked
+    assert len(str(prompt)) < 2_000 <= len(str(prompt)) + len(f"\n\n{texts[0]}") and len(tried) < 10
+    assert all(text in str(prompt) for text in shown)  # type: ignore[attr-defined]
 
 
 RECIPES = """# Kitchen

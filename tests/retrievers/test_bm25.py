@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
 from copyspec.retrievers import BM25Retriever, IndexFileError, Retriever, words
+from copyspec.retrievers import bm25 as module
 from copyspec.retrievers.bm25 import LUCENE_K1, B
 
 TEXTS = [
@@ -87,6 +89,24 @@ def test_a_search_beside_an_addition_sees_all_of_it_or_nothing() -> None:
     adds = True
     assert retriever.search("water otter", 2) == before
     assert len(retriever) == 9 and retriever.search("otter", 1)[0].id == 4
+
+
+def test_two_additions_at_once_lose_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = BM25Retriever(["a heron"])
+    other = threading.Thread(target=retriever.add, args=(["a kettle"],))
+    copy = module._Statistics.copy
+
+    def copied(statistics: module._Statistics) -> module._Statistics:
+        if other.ident is None:
+            other.start()
+            other.join(0.2)
+        return copy(statistics)
+
+    monkeypatch.setattr(module._Statistics, "copy", copied)
+    retriever.add(["an otter"])
+    other.join()
+    assert list(retriever.texts) == ["a heron", "an otter", "a kettle"]
+    assert retriever.search("kettle", 1)[0].id == 2
 
 
 def synthetic(count: int) -> list[list[str]]:

@@ -25,6 +25,7 @@ from copyspec.retrievers import (
     HuggingFaceEmbedder,
     IndexFileError,
     Passage,
+    is_gone,
     load_corpus,
     load_passages,
     load_retriever,
@@ -32,6 +33,7 @@ from copyspec.retrievers import (
     split_passages,
     tokenizer_fingerprint,
 )
+from copyspec.text.sentence_marks import SENTENCE_ENDS
 from tests.helpers.commands import run
 from tests.helpers.texts import byte_level, llama
 
@@ -90,6 +92,18 @@ def test_sentences_without_spaces_between_them_are_not_cut() -> None:
     assert [each.text for each in split_passages(Document("d", "".join(pieces)), max_chars=9)] == pieces
 
 
+@pytest.mark.parametrize("mark", SENTENCE_ENDS)
+def test_passages_end_at_the_sentence_ends_of_any_script(mark: str) -> None:
+    pieces = [f"aa bb{mark}", f"cc dd ee{mark}"]
+    assert [each.text for each in split_passages(Document("d", " ".join(pieces)), max_chars=9)] == pieces
+
+
+def test_one_path_is_not_a_list_of_paths(corpus: Path) -> None:
+    for given_path in (corpus, str(corpus)):
+        with pytest.raises(TypeError, match=r"paths must be a list of paths, got one: write \["):
+            list(read_documents(given_path))  # type: ignore[arg-type]
+
+
 def test_documents_come_from_files_and_folders(corpus: Path) -> None:
     found = list(read_documents([corpus, corpus / "b" / "one.md"]))
     names = [f"{corpus / 'a.jsonl'}:1", f"{corpus / 'a.jsonl'}:3", *[str(corpus / "b" / "one.md")] * 2]
@@ -113,7 +127,7 @@ def test_what_cannot_be_read_is_named(corpus: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=said):
             list(read_documents([path]))
-    with pytest.raises(TypeError, match="must be a list of paths, got one string"):
+    with pytest.raises(TypeError, match="must be a list of paths, got one: write"):
         list(read_documents("path"))
 
 
@@ -216,6 +230,23 @@ def test_a_corpus_that_was_loaded_added_to_and_saved_is_one_still(kind: str, tmp
     BM25Retriever(["Another text."]).save(tmp_path / "c")
     with pytest.raises(IndexFileError, match="does not say where its passages stand"):
         load_corpus(tmp_path / "c")
+
+
+def test_passages_may_come_one_after_the_other(tmp_path: Path) -> None:
+    for duplicates, count in ((False, 2), (True, 4)):
+        made = Corpora(tmp_path).add_bm25(
+            "birds",
+            (Passage("d", start, text) for start, text in ((0, "a heron"), (9, "a swan"))),
+            duplicates=duplicates,
+        )
+        assert (made.size, made.skipped) == (count, 0)
+
+
+def test_an_index_whose_folder_cannot_name_a_corpus_is_not_listed(tmp_path: Path) -> None:
+    BM25Retriever(["a heron"]).save(tmp_path / "my notes")
+    corpora = Corpora(tmp_path)
+    corpora.add_bm25("birds", [Passage("d", 0, "a heron")])
+    assert corpora.names() == [corpus.name for corpus in corpora.all()] == ["birds"]
 
 
 def test_what_is_there_already_is_skipped(tmp_path: Path) -> None:
@@ -447,6 +478,10 @@ def test_passages_of_files_that_cannot_be_reached_stay(
     assert (code, json.loads(out)["replaced"]) == (0, 0)
     code, out, _ = run(capsys, *add)
     assert (code, json.loads(out)["replaced"]) == (0, 1), "a folder may have become empty"
+
+
+def test_a_name_that_no_file_can_have_is_gone(tmp_path: Path) -> None:
+    assert is_gone("a\0b") and is_gone(str(tmp_path / "none")) and not is_gone(str(tmp_path))
 
 
 def test_files_of_the_same_relative_name_are_kept_apart(

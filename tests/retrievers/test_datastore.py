@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,8 +39,7 @@ def sorting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def made(patch: pytest.MonkeyPatch, keys: str) -> None:
     """Vary how indexes are made: as usual; with so many keys that few tokens have several blocks of them; without keys,
-    as
-        an earlier version made them; or read as on a system without positioned reads."""
+    as an earlier version made them; or read as on a system without positioned reads."""
     if keys == "many":
         for name, value in {"STRIDE": 2, "BLOCK": 2, "_AT_ONCE": 4}.items():
             patch.setattr(sampled_keys, name, value)
@@ -167,6 +167,19 @@ def test_hits_are_spread_and_weighted(tmp_path: Path) -> None:
     assert sum(one.weight for one in both[100:]) == pytest.approx((1 - share) * share)
 
 
+def test_contexts_and_numbers_may_be_those_of_numpy_and_torch(tmp_path: Path) -> None:
+    """Their integers would overflow where four tokens are packed into 64 bits."""
+    documents = [[50_000 + number % 7, 60_000, number, 40_000, 65_000] for number in range(50)]
+    store = Datastore.create(tmp_path, map(torch.tensor, documents))
+    for context in documents:
+        expected = store.find(context[:4], 4, 5)
+        assert expected[0] == (4, 1)
+        for kind in (np.array, torch.tensor, tuple):
+            assert store.find(kind(context[:4]), np.int64(4), np.int32(5)) == expected
+    assert store.document(np.int64(3)) == documents[3]
+    assert [one.tokens for one in store.continuations([3], 1 << 60)] == [[40_000, 65_000]]
+
+
 def test_segments_merge_as_they_grow_and_are_split_at_the_limit(tmp_path: Path) -> None:
     documents = [[n % 7, n % 5, n % 3] for n in range(64)]
     store = Datastore.create(tmp_path / "a")
@@ -223,8 +236,19 @@ def test_what_is_no_document_is_refused_and_changes_nothing(folder: Path) -> Non
         Datastore.create(folder)
     with pytest.raises(IndexError, match="document 2 is not in this datastore: it holds 2"):
         store.document(2)
-    with pytest.raises(ValueError, match="must be at least 1, got 0 and 3"):
+    with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         store.continuations([1], 0, 3)
+    for options, said in (
+        ({"length": 4.0}, "length must be an integer, at least 1, got float 4.0"),
+        ({"count": True}, "count must be an integer, at least 1, got bool True"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            store.find([1], **options)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        store.document(1.0)  # type: ignore[arg-type]
+    for number in (0, -1, 1 << 29):
+        with pytest.raises(ValueError, match=f"segment_tokens must be an integer from 1 to 268435456, got {number}"):
+            store.append([[1]], segment_tokens=number)
 
 
 def test_an_append_that_fails_leaves_the_store(folder: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +118,59 @@ def test_a_search_beside_an_addition_finds_texts_for_all_vectors() -> None:
     assert [hit.text for hit in found] == ["an otter"]
 
 
+class Early(ExactIndex):
+    """An index that calls `before` when it is about to add vectors."""
+
+    before: Callable[[], object] = staticmethod(lambda: None)
+
+    def add(self, vectors: ArrayLike) -> None:
+        self.before()
+        super().add(vectors)
+
+
+def test_two_additions_at_once_do_not_mix_up_their_texts() -> None:
+    retriever = DenseRetriever(TEXTS, encode, index=Early)
+    other = threading.Thread(target=retriever.add, args=(["an otter"],))
+
+    def start() -> None:
+        if other.ident is None:
+            other.start()
+            other.join(0.2)
+
+    assert isinstance(retriever.index, Early)
+    retriever.index.before = start
+    retriever.add(["the sea"])
+    other.join()
+    assert [retriever.search(text, 1)[0].text for text in ("an otter", "the sea")] == ["an otter", "the sea"]
+
+
+@needs_faiss
+def test_an_addition_to_faiss_waits_until_no_search_reads_the_vectors() -> None:
+    index = FaissIndex(2)
+    index.add(np.eye(2))
+    begun, go_on, searcher = threading.Event(), threading.Event(), index._searcher
+    assert searcher is not None
+
+    class Waiting:
+        def search(self, *given: Any) -> object:
+            begun.set()
+            go_on.wait(10)
+            return searcher.search(*given)
+
+    index._searcher = Waiting()  # type: ignore[assignment]
+    searching = threading.Thread(target=index.search, args=(np.eye(2), 1))
+    adding = threading.Thread(target=index.add, args=(np.eye(2),))
+    searching.start()
+    assert begun.wait(10)
+    adding.start()
+    adding.join(0.2)
+    assert adding.is_alive() and len(index) == 2
+    go_on.set()
+    for thread in (searching, adding):
+        thread.join(10)
+    assert len(index) == 4
+
+
 def test_an_index_that_refuses_vectors_leaves_the_texts_as_they_were() -> None:
     retriever = DenseRetriever(TEXTS, encode, index=Slow)
     assert isinstance(retriever.index, Slow)
@@ -215,6 +270,16 @@ def test_what_is_no_vector_is_refused() -> None:
         DenseRetriever(TEXTS, encode).score("a", [9])
 
 
+@pytest.mark.parametrize("given", ["a model", Path("a model"), None])
+def test_an_encoder_that_is_not_a_function_is_named(given: object, tmp_path: Path) -> None:
+    hint = "" if given is None else r", such as HuggingFaceEmbedder\(.*a model.*\)"
+    message = f"encode must be a function from a list of texts to vectors{hint}; got "
+    DenseRetriever(TEXTS, encode).save(tmp_path)
+    for use in (lambda: DenseRetriever(TEXTS, given), lambda: DenseRetriever.load(tmp_path, given)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=message):
+            use()
+
+
 def test_without_faiss_the_error_names_the_extras() -> None:
     code = (
         "import sys; sys.modules['faiss'] = None\n"
@@ -259,6 +324,12 @@ def test_embeddings_are_means_of_the_last_states(encoder: Path) -> None:
     plain = HuggingFaceEmbedder(encoder, device="cpu", normalize=False)(["a"])
     assert abs(np.linalg.norm(plain) - 1) > 1e-3
     assert embed(["word " * 5000]).shape == (1, embed.dimension), "cut at the limit"
+
+
+def test_texts_without_tokens_and_with_lone_surrogates_are_encoded(encoder: Path) -> None:
+    embed = HuggingFaceEmbedder(encoder, device="cpu")
+    assert not embed([""]).any() and embed([""]).shape == (1, embed.dimension)
+    np.testing.assert_array_equal(embed.encode_query(["a \ud800"]), embed.encode_query(["a \ufffd"]))
 
 
 def test_an_encoder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -134,6 +134,29 @@ def test_numbers_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
             Corpora(folder).all()
 
 
+def test_facts_that_are_left_out_or_too_large_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    make("hnsw", tmp_path / "hnsw")
+    manifest = said(tmp_path / "hnsw" / NAME)
+    del manifest["facts"]["options"]["neighbours"]  # the links are those of another number
+    sealed(tmp_path / "hnsw" / NAME, manifest)
+    with pytest.raises(IndexFileError, match=r"(links|levels)-.*is not what copyspec writes"):
+        uses("hnsw", tmp_path / "hnsw")[0]()
+    make("bm25", tmp_path / "bm25")
+    manifest = said(tmp_path / "bm25" / NAME)
+    manifest["facts"]["split"] = "klingon"
+    del manifest["files"]["words"]
+    sealed(tmp_path / "bm25" / NAME, manifest)
+    with pytest.raises(IndexFileError, match="it names no file of 'words'"):
+        load_retriever(tmp_path / "bm25" / NAME)
+    Corpora(tmp_path / "hybrid").add_hybrid(NAME, passages(9), encode)
+    manifest = said(tmp_path / "hybrid" / NAME)
+    manifest["facts"] |= {"depth": 9, "weights": [10**400, 1]}
+    sealed(tmp_path / "hybrid" / NAME, manifest)
+    with pytest.raises(IndexFileError, match=r"fused with weights\[0\] must be a finite number"):
+        load_retriever(tmp_path / "hybrid" / NAME, encode=encode)
+
+
 def test_places_beyond_the_text_end_a_search_with_an_error(tmp_path: Path) -> None:
     make("tokens", tmp_path)
     manifest = said(tmp_path / NAME)

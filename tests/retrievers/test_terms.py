@@ -9,6 +9,7 @@ import re
 import tracemalloc
 import unicodedata
 from pathlib import Path
+from time import process_time
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import snowballstemmer
 from numpy.typing import NDArray
 
 from copyspec.models.errors import LoadError
+from copyspec.models.pretrained import Pretrained
 from copyspec.retrievers import (
     WORD,
     BM25Retriever,
@@ -34,6 +36,7 @@ from copyspec.retrievers import (
     words,
 )
 from copyspec.retrievers.headings import found_headings
+from copyspec.retrievers.pooling import sentence_settings
 from tests.helpers.commands import run
 from tests.helpers.texts import byte_level, llama
 
@@ -121,6 +124,16 @@ def test_a_long_word_of_letters_with_marks_takes_little_memory(after: str) -> No
         assert tracemalloc.get_traced_memory()[1] < 40 * len(text)
     finally:
         tracemalloc.stop()
+
+
+def test_a_word_that_is_too_long_to_be_one_takes_linear_time() -> None:
+    text, started = "ay" * 200_000, process_time()
+    assert Stems()(text) == Stems().query(text) == [text]
+    assert process_time() - started < 2
+    started = process_time()
+    assert len(words("cafe" + "\u0301\u0316" * 100_000 + " noir")) == 2
+    assert process_time() - started < 2
+    assert Stems("german")("Rindfleischetikettierungsüberwachungsaufgabenübertragungsgesetzes")[0].endswith("gesetz")
 
 
 def test_a_mark_without_a_letter_is_no_word() -> None:
@@ -284,6 +297,7 @@ def test_a_hybrid_whose_retrievers_hold_other_numbers_of_texts_is_neither_added_
         ([1, -1], ValueError, r"weights\[1\] must be a number at least 0, got -1"),
         ([0, 0], ValueError, r"weights=\[0, 0\] are all 0"),
         (["x", 1], TypeError, r"weights\[0\] must be a finite number; got str: 'x'"),
+        ([10**400, 1], TypeError, r"weights\[0\] must be a finite number; got int: 1000"),
         (3, TypeError, "weights must be a list of numbers; got int: 3"),
     ],
 )
@@ -460,6 +474,17 @@ def test_folders_that_are_no_sentence_transformers_are_refused(transformer: Path
         (folder / "modules.json").write_text(modules)
         with pytest.raises(LoadError, match=said):
             HuggingFaceEmbedder(folder)
+
+
+def test_dense_layers_are_on_the_device_of_the_model(transformer: Path, tmp_path: Path) -> None:
+    import torch
+
+    sentence_folder(transformer, tmp_path, "cls", ("Pooling", "Dense"))
+    (layer,) = sentence_settings(Pretrained(str(tmp_path)), torch.device("meta")).layers
+    assert layer.bias is not None and {layer.weight.device.type, layer.bias.device.type} == {"meta"}
+    (tmp_path / "2_Dense" / "model.safetensors").write_bytes(b"\xff" * 20)
+    with pytest.raises(LoadError, match=r"'2_Dense' has a model\.safetensors that cannot be read"):
+        HuggingFaceEmbedder(tmp_path, device="cpu")
 
 
 def test_a_pooling_that_leaves_prompts_out_is_refused_if_there_is_one(transformer: Path, tmp_path: Path) -> None:
