@@ -29,13 +29,14 @@ class Contrast:
         return self._amateur.max_length
 
     def check(self, prompt: Sequence[int]) -> None:
-        """Raise ValueError for a prompt that the weaker model's encoder cannot read."""
-        limit = self._amateur.encoder_length
-        if limit is not None and len(prompt) > limit:
-            raise ValueError(
-                f"a prompt of {len(prompt)} tokens does not fit into the encoder of contrast=, which reads {limit}; "
-                "shorten it, or take a weaker model that reads as much as the model"
-            )
+        """Raise ValueError for a prompt that the weaker model cannot read."""
+        amateur = self._amateur
+        for tokens, limit in ((prompt, amateur.encoder_length), (amateur.start(prompt), amateur.max_length)):
+            if limit is not None and len(tokens) > limit:
+                raise ValueError(
+                    f"a prompt of {len(tokens)} tokens does not fit into the model of contrast=, which reads {limit}; "
+                    "shorten it, or take a weaker model that reads as much as the model"
+                )
 
     def scores(
         self, prompt: Sequence[int], output: Sequence[int], tree: DraftTree, logits: torch.Tensor

@@ -134,12 +134,12 @@ def grow_with_models(
 ) -> Grown:
     """Grow a tree, let the models read it, and grow it again with their predictions, as long as that pays."""
     calls = [PredictorCalls(each.predict, each.weight, each.is_model) for each in predictors]
-    grown, asked = grow_with(calls), list(filter(_is_neural, predictors))
+    grown, models = grow_with(calls), list(filter(_is_neural, predictors))
     for number in range(MAX_MODEL_PASSES):
-        paying = [each for each in asked if _pays(grown, each, budget, is_first=number == 0)]
-        shown = _shown(grown)
-        asked = [each for each in paying if each.run(shown)]
-        if not asked:
+        models = [each for each in models if _pays(grown, each, budget, is_first=number == 0)]
+        tree = _likely_nodes(grown)
+        models = [each for each in models if each.run(tree)]
+        if not models:
             break
         grown = grow_with(calls)
     return grown
@@ -149,7 +149,7 @@ def _is_neural(predictor: Predictor) -> TypeGuard[NeuralPredictor]:
     return predictor.is_model
 
 
-def _shown(grown: Grown) -> DraftTree:
+def _likely_nodes(grown: Grown) -> DraftTree:
     """The tree that models read: nodes with a score of at least MIN_READ_SCORE."""
     scores = grown.scores
     count = next((node for node, score in enumerate(scores) if score < MIN_READ_SCORE), len(scores))
@@ -191,14 +191,14 @@ def update_weights(grown: Grown, predictors: Sequence[Predictor], tokens: Sequen
         if not copies:
             continue
         path = tuple(tokens[:index])
-        speaking = [(predictors[number], predictors[number].predict(path) or ()) for number in numbers]
+        active = [(predictors[number], predictors[number].predict(path) or ()) for number in numbers]
         whole = sum(copies.values()) + miss_weight
         miss_prob = miss_weight / whole
-        weights = [each.weight(miss_prob) for each, _ in speaking]
+        weights = [each.weight(miss_prob) for each, _ in active]
         whole += sum(weights)
         weights = [weight * (1.0 + miss_weight / sum(weights)) for weight in weights]
-        shares = [weight * dict(probs).get(token, 0.0) for weight, (_, probs) in zip(weights, speaking, strict=True)]
+        shares = [weight * dict(probs).get(token, 0.0) for weight, (_, probs) in zip(weights, active, strict=True)]
         right = copies.get(token, 0.0) + sum(shares)
         if right > 0:
-            for (predictor, _), weight, share in zip(speaking, weights, shares, strict=True):
+            for (predictor, _), weight, share in zip(active, weights, shares, strict=True):
                 predictor.update_weight(miss_prob, share / right - weight / whole)

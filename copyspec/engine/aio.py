@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import CallOptions
-from copyspec.engine.engine import Engine
+from copyspec.engine.engine import CASTING, Engine
 
 if TYPE_CHECKING:
     from copyspec.engine.results import Chunk
@@ -17,7 +20,16 @@ if TYPE_CHECKING:
 async def submit(load: Callable[[], Engine], prompt: object, references: object, options: CallOptions) -> Call:
     """Call `load` and `Engine.start` in a worker thread. Invalid arguments raise when this is awaited."""
     loop = asyncio.get_running_loop()
-    preparing = asyncio.ensure_future(asyncio.to_thread(lambda: load().start(prompt, references, options, loop)))
+    # torch.autocast is a state of this thread, which the worker does not have.
+    casts = [(device, torch.get_autocast_dtype(device)) for device in CASTING if torch.is_autocast_enabled(device)]
+
+    def start() -> Call:
+        with ExitStack() as stack:
+            for device, dtype in casts:
+                stack.enter_context(torch.autocast(device, dtype))
+            return load().start(prompt, references, options, loop)
+
+    preparing = asyncio.ensure_future(asyncio.to_thread(start))
     try:
         return await asyncio.shield(preparing)
     except asyncio.CancelledError:

@@ -31,10 +31,9 @@ class Assembly:
     def push(self, tokens: Sequence[int], finish: Finish | None = None, stats: Iterable[Stats] = ()) -> Iterator[Chunk]:
         """Add final tokens and yield chunks. `finish` ends the output; `stats` are then the counters of everything that
         was decoded for it, and `job.result` is set."""
-        strings = self.job.stop_strings
-        for token in tokens if strings is not None else ():
-            assert strings is not None
-            strings.push(token)
+        if self.job.stop_strings is not None:
+            for token in tokens:
+                self.job.stop_strings.push(token)
         total: Stats | None = None
         if finish is not None:
             count = len(self.job.tokens) + len(tokens)

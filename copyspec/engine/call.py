@@ -111,9 +111,10 @@ class Call:
         return [replace(group[0], samples=tuple(group)) for group in groups]
 
     def check_stream(self) -> None:
-        """Raise ValueError if the outputs cannot be streamed."""
+        """Drop the call and raise ValueError if its outputs cannot be streamed."""
         n = self.jobs[0].options.n if self.jobs else 1
         if n > 1:
+            self.drop()  # a notebook keeps the error, and this object with it
             raise ValueError(f"n={n} cannot be streamed; leave stream out, or stream once per seed")
 
 
@@ -283,9 +284,9 @@ class Lane:
     @property
     def needs_worker(self) -> bool:
         """Whether there is work that no caller drives itself."""
-        if self.driver is not None or not any(ticket.is_active for ticket in self.tickets):
+        live = [ticket for ticket in self.tickets if not ticket.is_cancelled]  # once: others cancel without the lock
+        if self.driver is not None or not any(ticket.is_active for ticket in live):
             return False
-        live = [ticket for ticket in self.tickets if not ticket.is_cancelled]
         return len(live) > 1 or live[0].arrived is not None
 
     def wake(self) -> None:

@@ -37,6 +37,8 @@ def compare_jobs(
         raise ValueError(f"compare decodes each prompt twice with one seed; n={options.n} is not supported")
     if options.max_time is not None:
         raise ValueError(f"compare needs whole outputs, and max_time={options.max_time} may cut them: leave it out")
+    if options.timeout is not None:
+        raise ValueError(f"compare has no deadline, and timeout={options.timeout} would have no effect: leave it out")
     check_processors(options.processors, "compare calls it in several runs: leave it out")
     # Both sides need the same number of threads: another number rounds differently.
     options = replace(engine.with_model_defaults(options), max_time=None).seeded(len(parse_prompts(prompt)[0]))

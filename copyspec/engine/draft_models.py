@@ -136,10 +136,10 @@ class DraftModels:
     def _find(self, chosen: object) -> _Matched:
         if isinstance(chosen, str) and chosen == POOL:
             return _Matched(chosen, lambda row: PoolPredictor(row.prompt))
-        if isinstance(chosen, str) and chosen.startswith((HEADS, LEARNING)):
-            return self._find_heads(chosen)
         if "_model" not in self.__dict__:
             raise RuntimeError("the engine was unloaded while a call was being prepared; load the model again")
+        if isinstance(chosen, str) and chosen.startswith((HEADS, LEARNING)):
+            return self._find_heads(chosen)
         key = _key(chosen)
         if (found := self._loaded.get(key)) is not None:
             return found  # without the lock: a thread that holds the model's lock must not wait for one that loads

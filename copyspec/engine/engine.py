@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 _UNLOADED = ("model", "_target", "_job_maker", "_threads")
 """Attributes that `unload` removes."""
 
-_CASTING = frozenset(("cpu", "cuda", "mps", "xpu"))
+CASTING = frozenset(("cpu", "cuda", "mps", "xpu"))
 """Device types for which torch.autocast is followed from the caller's thread to the one that runs the passes."""
 
 
@@ -236,7 +236,7 @@ class Engine:
             raise ValueError(
                 f"{checked.lists[0]} must be one value for all inputs, got a list; give an Input its own max_new_tokens"
             )
-        # Load draft models now: inputs are taken while this thread holds the model's lock.
+        # Load draft models now, so that one that cannot draft raises here, not with the first input.
         self._drafting.predictors(checked.draft_models)
         if checked.contrast is not None:
             self._drafting.amateur(checked.contrast)
@@ -256,7 +256,7 @@ class Engine:
         weight = next(self.model.parameters())
         device = weight.device.type
         # torch.autocast is a state of the caller's thread, but another caller's or a worker may run the passes.
-        casts = device in _CASTING and torch.is_autocast_enabled(device)
+        casts = device in CASTING and torch.is_autocast_enabled(device)
         autocast = torch.get_autocast_dtype(device) if casts else None
         version = (self._target, weight.dtype, weight.device, autocast)  # a moved model starts a batch of its own
         decode = partial(self.steps, autocast=(device, autocast))
@@ -295,7 +295,7 @@ class Engine:
         advance = plain = partial(next, steps, None)
         try:
             while True:
-                if autocast is not None and (device := autocast[0]) in _CASTING:
+                if autocast is not None and (device := autocast[0]) in CASTING:
                     current = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
                     advance = plain if current == autocast[1] else partial(_in_autocast, *autocast, plain)
                 if (outputs := passes.run(advance)) is None:
@@ -356,8 +356,9 @@ class Engine:
             codec = Codec(tokenizer) if self._vocabulary else self.codec  # the first time it is new
             self._drafting.rematch(codec)
             with self._lock:
-                self.codec, self._vocabulary = codec, vocabulary
+                self.codec = codec
                 self._make_parts()
+                self._vocabulary = vocabulary  # last, so that the next call tries again after an error
         return self._job_maker
 
     def _check_loaded(self) -> None:

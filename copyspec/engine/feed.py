@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from copyspec.checks import check_flag, check_type
+from copyspec.checks import check_flag, check_type, plain_value
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.engine.inputs import PromptTooLongError
 from copyspec.engine.jobs import Job
@@ -127,7 +127,8 @@ class _Feed:
 
     def _job(self, each: Input) -> Job:
         check_type(isinstance(each, Input), "it", each, "a copyspec.Input")
-        limit = self._options.limit if each.max_new_tokens is None else each.max_new_tokens
+        given: Any = plain_value(each.max_new_tokens)
+        limit = self._options.limit if given is None else given
         options = replace(self._options, edit_source=each.edit_source, max_new_tokens=limit, max_tokens=None)
         jobs, single = self._engine.jobs(each.prompt, each.references, options, each.earlier)
         if not single:

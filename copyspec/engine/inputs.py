@@ -239,11 +239,12 @@ def parse_edits(value: object, prompts: int) -> list[Reference | None]:
 
 
 def _is_per_prompt(value: object) -> bool:
-    """Whether `value` is a list of lists that are not token ids: one list per prompt."""
-    if not isinstance(value, (list, tuple)) or is_ids(value):
+    """Whether `value` is a list with one entry per prompt: lists that are not token ids, or None."""
+    if not isinstance(value, (list, tuple)) or not value or is_ids(value):
         return False
     inner = [plain_value(item) for item in value]
-    return any(isinstance(item, (list, tuple)) and not is_ids(item) for item in inner)
+    holds_lists = any(isinstance(item, (list, tuple)) and not is_ids(item) for item in inner)
+    return holds_lists or all(item is None for item in inner)
 
 
 def _parse_references(value: object, where: str) -> list[Reference]:

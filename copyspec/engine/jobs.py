@@ -412,8 +412,8 @@ class JobMaker:
         from copyspec.targets.hooks.modules import decoder_layers
 
         size, encode, decode = self._target.vocab_size, self._codec.encode, self._codec.decode
-        # Tuples, because later calls take the same lists from caches.
-        shown = [Source(tuple(source.tokens), source.kind) for source in sources]
+        # Tuples, because later calls take the same lists from caches. Blocks, which are last, hold forks: no token ids.
+        shown = [Source(tuple(source.tokens), source.kind) for source in sources if source.kind != "block"]
         context = DraftContext(tuple(row.prompt), shown, eos, size, lambda text: encode(text).ids, decode)
         made, layers = [make_custom(factory, context) for factory in own], len(decoder_layers(self._model))
         return JoinedDrafter(made, size, builtin() if builtin is not None else None, sources=sources, layers=layers)

@@ -32,11 +32,14 @@ _MISPLACED = (
 )
 """Settings that were once read from a model's own config, where `generate` refuses them now."""
 
+MAX_NOTED = 1000
+"""Most warnings that are logged: some hold values of calls, so that there is no end of them."""
+
 
 def log_once(found: Iterable[str], noted: set[str]) -> None:
     """Log the warnings that are not `noted` yet, and note them."""
     for text in found:
-        if text not in noted:
+        if text not in noted and len(noted) < MAX_NOTED:
             noted.add(text)
             logger.warning("%s", text)
 
@@ -76,9 +79,10 @@ def not_greedy(given: Mapping[str, object]) -> Iterator[str]:
 
 def of_model(model: PreTrainedModel) -> Iterator[str]:
     """Warnings about what the model's own class and config change for its own `generate` alone."""
-    kind: Any = type(model)
-    if kind.generate is not GenerationMixin.generate:
-        yield f"{kind.__name__} has a generate of its own, which is not called: outputs are those of transformers' own"
+    generate: Any = model.generate  # of its class, or set on the object
+    if getattr(generate, "__func__", None) is not GenerationMixin.generate:
+        name = type(model).__name__
+        yield f"{name} has a generate of its own, which is not called: outputs are those of transformers' own"
     declared = inspect.signature(type(model.config)).parameters
     for name in _MISPLACED:
         value = vars(model.config).get(name)

@@ -31,12 +31,13 @@ def check_constraint(json_schema: object, regex: object, choices: object, gramma
         raise ValueError(f"{' and '.join(names)} are given: an output has one constraint")
     fits = json_schema is None or isinstance(json_schema, (str, Mapping)) or hasattr(json_schema, "model_json_schema")
     check_type(fits, "json_schema", json_schema, "a mapping, a str of JSON or a pydantic class")
-    check_type(regex is None or (isinstance(regex, str) and bool(regex)), "regex", regex, "a regular expression")
+    for name, what in (("regex", "a regular expression"), ("grammar", "a grammar")):
+        value = given[name]
+        check_type(value is None or (isinstance(value, str) and bool(value)), name, value, f"a str with {what}")
     fits = choices is None or (
         isinstance(choices, (list, tuple)) and bool(choices) and all(isinstance(one, str) and one for one in choices)
     )
     check_type(fits, "choices", choices, "a list of strings, none of them empty")
-    check_type(grammar is None or (isinstance(grammar, str) and bool(grammar)), "grammar", grammar, "a grammar")
 
 
 def parse_drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:

@@ -283,9 +283,11 @@ class CallScheduler:
             while outputs is None:
                 waiter, seconds = None, None if limit is None else limit.left()
                 with self._lock:
+                    # Read before `take`: `Ticket.fail` needs no lock, and sets the error before it cancels the ticket.
+                    is_last = ticket.is_cancelled or not (ticket.running or ticket.waiting)
                     if (outputs := ticket.take()) is not None:
                         return outputs
-                    if ticket.is_cancelled or not (ticket.running or ticket.waiting):  # there are no more to come
+                    if is_last:
                         return None
                     if self._closing:
                         raise RuntimeError("the call was ended: the program is exiting")

@@ -25,19 +25,19 @@ class CodeError(FileError):
 
 
 @contextmanager
-def load_errors(say: Callable[[BaseException], str], *, but: type[Exception] = LoadError) -> Iterator[None]:
-    """Convert every exception into a LoadError, except those of type `but`: an invalid file raises errors of many
-    types."""
+def load_errors(message: Callable[[BaseException], str], *, but: type[Exception] = LoadError) -> Iterator[None]:
+    """Convert every exception into a LoadError with this `message`, except those of type `but`: an invalid file raises
+    errors of many types."""
     try:
         yield
     except (LoadError, but):
         raise
     except Exception as error:
-        raise LoadError(say(error)) from error
+        raise LoadError(message(error)) from error
     except BaseException as error:
         if not is_panic(error):
             raise
-        raise LoadError(say(error)) from error
+        raise LoadError(message(error)) from error
 
 
 def is_path(name: str) -> bool:
@@ -59,7 +59,7 @@ def why_not(name: str, error: BaseException) -> str:
     if os.path.lexists(path):
         where = " from this folder" if os.path.isdir(path) else ""
         return f"model {name!r} cannot be loaded{where}: {first_line(error)}"
-    if is_path(name) and not name.endswith(".gguf"):
+    if is_path(name) and not name.lower().endswith(".gguf"):
         return f"model {name!r} is a path, but there is no such folder"
     from huggingface_hub import constants
 

@@ -34,7 +34,8 @@ MAX_REPEATS = 20_000  # layers, blocks, experts; configurations build lists of t
 
 MAX_TEMPLATE = 1 << 20  # bytes of a chat template; the longest on the hub have about 20 kB
 TEMPLATE = "chat_template.jinja"
-BESIDE_TOKENIZER = {"special_tokens_map.json": MAX_JSON, "added_tokens.json": MAX_JSON, TEMPLATE: MAX_TEMPLATE}
+SPECIAL_TOKENS, TEKKEN = "special_tokens_map.json", "tekken.json"
+BESIDE_TOKENIZER = {SPECIAL_TOKENS: MAX_JSON, "added_tokens.json": MAX_JSON, TEMPLATE: MAX_TEMPLATE}
 """Files that transformers reads with a tokenizer, and their largest size."""
 
 VOCABULARIES = dict.fromkeys(
@@ -42,7 +43,7 @@ VOCABULARIES = dict.fromkeys(
         "tokenizer.model",
         "spiece.model",
         "sentencepiece.bpe.model",
-        "tekken.json",
+        TEKKEN,
         "vocab.json",
         "merges.txt",
         "vocab.txt",
@@ -59,6 +60,14 @@ _READ_WHOLE = re.compile(
 """Names that the tokenizers of transformers have for such files. None may be larger than MAX_TOKENIZER."""
 
 MAX_KEYS, MAX_TOKEN = 2_000, 1_000  # settings of a tokenizer and characters of a token; both have quadratic cost
+MAX_PIECE = 10_000
+"""Characters of a token in a vocabulary. Where merges are missing, transformers makes them from all splits of a token,
+in quadratic time; the longest tokens on the hub have some hundred characters."""
+
+MAX_DIGITS = 8  # of an added token's id: transformers may fill the vocabulary up to that id
+
+VOCABULARY_SETTINGS = ("vocab", "merges")
+"""Settings of a tokenizer that may be paths, which transformers opens wherever they lead."""
 
 _REPEATS = re.compile(r"(^|_)(layers?|blocks?|stages|depths?|experts|heads)$")
 _WINDOWS = re.compile(r"(^|_)(window|window_size|chunk_size)$")
@@ -67,6 +76,7 @@ _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack"
 _SUBFOLDERS = ("additional_chat_templates",)
 _SEPARATOR = re.compile(r"[/\\]")
 _SAFE = ".safetensors"
+_POINTER = b"version https://git-lfs"  # beginning of what a clone without Git LFS holds instead of a large file
 
 Find = Callable[[str], "Path | None"]
 """Returns the path of a model's file by name, in its folder or the hub's cache; None if there is no such file."""
@@ -105,10 +115,17 @@ def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:
     except RecursionError:
         raise FileError(f"{path.name} is nested too deeply") from None
     except ValueError as error:
+        _check_pointer(path)
         raise FileError(f"{path.name} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise FileError(f"{path.name} holds a {type(found).__name__} instead of an object")
     return found
+
+
+def _check_pointer(path: Path) -> None:
+    with open(path, "rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise FileError(f"{path.name} is a pointer of Git LFS; get the file with: git lfs pull") from None
 
 
 def check_size(path: Path, limit: int) -> None:
@@ -125,8 +142,8 @@ def optional_json(find: Find, name: str, *, limit: int = MAX_JSON) -> dict[str, 
 
 def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
     """Raise FileError for disallowed contents of a config.json; a trusted folder may name code."""
-    for name in ("configuration_files", "fast_tokenizer_files"):
-        _check_file_names(found.get(name), CONFIG, name)
+    if found.get("configuration_files") and not trusted:
+        raise FileError(f"{CONFIG} has configuration_files, one of which is read in its place: rename that to {CONFIG}")
     weights = found.get(NAMED_WEIGHTS)
     check_names(weights, CONFIG, NAMED_WEIGHTS)
     # transformers reads a pickle of this name, even if it is to read safetensors only.
@@ -144,18 +161,47 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
             raise CodeError(f"{CONFIG} names code of its own for a part of the model ({path}: {_short(value)})")
         if any(key.strip("_").startswith(name) for name in _KERNELS) and any("/" in each for each in _strings(value)):
             raise CodeError(f"{CONFIG} names a kernel to download and run ({path}: {_short(value)})")
+        if key == "attribute_map" and value:  # other names of settings, under which these checks would not find them
+            raise FileError(f"{CONFIG} renames settings ({path}: {_short(value)}): leave it out")
         if key == "backbone" and isinstance(value, str):
             raise FileError(f"{CONFIG} names another model ({path}: {_short(value)})")
 
 
-def check_tokenizer(found: Mapping[str, object]) -> None:
-    """Raise FileError for disallowed contents of a tokenizer_config.json."""
-    _check_file_names(found.get("fast_tokenizer_files"), TOKENIZER_CONFIG, "fast_tokenizer_files")
+def check_tokenizer(found: Mapping[str, object], *, trusted: bool) -> None:
+    """Raise FileError for disallowed contents of a tokenizer_config.json; a trusted folder may name files anywhere."""
     if len(found) > MAX_KEYS:
         raise FileError(f"{TOKENIZER_CONFIG} has more than {MAX_KEYS:,} keys")
     for path, key, value in _walk(found):
         if (key.endswith("_token") or key == "content") and any(len(each) > MAX_TOKEN for each in _strings(value)):
             raise FileError(f"{TOKENIZER_CONFIG} has a token of more than {MAX_TOKEN:,} characters ({path})")
+        # As SentencePiece's model_file in sp_model_kwargs.
+        if key.endswith("_file") and path != key and isinstance(value, str) and not trusted:
+            raise FileError(f"{TOKENIZER_CONFIG} names a file ({path}: {_short(value)})")
+    inputs, added = found.get("init_inputs", []), found.get("added_tokens_decoder")
+    if not trusted and (not isinstance(inputs, list) or any(isinstance(each, str) for each in inputs)):  # maybe paths
+        raise FileError(f"{TOKENIZER_CONFIG} has init_inputs={_short(inputs)}; settings must have names")
+    far = [number for number in added if len(number) > MAX_DIGITS] if isinstance(added, Mapping) else []
+    if far:
+        raise FileError(f"{TOKENIZER_CONFIG} has an added token with the id {_short(far[0])}")
+
+
+def check_special_tokens(found: Mapping[str, object]) -> None:
+    """Raise FileError if a special_tokens_map.json names files: all that it holds becomes a setting of the tokenizer,
+    in place of the paths that transformers has found in the folder."""
+    for key, value in found.items():
+        if key.endswith(("_file", "_spm")) or key in VOCABULARY_SETTINGS:
+            raise FileError(f"{SPECIAL_TOKENS} has {key}={_short(value)}, which is not a special token")
+
+
+def tokenizer_names(found: Mapping[str, object]) -> list[str]:
+    """The files of which transformers reads one as the tokenizer, by version. Raises FileError if a
+    tokenizer_config.json names others than files in the folder itself, which `check_folder` has checked."""
+    names = found.get("fast_tokenizer_files", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) and is_file_name(name) for name in names):
+        raise FileError(
+            f"{TOKENIZER_CONFIG} names a file that is not in the folder (fast_tokenizer_files: {_short(names)})"
+        )
+    return sorted({TOKENIZER, *names})
 
 
 def check_names(names: object, file: str, key: str) -> None:
@@ -163,14 +209,6 @@ def check_names(names: object, file: str, key: str) -> None:
     for name in _strings(names):
         if not is_plain(name):
             raise FileError(f"{file} names a file outside of the folder ({key}: {_short(name)})")
-
-
-def _check_file_names(names: object, file: str, key: str) -> None:
-    """Raise FileError if any of `names` is not that of a file in the folder itself, of which `check_folder` knows that
-    it is a regular one."""
-    for name in _strings(names):
-        if not is_file_name(name):
-            raise FileError(f"{file} names a file that is not in the folder ({key}: {_short(name)})")
 
 
 def is_file_name(name: str) -> bool:
@@ -185,9 +223,9 @@ def is_plain(name: str) -> bool:
 
 
 def code_of(file: str, found: Mapping[str, object]) -> str | None:
-    """The code that the `auto_map` of a file asks to run, for a message; None without one."""
-    asked = found.get("auto_map")
-    return f"{file} has auto_map {_short(asked)}" if asked else None
+    """The code that a file names in its `auto_map`, for a message; None if it names none."""
+    code = found.get("auto_map")
+    return f"{file} has auto_map {_short(code)}" if code else None
 
 
 def weight_names(find: Find) -> list[str]:
@@ -223,6 +261,7 @@ def open_weights(path: Path) -> Iterator[Any]:
     try:
         opened = safe_open(path, framework="pt")
     except Exception as error:  # safetensors raises errors of several types
+        _check_pointer(path)
         raise FileError(f"{path.name} cannot be read: {first_line(error)}") from error
     with opened as weights:
         yield weights

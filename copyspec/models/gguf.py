@@ -87,10 +87,10 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    said = re.sub(rf"\S*{_SCRATCH}[^/\\\s]*[/\\]?", "", first_line(error))  # a path that is gone by now
+    message = re.sub(rf"\S*{_SCRATCH}[^/\\\s]*[/\\]?", "", first_line(error))  # without a path that is gone by now
     if isinstance(error, (OSError, ValueError, RuntimeError, ImportError)):
-        return said
-    return f"it is damaged, or of a kind that cannot be converted ({said})"
+        return message
+    return f"it is damaged, or of a kind that cannot be converted ({message})"
 
 
 @contextlib.contextmanager

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from copyspec.models.errors import FileError
-from copyspec.models.files import MAX_REPEATS, MAX_TEMPLATE
+from copyspec.models.files import MAX_PIECE, MAX_REPEATS, MAX_TEMPLATE
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
+_MAX_BYTES = 64 << 20  # of the header; one with a vocabulary of 260,000 tokens and its merges has about 20 MB
 _ALIGNMENT = 32  # of tensors, where the header names no other
 _MAX_DIMENSIONS = 4
 _STRING, _ARRAY = 8, 9
@@ -55,6 +56,9 @@ def read_header(file: Path) -> dict[str, Value]:
         except (struct.error, OverflowError, UnicodeDecodeError) as error:
             raise FileError("its header is damaged or cut off") from error
         end = reader.place
+    parts = settings.get("split.count")
+    if type(parts) is int and parts > 1:
+        raise FileError(f"it is one of {parts} parts; join them with llama.cpp's llama-gguf-split --merge")
     architecture = settings.get("general.architecture")
     if not isinstance(architecture, bytes) or not _ARCHITECTURE.fullmatch(architecture):
         raise FileError("its header has no general.architecture")
@@ -110,7 +114,9 @@ class _Reader:
         inner, length = self._number("I"), self._number("Q")
         if inner in (_STRING, _ARRAY):
             for _ in range(length):
-                self._value(inner, depth + 1)
+                value = self._value(inner, depth + 1)
+                if isinstance(value, bytes) and len(value) > MAX_PIECE:  # a token
+                    raise FileError(f"its header has a list with a text of {len(value):,} bytes")
         elif inner in _SCALARS:
             self._skip(length * struct.calcsize(_SCALARS[inner]))
         else:
@@ -120,6 +126,8 @@ class _Reader:
     def _number(self, kind: str) -> int:
         (value,) = struct.unpack_from(self._order + kind, self._content, self.place)
         self.place += struct.calcsize(kind)
+        if self.place > _MAX_BYTES:
+            raise FileError(f"its header has more than {_MAX_BYTES >> 20} MB")
         return int(value)
 
     def _string(self) -> bytes:
@@ -151,8 +159,8 @@ def _check_layers(settings: dict[str, Value], tensors: list[_Tensor]) -> None:
     for key in filter(_LAYERS.fullmatch, settings):
         named = settings[key]
         if type(named) is not int or named not in counts:
-            said = named if type(named) is int else "no number of"
-            raise FileError(f"its header says that it has {said} layers, and it holds {counts[0]} ({key[:100]})")
+            count = named if type(named) is int else "no number of"
+            raise FileError(f"its header says that it has {count} layers, and it holds {counts[0]} ({key[:100]})")
 
 
 def _check_places(tensors: list[_Tensor], end: int, size: int, alignment: Value) -> None:

@@ -15,7 +15,7 @@ from copyspec.checks import brief, check_flag, check_type, shown
 from copyspec.models.aliases import ALIASES, CORRECTOR, PREFERRED
 from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
-from copyspec.models.model_kwargs import ModelKwargs, check_model_kwargs
+from copyspec.models.model_kwargs import OF_DEVICE_MAP, ModelKwargs, check_model_kwargs
 from copyspec.models.pretrained import Pretrained
 from copyspec.models.resolve import is_ready
 from copyspec.static_options import StaticOptions
@@ -54,7 +54,7 @@ class ModelChoice:
             identity(self.model),
             identity(self.tokenizer),
             str(self.device),
-            str(self.dtype),
+            str(self.dtype).removeprefix("torch."),
             self.revision,
             self.on_unsupported,
             self.static,
@@ -63,11 +63,11 @@ class ModelChoice:
             *sorted(map(repr, {**self.model_kwargs.model, **self.model_kwargs.hub}.items())),
         )
 
-    def pretrained(self, name: str) -> Pretrained:
-        """The files of the model, or of a tokenizer with another name."""
+    def pretrained(self, name: str, *, is_tokenizer: bool = False) -> Pretrained:
+        """The files of the model, or of a tokenizer with another name. `is_tokenizer`: see `Pretrained`."""
         own = name == self.model
         revision, adapter = (self.revision, self.adapter) if own else (None, None)
-        return Pretrained(name, revision, self.trust_remote_code, adapter, self.model_kwargs.hub)
+        return Pretrained(name, revision, self.trust_remote_code, adapter, self.model_kwargs.hub, is_tokenizer)
 
 
 def unwrapped(model: object) -> object:
@@ -124,7 +124,7 @@ def checked_choice(model: object, options: dict[str, object]) -> ModelChoice:
         check_device(options["device"])
     if options.keys() & {"revision", "tokenizer"}:
         _check_types(options)
-    if options.keys() & {"adapter", "model_kwargs"}:
+    if options.keys() & {"revision", "adapter", "model_kwargs"}:
         _check_files(model, options)
     return ModelChoice(model, **options)  # type: ignore[arg-type]
 
@@ -149,13 +149,16 @@ def _check_files(model: object, options: dict[str, object]) -> None:
         options["model_kwargs"] = checked = check_model_kwargs(options["model_kwargs"])
         if "device_map" in checked.model and "device" in options:
             raise ValueError(f"device={options['device']!r} and model_kwargs['device_map'] are given; give one")
+        unused = sorted(checked.model.keys() & OF_DEVICE_MAP)
+        if unused and "device_map" not in checked.model and options.get("device") != "auto":
+            raise ValueError(f"model_kwargs[{unused[0]!r}] has no effect without device='auto' or a device_map")
     if "adapter" in options:
         adapter = options["adapter"]
         if not isinstance(adapter, (str, os.PathLike)) or not os.fspath(adapter):
             raise TypeError(f"adapter must be a folder of a LoRA adapter; got {shown(adapter)}")
         options["adapter"] = os.fspath(adapter)
     if not isinstance(model, str):
-        given = [name for name in ("adapter", "model_kwargs") if name in options]
+        given = [name for name in ("revision", "adapter", "model_kwargs") if name in options]
         raise ValueError(
             f"model is a loaded {type(model).__name__}: {' and '.join(given)} cannot be changed any more; "
             "load it with them, or give its name"
@@ -202,12 +205,12 @@ def resolve_name(model: str | os.PathLike[str], why: str = f"model={DEFAULT!r} i
 
 
 def identity(model: object) -> object:
-    """A key that is equal for all spellings of one folder's path. Hub ids and short names stand for themselves (a
-    folder with such a name is "./name"), and an object for that object."""
+    """A key that is equal for all spellings of the path of one folder or GGUF file. Hub ids and short names stand for
+    themselves (a folder with such a name is "./name"), and an object for that object."""
     if isinstance(model, (str, os.PathLike)):
         name = os.fspath(model)
         path = os.path.expanduser(name)
-        return os.path.realpath(path) if name not in ALIASES and os.path.isdir(path) else name
+        return os.path.realpath(path) if name not in ALIASES and os.path.exists(path) else name
     return None if model is None else id(model)
 
 
@@ -265,7 +268,7 @@ def _progress_for(name: str) -> Iterator[None]:
 def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     if not isinstance(source, str):
         return source
-    return choice.pretrained(source).tokenizer()
+    return choice.pretrained(source, is_tokenizer=choice.tokenizer is not None).tokenizer()
 
 
 def _given_model(choice: ModelChoice, model: PreTrainedModel) -> PreTrainedModel:

@@ -108,3 +108,5 @@ _ALLOWED: dict[str, tuple[Callable[[object], bool], str]] = {
     "token": (lambda value: isinstance(value, (str, bool)), "a str"),
 }
 _HUB = ("cache_dir", "local_files_only", "token")
+OF_DEVICE_MAP = frozenset(("max_memory", "offload_buffers", "offload_folder"))
+"""Options that say how a model is spread over devices."""

@@ -21,33 +21,48 @@ from copyspec.checks import brief
 from copyspec.forks import fork_safe
 from copyspec.models.aliases import ALIASES, Alias, install_hint
 from copyspec.models.bounds import LOADING, bounded, check_complete
-from copyspec.models.errors import MAX_NAME, CodeError, FileError, LoadError, first_line, is_path, load_errors, why_not
+from copyspec.models.errors import (
+    MAX_NAME,
+    CodeError,
+    FileError,
+    LoadError,
+    expanded,
+    first_line,
+    is_path,
+    load_errors,
+    why_not,
+)
 from copyspec.models.files import (
     ADAPTER,
     BESIDE_TOKENIZER,
     CONFIG,
     GENERATION,
     MAX_TOKENIZER,
+    SPECIAL_TOKENS,
+    TEKKEN,
     TOKENIZER,
     TOKENIZER_CONFIG,
     VOCABULARIES,
+    VOCABULARY_SETTINGS,
     WEIGHTS,
     WEIGHTS_INDEX,
     check_config,
     check_folder,
     check_size,
     check_sizes,
+    check_special_tokens,
     check_tokenizer,
     code_of,
     is_file_name,
     open_weights,
     optional_json,
     pickled,
+    tokenizer_names,
     weight_names,
 )
 from copyspec.models.frame import add_frame
-from copyspec.models.resolve import is_here, place, resolve
-from copyspec.models.tokenizer_files import check_pipeline
+from copyspec.models.resolve import is_adapter, is_here, place, resolve
+from copyspec.models.tokenizer_files import check_pipeline, check_tekken
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +85,8 @@ class Pretrained:
     """Folder of a LoRA adapter that is merged into the model."""
     hub: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options of the hub client: `token`, `cache_dir`, `local_files_only`."""
+    is_tokenizer: bool = False
+    """Whether the caller named it as the tokenizer: an adapter's folder is then read itself, if it holds one."""
     _place: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +108,10 @@ class Pretrained:
         return self._place
 
     def _resolved(self) -> str:
+        if self.is_tokenizer and self.name not in ALIASES:
+            folder = expanded(self.name, "tokenizer")
+            if is_adapter(folder) and (folder / TOKENIZER_CONFIG).is_file():
+                return os.fspath(folder)
         revised = {"revision": self.revision} if self.revision is not None else {}
         return resolve(self.name, self.adapter, {**self.hub, **revised})
 
@@ -206,9 +227,10 @@ class Pretrained:
                 self._reach_hub()
         check_config(optional_json(self._find, CONFIG), trusted=self.trust_remote_code)
         optional_json(self._find, GENERATION)
-        if not self.trust_remote_code and self._find(ADAPTER) is not None:
+        if not (self.trust_remote_code or self.is_tokenizer) and self._find(ADAPTER) is not None:
             raise FileError(
-                f"{ADAPTER} makes it an adapter of another model; merge the two (PEFT's merge_and_unload) and save that"
+                f"{ADAPTER} makes it an adapter of another model; merge the two (PEFT's merge_and_unload) and save "
+                "that in a folder of its own"
             )
 
     def _check_connection(self) -> None:
@@ -263,31 +285,36 @@ class Pretrained:
         import transformers
 
         found = optional_json(self._find, TOKENIZER_CONFIG)
-        check_tokenizer(found)
+        check_tokenizer(found, trusted=self.trust_remote_code)
+        names = tokenizer_names(found)
         if self.trust_remote_code:
             return {}
-        check_pipeline(optional_json(self._find, TOKENIZER, limit=MAX_TOKENIZER))
+        for name in names:
+            check_pipeline(optional_json(self._find, name, limit=MAX_TOKENIZER))
+        check_tekken(optional_json(self._find, TEKKEN, limit=MAX_TOKENIZER))
+        check_special_tokens(optional_json(self._find, SPECIAL_TOKENS))
         if not os.path.isdir(self.place):  # in a folder they are checked already
             for beside, limit in {**BESIDE_TOKENIZER, **VOCABULARIES}.items():
                 if (path := self._find(beside)) is not None:
                     check_size(path, limit)
         for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):
-            name = given.get("tokenizer_class")
+            named = given.get("tokenizer_class")
             # transformers would accept any of its class names, including models that load themselves.
-            kind = getattr(transformers, name, None) if isinstance(name, str) else name
+            kind = getattr(transformers, named, None) if isinstance(named, str) else named
             if kind is not None and not (isinstance(kind, type) and _is_tokenizer(kind)):
-                raise FileError(f"{file} has tokenizer_class {name!r}, which is not a tokenizer")
+                raise FileError(f"{file} has tokenizer_class {named!r}, which is not a tokenizer")
         paths = (key for key, value in found.items() if key.endswith("_file") and isinstance(value, str))
-        return {key: None for key in paths if not is_file_name(str(found[key]))}
+        disallowed = {*VOCABULARY_SETTINGS, *(key for key in paths if not is_file_name(str(found[key])))}
+        return {key: None for key in found if key in disallowed}
 
     @contextmanager
     def _one_line_errors(self, missing: str | None = None) -> Iterator[None]:
         """Convert every error into a LoadError of one line."""
 
-        def say(error: BaseException) -> str:
+        def message(error: BaseException) -> str:
             return self._needs_code(str(error)) if isinstance(error, CodeError) else self._why_not(missing, error)
 
-        with load_errors(say), _QUESTIONS.none():
+        with load_errors(message), _QUESTIONS.none():
             yield
 
     def _needs_code(self, why: str) -> str:
@@ -296,27 +323,28 @@ class Pretrained:
             "none, or read that code, and where you trust it, load the model in Python with trust_remote_code=True"
         )
 
-    def _asked_code(self) -> str | None:
+    def _named_code(self) -> str | None:
         for file in (CONFIG, TOKENIZER_CONFIG):
             try:
-                asked = code_of(file, optional_json(self._find, file))
+                named = code_of(file, optional_json(self._find, file))
             except Exception:  # report the original error instead
                 continue
-            if asked is not None:
-                return asked
+            if named is not None:
+                return named
         return None
 
     def _why_not(self, missing: str | None, error: BaseException) -> str:
-        asked = self._asked_code() if not self.trust_remote_code and "trust_remote_code" in str(error) else None
-        if asked is not None:
-            return self._needs_code(asked)
-        if self.name in ALIASES:
-            return _why_not_alias(ALIASES[self.name], error)
+        code = self._named_code() if not self.trust_remote_code and "trust_remote_code" in str(error) else None
+        if code is not None:
+            return self._needs_code(code)
+        alias = ALIASES.get(self.name)
+        if alias is not None and (self.adapter is None or not is_here(alias)):
+            return _why_not_alias(alias, error)
         if missing:
             return f"{missing} ({first_line(error)})"
         close = (
             []
-            if os.path.lexists(os.path.expanduser(self.name))
+            if alias is not None or os.path.lexists(os.path.expanduser(self.name))
             else get_close_matches(self.name, [*ALIASES, "default"], 1)
         )
         return why_not(self.name, error) + (f" (did you mean {close[0]!r}?)" if close else "")

@@ -55,7 +55,7 @@ def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None
         path = expanded(name, "model")
         if is_adapter(path):
             return os.fspath(_adapted(path, hub=hub))
-        if is_gguf(name):
+        if is_gguf(os.fspath(path)):
             return os.fspath(converted(path))
         return os.fspath(path) if name.startswith("~") else name
     except LoadError:
@@ -126,19 +126,19 @@ def is_adapter(folder: Path) -> bool:
 
 
 def _adapted(
-    adapter: Path, name: str | None = None, hub: Mapping[str, Any] | None = None, called: str | None = None
+    adapter: Path, name: str | None = None, hub: Mapping[str, Any] | None = None, prefix: str | None = None
 ) -> Path:
     """The cached folder of a base with the adapter merged in. `name`: the base; None: the one the adapter names.
-    `called`: what the folder's name begins with; None: the name of the adapter's folder."""
+    `prefix`: of the folder's name; None: the name of the adapter's folder."""
     if not is_adapter(adapter):
         raise FileError(_no_adapter(adapter))
     check_folder(adapter)
-    by = "model=" if name is not None else ADAPTER
+    named_by = "model=" if name is not None else ADAPTER
     name = name or read_json(adapter / ADAPTER).get("base_model_name_or_path")  # type: ignore[assignment]
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise FileError(f"{ADAPTER} names no base_model_name_or_path: {brief(name)}; give model=base, adapter=folder")
-    if is_adapter(expanded(name, f"the base in {by}")):
-        raise FileError(f"{by} names another adapter as the base: {name!r}; merge that one first")
+    if is_adapter(expanded(name, f"the base in {named_by}")):
+        raise FileError(f"{named_by} names another adapter as the base: {name!r}; merge that one first")
     base = Path(resolve(name, hub=hub))
     if not base.is_dir():
         base = _of_hub(str(base), hub or {})
@@ -147,9 +147,9 @@ def _adapted(
     digest.update(repr((os.path.realpath(base), weights.st_size, weights.st_mtime_ns)).encode())
     for path in (base / CONFIG, *copied(base, adapter)):
         _add(digest, path)
-    if called is None:
-        called = "".join(char if char.isalnum() or char in "-_." else "-" for char in adapter.resolve().name)[:60]
-    return made_once(f"{called}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
+    if prefix is None:
+        prefix = "".join(char if char.isalnum() or char in "-_." else "-" for char in adapter.resolve().name)[:60]
+    return made_once(f"{prefix}-{digest.hexdigest()[:16]}", lambda folder: merge(base, adapter, folder))
 
 
 def _check_base(base: Path, name: str) -> None:
@@ -180,7 +180,10 @@ def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", *VOCABULARIES], **hub))
     except Exception as error:  # errors of network, names and licences share no narrower type
-        raise FileError(f"the base of the adapter, {name!r}, cannot be downloaded: {first_line(error)}") from error
+        raise FileError(
+            f"the base of the adapter, {name!r}, cannot be downloaded: {first_line(error)}; give the folder of the "
+            "base as model=, and that of the adapter as adapter="
+        ) from error
 
 
 def _digest(adapter: Path) -> hashlib._Hash:

@@ -1,4 +1,4 @@
-"""Checks a tokenizer.json before it is loaded, so that tokenizing any text takes bounded time and memory.
+"""Checks a tokenizer's file before it is loaded, so that tokenizing any text takes bounded time and memory.
 
 Its regular expressions and normalisers run in the tokenizers library (Rust) and cannot be interrupted: catastrophic
 backtracking ends in a panic after millions of steps, and a normaliser that writes a page per character exhausts the
@@ -7,21 +7,25 @@ memory.
 
 from __future__ import annotations
 
+import base64
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from copyspec.checks import is_panic
 from copyspec.models.errors import FileError
-from copyspec.models.files import TOKENIZER
+from copyspec.models.files import MAX_PIECE, TEKKEN, TOKENIZER
 
-MAX_GROWTH = 100
+MAX_GROWTH = 1_000
 """Output characters per input character that normalisers may produce. Those on the hub give one or two; Unicode normal
 forms up to 18."""
+MAX_STEPS = 1_000  # of a normalizer and the like: the check of growth compares them pairwise
 MAX_PADDING = 1 << 20  # tokens
 MAX_PATTERN = 20_000  # characters of a regular expression; those on the hub have a few hundred
 
 PROBE_SECONDS, PROBE_LENGTH = 1.0, 40
+MAX_SECONDS = 20.0  # of the probes of all expressions of a file
 _PROBED = "aA1 \n!'.é字\u0301"
 _CLASS = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]")
 _REPEATED = re.compile(r"\*|\+|\{\d+,\}|\{\d+,\d{2,}\}|\{\d{2,}\}")
@@ -29,15 +33,45 @@ _REPEATED = re.compile(r"\*|\+|\{\d+,\}|\{\d+,\d{2,}\}|\{\d{2,}\}")
 
 def check_pipeline(found: Mapping[str, object]) -> None:
     """Raise FileError for anything a tokenizer.json may not do to a text."""
+    model = found.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
+    if isinstance(vocabulary, (Mapping, list)):
+        _check_lengths((each[0] if isinstance(each, list) and each else each for each in vocabulary), TOKENIZER)
     _check_padding(found.get("padding"))
-    growth = _growth(list(_parts(found.get("normalizer"))))
+    growth = _growth(_steps(found, "normalizer"))
     if growth > MAX_GROWTH:
         raise FileError(f"the normalizer of {TOKENIZER} may make {growth:,.0f} characters of one")
+    until = time.monotonic() + MAX_SECONDS
     for key in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
-        for part in _parts(found.get(key)):
+        for part in _steps(found, key):
             pattern = part.get("pattern")
             if isinstance(pattern, Mapping) and isinstance(pattern.get("Regex"), str):
-                _check_expression(str(pattern["Regex"]), key)
+                _check_expression(str(pattern["Regex"]), f"{key} of {TOKENIZER}")
+            if time.monotonic() > until:
+                raise FileError(f"{TOKENIZER} has too many expressions to check")
+
+
+def check_tekken(found: Mapping[str, object]) -> None:
+    """`check_pipeline` for the format of Mistral's tokenizers."""
+    config, vocabulary = found.get("config"), found.get("vocab")
+    if isinstance(config, Mapping) and isinstance(config.get("pattern"), str):
+        _check_expression(str(config["pattern"]), f"config of {TEKKEN}")
+    if isinstance(vocabulary, list):
+        _check_lengths((each.get("token_bytes") for each in vocabulary if isinstance(each, Mapping)), TEKKEN)
+
+
+def _check_lengths(tokens: Iterable[object], file: str) -> None:
+    """Raise FileError if a token is longer than MAX_PIECE."""
+    longest = max((len(token) for token in tokens if isinstance(token, str)), default=0)
+    if longest > MAX_PIECE:
+        raise FileError(f"{file} has a token of {longest:,} characters, more than {MAX_PIECE:,}")
+
+
+def _steps(found: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    steps = list(islice(_parts(found.get(key)), MAX_STEPS + 1))
+    if len(steps) > MAX_STEPS:
+        raise FileError(f"the {key} of {TOKENIZER} has more than {MAX_STEPS:,} steps")
+    return steps
 
 
 def _parts(value: object) -> Iterator[Mapping[str, object]]:
@@ -64,19 +98,31 @@ def _check_padding(padding: object) -> None:
 def _growth(steps: Sequence[Mapping[str, object]]) -> float:
     """Upper bound on the characters produced from one. A step multiplies the output of an earlier one only if that
     output may contain a character that the step replaces."""
-    before: list[tuple[str, float]] = [("", 1.0)]
+    before: list[tuple[frozenset[str], float]] = [(frozenset(), 1.0)]  # characters that a step writes, and its growth
     for step in steps:
-        if step.get("type") == "Prepend":
-            before.append((str(step.get("prepend")), 1.0 + len(str(step.get("prepend")))))
+        if step.get("type") == "Precompiled":
+            written = _replacements(step.get("precompiled_charsmap"))
+            longest = max(map(len, re.findall(r"[^\0]+", written)), default=1)
+            before.append((frozenset(written), longest * max(grown for _, grown in before)))
+        elif step.get("type") == "Prepend":
+            written = str(step.get("prepend"))
+            before.append((frozenset(written), 1.0 + len(written)))
         elif step.get("type") == "Replace":
             pattern, written = step.get("pattern"), str(step.get("content"))
             literal = str(pattern.get("String") or "") if isinstance(pattern, Mapping) else ""
             factor = max(1.0, len(written) / max(1, len(literal)))
             if not literal and written and _may_be_empty(pattern):
                 factor += 1.0
-            feeds = (grown for wrote, grown in before if not literal or not set(wrote).isdisjoint(literal))
-            before.append((written, factor * max(feeds, default=1.0)))
+            replaced = frozenset(literal)
+            feeds = (grown for wrote, grown in before if not literal or not wrote.isdisjoint(replaced))
+            before.append((frozenset(written), factor * max(feeds, default=1.0)))
     return max(grown for _, grown in before)
+
+
+def _replacements(charsmap: object) -> str:
+    """The texts that SentencePiece's normaliser writes, each ended by a zero byte. They follow a trie and its size."""
+    content = base64.b64decode(charsmap) if isinstance(charsmap, str) else b""
+    return content[4 + int.from_bytes(content[:4], "little") :].decode(errors="replace")
 
 
 def _may_be_empty(pattern: object) -> bool:
@@ -98,9 +144,9 @@ def _may_be_empty(pattern: object) -> bool:
 def _check_expression(pattern: str, where: str) -> None:
     excerpt = pattern if len(pattern) <= 100 else f"{pattern[:97]}..."
     if len(pattern) > MAX_PATTERN:
-        raise FileError(f"the {where} of {TOKENIZER} has an expression of {len(pattern):,} characters")
+        raise FileError(f"the {where} has an expression of {len(pattern):,} characters")
     if _is_nested(pattern) and _runs_away(pattern):
-        raise FileError(f"the {where} of {TOKENIZER} has an expression that takes too long on some texts: {excerpt!r}")
+        raise FileError(f"the {where} has an expression that takes too long on some texts: {excerpt!r}")
 
 
 def _is_nested(pattern: str) -> bool:

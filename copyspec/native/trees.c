@@ -544,7 +544,7 @@ rank(PyObject *parents, PyObject *scores, double scale, double *calibrated_score
 {
     for (Py_ssize_t node = 0; node < PyTuple_GET_SIZE(scores); node++) {
         Number parent;
-        double score, said = 1.0, above = 1.0;
+        double score, parent_score = 1.0, above = 1.0;
         if (read_number(parents, node, &parent) < 0 || read_real(scores, node, &score) < 0) {
             return -1;
         }
@@ -553,11 +553,12 @@ rank(PyObject *parents, PyObject *scores, double scale, double *calibrated_score
         }
         if (parent != ROOT) {
             above = calibrated_scores[parent];
-            if (read_real(scores, (Py_ssize_t)parent, &said) < 0) {
+            if (read_real(scores, (Py_ssize_t)parent, &parent_score) < 0) {
                 return -1;
             }
         }
-        calibrated_scores[node] = said > 0.0 && score > 0.0 ? above * scale * (score < said ? score / said : 1.0) : 0.0;
+        double share = score < parent_score ? score / parent_score : 1.0; /* given its parent */
+        calibrated_scores[node] = parent_score > 0.0 && score > 0.0 ? above * scale * share : 0.0;
         ranked[node] = (Ranked){calibrated_scores[node], node};
     }
     qsort(ranked, (size_t)PyTuple_GET_SIZE(scores), sizeof(Ranked), compare_ranked);
@@ -670,10 +671,9 @@ done:
     return found;
 }
 
-/* Add to the record, `said` and `right`, what the children of `node` (the root: ROOT) promised and whether one was right.
- */
+/* Add to the record what was expected of the children of `node` (the root: ROOT), and whether one was right. */
 static int
-record_node(PyObject *scores, Number node, double total, int was_right, double decay, double *said, double *right)
+record_node(PyObject *scores, Number node, double total, int was_right, double decay, double *expected, double *right)
 {
     double above = 1.0;
     if (!(total > 0.0)) {
@@ -683,7 +683,7 @@ record_node(PyObject *scores, Number node, double total, int was_right, double d
         return -1;
     }
     double share = above > 0.0 ? total / above : 1.0;
-    *said = decay * *said + (share < 1.0 ? share : 1.0);
+    *expected = decay * *expected + (share < 1.0 ? share : 1.0);
     *right = decay * *right + was_right;
     return 0;
 }
@@ -692,8 +692,8 @@ static PyObject *
 record(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *given[3], *taken[3], *found = NULL;
-    double decay, said, right;
-    if (!PyArg_ParseTuple(args, "OOOddd", &given[0], &given[1], &given[2], &decay, &said, &right)
+    double decay, expected, right;
+    if (!PyArg_ParseTuple(args, "OOOddd", &given[0], &given[1], &given[2], &decay, &expected, &right)
         || take_tuples(given, taken, 3) < 0) {
         return NULL;
     }
@@ -719,7 +719,7 @@ record(PyObject *Py_UNUSED(module), PyObject *args)
         }
         totals[parent + 1] += score;
     }
-    if (record_node(taken[1], ROOT, totals[0], length > 0, decay, &said, &right) < 0) {
+    if (record_node(taken[1], ROOT, totals[0], length > 0, decay, &expected, &right) < 0) {
         goto done;
     }
     for (Py_ssize_t depth = 0; depth < length; depth++) {
@@ -731,11 +731,11 @@ record(PyObject *Py_UNUSED(module), PyObject *args)
             fail("paths");
             goto done;
         }
-        if (record_node(taken[1], node, totals[node + 1], depth + 1 < length, decay, &said, &right) < 0) {
+        if (record_node(taken[1], node, totals[node + 1], depth + 1 < length, decay, &expected, &right) < 0) {
             goto done;
         }
     }
-    found = Py_BuildValue("dd", said, right);
+    found = Py_BuildValue("dd", expected, right);
 done:
     PyMem_Free(totals);
     release(taken, 3);
@@ -753,8 +753,8 @@ PyDoc_STRVAR(pack_doc, "pack(host, starts, uncached, tokens, parents, moves, scr
                        "The array of a static pass: packing.pack.");
 PyDoc_STRVAR(fit_doc, "fit(drafts, costs, widest, limit, allowed)\n\n"
                       "The largest size allowed, the width that pays, and each draft's nodes by their probability.");
-PyDoc_STRVAR(record_doc, "record(parents, scores, path, decay, said, right)\n\n"
-                         "`said` and `right` after a pass that accepted `path`.");
+PyDoc_STRVAR(record_doc, "record(parents, scores, path, decay, expected, right)\n\n"
+                         "`expected` and `right` after a pass that accepted `path`.");
 
 static PyMethodDef methods[] = {
     {"is_sound", is_sound, METH_VARARGS, is_sound_doc},

@@ -81,13 +81,13 @@ def render(
                 return _apply(tokenizer, folded, tools)
             except Exception:
                 pass
+        why = " ".join(str(error).split())[:500]
         if any(isinstance(message.get("content"), (list, tuple)) for message in messages):
             raise ChatError(
                 f"the chat template of {_name(tokenizer)} reads no lists as content: give each message's as one str "
-                f"({error})"
+                f"({why})"
             ) from error
-        roles = ", ".join(str(message["role"]) for message in messages)
-        why = " ".join(str(error).split())[:500]
+        roles = ", ".join(str(message["role"]) for message in messages)[:100]
         why = why if isinstance(error, TemplateError) else f"{type(error).__name__}: {why}"
         raise ChatError(f"the chat template of {_name(tokenizer)} rejects roles {roles}: {why}") from error
 
@@ -171,7 +171,7 @@ def _apply(
     goes_on = continues(messages)
     called: Any = [dict(tool) for tool in tools] or None
     source = tokenizer.get_chat_template(tools=called)
-    with bounded(source, text_size([*messages, *tools])):
+    with bounded(source, text_size([*messages, *(called or ())])):
         text = tokenizer.apply_chat_template(
             [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
             tools=called,

@@ -270,7 +270,7 @@ class Codec:
             if offsets is None:
                 return Encoded(body)
             return Encoded(body, partial(_unjoined, offsets, kept, pieces, len(separator)))
-        raise ValueError(f"this tokenizer cannot encode special tokens as text: {pieces[0][-1:] + pieces[1]!r}")
+        raise ValueError(f"this tokenizer cannot encode special tokens as text: {brief(pieces[0][-1:] + pieces[1])}")
 
     def _wrapped(self, body: list[int], inner: list[int], joined: str) -> list[int]:
         outer = self._tokenized(joined, True).ids

@@ -7,9 +7,10 @@ rendering, but compiles this thread's templates with a meter.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, wraps
@@ -17,6 +18,7 @@ from typing import Any
 
 from jinja2 import Environment, Template, nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.runtime import Context
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
@@ -25,11 +27,18 @@ from copyspec.forks import fork_safe
 # Limits of one rendering beyond the given text, in characters, list items and loop iterations: a template may go over
 # each message again for every other one. SECONDS is processor time.
 MADE, MADE_A_CHARACTER, SECONDS = 1_000_000, 100, 5.0
-WIDTH = 1_000  # maximum argument of filters that pad, indent and cut
 DIGITS = 4_000  # bits of an integer; chats need no larger ones
 
-_PADDING = ("batch", "center", "format", "indent", "pprint", "slice", "tojson", "truncate", "wordwrap", "xmlattr")
-_WIDE = re.compile(r"\d{5}|\*|\{[^}]*\{")  # format with a width of five digits or a computed width
+_MULTIPLYING = ("batch", "center", "indent", "replace", "round", "slice", "tojson")
+"""Filters whose result may be as large as the product of their arguments; "format" and "join" are checked apart."""
+_SLOW = ("pprint", "striptags", "urlize", "wordwrap")
+"""Filters whose time may grow with the square of the text."""
+_FIELD = {"%": re.compile(r"%(?:\([^()]*\))?[^a-zA-Z%]*"), "{": re.compile(r"\{[^{}]*")}
+"""A field of a format up to its type or its end, by the sign with which fields begin."""
+_COMPUTED = {"%": re.compile(r"%(?:\([^()]*\))?[^a-zA-Z%]*\*"), "{": re.compile(r"\{[^}]*\{")}
+"""A field whose width is an argument."""
+_NUMBER = re.compile(r"\d{1,9}")  # no more digits: converting a long number takes quadratic time
+_CONTAINERS = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
 
 _LOCK = fork_safe(threading.RLock())  # protects transformers' compile function, which is replaced
 
@@ -38,21 +47,21 @@ class _Meter:
     """Counts the output and time of one rendering."""
 
     def __init__(self, given: int) -> None:
-        self._left = MADE + MADE_A_CHARACTER * given
+        self.left = MADE + MADE_A_CHARACTER * given
         self._calls, self._until = 0, time.thread_time() + SECONDS
 
     def spend(self, made: int) -> None:
         """Count `made` units, and raise if a limit is exceeded."""
-        self._left -= made
+        self.left -= made
         self._calls += 1
-        if self._left < 0:
+        if self.left < 0:
             raise TemplateRuntimeError("it produces too much text, or loops too long")
         if (made > 1_000 or self._calls % 256 == 0) and time.thread_time() > self._until:
             raise TemplateRuntimeError(f"it takes more than {SECONDS:g} s")
 
     def check(self, size: int) -> None:
         """Raise if creating something of this size would exceed the limit."""
-        if size > self._left:
+        if size > self.left:
             raise TemplateRuntimeError("it makes too much text")
 
 
@@ -61,7 +70,7 @@ _METER: ContextVar[_Meter] = ContextVar("meter")
 
 @contextmanager
 def bounded(source: str, given: int) -> Iterator[None]:
-    """Context in which transformers renders the template `source` with limits. `given`: characters of the messages."""
+    """Context in which transformers renders the template `source` with limits. `given`: `text_size` of the messages."""
     from transformers.utils import chat_template_utils
 
     module: Any = chat_template_utils
@@ -86,11 +95,16 @@ def _compiled(source: str) -> Template:
 
     # Compiling evaluates constant expressions, so the source must never reach an environment without a meter.
     plain: Environment = chat_template_utils._cached_compile_jinja_template("").environment
-    environment = plain.overlay(finalize=_measured)
+    environment = plain.overlay(finalize=_printed)
     kind: Any = type(plain)
     environment.__class__ = _metered(kind)
-    filters = {name: _filter(name, made) for name, made in plain.filters.items()}
-    environment.filters = {**filters, "metered list": _counted, "metered text": _joined, "metered size": _spent}
+    environment.filters = {
+        **{name: _filter(name, made) for name, made in plain.filters.items()},
+        "metered list": _counted,
+        "metered text": _joined,
+        "metered size": _spent,
+        "metered value": _literal,
+    }
     environment.globals = {**plain.globals, "namespace": _PlainNamespace}
     environment.globals.pop("lipsum", None)  # generates any amount of text
     return environment.from_string(source)
@@ -110,25 +124,30 @@ def _metered(base: Any) -> Any:
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             _check_operation(operator, left, right)
-            return _measured(super().call_binop(context, operator, left, right))
+            made = super().call_binop(context, operator, left, right)
+            if operator == "+" and isinstance(made, (list, tuple)):
+                # Count what was added: to walk over all at each addition would take quadratic time.
+                meter = _METER.get()
+                meter.spend(len(made) + text_size(min(left, right, key=len), meter.left))
+                return made
+            return _measured(made)
 
         def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
-            text = getattr(getattr(called, "__wrapped__", called), "__self__", None)
+            owner = getattr(getattr(called, "__wrapped__", called), "__self__", None)
             name = getattr(called, "__name__", "")
-            if isinstance(text, str):
-                if name in ("format", "format_map"):
-                    _check_format(text)
-                if name == "join":
-                    _check_join(text, args[0] if args else ())
-                else:
-                    _check_change(text, [*args, *kwargs.values()])
+            if isinstance(owner, str) and name == "join" and args:
+                args = (_joinable(args[0], owner), *args[1:])
+            elif isinstance(owner, str) and name in ("format", "format_map"):
+                _check_format(owner, "{", [*args, *kwargs.values()])
+            elif isinstance(owner, (str, int)):
+                _check_product(owner, [*args, *kwargs.values()])
             return _measured(super().call(context, called, *args, **kwargs))
 
     return Metered
 
 
 class _Metering(NodeTransformer):
-    """Adds counting of loop iterations, literal text, and strings joined by `~` to the template."""
+    """Adds counting of loop iterations, literal text, lists and the like, and strings joined by `~` to the template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -138,6 +157,23 @@ class _Metering(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return _call("metered text", nodes.List(node.nodes, lineno=node.lineno))
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        self.generic_visit(node)
+        return _call("metered value", node)
+
+    def visit_List(self, node: nodes.List | nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        is_made = getattr(node, "ctx", "load") == "load" and not all(
+            isinstance(each, nodes.Const) for each in node.items
+        )
+        return _call("metered value", node) if is_made else node
+
+    visit_Tuple = visit_List
+
+    def visit_Name(self, node: nodes.Name) -> nodes.Node:
+        is_made = node.ctx == "load" and node.name in ("varargs", "kwargs")  # of a macro's arguments
+        return _call("metered value", node) if is_made else node
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
         size = sum(len(each.data) for each in node.nodes if isinstance(each, nodes.TemplateData))
@@ -161,6 +197,9 @@ class _PlainNamespace(Namespace):
         _check_name(name)
         Namespace.__setitem__(self, name, value)
 
+    def __repr__(self) -> str:
+        return "<Namespace>"  # without its values, which may be of any size
+
 
 def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
@@ -172,12 +211,50 @@ def _call(name: str, value: Any) -> nodes.Filter:
 
 
 def _size(value: object) -> int:
-    return len(value) if isinstance(value, (str, bytes, list, tuple, dict, set, range)) else 1
+    return len(value) if isinstance(value, (str, list, tuple, dict, set, range)) else 1
+
+
+def text_size(value: object, most: int = sys.maxsize) -> int:
+    """Characters and items of a value at any depth, counted up to `most`: about the length of its text, indented."""
+    size = 0
+    waiting: list[tuple[Iterable[object], int]] = [((value,), 0)]  # values, and their depth
+    while waiting and size <= most:
+        values, depth = waiting.pop()
+        for each in values:
+            size += depth
+            if isinstance(each, (str, range)):
+                size += len(each)
+            elif isinstance(each, int):
+                size += 1 + each.bit_length() // 4
+            else:
+                size += 1
+            if isinstance(each, dict):
+                waiting.append((each.values(), depth + 1))
+            if isinstance(each, _CONTAINERS):
+                waiting.append((each, depth + 1))
+    return size
 
 
 def _measured(made: Any) -> Any:
-    _METER.get().spend(_size(made))
+    """Count a new value by its length. The text of what it holds must fit, too."""
+    if isinstance(made, (bytes, bytearray)):
+        raise TemplateRuntimeError("it makes bytes, which no chat holds")
+    meter = _METER.get()
+    meter.check(text_size(made, meter.left))
+    meter.spend(_size(made))
     return made
+
+
+def _printed(value: Any) -> Any:
+    """Count the text of a value that is written out."""
+    meter = _METER.get()
+    meter.spend(text_size(value, meter.left))
+    return value
+
+
+@pass_context
+def _literal(_context: object, value: Any) -> Any:
+    return _measured(value)
 
 
 @pass_context
@@ -190,9 +267,8 @@ def _counted(_context: object, values: Any) -> Iterator[Any]:
 
 @pass_context
 def _joined(_context: object, values: list[Any]) -> str:
-    texts = [str(value) for value in values]
-    _METER.get().spend(sum(map(len, texts)))
-    return "".join(texts)
+    _printed(values)
+    return "".join(map(str, values))
 
 
 @pass_context
@@ -204,19 +280,19 @@ def _spent(_context: object, size: int) -> str:
 def _filter(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(made)
     def metered(*args: Any, **kwargs: Any) -> Any:
-        meter = _METER.get()
-        values = [*args, *kwargs.values()]
-        meter.spend(1 + sum(map(_size, args)))
-        if name in _PADDING and any(isinstance(each, int) and abs(each) > WIDTH for each in values):
-            raise TemplateRuntimeError(f"it pads to more than {WIDTH:,} characters")
-        texts = [each for each in values if isinstance(each, str)]
-        if name == "format" and texts:
-            _check_format(texts[0])
+        _METER.get().spend(1 + sum(map(_size, args)))
+        first = int(isinstance(args[0], (Environment, Context, nodes.EvalContext)))  # some filters are given one
+        value, given = args[first], [*args[first + 1 :], *kwargs.values()]
+        if name == "sum" and any(isinstance(each, (list, tuple)) for each in given):
+            raise TemplateRuntimeError("it adds up lists, which may take time that grows with their square")
         if name == "join":
-            lists = [each for each in values if isinstance(each, (list, tuple))]
-            _check_join(texts[-1] if texts else "", lists[0] if lists else ())
-        elif texts:
-            _check_change(texts[0], texts[1:])
+            args = (*args[:first], _joinable(value, given), *args[first + 1 :])
+        elif name == "format":
+            _check_format(str(value), "%", given)
+        elif name in _MULTIPLYING:
+            _check_product(value, given)
+        elif name in _SLOW:
+            _check_product(value, [*given, text_size(value, _METER.get().left) // 1_000])
         return _measured(made(*args, **kwargs))
 
     return metered
@@ -232,36 +308,35 @@ def _check_operation(operator: str, left: object, right: object) -> None:
         times = [each for each in (left, right) if isinstance(each, int)]
         meter.check(max([0, *times]) * max(_size(left), _size(right)))
     elif operator == "%" and isinstance(left, str):
-        _check_format(left)
+        _check_format(left, "%", right)
     else:
         meter.check(_size(left) + _size(right))
 
 
-def _check_format(text: str) -> None:
-    if _WIDE.search(text):
-        raise TemplateRuntimeError("it formats with a width that is too large, or not written there")
+def _check_format(text: str, sign: str, given: object) -> None:
+    """Check the length of a formatted text, whose fields begin with `sign`: each may repeat all that is given, and the
+    numbers in it may be its width."""
+    for escaped in (2 * sign, "}}"):
+        text = text.replace(escaped, "")
+    if _COMPUTED[sign].search(text):
+        raise TemplateRuntimeError("it formats with a width that is not written in the text")
+    meter = _METER.get()
+    fields = _FIELD[sign].findall(text)
+    widths = sum(map(int, _NUMBER.findall(" ".join(fields))))
+    meter.check(len(text) + widths + len(fields) * text_size(given, meter.left))
 
 
-def _check_change(text: str, given: Sequence[object]) -> None:
-    """Check a string method's worst case: its text times the largest number or length among its arguments."""
-    factors = [abs(each) if isinstance(each, int) else _size(each) for each in given if isinstance(each, (int, str))]
-    _METER.get().check(len(text) + max(1, len(text)) * max([0, *factors]))
+def _check_product(value: object, given: Sequence[object]) -> None:
+    """Check the worst case of an operation: the size of a value times the largest number or size among its
+    arguments."""
+    meter = _METER.get()
+    factors = [abs(each) if isinstance(each, int) else text_size(each, meter.left) for each in given]
+    meter.check(max(1, text_size(value, meter.left)) * max([1, *factors]))
 
 
-def _check_join(separator: str, values: object) -> None:
-    if isinstance(values, (list, tuple)):
-        _METER.get().check(sum(_size(each) for each in values) + len(separator) * len(values))
-
-
-def text_size(messages: Sequence[Mapping[str, object]]) -> int:
-    """Total characters of all strings in the messages, at any depth."""
-    size, waiting = 0, list[object](messages)
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            size += len(value)
-        elif isinstance(value, Mapping):
-            waiting.extend(value.values())
-        elif isinstance(value, (list, tuple)):
-            waiting.extend(value)
-    return size
+def _joinable(values: Any, separator: object) -> list[Any]:
+    """The values as a list, whose text fits with the separator between them."""
+    found = list(_counted(None, values))
+    meter = _METER.get()
+    meter.check(text_size(found, meter.left) + len(found) * text_size(separator, meter.left))
+    return found

@@ -57,3 +57,9 @@ def test_bars_and_wrong_calls(given: list[str], capsys: pytest.CaptureFixture[st
     assert [Line("s", name, 1, 1).bar for name in ("copyspec", "wrong-64", "wrong-tree-32")] == [0.97, 0.95, 0.95]
     assert never_slower.main([*given, "--simulate", "abacus"]) == 2
     assert "'abacus'" in capsys.readouterr().err
+    assert never_slower.main([*given, "--simulate", "cpu-float32", "--methods", "wrong-4"]) == 0
+    printed = capsys.readouterr().out
+    assert "wrong-4" in printed and "copyspec" not in printed
+    for mode in (["--model", "shape:tiny-llama"], ["--simulate", "cpu-float32"]):
+        assert never_slower.main([*given, *mode, "--methods", "copy"]) == 2, "nothing was measured"
+        assert "--methods: no method 'copy'; there are copyspec, wrong-1" in capsys.readouterr().err

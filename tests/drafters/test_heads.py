@@ -317,8 +317,7 @@ def test_medusas_published_format(prefix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [1, 3])
 def test_eagles_published_format(version: int, tmp_path: Path) -> None:
     """Names, shapes and results of EAGLE's checkpoints, against a layer built from transformers' modules: a draft of
-    two
-        tokens after five pairs of states and tokens."""
+    two tokens after five pairs of states and tokens."""
     model = tiny("llama", num_hidden_layers=6)
     config = model.config
     layer, fused = LlamaDecoderLayer(config, 0), version == 3
@@ -373,6 +372,12 @@ def test_eagles_published_format(version: int, tmp_path: Path) -> None:
             said = expected(features)[-1]
             torch.testing.assert_close(node.feature, said, atol=1e-5, rtol=1e-4)
             features = torch.cat([features, said[None]])
+    if fused:
+        tensors["d2t"] = -torch.arange(40)  # forty times the first token
+        (tmp_path / "model.safetensors").unlink()  # tensors of `file` may be mapped from it
+        save_file({key: each.detach().clone() for key, each in tensors.items()}, tmp_path / "model.safetensors")
+        with pytest.raises(LoadError, match=r"model\.safetensors has a vocabulary that is not a list of different"):
+            load_heads(tmp_path, model)
 
 
 EAGLE_CONFIG = (
@@ -499,6 +504,16 @@ def test_heads_learn_while_they_draft(
         LearningHeads(random_heads("parallel"), model)
 
 
+def test_a_window_to_learn_from_holds_consecutive_tokens() -> None:
+    heads = LearningHeads(random_heads("layers"), memoryless())
+    predictor = LearningPredictor(heads, RowContext([7], SamplingOptions(), 1, VOCAB_SIZE))
+    state = torch.randn(1, SIZE)
+    for states in ({LAST: state, 0: state, 1: state}, {LAST: state}):  # the second pass kept no inner states
+        predictor.observe(ScoredDraft(EMPTY, torch.zeros(1, VOCAB_SIZE), states))
+        predictor.accept([3])
+        assert len(predictor._recent) == len(states) // 3
+
+
 def test_weights_may_be_replaced_while_they_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     heads = LearningHeads(random_heads("recurrent"), memoryless())
     first = heads.bound
@@ -526,6 +541,36 @@ def test_the_learning_thread_ends_and_its_memory_is_bounded(monkeypatch: pytest.
     assert heads._worker is not None
     heads._worker.join(timeout=20)
     assert not heads._worker.is_alive() and heads.steps >= 1
+
+
+def test_heads_that_cannot_learn_say_so_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(online, "BATCH", 1)
+    monkeypatch.setattr(Learner, "step", fail)
+    heads = LearningHeads(random_heads("recurrent"), memoryless())
+    for _ in range(3):
+        heads.add((torch.zeros(DEPTH + 1, dtype=torch.long), torch.randn(DEPTH + 1, SIZE)))
+        assert heads._worker is not None
+        heads._worker.join(timeout=20)
+    assert [record.getMessage() for record in caplog.records] == ["heads 'random' stopped learning"]
+    assert heads._file is heads._first
+
+
+def test_heads_that_diverge_every_time_learn_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(online, "BATCH", 1)
+    monkeypatch.setattr(online, "SHARE", 1.0)
+    heads = LearningHeads(random_heads("recurrent"), memoryless())
+    for _ in range(20):
+        heads.add((torch.zeros(DEPTH + 1, dtype=torch.long), torch.full((DEPTH + 1, SIZE), float("inf"))))
+    assert heads._worker is not None
+    heads._worker.join(timeout=20)
+    assert not heads._worker.is_alive() and heads.resets == online.MAX_FAILURES == len(caplog.records)
+    heads.add(heads._windows[-1])
+    assert not heads._worker.is_alive()
 
 
 def test_the_time_of_reads_survives_slow_ones_and_rests() -> None:

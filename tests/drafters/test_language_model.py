@@ -116,11 +116,11 @@ def test_cache_after_acceptance_equals_a_fresh_prefill() -> None:
     reader.read((), tree)
     reader.follow([4])
     reader.read((), tree)  # commits the pass before it
-    assert list(reader.lengths) == [len(text)]
+    assert reader._session is not None and list(reader._session.lengths) == [len(text)]
     fresh = target.open([prompt])
     fresh.score([text], [DraftTree()])
     fresh.keep([[]])
-    kept = reader._session._cache  # type: ignore[union-attr]
+    kept = reader._session._cache  # type: ignore[attr-defined]
     for ours, theirs in zip(kept.layers, fresh._cache.layers, strict=True):
         for mine, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
             torch.testing.assert_close(mine[:, :, : len(text)], other[:, :, : len(text)], atol=1e-5, rtol=1e-5)

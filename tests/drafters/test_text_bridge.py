@@ -170,6 +170,17 @@ def test_half_a_character_and_nothing_are_not_drafted() -> None:
     assert predictor._in_our_tokens([0], [0.9]) == []  # an end of sequence has no text
 
 
+def test_a_draft_model_without_numbers_drafts_nothing() -> None:
+    class Overflowing(FakeTarget):
+        def logits(self, prefix: Sequence[int]) -> torch.Tensor:
+            return torch.full((self.vocab_size,), float("nan"))
+
+    row = RowContext(WORDS.encode("the cat"), SamplingOptions(), 3, 400)
+    predictor = BridgedPredictor(DraftModel(Overflowing(259)), row, WORDS, BYTES)  # type: ignore[arg-type]
+    assert not predictor.run(EMPTY)
+    assert predictor.predict(()) is None
+
+
 def test_encoder_decoder_draft_models_are_refused() -> None:
     row = RowContext([5], SamplingOptions(), 1, 400)
     with pytest.raises(ValueError, match="must be decoder-only"):

@@ -12,7 +12,7 @@ from copyspec.decoding.requests import Request
 from copyspec.decoding.row import Row
 from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
-from copyspec.drafters.base import Drafter, observes
+from copyspec.drafters.base import Drafter, ScoredDraft, observes
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors.token_pool import PoolPredictor
 from copyspec.options import SamplingOptions
@@ -44,6 +44,17 @@ def test_pool_says_what_was_likely_after_the_same_token() -> None:
     assert [token for token, _ in pool.predict(()) or ()] == [8]
     assert [token for token, _ in pool.predict((2, 7)) or ()] == [5, 1]
     assert [token for token, _ in pool.predict((7, 5)) or ()] == [9, 6]
+
+
+def test_scores_that_are_nan_are_left_out() -> None:
+    """In half precision, a wrong draft may overflow where the output itself does not."""
+    pool = PoolPredictor([4, 5])
+    logits = torch.zeros(2, 10)
+    logits[1] = float("nan")
+    for _ in range(2):
+        pool.observe(ScoredDraft(DraftTree([6], [ROOT], [0.5], [None]), logits))
+        assert pool.predict((6,)) is None and len(pool.predict(()) or ()) == 8
+        pool.accept([5])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

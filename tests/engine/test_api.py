@@ -74,6 +74,7 @@ def test_one_prompt_gives_a_result_and_a_list_gives_a_list() -> None:
         ["a text", Document("another"), {"text": "third"}, [5, 6], (7, 8)],
         [[5, 6], [7, 8]],
         [["a text"], None],
+        [None, None],
         [["a text"], ["another", [5, 6]]],
         [],
         None,
@@ -620,3 +621,26 @@ def test_a_near_tie_is_called_by_its_name() -> None:
     for other in (Margin(5, 7.2, 4, 7.1), Margin(5, 7.1, 6, 7.1), None):
         apart = Difference(3, 4, 5, "a", "b", plain, other)
         assert apart.near_tie is None and "near-tie" not in describe(apart)
+
+
+def test_own_drafters_get_sources_of_token_ids_alone() -> None:
+    """The blocks of a prompt also hold marks, where an output may leave them."""
+    paragraph = "The cat sat on the mat, and the dog sat on the cat, because the school is near the sea and the sky."
+    seen: list[Any] = []
+
+    class Nothing:
+        def propose(self, budget: object) -> copyspec.DraftTree:
+            return copyspec.DraftTree()
+
+        def accept(self, tokens: object) -> None:
+            pass
+
+    def factory(context: copyspec.DraftContext) -> Any:
+        seen.extend(context.sources)
+        assert all(context.decode(source.tokens) for source in context.sources)
+        return Nothing()
+
+    prompt = f"Correct this:\n\n{paragraph}\n\n{paragraph}"
+    plain = engine().generate(prompt, drafter="none", max_new_tokens=4)
+    assert engine().generate(prompt, drafter=["auto", factory], max_new_tokens=4).token_ids == plain.token_ids
+    assert [source.kind for source in seen] == ["prompt"]

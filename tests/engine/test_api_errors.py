@@ -334,3 +334,5 @@ def test_compare_says_when_there_is_nothing_to_compare() -> None:
         copyspec.compare("a", model=engine(), n=2, temperature=1.0)
     with pytest.raises(ValueError, match=r"needs whole outputs, and max_time=2\.0 may cut"):
         copyspec.compare("a", model=engine(), max_time=2.0)
+    with pytest.raises(ValueError, match=r"compare has no deadline, and timeout=2\.0 would have no effect: leave it"):
+        copyspec.compare("a", model=engine(), timeout=2.0)

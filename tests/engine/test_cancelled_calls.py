@@ -13,7 +13,7 @@ import torch
 import copyspec
 from copyspec import Engine
 from copyspec.engine.aio import AsyncChunks
-from copyspec.engine.call import CancelledCallError
+from copyspec.engine.call import CancelledCallError, Lane, Ticket
 from copyspec.engine.jobs import JobMaker
 from copyspec.text.codec import LONG
 from tests.helpers.texts import new_engine
@@ -210,3 +210,44 @@ def test_a_stream_needs_no_await(engine: Engine) -> None:
 
     plain, awaited = asyncio.run(texts())
     assert plain == awaited == engine.generate("the cat", max_new_tokens=8).text
+
+
+def test_an_error_between_two_looks_is_raised(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may report an error at any moment, as it holds no lock in a pass."""
+    call, take = engine.submit(PROMPTS[0], max_new_tokens=8), Ticket.take
+
+    def taken(ticket: Ticket) -> Any:
+        found = take(ticket)
+        if ticket is call._ticket and not ticket.is_cancelled:
+            ticket.fail(ValueError("mine"))
+        return found
+
+    monkeypatch.setattr(Ticket, "take", taken)
+    with pytest.raises(ValueError, match="mine"):
+        call.results()
+
+
+def test_a_lane_whose_last_caller_leaves_between_two_looks_needs_no_worker() -> None:
+    class Leaving:
+        """Cancelled by another thread after the first look."""
+
+        looks, arrived = 0, None
+
+        @property
+        def is_cancelled(self) -> bool:
+            self.looks += 1
+            return self.looks > 1
+
+        @property
+        def is_active(self) -> bool:
+            return not self.is_cancelled
+
+    lane = Lane(lambda _: iter(()), threading.Lock())  # type: ignore[arg-type, return-value]
+    lane.tickets.append(Leaving())  # type: ignore[arg-type]
+    assert not lane.needs_worker
+
+
+def test_a_stream_that_cannot_be_leaves_nothing_in_the_queue(engine: Engine) -> None:
+    with pytest.raises(ValueError, match="n=2 cannot be streamed") as kept:
+        engine.stream(PROMPTS[0], n=2, temperature=1.0)
+    assert kept.traceback and engine.scheduler.waiting == engine.scheduler.running == 0

@@ -137,6 +137,19 @@ def test_tokens_that_are_added_later_are_control_tokens_then(tiny: Engine) -> No
     assert tiny.generate([new], max_new_tokens=3, logit_bias={new: 100.0}).token_ids == (new,) * 3
 
 
+def test_tokens_that_are_added_in_training_are_control_tokens_afterwards(tiny: Engine) -> None:
+    tokenizer, model = tiny.tokenizer, tiny.model
+    tokenizer.add_special_tokens({"additional_special_tokens": [*tokenizer.all_special_tokens, "<|new|>"]})
+    with torch.no_grad():
+        model.resize_token_embeddings(len(tokenizer))
+    model.train()
+    with pytest.raises(ValueError, match="training mode"):
+        tiny.generate("a")
+    model.eval()
+    found = tiny.generate("a<|new|>b", max_new_tokens=6)
+    assert found.token_ids == Engine(model, tokenizer).generate("a<|new|>b", max_new_tokens=6).token_ids
+
+
 def test_a_template_that_is_set_later(tiny: Engine) -> None:
     tokenizer = tiny.tokenizer
     tokenizer.chat_template = "{% for m in messages %}<s1>{{ m['content'] }}{% endfor %}"

@@ -147,6 +147,7 @@ def test_the_page_runs_as_it_stands(tiny: copyspec.Engine, capsys: pytest.Captur
         ({"choices": "ab"}, TypeError, "choices must be a list of strings, none of them empty; got str: 'ab'"),
         ({"regex": "a", "ignore_eos": True}, ValueError, "regex needs a token that ends the output"),
         ({"choices": ["a"], "min_new_tokens": 9}, ValueError, "the grammar only allows tokens that another option"),
+        ({"regex": re.compile("a")}, TypeError, "regex must be a str with a regular expression; got Pattern"),
     ],
 )
 def test_what_is_no_constraint(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 from copyspec import Engine, Input
@@ -65,6 +67,12 @@ def test_a_slow_input_does_not_let_results_pile_up(engine: Engine) -> None:
     assert first == 0 and result is not None and len(result.token_ids) == 200
     assert limit <= taken <= limit + 2, "those held and those running"
     assert [index for index, _ in results] == list(range(1, 3 * limit)) and taken == 3 * limit
+
+
+def test_numbers_of_numpy_are_limits(engine: Engine) -> None:
+    limit: Any = np.int64(2)
+    ((_, result),) = engine.generate_each([Input("Hi", max_new_tokens=limit)], ignore_eos=True)
+    assert result is not None and len(result.token_ids) == 2
 
 
 def test_a_prompt_too_long_can_be_skipped(engine: Engine) -> None:

@@ -300,6 +300,16 @@ def test_what_a_model_changes_for_its_own_generate_is_told() -> None:
     ]
     for usual in (llama(len(byte_level())), bart(len(byte_level()))):
         assert list(not_applied.of_model(usual)) == []
+    patched: Any = LlamaForCausalLM(LlamaConfig(vocab_size=9, num_attention_heads=1, **sizes))
+    patched.generate = lambda *arguments, **options: None
+    (note,) = not_applied.of_model(patched)
+    assert note.startswith("LlamaForCausalLM has a generate of its own, which is not called")
+
+
+def test_values_of_calls_are_not_noted_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    noted: set[str] = set()
+    not_applied.log_once(map(str, range(2 * not_applied.MAX_NOTED)), noted)
+    assert len(noted) == len(caplog.records) == not_applied.MAX_NOTED
 
 
 def test_lists_have_one_value_per_prompt(tiny: copyspec.Engine) -> None:

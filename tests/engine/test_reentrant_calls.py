@@ -155,8 +155,9 @@ def test_unloading_in_the_middle_of_a_preparation_is_told() -> None:
     engine = Engine(model(), byte_level())
     drafting: DraftModels = engine._drafting
     engine.unload()
-    with pytest.raises(RuntimeError, match="unloaded while a call was being prepared"):
-        drafting.predictors(["layers:1"])
+    for chosen in ("layers:1", "heads:a", "learning:a"):
+        with pytest.raises(RuntimeError, match="unloaded while a call was being prepared"):
+            drafting.predictors([chosen])
 
 
 def test_unloading_all_releases_the_ngrams() -> None:

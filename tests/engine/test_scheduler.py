@@ -683,3 +683,20 @@ def test_passes_run_under_the_autocast_of_their_caller_in_any_thread(engine: Eng
             for each in [call(autocast=each) for each in calls]:
                 each.results()
         assert sorted(each for each, _ in seen) == sorted([each for each in calls for _ in range(4)])
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs products in bfloat16")
+def test_a_task_runs_under_the_autocast_of_its_thread(engine: Engine) -> None:
+    seen: list[bool] = []
+
+    def looks(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return scores
+
+    async def call() -> None:
+        await copyspec.agenerate([5, 6, 7], model=engine, max_new_tokens=2, ignore_eos=True, logits_processor=looks)  # type: ignore[arg-type]
+
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            asyncio.run(call())
+    assert seen == [True, True, False, False]

@@ -207,6 +207,21 @@ def test_a_folder_of_an_adapter_is_a_model(
             copyspec.unload(each)
 
 
+def test_an_adapters_own_tokenizer_needs_no_base(
+    base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COPYSPEC_CACHE", str(tmp_path / "cache"))
+    adapter = write(tmp_path / "adapter", tensors, {**CONFIG, "base_model_name_or_path": "no/such-model"})
+    own = copy.deepcopy(byte_level())
+    own.add_tokens(["<own>"])
+    own.save_pretrained(adapter)
+    engine = copyspec.load(base, adapter=adapter, tokenizer=adapter, device="cpu")
+    try:
+        assert engine.tokenizer.convert_tokens_to_ids("<own>") == len(own) - 1
+    finally:
+        copyspec.unload(engine)
+
+
 def test_adapters_that_cannot_be_meant(base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
     adapter = write(tmp_path / "adapter", tensors)
     for name, beside, says in (
@@ -234,7 +249,7 @@ def test_adapters_that_cannot_be_meant(base: Path, tensors: dict[str, torch.Tens
         ("{empty}", "has no config.json"),
         ("a" * 5000, "names no base_model_name_or_path"),
         ("~nobody-here", "that home folder is not known"),
-        ("no/such-model", "cannot be downloaded"),
+        ("no/such-model", "cannot be downloaded: .+; give the folder of the base as model="),
     ],
 )
 def test_adapters_whose_base_is_not_there(

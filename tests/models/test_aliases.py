@@ -237,10 +237,12 @@ def test_a_cache_that_cannot_be_written_is_found_before_the_download(
         resolve.fetch(alias)
 
 
-def test_names_of_folders_and_of_the_hub_stand_for_themselves(tmp_path: Path) -> None:
+def test_names_of_folders_and_of_the_hub_stand_for_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder.gguf").mkdir()
     for name in ("org/model", "./smollm2", str(tmp_path), str(tmp_path / "folder.gguf")):
         assert resolve.resolve(name) == name
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve.resolve("~/folder.gguf") == str(tmp_path / "folder.gguf")
 
 
 @needs_gguf
@@ -284,9 +286,9 @@ def test_missing_packages_are_named(wanted: str, tmp_path: Path, monkeypatch: py
         copyspec.load(path)
 
 
-@pytest.mark.parametrize("name", ["nothing.gguf", "./nothing.gguf"])
+@pytest.mark.parametrize("name", ["nothing.gguf", "./nothing.gguf", "./nothing.GGUF"])
 def test_a_gguf_file_that_is_not_there(name: str) -> None:
-    with pytest.raises(copyspec.LoadError, match=r"there is no file '.*nothing\.gguf'"):
+    with pytest.raises(copyspec.LoadError, match=r"(?i)there is no file '.*nothing\.gguf'"):
         copyspec.load(name)
 
 
@@ -364,4 +366,6 @@ def test_an_alias_that_is_here_and_broken_says_why(monkeypatch: pytest.MonkeyPat
     assert said.startswith("model 'smollm2' cannot be loaded from")
     assert "HF_HUB_OFFLINE" not in said and "did you mean" not in said
     assert "the header is too short; `copyspec models remove smollm2` has it made again" in said
+    said = Pretrained("smollm2", adapter="mine")._why_not(None, ValueError("the adapter changes 'x'"))
+    assert said == "model 'smollm2' cannot be loaded: the adapter changes 'x'"
     assert "HF_HUB_OFFLINE" not in Pretrained("org/model")._why_not(None, RuntimeError("the header is too short"))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import os
+import struct
 from pathlib import Path
 
 import pytest
 
+from copyspec.models import gguf_header
+from copyspec.models.errors import FileError
 from copyspec.models.gguf import converted
 from tests.helpers.gguf_files import write_llama
 from tests.helpers.texts import byte_level, llama
@@ -131,3 +135,36 @@ def test_a_chat_template_has_a_largest_size(tmp_path: Path, cache: Path) -> None
     tokenizer.chat_template = "x" * (5 << 20)
     write_llama(tmp_path / "long.gguf", llama(len(tokenizer)), tokenizer)
     refused((tmp_path / "long.gguf").read_bytes(), "its tokenizer.chat_template has more than 1 MB", tmp_path, cache)
+
+
+def headed(path: Path, *, tensors: int = 0, settings: int = 0, then: bytes = b"") -> Path:
+    """A file that begins with these counts, and then this."""
+    path.write_bytes(gguf_header.MAGIC + struct.pack("<IQQ", 3, tensors, settings) + then)
+    return path
+
+
+def text(content: bytes) -> bytes:
+    return struct.pack("<Q", len(content)) + content
+
+
+def test_a_header_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros, which take no room on the disk, are tensors without a name."""
+    monkeypatch.setattr(gguf_header, "_MAX_BYTES", 1 << 20)
+    path = headed(tmp_path / "x.gguf", tensors=1 << 60)
+    os.truncate(path, 4 << 20)
+    with pytest.raises(FileError, match="its header has more than 1 MB"):
+        gguf_header.read_header(path)
+
+
+def test_tokens_have_a_largest_length(tmp_path: Path) -> None:
+    listed = text(b"tokens") + struct.pack("<IIQ", 9, 8, 2)
+    path = headed(tmp_path / "x.gguf", settings=1, then=listed + text(b"a") + text(b"a" * 10_001))
+    with pytest.raises(FileError, match="its header has a list with a text of 10,001 bytes"):
+        gguf_header.read_header(path)
+
+
+def test_parts_of_a_file_say_how_to_join_them(tmp_path: Path) -> None:
+    for parts, says in ((3, "it is one of 3 parts; join them with .+ --merge"), (0, "no general.architecture")):
+        path = headed(tmp_path / "x.gguf", settings=1, then=text(b"split.count") + struct.pack("<IH", 2, parts))
+        with pytest.raises(FileError, match=says):
+            gguf_header.read_header(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,60 @@ def test_absurd_values_are_load_errors(honest: Path, tmp_path: Path) -> None:
     tried(some_of_each(texts, 25, seed=1), honest, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"configuration_files": ["config.1.0.json"]}, "has configuration_files, one of which is read in its place"),
+        (
+            {"attribute_map": {"transformers_weights": "note"}, "note": "adapter_model.bin"},
+            """renames settings (attribute_map: {"transformers_weights": "note"})""",
+        ),
+        ({"text_config": {"attribute_map": {"a": "b"}}}, "renames settings (text_config.attribute_map: "),
+    ],
+)
+def test_no_setting_is_hidden_from_the_checks(changes: dict[str, object], says: str, folder: Path) -> None:
+    edit(folder, "config.json", **changes)
+    with pytest.raises(copyspec.LoadError, match=re.escape(says)):
+        Pretrained(str(folder)).config()
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "says"),
+    [
+        ("tokenizer_config", {"sp_model_kwargs": {"model_file": "/dev/zero"}}, "names a file (sp_model_kwargs.model_"),
+        ("tokenizer_config", {"init_inputs": ["/dev/zero"]}, "has init_inputs="),
+        ("tokenizer_config", {"init_inputs": {"/dev/zero": 1}}, "has init_inputs="),
+        ("tokenizer_config", {"added_tokens_decoder": {"4000000000": {}}}, "added token with the id '4000000000'"),
+        ("tokenizer_config", {"fast_tokenizer_files": {"../tokenizer.1.0.json": 1}}, "file that is not in the folder"),
+        ("special_tokens_map", {"vocab_file": "/dev/zero"}, "has vocab_file='/dev/zero', which is not a special token"),
+        ("special_tokens_map", {"merges": "/dev/zero"}, "has merges='/dev/zero', which is not a special token"),
+        ("special_tokens_map", {"source_spm": "/dev/zero"}, "has source_spm='/dev/zero', which is not a special token"),
+    ],
+)
+def test_a_tokenizer_opens_no_other_files(file: str, changes: dict[str, object], says: str, folder: Path) -> None:
+    edit(folder, f"{file}.json", **changes)
+    with pytest.raises(copyspec.LoadError, match=re.escape(f"{file}.json ") + ".*" + re.escape(says)):
+        Pretrained(str(folder)).tokenizer()
+
+
+def test_a_vocabulary_elsewhere_is_not_opened(folder: Path) -> None:
+    before = Pretrained(str(folder)).tokenizer().get_vocab()
+    edit(folder, "tokenizer_config.json", vocab="/dev/zero", merges="/dev/zero", vocab_file="/dev/zero")
+    found = Pretrained(str(folder))
+    assert found._check_tokenizer() == dict.fromkeys(("vocab_file", "vocab", "merges"))
+    assert found.tokenizer().get_vocab() == before
+
+
+def test_the_tokenizers_file_of_a_version_is_checked(folder: Path) -> None:
+    held = json.loads((folder / "tokenizer.json").read_text())
+    bomb = {"type": "Split", "pattern": {"Regex": "(a*)*b"}, "behavior": "Isolated", "invert": False}
+    (folder / "tokenizer.1.0.json").write_text(json.dumps(held | {"pre_tokenizer": bomb}))
+    Pretrained(str(folder)).tokenizer()
+    edit(folder, "tokenizer_config.json", fast_tokenizer_files=["tokenizer.1.0.json"])
+    with pytest.raises(copyspec.LoadError, match="an expression that takes too long on some texts"):
+        Pretrained(str(folder)).tokenizer()
+
+
 def test_a_model_is_no_larger_than_its_weights() -> None:
     with pytest.raises(ValueError, match="more weights than its 100 bytes can hold"), bounded_model(100):
         torch.nn.Linear(1 << 15, 1 << 15, device="meta")
@@ -181,6 +236,9 @@ def test_files_of_weights_are_named(folder: Path) -> None:
     with pytest.raises(copyspec.LoadError, match=r"model\.safetensors\.index\.json has no metadata"):
         load_model(ModelChoice(str(folder), device="cpu"))
     index.write_text('{"metadata": {}, "weight_map": {"a": "part.safetensors"}}')
+    (folder / "part.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(copyspec.LoadError, match=r"part\.safetensors is a pointer of Git LFS; .+: git lfs pull"):
+        load_model(ModelChoice(str(folder), device="cpu"))
     (folder / "part.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(copyspec.LoadError, match=r"part\.safetensors cannot be read: "):
         load_model(ModelChoice(str(folder), device="cpu"))

@@ -70,6 +70,7 @@ def test_a_second_call_does_not_load_again(folders: list[Path], loads: list[obje
     assert copyspec.load(folders[0]).generate("the", max_new_tokens=4).token_ids == first.token_ids
     assert loads == [str(folders[0])]
     copyspec.load(folders[0], dtype="bfloat16")
+    copyspec.load(folders[0], dtype=torch.bfloat16)
     assert len(loads) == 2
 
 
@@ -89,6 +90,19 @@ def test_two_ways_to_write_a_path_load_one_model(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(copyspec.LoadError, match="there is no such folder"):
         copyspec.load(short)  # the name that stood for another model in the other directory
+
+
+def test_a_gguf_file_of_another_directory_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.gguf").touch()
+        monkeypatch.chdir(tmp_path / name)
+        keys += [
+            loading.ModelChoice(spelled).key()
+            for spelled in ("model.gguf", "./model.gguf", str(tmp_path / name / "model.gguf"))
+        ]
+    assert keys[0] == keys[1] == keys[2] != keys[3] == keys[4] == keys[5]
 
 
 def test_a_folder_named_like_a_short_name_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

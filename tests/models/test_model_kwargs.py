@@ -83,8 +83,14 @@ def test_options_that_do_not_go_together(folder: Path) -> None:
         copyspec.load(folder, model_kwargs=["token"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"device='cpu' and model_kwargs\['device_map'\] are given"):
         copyspec.load(folder, device="cpu", model_kwargs={"device_map": "auto"})
+    for unused in ({"max_memory": {0: "20GiB"}}, {"offload_folder": "x"}, {"offload_buffers": True}):
+        (name,) = unused
+        with pytest.raises(ValueError, match=rf"model_kwargs\['{name}'\] has no effect without device='auto' or a dev"):
+            copyspec.load(folder, device="cpu", model_kwargs=unused)
     with pytest.raises(ValueError, match="model_kwargs cannot be changed any more"):
         copyspec.load(llama(300), tokenizer=byte_level(), model_kwargs={"token": "hf_secret"})
+    with pytest.raises(ValueError, match="is a loaded LlamaForCausalLM: revision cannot be changed any more"):
+        copyspec.load(llama(300), tokenizer=byte_level(), revision="main")
     kept = check_model_kwargs({"token": "hf_secret", "quantization_config": BitsAndBytesConfig(load_in_8bit=True)})
     assert kept.hub == {"token": "hf_secret"} and set(kept.model) == {"quantization_config"}
     assert "secret" not in repr(ModelChoice("x", model_kwargs=kept))

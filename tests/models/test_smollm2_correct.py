@@ -10,9 +10,11 @@ import copyspec
 from copyspec.models.adapters import read_adapter
 from copyspec.models.aliases import ALIASES, CORRECTOR
 from copyspec.models.loading import BUNDLED, about_default, choose_default
+from copyspec.models.resolve import place
 from copyspec.pipelines import GECPipeline, ModelCorrector, ModelOptions
 from copyspec.pipelines.models import corrects
 from tests.helpers.smollm2 import needs_smollm2
+from tests.helpers.tiny import tiny_engine
 
 pytestmark = pytest.mark.skipif(CORRECTOR not in ALIASES, reason="needs the adapter in copyspec/correct_adapter")
 
@@ -22,6 +24,15 @@ def test_the_adapter_is_sound_and_small() -> None:
     assert adapter is not None
     assert read_adapter(adapter).parts and ALIASES[CORRECTOR].languages == ("en",)
     assert sum(path.stat().st_size for path in adapter.iterdir()) < 12e6
+
+
+def test_its_languages_and_margins_are_those_of_its_own_adapter() -> None:
+    own = place(ALIASES[CORRECTOR])
+    engine = tiny_engine(name=CORRECTOR)
+    for folder, languages in ((own.name, ("en",)), (f"{own.name}-of-hub", ("en",)), ("mine-0123456789abcdef", ())):
+        engine.model.config._name_or_path = str(own.with_name(folder))
+        corrector = ModelCorrector(engine)
+        assert (corrector.languages, corrector.calibration) == (languages, CORRECTOR if languages else None)
 
 
 def test_without_its_base_the_bundled_model_corrects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Callable
+
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
+from copyspec.models import tokenizer_files
 from copyspec.models.errors import FileError
-from copyspec.models.tokenizer_files import check_pipeline
+from copyspec.models.tokenizer_files import check_pipeline, check_tekken
 from copyspec.text.codec import Codec
 from tests.helpers.tiny import tiny_tokenizer
 
@@ -47,10 +51,18 @@ def test_expressions_that_run_away_are_refused(pattern: str) -> None:
         check_pipeline(found)
 
 
+def precompiled(*replacements: str) -> dict[str, object]:
+    """SentencePiece's normaliser, with an empty trie."""
+    content = (4).to_bytes(4, "little") + bytes(4) + "".join(f"{each}\0" for each in replacements).encode()
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
+
+
 @pytest.mark.parametrize(
     "steps",
     [
         [{"type": "Prepend", "prepend": "▁"}, replaced(" ", "▁")],
+        [precompiled("fi", "صلى الله عليه وسلم"), replaced(" {2,}", "▁", "Regex")],
+        [precompiled("صلى الله عليه وسلم"), replaced("\n", "[NEWLINE]", "Regex")],
         [replaced(char, "xy") for char in "æœßĳŋþ"],  # beside each other, not applied to each other's output
         [{"type": "NFKC"}, replaced(" {2,}", "▁", "Regex"), replaced(r"\s+", " ", "Regex"), replaced("``", '"')],
     ],
@@ -62,11 +74,13 @@ def test_normalisers_that_are_used_may_be_read(steps: list[dict[str, object]]) -
 @pytest.mark.parametrize(
     "steps",
     [
-        [replaced(".", "a" * 1000, "Regex")],
-        [replaced("", "a" * 1000)],
-        [replaced("a", "bb"), replaced("b", "c" * 9), replaced("c", "d" * 9)],
-        [replaced("", "a")] * 9,
-        [replaced("a*", "b", "Regex")] * 9,
+        [replaced(".", "a" * 2000, "Regex")],
+        [replaced("", "a" * 2000)],
+        [precompiled("b", "a" * 2000)],
+        [precompiled("b" * 18), replaced("b", "c" * 90)],
+        [replaced("a", "bb"), replaced("b", "c" * 30), replaced("c", "d" * 30)],
+        [replaced("", "a")] * 12,
+        [replaced("a*", "b", "Regex")] * 12,
     ],
 )
 def test_normalisers_that_write_pages_are_refused(steps: list[dict[str, object]]) -> None:
@@ -74,6 +88,20 @@ def test_normalisers_that_write_pages_are_refused(steps: list[dict[str, object]]
         check_pipeline(
             {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": steps}]}}
         )
+
+
+@pytest.mark.parametrize("key", ["normalizer", "pre_tokenizer", "decoder"])
+def test_steps_are_counted(key: str) -> None:
+    steps = [replaced(chr(0x4E00 + number), "x") for number in range(1001)]
+    check_pipeline({key: steps[:1000]})
+    with pytest.raises(FileError, match=rf"the {key} of tokenizer\.json has more than 1,000 steps"):
+        check_pipeline({key: {"type": "Sequence", "steps": steps}})
+
+
+def test_the_time_for_all_expressions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_files, "MAX_SECONDS", -1.0)
+    with pytest.raises(FileError, match=r"tokenizer\.json has too many expressions to check"):
+        check_pipeline({"decoder": replaced("a", "b", "Regex")})
 
 
 @pytest.mark.parametrize("pattern", ["(((a?){1000}){1000}){1000}", "(a?|b?)" * 40 + "c"])
@@ -86,6 +114,22 @@ def test_padding_has_an_end() -> None:
     check_pipeline({"padding": {"strategy": "BatchLongest"}})
     with pytest.raises(FileError, match="pads every text to 10,000,000,000 tokens"):
         check_pipeline({"padding": {"strategy": {"Fixed": 10**10}}})
+
+
+@pytest.mark.parametrize("many", [lambda token: {token: 0, "b": 1}, lambda token: [["b", 0.0], [token, -1.0], "c"]])
+def test_tokens_of_a_vocabulary_have_a_largest_length(many: Callable[[str], object]) -> None:
+    check_pipeline({"model": {"vocab": many("a" * 10_000)}})
+    with pytest.raises(FileError, match=r"tokenizer\.json has a token of 10,001 characters, more than 10,000"):
+        check_pipeline({"model": {"vocab": many("a" * 10_001)}})
+
+
+def test_mistrals_format_is_checked() -> None:
+    vocabulary = [{"rank": 0, "token_bytes": "YQ==", "token_str": "a"}]
+    check_tekken({"config": {"pattern": O200K}, "vocab": vocabulary})
+    with pytest.raises(FileError, match=r"the config of tekken\.json has an expression that takes too long"):
+        check_tekken({"config": {"pattern": RUNS_AWAY[0]}, "vocab": vocabulary})
+    with pytest.raises(FileError, match=r"tekken\.json has a token of 10,004 characters"):
+        check_tekken({"vocab": [*vocabulary, {"token_bytes": "YQ==" * 2501}]})
 
 
 def test_a_panic_is_an_error_that_names_the_tokenizer() -> None:

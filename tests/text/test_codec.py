@@ -32,9 +32,7 @@ def special_ids(codec: Codec) -> set[int]:
 
 @pytest.mark.parametrize("template", [None, "{{ bos_token }}{{ messages[0]['content'] }}", NO_SYSTEM_TEMPLATE])
 def test_raw_text_keeps_the_tokenizers_own_special_tokens(template: str | None) -> None:
-    tokenizer = byte_level(wraps=True)
-    tokenizer.chat_template = template
-    codec = Codec(tokenizer)
+    codec = Codec(byte_level(template=template, wraps=True))
     assert not codec.frames
     assert codec.encode_raw("the").ids == codec.encode("the", wrap=True).ids != codec.encode("the").ids
 

@@ -109,9 +109,15 @@ def test_a_prompt_beyond_the_weaker_encoder_is_told_to_its_call_alone() -> None:
     options = {"contrast": short, "max_new_tokens": 4}
     expected = engine.generate([5] * 16, **options)
     fits, long = (engine.submit([5] * length, **options) for length in (16, 40))
-    with pytest.raises(ValueError, match=r"40 tokens does not fit into the encoder of contrast=, which reads 16"):
+    with pytest.raises(ValueError, match=r"40 tokens does not fit into the model of contrast=, which reads 16"):
         long.results()
     assert fits.results()[0].token_ids == expected.token_ids
+
+
+def test_a_prompt_beyond_the_weaker_model_names_its_limit(engine: Engine) -> None:
+    short = tiny("llama", vocab_size=len(byte_level()), max_position_embeddings=16)
+    with pytest.raises(ValueError, match=r"40 tokens does not fit into the model of contrast=, which reads 16"):
+        engine.generate([5] * 40, contrast=short, max_new_tokens=4)
 
 
 def test_vocabularies_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:

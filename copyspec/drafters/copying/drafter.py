@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying import chains, growth, learning, resumptions
@@ -74,15 +73,9 @@ MIN_LABEL = 2  # leading output tokens, none copied, from which they count as an
 REPEATED_INSTRUCTION = EVEN_ODDS + 2
 """Odds bucket for an output that begins like its prompt although a text is edited."""
 RESUME_WITHIN = 6  # output tokens after a copy broke off within which it may resume
+RESUME_FOLLOWED_WITHIN = 48  # the same in followed text, which the output follows to the end
 FAMILIES_WITH_VERSIONS = frozenset({ALIGNED, ALIGNED_1, ALIGNED_3, EDIT_START, RESUMED_BY_KIND[EDIT]})
 """Families of cursors in the edited text that get cursors in its other versions beside them."""
-RESUME_FOLLOWED_WITHIN = 48  # as RESUME_WITHIN, in followed text, which the output follows to the end
-
-
-@cache
-def _wide(max_nodes: int) -> Budget:
-    """The budget of the tree that a chain of `max_nodes` tokens is cut from."""
-    return Budget(CHAIN_SEARCH * max_nodes)
 
 
 class CopyDrafter:
@@ -177,7 +170,7 @@ class CopyDrafter:
     def _chain(self, length: int) -> Chain:
         """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from."""
         self._cursors = self._tracker.cursors()
-        self._grown = grow(self._corpus, self._cursors, self._estimates, _wide(length), self._ngrams)
+        self._grown = grow(self._corpus, self._cursors, self._estimates, Budget(CHAIN_SEARCH * length), self._ngrams)
         return best_chain(self._grown, self._corpus, self._estimates, length)
 
 
@@ -235,10 +228,7 @@ class Tracker:
         `cursors`: those at the last accepted node. `weights`: by situation.
         """
         text, copied = self._corpus.tokens, self._copied
-        best: Cursor | None = None
-        for cursor in cursors:
-            if best is None or weights[cursor[1]] > weights[best[1]]:
-                best = cursor
+        best = max(cursors, key=lambda cursor: weights[cursor[1]], default=None)
         rest = len(tokens) - taken
         # The cursor follows a copy if it had a match, or if the accepted tokens began one.
         if best is not None and best[1] < UNMATCHED and (taken or LENGTH[best[1]]):

@@ -47,7 +47,7 @@ PREDICTED_PRIORITY = 0.5  # as CHILD_PRIORITY, after a token without a copy: a t
 NGRAM_MIN_MISS_PROB_ROOT = 0.15  # n-grams are looked up from this probability of a miss at the root
 NGRAM_MIN_MISS_PROB = 0.02  # the same below the root, times the node's score: look-ups cost more there than they bring
 TABLE_MIN_MISS_PROB = 0.04  # at a lower probability of a miss, none of a table's tokens could be more probable
-MISS_PROB_FLOOR = 1e-6  # lowest probability of a miss that predictors are told
+MISS_PROB_FLOOR = 1e-6  # lowest probability of a miss that predictors receive
 MIN_NGRAM_SCORE = 0.003  # n-gram and common tokens of a lower score hardly ever find a place in a tree
 CHILDREN, COPY = -2, -3  # heap entries without a token: a node to expand, or one to continue with its single sure copy
 
@@ -56,7 +56,7 @@ JOINED = [FAR_BY_KIND[kind] * STRIDE + 1 for kind in range(len(FAR_BY_KIND))]
 
 
 class PredictorCalls(NamedTuple):
-    """What the growth asks of a predictor, see `predictors.base.Predictor`."""
+    """The methods of a predictor that growing a tree calls, see `predictors.base.Predictor`."""
 
     predict: Callable[[Path], TokenProbs | None]
     weight: Callable[[float], float]
@@ -247,7 +247,7 @@ def roots(
     estimates: Estimates,
     grown: Grown,
     ngrams: NGrams | None,
-    predictors: Sequence[PredictorCalls] = (),
+    predictors: Sequence[PredictorCalls],
 ) -> list[_Entry]:
     """Return the initial heap: tokens of the cursors, common tokens, those of the n-grams and the predictors."""
     votes = _vote(corpus, cursors, estimates, grown, ROOT)
@@ -280,12 +280,14 @@ def children(
     grown: Grown,
     node: int,
     ngrams: NGrams | None,
-    order: int = 0,
-    predictors: Sequence[PredictorCalls] = (),
+    order: int,
+    predictors: Sequence[PredictorCalls],
 ) -> list[_Entry]:
-    """Return the heap entries of the children of `node`, with this `order`. `cursors`: those after `node`, changed in
-    place."""
-    # The empty list of a node that no copy led to stays empty: what `join` adds to a new one is for the children alone.
+    """Return a heap entry for each token that may follow `node`: those of its cursors, the n-grams and the predictors.
+
+    `cursors`: the list of `node` itself. It is expanded in place by both ways of forks and by cursors that `join`.
+    `order`: of the entries, which decides among equal scores."""
+    # The list of a node without a copied token stays empty: cursors that join it count for its children only.
     cursors = cursors or []
     cursors[:] = forked(corpus.tokens, cursors)
     sure = sum([estimates.deeper[situation] for _, situation in cursors]) >= SURE_WEIGHT
@@ -318,18 +320,18 @@ def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, predict
         return total
     miss_prob = max(1.0 - sum([vote[0] for vote in votes.values()]) / total, MISS_PROB_FLOOR)
     path = tuple([grown.tokens[each] for each in path_to(grown.parents, node)])
-    heard = []
+    answers = []
     for number, predictor in enumerate(predictors):
         if (predictor.is_model or miss_prob >= TABLE_MIN_MISS_PROB) and (probs := predictor.predict(path)):
-            heard.append((number, probs, _checked_weight(predictor.weight(miss_prob))))
-    if not heard:
+            answers.append((number, probs, _checked_weight(predictor.weight(miss_prob))))
+    if not answers:
         return total
     miss_weight = miss_prob * total
     grown.mixes.append(
-        (node, miss_weight, {token: vote[0] for token, vote in votes.items()}, [each[0] for each in heard])
+        (node, miss_weight, {token: vote[0] for token, vote in votes.items()}, [each[0] for each in answers])
     )
-    weights = sum([weight for _, _, weight in heard])
-    for number, probs, weight in heard:
+    weights = sum([weight for _, _, weight in answers])
+    for number, probs, weight in answers:
         factor = weight * (1.0 + miss_weight / weights)
         for token, probability in probs:
             _check_prediction(token, probability)

@@ -134,7 +134,7 @@ class _Reader:
             )
         vocabulary = tensors.pop("vocabulary", None)
         if vocabulary is not None:
-            vocabulary = self._checked_vocabulary(vocabulary)
+            vocabulary = self._checked_vocabulary(vocabulary, WEIGHTS)
         heads: Heads
         if sizes is not None:
             heads = FeatureLayer(tensors, sizes, FEATURE_DEPTH)
@@ -213,7 +213,8 @@ class _Reader:
         vocabulary = None
         if "d2t" in held:  # offset from each token of the draft vocabulary to the target's
             offsets = held["d2t"].long()
-            vocabulary = self._checked_vocabulary(offsets + torch.arange(len(offsets), device=offsets.device))
+            targets = offsets + torch.arange(len(offsets), device=offsets.device)
+            vocabulary = self._checked_vocabulary(targets, EAGLE_WEIGHTS)
         return HeadFile(
             FeatureLayer(tensors, sizes, FEATURE_DEPTH, held["lm_head.weight"]), vocabulary, self._folder.name
         )
@@ -328,11 +329,11 @@ class _Reader:
                     raise FileError(f"{file} has values in {name!r} that are no numbers (NaN or infinite)")
         return found
 
-    def _checked_vocabulary(self, vocabulary: torch.Tensor) -> torch.Tensor:
+    def _checked_vocabulary(self, vocabulary: torch.Tensor, file: str) -> torch.Tensor:
         tokens = vocabulary.long()
         distinct = vocabulary.dim() == 1 and len(set(tokens.tolist())) == len(tokens) > 0
         if not distinct or int(tokens.min()) < 0 or int(tokens.max()) >= self._vocab:
-            raise FileError(f"{WEIGHTS} has a vocabulary that is not a list of different tokens below {self._vocab}")
+            raise FileError(f"{file} has a vocabulary that is not a list of different tokens below {self._vocab}")
         return tokens
 
 

@@ -143,7 +143,7 @@ class HeadsPredictor(CalibratedPredictor):
         return [layer for layer in self._heads.layers if layer != LAST]
 
     def predict(self, path: Path) -> TokenProbs | None:
-        if not self._is_ready or len(path) >= self._depth:
+        if not self._is_ready or len(path) >= self._heads.depth:
             return ()  # empty, and no `run` would add anything
         return super().predict(path)
 
@@ -177,10 +177,6 @@ class HeadsPredictor(CalibratedPredictor):
         if known:
             self._heads.time.took(perf_counter() - started)
         return known
-
-    @property
-    def _depth(self) -> int:
-        return self._heads.depth
 
     @property
     def _is_ready(self) -> bool:
@@ -217,17 +213,17 @@ class HeadsPredictor(CalibratedPredictor):
     def _read_recurrent(self, bound: _Bound, head: RecurrentHead | FeatureLayer, drafted: Sequence[Path]) -> bool:
         """Read level by level; a feature layer only one level, which takes as long as several of a recurrent head."""
         known = len(self._predicted)
-        dear = isinstance(head, FeatureLayer)
+        one_level = isinstance(head, FeatureLayer)
         beam: list[tuple[Path, float]] = [((), 1.0)]
         for level in range(head.depth):
             here = [path for path in drafted if len(path) == level]
-            wanted = dict.fromkeys([*(() if dear and level else (path for path, _ in beam)), *here])
+            wanted = dict.fromkeys([*(() if one_level and level else (path for path, _ in beam)), *here])
             fresh = [
                 path for path in wanted if path not in self._predicted and (not path or path[:-1] in self._predicted)
             ]
             if fresh:
-                self._advance(bound, head, fresh[:BEAM] if dear else fresh)
-                if dear:
+                self._advance(bound, head, fresh[:BEAM] if one_level else fresh)
+                if one_level:
                     break
             beam = self._next_beam(beam)
         return len(self._predicted) > known

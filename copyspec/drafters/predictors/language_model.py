@@ -77,11 +77,6 @@ class Reader:
         processing = replace(context.sampling, repetition_penalty=1.0, logit_bias=bias)
         self._picker = Picker(processing, (), (), 0, target.device)
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Number of tokens in the cache, without the draft nodes of the last forward pass. [1]"""
-        return self._session.lengths if self._session is not None else [0]
-
     def follow(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output."""
         self._tokens += self._known(tokens)

@@ -3,7 +3,7 @@
 Online speculative decoding (Liu et al. 2024, arXiv 2310.07177) tunes a draft model at the positions where its drafts
 were rejected. Here a recurrent head learns from the hidden states that it observes, in a thread that uses a small share
 of the time, from a buffer of bounded size. Under the default rule this does not change any output. If the loss grows or
-is not finite, the head is reset to the weights of its folder.
+is not finite, the head is reset to the weights of its folder; after several resets in a row it learns no more.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ SHARE = 0.15  # share of the time that learning takes
 IDLE_SECONDS = 5.0  # without new windows, until the thread ends
 SWAP_STEPS = 20  # steps between two updates of the weights that the rows use
 DIVERGED = 1.5  # times the initial loss, above which the head is reset
+MAX_FAILURES = 5  # resets in a row, then it learns no more: states too large for float16 diverge every time
 MEMORY = 0.95  # weight of earlier steps in the mean loss
 
 Window = tuple[torch.Tensor, torch.Tensor]
@@ -58,11 +59,14 @@ class LearningHeads(DraftHeads):
         self._windows: deque[Window] = deque(maxlen=BUFFER)
         self._fresh = 0  # windows since the last step
         self._worker: threading.Thread | None = None
+        self._failures = 0  # resets since weights were last handed over
         self._lock = fork_safe(threading.Lock())
         self.steps = self.resets = 0
 
     def add(self, window: Window) -> None:
         """Add a window to the training buffer."""
+        if self._failures >= MAX_FAILURES:
+            return
         with self._lock:
             self._windows.append(window)
             self._fresh += 1
@@ -74,7 +78,7 @@ class LearningHeads(DraftHeads):
         """Train while new windows arrive."""
         try:
             learner, idle = Learner(self), 0.0
-            while idle < IDLE_SECONDS:
+            while idle < IDLE_SECONDS and self._failures < MAX_FAILURES:
                 with self._lock:
                     chosen = learner.choose(self._windows) if self._fresh else []
                     self._fresh = max(0, self._fresh - BATCH)
@@ -88,13 +92,16 @@ class LearningHeads(DraftHeads):
         except Exception:
             logger.exception("heads %r stopped learning", self._first.name)
             self.take(None)
+            self._failures = MAX_FAILURES
 
     def take(self, tensors: dict[str, torch.Tensor] | None) -> None:
         """Use these weights for all rows; None: those of the folder."""
         file = self._first
         if tensors is None:
             self.resets += 1
+            self._failures += 1
         else:
+            self._failures = 0
             assert isinstance(file.heads, RecurrentHead)
             file = replace(file, heads=RecurrentHead(tensors, self.depth, file.heads.layers))
         self._file = file  # `bound` sees that it is another one
@@ -173,15 +180,13 @@ class LearningPredictor(HeadsPredictor):
 
     def accept(self, tokens: Sequence[int]) -> None:
         scored, guesses = self._scored, self._uncalibrated(())
-        if scored is None or scored.states is None:
-            self._recent.clear()
+        states = None if scored is None else scored.read_states(self._learning.layers)
+        if scored is None or states is None:
+            self._recent.clear()  # a window holds consecutive tokens
         else:
             path = walked(scored.tree.tokens, scored.tree.parents, tokens[:-1])
             places = [0, *[node + 1 for node in path]]
             wrong = bool(guesses) and guesses[0][0] != tokens[0]  # type: ignore[index]
-            states = scored.read_states(self._learning.layers)
-            if states is None:
-                return super().accept(tokens)
             states = states[-1 - len(scored.tree) :][places].detach().cpu().half()
             for token, state in zip(tokens, states, strict=False):
                 self._recent.append((token, state, wrong))

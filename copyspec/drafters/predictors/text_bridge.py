@@ -116,7 +116,7 @@ class BridgedPredictor(CalibratedPredictor):
         columns = 0
         while len(drafted) < self._tokens:
             found = self._reader.read(tuple(drafted), EMPTY)
-            if found is None:
+            if found is None or not found[0]:  # the context is full, or the scores are NaN
                 break
             columns += self._reader.columns
             token, chance = found[0][0]

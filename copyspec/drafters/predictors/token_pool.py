@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.predictors.base import Path, Reliability, TokenProbs, Weights, calibrated
@@ -46,6 +47,8 @@ class PoolPredictor:
     def fill(self, tree: DraftTree, probs: Sequence[TokenProbs]) -> None:
         """Store the target's top tokens after the root and each node of `tree`. `probs`: [1 + m]"""
         for token, predicted in zip((self._last, *tree.tokens), probs, strict=True):
+            if isnan(predicted[0][1]):  # as after a wrong draft in half precision, where the output's own are not
+                continue
             if known := self._table.get(token):
                 self._reliability.record(known, predicted[0][0])
             self._table[token] = predicted

@@ -1,14 +1,14 @@
 /* Growing one tree from many cursors, best first: `growth.grow` in C, the same trees in a tenth of the time.
  *
  * growth.py is the description of what happens here, function by function and sum by sum in the same order, so that
- * scores agree to the last bit and ties fall alike; tests/drafters/test_growth.py holds the two against each other.
+ * scores agree to the last bit and ties are broken alike; tests/drafters/test_growth.py compares the two.
  * `grow` keeps nothing between calls, and writes to nothing of the caller's.
  *
  * The arguments may be hostile. Reading one item may run code of its class (`__index__`, `__float__`, `__eq__` of a
- * dictionary's keys), which may change every list and dictionary that is being read. So whatever is read is held while
- * that code may run, every index is compared with the length that the list has at that moment, and nothing borrowed
- * is kept across a read but the arguments themselves, which the caller holds. Buffers cannot be resized while they are
- * exported, but their contents can change: what is an index is checked where it is used.
+ * dictionary's keys), which may change every list and dictionary that is being read. So while that code may run, a
+ * reference is held to the item; every index is compared with the length that the list has at that moment; and no
+ * borrowed reference is kept across a read, except to the arguments themselves, which the caller holds. Buffers cannot
+ * be resized while they are exported, but their contents can change: an index read from one is checked at its use.
  *
  * Functions that return an int return 0, or -1 with an exception.
  */
@@ -39,7 +39,7 @@
 #define KEY_BITS 63 /* of a whole key: never a negative int64 */
 #define TABLE_END (1 << 24) /* of what a table holds: sums of a few such numbers are integers */
 
-/* What never changes: the tables of situations.py, and the constants of growth.py and ngrams.py. */
+/* Constant over all calls: the tables of situations.py, and the constants of growth.py and ngrams.py. */
 typedef struct {
     Py_ssize_t states;
     int *following, *length, *crowd_row, *after_substitute; /* [states] */
@@ -116,7 +116,7 @@ typedef struct {
     ARRAY(Word) words;
 } Draft;
 
-/* What `grow` returns of the root: the tokens offered, their probability, and the words of the n-grams. */
+/* What `grow` returns of the root: the tokens offered, their probability, and the predictions of the n-grams. */
 typedef struct {
     PyObject *offered, *words;
     double hit_prob;
@@ -153,9 +153,9 @@ reserve(void *items, Py_ssize_t *room, Py_ssize_t count, size_t size)
 
 /* Item `index` of a list or tuple, held; NULL with an exception where it has none, or none any more. */
 PyObject *draft_item(PyObject *sequence, Py_ssize_t index);
-/* The number that `item` is, which somebody holds. */
+/* The value of `item`, to which the caller holds a reference. */
 int draft_integer(PyObject *item, int64_t *integer);
-/* Item `index` of a list of integers, or of a list or tuple of numbers: of any class, and looked for with care. */
+/* Item `index` of a list of integers, or of a list or tuple of numbers: of any class, whose conversion may run code. */
 int draft_any_integer(PyObject *list, Py_ssize_t index, int64_t *integer);
 int draft_any_number(PyObject *sequence, Py_ssize_t index, double *number);
 /* -1, with a ValueError of `format`, which holds one %R: `number`. */
@@ -195,8 +195,8 @@ get_number(PyObject *sequence, Py_ssize_t index, double *number)
     return draft_any_number(sequence, index, number);
 }
 
-/* A list to be filled, of which the collector knows nothing until it is: before Python 3.12 it runs whenever something
- * is allocated, and code that it runs could read what is not there yet. */
+/* A list to be filled, untracked by the garbage collector until it is: before Python 3.12 the collector runs whenever
+ * something is allocated, and code that it runs could read items that are not there yet. */
 static inline PyObject *
 open_list(Py_ssize_t count)
 {
@@ -291,18 +291,18 @@ PyObject *draft_best_chain(PyObject *module, PyObject *args);
 
 PyObject *draft_arrange(PyObject *module, PyObject *args);
 
-/* votes.c: what comes next, by the cursors. */
+/* votes.c: the next tokens, by cursors. */
 
-/* Whether the output has had something else in place of `token`, which stands at position `at`: 1 and where, in
- * columns, or 0; -1 with an exception. */
+/* Whether the output had another token in place of `token`, the one at position `at`: 1, and into `place` the value in
+ * `Substitutes.places`; or 0; -1 with an exception. */
 int draft_find_substitute(const Draft *draft, Py_ssize_t at, int64_t token, int64_t *place);
-/* `growth._vote`: fills `votes` with what the cursors of `group` say comes after `node`. */
+/* `growth._vote`: fills `votes` with the next tokens of the cursors of `group`, those of `node`. */
 int draft_vote(Draft *draft, Group group, Py_ssize_t node);
 /* `growth.forked`: `group` with its cursors that stand at a fork on both of its ways. */
 int draft_fork(Draft *draft, Group *group);
 /* `growth.join`: `group` with the places that agree with the drafted path by its last token only. */
 int draft_join(Draft *draft, int64_t token, Group *group);
-/* A token that nothing has been said of yet. */
+/* Adds a vote for a token that has none yet. */
 int draft_add_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position);
 /* `growth._add_ngrams`, for one of them. */
 int draft_add_word(Draft *draft, int64_t token, double weight);
@@ -313,7 +313,7 @@ double draft_weight(const Vote *votes, Py_ssize_t count);
 /* `growth.checked_total`: whether `total` is one that weights can be divided by. */
 int draft_check_total(double total);
 
-/* words.c: what comes next, by the n-grams. */
+/* words.c: the next tokens, by n-grams. */
 
 /* `ngrams.context`: `key`, and `token` after it. */
 uint64_t draft_longer_key(const Tables *tables, uint64_t key, int64_t token);
@@ -324,11 +324,11 @@ int draft_share_out(Draft *draft, double weight, uint64_t key, double least);
 /* `NGrams.after`: `words` by falling share, equal ones in the order found, at most MAX_CONTINUATIONS. */
 void draft_sort_words(Draft *draft);
 
-/* predictions.c: what comes next, by the predictors. */
+/* predictions.c: the next tokens, by predictors. */
 
 /* Takes a tuple of `growth.PredictorCalls`. */
 int draft_take_predictors(Draft *draft, PyObject *predictors);
-/* `growth._mix`: adds to the votes what the predictors say comes after `node`, and its weight to `total`. */
+/* `growth._mix`: adds the predictions after `node` to the votes, and their weight to `total`. */
 int draft_mix(Draft *draft, Py_ssize_t node, double *total);
 
 /* tree.c: the tree, best first. */

@@ -1,5 +1,4 @@
-/* The cursors of a tree's nodes, which become lists where somebody reads them: most nodes are never looked at again. See
- * draft.h. */
+/* The cursors of a tree's nodes, which become lists only when they are read: most nodes never are. See draft.h. */
 
 #include "draft.h"
 

@@ -1,4 +1,4 @@
-/* What became of a tree: `learning.learn` in C. See draft.h.
+/* Learning from the tokens that the output took of a tree: `learning.learn` in C. See draft.h.
  *
  * This writes to the caller's lists of weights and dictionary of substitutes, and to the records in their buffer. */
 
@@ -223,7 +223,7 @@ learn_child(Walk *walk, Py_ssize_t node, Py_ssize_t child, int likely, Py_ssize_
     return right;
 }
 
-/* `learning.learn`; into `node` and `taken` what it returns. */
+/* `learning.learn`; its results are written to `node` and `taken`. */
 static int
 follow_path(Walk *walk, Py_ssize_t *node, Py_ssize_t *taken)
 {

@@ -2,7 +2,7 @@
 
 #include "draft.h"
 
-#define VERSION 15 /* of what the functions take and return: native_module.py knows the same */
+#define VERSION 15 /* of the arguments and results; must equal VERSION in native_module.py */
 
 /* Takes one array of 64-bit numbers, of one of two formats. */
 static int
@@ -157,7 +157,7 @@ PyDoc_STRVAR(grow_doc,
              "The fields of growth.Grown. `ngrams`: NGrams.arrays, or None. `predictors`: a tuple of "
              "growth.PredictorCalls.");
 
-/* Whether the numbers and lists fit each other, in the words of growth.py where it says the same. */
+/* Whether the numbers and lists fit each other; messages are those of growth.py where it checks the same. */
 static int
 check_arguments(const Draft *draft, Py_ssize_t max_nodes)
 {

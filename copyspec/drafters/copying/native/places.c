@@ -2,8 +2,8 @@
 
 #include "draft.h"
 
-/* Appends `position` to the list that `places` has for `token`, or to a new one. The collector knows nothing of a new
- * one: it holds integers only, and the lists of a long text would take it milliseconds. */
+/* Appends `position` to the list that `places` has for `token`, or to a new one. A new one is not
+ * tracked by the garbage collector: it holds integers only, and the lists of a long text would take it milliseconds. */
 static int
 add_position(PyObject *places, PyObject *token, Py_ssize_t position)
 {

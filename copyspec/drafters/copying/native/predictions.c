@@ -1,7 +1,7 @@
-/* What comes next, by the predictors. See draft.h.
+/* The next tokens, by predictors. See draft.h.
  *
- * Predictors are Python's: each call may run any code, which may change the caller's lists. Nothing borrowed from them
- * is kept across a call, as nowhere here; the nodes and votes belong to this draft alone.
+ * Predictors are Python's: each call may run any code, which may change the caller's lists. No borrowed
+ * reference to their items is kept across a call; the nodes and votes belong to this draft alone.
  */
 
 #include "draft.h"

@@ -1,4 +1,4 @@
-/* Reading what Python holds, whatever it is. See draft.h. */
+/* Reading Python objects of any class. See draft.h. */
 
 #include "draft.h"
 

@@ -99,7 +99,7 @@ is_among(PyObject *text, Py_ssize_t at, PyObject *tokens, int64_t *token)
     return found;
 }
 
-/* The weight of what the n-grams say of `token`; theirs are in `words`. */
+/* The weight of `token` by its probability in `words`, those of the n-grams; 0 if it is not among them. */
 static double
 expected_weight(const Odds *odds, const Draft *draft, int64_t token)
 {

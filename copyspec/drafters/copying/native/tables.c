@@ -1,4 +1,4 @@
-/* What never changes, as Python tells it once: checked here, and trusted afterwards. See draft.h. */
+/* Constants that Python passes once: checked here, and trusted afterwards. See draft.h. */
 
 #include "draft.h"
 
@@ -15,7 +15,7 @@ free_tables(PyObject *capsule)
     }
 }
 
-/* The integers of `list`, the table `name`, from 0 to below `end`, in memory of our own; NULL with an exception. */
+/* The integers of `list`, the table `name`, from 0 to below `end`, in new memory; NULL with an exception. */
 static int *
 integers(const char *name, PyObject *list, Py_ssize_t count, int64_t end)
 {
@@ -46,7 +46,7 @@ integers(const char *name, PyObject *list, Py_ssize_t count, int64_t end)
     return numbers;
 }
 
-/* The integers of a short table, in memory that is there. */
+/* The integers of a short table, in memory of the caller. */
 static int
 copy_integers(const char *name, PyObject *list, Py_ssize_t count, int64_t end, int *copied)
 {

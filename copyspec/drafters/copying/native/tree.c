@@ -76,7 +76,7 @@ push_children(Draft *draft, Group group, Py_ssize_t node, Py_ssize_t order, doub
     if (!sure && draft_join(draft, grown->token, &group) < 0) {
         return -1;
     }
-    if (grown->group.count > 0) { /* a node after which none stands keeps none */
+    if (grown->group.count > 0) { /* a node without a copied token keeps an empty list */
         grown->group = group;
     }
     if (draft_vote(draft, group, node) < 0) {
@@ -123,30 +123,30 @@ offer(PyObject *offered, int64_t token)
     return result;
 }
 
-/* The common tokens as votes after the first `said`, which have been cast. */
+/* Adds the common tokens after the first `copied` votes, those of cursors. */
 static int
-add_common(Draft *draft, Py_ssize_t said, PyObject *common_weights, PyObject *common, PyObject *offered)
+add_common(Draft *draft, Py_ssize_t copied, PyObject *common_weights, PyObject *common, PyObject *offered)
 {
     Py_ssize_t ranks = PyList_GET_SIZE(common), weighed = PyList_GET_SIZE(common_weights);
     for (Py_ssize_t rank = 0; rank < ranks; rank++) {
         int64_t token;
         double weight;
-        Py_ssize_t at = said, known = PySet_GET_SIZE(offered);
+        Py_ssize_t at = copied, known = PySet_GET_SIZE(offered);
         if (get_integer(common, rank, &token) < 0 || offer(offered, token) < 0) {
             return -1;
         }
-        if (PySet_GET_SIZE(offered) == known) { /* said by cursors, or common twice */
+        if (PySet_GET_SIZE(offered) == known) { /* offered by a cursor, or common twice */
             at = 0;
-            while (at < said && draft->votes.items[at].token != token) {
+            while (at < copied && draft->votes.items[at].token != token) {
                 at++;
             }
         }
-        if (token < 0 || (at == said && PySet_GET_SIZE(offered) == known)) {
+        if (token < 0 || (at == copied && PySet_GET_SIZE(offered) == known)) {
             PyErr_Format(PyExc_ValueError, "common tokens are different ids from 0; number %zd is %lld", rank,
                          (long long)token);
             return -1;
         }
-        if (at == said && rank < weighed &&
+        if (at == copied && rank < weighed &&
             (get_number(common_weights, rank, &weight) < 0 || draft_add_vote(draft, token, weight, NOWHERE) < 0)) {
             return -1;
         }
@@ -154,7 +154,7 @@ add_common(Draft *draft, Py_ssize_t said, PyObject *common_weights, PyObject *co
     return 0;
 }
 
-/* Fills `roots->words`, and adds the words to the votes as far as they weigh `least`, `weight` being that of all. */
+/* Fills `roots->words` with the predictions of the n-grams. Those with a part of `weight` >= `least` become votes. */
 static int
 add_ngrams(Draft *draft, double weight, double least, Roots *roots)
 {
@@ -188,26 +188,26 @@ draft_push_roots(Draft *draft, Group group, PyObject *common_weights, PyObject *
     if (draft_vote(draft, group, ROOT) < 0) {
         return -1;
     }
-    Py_ssize_t said = draft->votes.count;
-    for (Py_ssize_t i = 0; i < said; i++) {
+    Py_ssize_t copied = draft->votes.count;
+    for (Py_ssize_t i = 0; i < copied; i++) {
         if (offer(roots->offered, draft->votes.items[i].token) < 0) {
             return -1;
         }
     }
     /* Common tokens are votes too, after the others, until they turn out to be too few. */
-    if (add_common(draft, said, common_weights, common, roots->offered) < 0) {
+    if (add_common(draft, copied, common_weights, common, roots->offered) < 0) {
         return -1;
     }
     double miss_weight = draft->miss_at_root;
-    double total = miss_weight + draft_weight(draft->votes.items, said);
-    total += draft_weight(draft->votes.items + said, draft->votes.count - said);
+    double total = miss_weight + draft_weight(draft->votes.items, copied);
+    total += draft_weight(draft->votes.items + copied, draft->votes.count - copied);
     if (draft_check_total(total) < 0) {
         return -1;
     }
     roots->hit_prob = 1.0 - miss_weight / total;
     double least = tables->min_ngram_score * total;
-    for (Py_ssize_t i = said; i < draft->votes.count; i++) {
-        if (draft->votes.items[i].weight < least) { /* beside a sure copy all are */
+    for (Py_ssize_t i = copied; i < draft->votes.count; i++) {
+        if (draft->votes.items[i].weight < least) { /* true of all if a cursor is sure */
             draft->votes.count = i;
         }
     }
@@ -256,7 +256,7 @@ find_cheapest(PyObject *costs, Py_ssize_t prices, double *cheapest)
     return 0;
 }
 
-/* The token after the single cursor of `entry`, a copy: into its place there. */
+/* Makes `entry`, a COPY, the entry of the token at its single cursor, and moves the cursor past it. */
 static int
 follow_copy(Draft *draft, Entry *entry)
 {
@@ -279,7 +279,7 @@ follow_copy(Draft *draft, Entry *entry)
     return ADD(draft->cursors, cursor);
 }
 
-/* Whether after the single cursor of a node a copy goes on without a doubt: 1 or 0, -1 with an exception. */
+/* Whether the single cursor of a node is sure enough to copy on at once: 1 or 0, -1 with an exception. */
 static int
 is_sure_copy(const Draft *draft, Cursor cursor)
 {
@@ -324,7 +324,7 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs, double *least)
         if (copies) {
             entry.score = -draft->nodes.items[entry.parent].score;
         }
-        for (;;) { /* along a copy, until something else comes first */
+        for (;;) { /* along a copy, until another entry of the heap is better */
             if (copies && follow_copy(draft, &entry) < 0) {
                 return -1;
             }

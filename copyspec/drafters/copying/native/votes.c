@@ -1,4 +1,4 @@
-/* What comes next, by the cursors. See draft.h. */
+/* The next tokens, by cursors. See draft.h. */
 
 #include "draft.h"
 
@@ -69,7 +69,7 @@ draft_add_prediction(Draft *draft, int64_t token, double weight, Py_ssize_t draf
     return 0;
 }
 
-/* One cursor's word, weighed; the cursor itself goes into a group by `group_cursors`. */
+/* Casts the vote of one cursor; `group_cursors` puts the cursor itself into a group. */
 static int
 cast_vote(Draft *draft, int64_t token, double weight, Py_ssize_t position)
 {
@@ -113,8 +113,8 @@ draft_find_substitute(const Draft *draft, Py_ssize_t at, int64_t token, int64_t 
     return 1;
 }
 
-/* Casts the vote of a cursor that says `token`, which weighs `weight`, for what the output had in its place, if
- * anything: `also`, or below 0. */
+/* Casts a second vote of a cursor at `token`, whose vote weighs `weight`: for the substitute of `token`, if it has one.
+ * Into `also`: the substitute, if the cursor is to move past it, too; else a number below 0. */
 static int
 vote_substitute(Draft *draft, Cursor cursor, int64_t token, double weight, Py_ssize_t node, int64_t *also)
 {
@@ -147,7 +147,7 @@ vote_substitute(Draft *draft, Cursor cursor, int64_t token, double weight, Py_ss
     int64_t substitute = *also;
     const Vote *known = find_vote(draft, substitute);
     if (known != NULL && !(weight * factor > known->heaviest)) {
-        *also = -1; /* beside a better reason for the same token, where the replaced one stood says nothing */
+        *also = -1; /* another cursor proposes it with more weight: this one need not move on */
     }
     return cast_vote(draft, substitute, weight * factor, position);
 }
@@ -164,10 +164,10 @@ move_cursor(Draft *draft, Group *moved, Cursor cursor, int state)
     return ++moved->count == draft->tables->max_cursors;
 }
 
-/* Gives each vote its cursors, moved on and next to each other, at most `max_cursors`. `said` [group.count] holds what
- * each cursor of the group said, below 0 where it was nothing; `also` what it said may come instead. */
+/* Gives each vote its cursors, moved past its token and next to each other, at most `max_cursors`. `tokens`, `also`
+ * [group.count]: the next token of each cursor of the group, and its substitute; below 0 if it has none. */
 static int
-group_cursors(Draft *draft, Group group, const int64_t *said, const int64_t *also)
+group_cursors(Draft *draft, Group group, const int64_t *tokens, const int64_t *also)
 {
     const Tables *tables = draft->tables;
     for (Py_ssize_t i = 0; i < draft->votes.count; i++) {
@@ -175,7 +175,7 @@ group_cursors(Draft *draft, Group group, const int64_t *said, const int64_t *als
         Group moved = {draft->cursors.count, 0};
         for (Py_ssize_t j = 0; j < group.count; j++) {
             const Cursor cursor = draft->cursors.items[group.first + j];
-            int full = said[j] == token ? move_cursor(draft, &moved, cursor, tables->following[cursor.state]) : 0;
+            int full = tokens[j] == token ? move_cursor(draft, &moved, cursor, tables->following[cursor.state]) : 0;
             if (full == 0 && also[j] == token) {
                 full = move_cursor(draft, &moved, cursor, tables->after_substitute[cursor.state]);
             }
@@ -211,7 +211,7 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
 {
     const Tables *tables = draft->tables;
     PyObject *weights = node == ROOT ? draft->at_root : draft->deeper;
-    int64_t few[2 * 64], *said = few;
+    int64_t few[2 * 64], *tokens = few;
     int result = -1;
 
     draft->votes.count = 0;
@@ -255,19 +255,19 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
         columns[length] = tables->company[company] + (gap < tables->gaps ? gap : tables->gaps - 1);
     }
     if (group.count > 64) {
-        said = PyMem_New(int64_t, 2 * group.count);
-        if (said == NULL) {
+        tokens = PyMem_New(int64_t, 2 * group.count);
+        if (tokens == NULL) {
             PyErr_NoMemory();
             return -1;
         }
     }
-    int64_t *also = said + group.count;
+    int64_t *also = tokens + group.count;
     for (Py_ssize_t i = 0; i < group.count; i++) {
         also[i] = -1;
         Cursor cursor = cursors[i];
         Py_ssize_t position = cursor.at;
         if (cursor.at < draft->end) {
-            if (get_integer(draft->text, cursor.at, &said[i]) < 0) {
+            if (get_integer(draft->text, cursor.at, &tokens[i]) < 0) {
                 goto done;
             }
         } else {
@@ -275,24 +275,24 @@ draft_vote(Draft *draft, Group group, Py_ssize_t node)
             if (drafted < 0) {
                 goto done;
             }
-            said[i] = draft->nodes.items[drafted].token;
+            tokens[i] = draft->nodes.items[drafted].token;
             position = draft->nodes.items[drafted].position;
         }
-        if (said[i] < 0) {
+        if (tokens[i] < 0) {
             continue;
         }
         double weight, crowd;
         int entry = tables->crowd_row[cursor.state] + columns[tables->length[cursor.state]];
         if (get_number(weights, cursor.state, &weight) < 0 || get_number(draft->crowds, entry, &crowd) < 0 ||
-            cast_vote(draft, said[i], weight * crowd, position) < 0 ||
-            vote_substitute(draft, cursor, said[i], weight * crowd, node, &also[i]) < 0) {
+            cast_vote(draft, tokens[i], weight * crowd, position) < 0 ||
+            vote_substitute(draft, cursor, tokens[i], weight * crowd, node, &also[i]) < 0) {
             goto done;
         }
     }
-    result = group_cursors(draft, group, said, also);
+    result = group_cursors(draft, group, tokens, also);
 done:
-    if (said != few) {
-        PyMem_Free(said);
+    if (tokens != few) {
+        PyMem_Free(tokens);
     }
     return result;
 }
@@ -302,7 +302,7 @@ done:
 static int
 add_place(Draft *draft, int64_t position, PyObject *kinds, Group without)
 {
-    if (position == draft->end) { /* nothing comes after it yet */
+    if (position == draft->end) { /* no token follows it yet */
         return 0;
     }
     for (Py_ssize_t i = 0; i < without.count; i++) {

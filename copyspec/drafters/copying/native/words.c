@@ -1,8 +1,8 @@
-/* What comes next, by the n-grams. See draft.h. */
+/* The next tokens, by n-grams. See draft.h. */
 
 #include "draft.h"
 
-/* Of the keys of so many tokens. */
+/* The bits of a key of so many tokens. */
 static uint64_t
 key_mask(const Tables *tables, int tokens)
 {
@@ -42,8 +42,8 @@ draft_context(const Draft *draft, Py_ssize_t node)
     return (draft->context << shift | key) & key_mask(tables, tables->orders);
 }
 
-/* The continuations of a context as a span of `tokens`, and into `left` what they leave; nothing of an unknown one, -1
- * with an exception. */
+/* Finds the continuations of a context as a span of `tokens`, and into `left` the share of the weight that they leave.
+ * Returns 1, or 0 for an unknown context; -1 with an exception. */
 static int
 find_span(const Draft *draft, uint64_t key, Group *span, double *left)
 {
@@ -83,9 +83,9 @@ find_span(const Draft *draft, uint64_t key, Group *span, double *left)
     return 1;
 }
 
-/* Into `words`, parts of `weight` of the tokens of `span`, as far as none of the `spans` in `said` holds them. */
+/* Adds the tokens of `span` to `words`, each with its part of `weight`, unless one of the spans `longer` has it. */
 static int
-add_words(Draft *draft, Group span, double weight, double least, const Group *said, int spans)
+add_words(Draft *draft, Group span, double weight, double least, const Group *longer, int spans)
 {
     for (Py_ssize_t i = span.first; i < span.first + span.count; i++) {
         Word word = {draft->tokens[i], weight * draft->shares[i]};
@@ -93,7 +93,7 @@ add_words(Draft *draft, Group span, double weight, double least, const Group *sa
             break;
         }
         if (word.token < 0) {
-            PyErr_Format(PyExc_ValueError, "the n-grams hold token %lld; token ids are whole numbers from 0",
+            PyErr_Format(PyExc_ValueError, "the n-grams hold token %lld; token ids are integers from 0",
                          (long long)word.token);
             return -1;
         }
@@ -103,7 +103,7 @@ add_words(Draft *draft, Group span, double weight, double least, const Group *sa
         }
         int known = 0;
         for (int j = 0; j < spans && !known; j++) {
-            for (Py_ssize_t k = said[j].first; k < said[j].first + said[j].count && !known; k++) {
+            for (Py_ssize_t k = longer[j].first; k < longer[j].first + longer[j].count && !known; k++) {
                 known = draft->tokens[k] == word.token;
             }
         }
@@ -118,7 +118,7 @@ int
 draft_share_out(Draft *draft, double weight, uint64_t key, double least)
 {
     const Tables *tables = draft->tables;
-    Group said[ORDERS]; /* of longer contexts */
+    Group longer[ORDERS]; /* the continuations of longer contexts */
     int spans = 0;
 
     draft->words.count = 0;
@@ -133,14 +133,14 @@ draft_share_out(Draft *draft, double weight, uint64_t key, double least)
             return -1;
         }
         if (found) {
-            if (add_words(draft, span, weight, least, said, spans) < 0) {
+            if (add_words(draft, span, weight, least, longer, spans) < 0) {
                 return -1;
             }
             weight *= left;
             if (weight < least) {
                 break;
             }
-            said[spans++] = span;
+            longer[spans++] = span;
         }
         /* Without its first token: keys of fewer tokens are those already. */
         while (tokens > 0 && key <= key_mask(tables, tokens)) {
