@@ -21,7 +21,7 @@ def linear(
     weight: NDArray[Any],
     bias: NDArray[Any] | None,
     threads: int,
-    apart: int,
+    k_block: int,
 ) -> None: ...
 def layer(
     y: int,
@@ -41,7 +41,7 @@ def half_layer(
     batch: int,
     columns: int,
     parts: LayerParts,
-    apart: int,
+    k_block: int,
     silu: NDArray[Any],
     threads: int,
 ) -> None: ...
@@ -51,7 +51,7 @@ def bfloat16_layer(
     batch: int,
     columns: int,
     parts: LayerParts,
-    apart: int,
+    k_block: int,
     silu: NDArray[Any],
     cache: AttentionCache,
     threads: int,

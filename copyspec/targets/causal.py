@@ -44,7 +44,7 @@ EXACT_MASK = 1 << 27
 """Maximum elements of the mask of such a pass (384 MiB as bool and bfloat16); beyond it, PREFILL_CHUNK holds."""
 
 MASK_LIMIT = 1 << 25
-"""Maximum elements of a mask for a ragged batch (128 MiB); above it rows are prefilled one at a time."""
+"""Maximum elements of any other mask (160 MiB as bool and float32); above it, rows are prefilled one at a time."""
 
 POSITIONS = 16
 """Positions that are made at once, for as many passes of a single token: one made alone takes three times as long."""
@@ -293,11 +293,11 @@ class TreeSession(ABC):
         """Logits of the last `columns.kept` columns, written to the cache as `columns.write` says. [B, kept, V]"""
 
     def _needs_pieces(self, uncached: Sequence[Sequence[int]], tree_width: int) -> bool:
+        """Whether all tokens but the last of each row are read beforehand, row by row and in pieces."""
         longest = max(map(len, uncached))
         mask = len(uncached) * (longest + tree_width) * (max(self._lengths) + longest + tree_width)
-        if longest > self.prefill_chunk or (longest > PREFILL_CHUNK and mask > EXACT_MASK):
-            return True
-        return longest > 1 and len(uncached) > 1 and mask > MASK_LIMIT
+        limit = EXACT_MASK if len(uncached) == 1 and self.prefill_chunk > PREFILL_CHUNK else MASK_LIMIT
+        return longest > 1 and (longest > self.prefill_chunk or mask > limit)
 
     def _read(self, uncached: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """Cache tokens with the model's own causal mask: in one pass if starts and lengths are equal, else by row."""

@@ -68,7 +68,7 @@ def original(owner: nn.Module, name: str) -> Any:
 
 
 def replacement(owner: nn.Module, name: str) -> object | None:
-    """What somebody else put in place of the class's attribute; None for nothing."""
+    """The value that other code has set on the module in place of its class's attribute; None if there is none."""
     placed = vars(owner).get(name)
     found = placed.before if isinstance(placed, _Detour) else placed
     return None if found is _ABSENT else found

@@ -99,7 +99,7 @@ def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
 
 
 def _reads_outliers(part: nn.Module) -> bool:
-    """Whether this is a layer of bitsandbytes that treats the columns with outliers apart."""
+    """Whether this is a layer of bitsandbytes that multiplies columns with outliers separately, in 16 bits."""
     threshold = getattr(getattr(part, "state", None), "threshold", 0.0)
     return type(part).__name__ == "Linear8bitLt" and threshold > 0.0
 

@@ -83,7 +83,7 @@ class HeadInput(NamedTuple):
 
 @dataclass
 class RunningPass:
-    """What layers need to know of the pass that runs."""
+    """The facts about the running pass that its layers use."""
 
     prompt: int = 0
     """Leading tokens that a prompt's own pass multiplies together in plain decoding; 0: none."""
@@ -267,7 +267,7 @@ class Bfloat16Layer(FastLayer):
         running: RunningPass,
         k_block: int,
     ) -> None:
-        """`k_block`: inputs per separate sum in the products of single tokens."""
+        """`k_block`: inputs per partial sum in the products of single tokens."""
         super().__init__(parts, weights)
         self._running, self._k_block, self._registers = running, k_block, 0
 

@@ -59,7 +59,7 @@ MIN_WEIGHTS = 1 << 16
 """Minimum number of weights of a layer: smaller ones stay in the processor's cache, so there is no time to save."""
 
 K_BLOCK, K_BLOCK_OF_MANY = 512, 1024
-"""Inputs per separate sum of oneDNN's bfloat16 products: of a single token, and of several by larger weights."""
+"""Inputs per partial sum of oneDNN's bfloat16 products: of a single token, and of several by larger weights."""
 
 READ = (2, 17, 65)
 """Numbers of tokens for which the module's product of many tokens is compared with PyTorch's."""
@@ -329,7 +329,7 @@ def _reads_right(module: nn.Linear) -> bool:
 
 
 def _k_block(inputs: int) -> int:
-    """Inputs per separate sum in oneDNN's products of many tokens; `_reads_right` tests it."""
+    """Inputs per partial sum in oneDNN's products of many tokens; `_reads_right` tests it."""
     return K_BLOCK_OF_MANY if inputs > K_BLOCK_OF_MANY else K_BLOCK
 
 
@@ -389,7 +389,7 @@ def _padded(forward: Forward, running: RunningPass) -> Forward:
 
 
 def _product(tokens: torch.Tensor, arrays: Arrays, k_block: int) -> torch.Tensor:
-    """The layer's outputs, [..., out], for `tokens`, [..., in]. `k_block`: inputs per separate sum, in bfloat16."""
+    """The layer's outputs, [..., out], for `tokens`, [..., in]. `k_block`: inputs per partial sum, in bfloat16."""
     tokens = tokens.contiguous()
     *leading, size = tokens.shape
     output = tokens.new_empty((*leading, len(arrays[0])))

@@ -350,13 +350,13 @@ class Columns:
     def within_window(self, window: int) -> BoolArray:
         """`visible` without keys that are `window` or more positions away (sliding attention)."""
         distance = self.positions[:, :, None] - self.key_positions()[:, None, :]
-        visible: BoolArray = np.logical_and(self.visible, distance < window)
+        visible: BoolArray = self.visible & (distance < window)
         return visible
 
     def within_chunk(self, chunk: int) -> BoolArray:
         """`visible` without keys in other chunks of `chunk` positions (chunked attention)."""
         same = self.positions[:, :, None] // chunk == self.key_positions()[:, None, :] // chunk
-        visible: BoolArray = np.logical_and(self.visible, same)
+        visible: BoolArray = self.visible & same
         return visible
 
     def masks(self, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:

@@ -74,6 +74,15 @@ def test_nodes_equal_paths_alone() -> None:
     rows.session.close()
 
 
+@pytest.mark.usefixtures("few_shapes")
+def test_slots_for_which_mpt_has_no_bias() -> None:
+    """It has biases for 512 positions, the longest text, but passes attend to 1,024 slots."""
+    model = models.tiny("mpt")
+    rows = Rows(model, wrap(model), (470,))
+    assert rows.step((40,)) < 1e-4 and rows.step((0,)) < 1e-4
+    rows.session.close()
+
+
 @pytest.mark.parametrize("options", [EAGER, StaticOptions(use="always")], ids=["eager", "static"])
 @pytest.mark.usefixtures("few_shapes")
 def test_six_shapes_of_attention_in_500_tokens(options: StaticOptions) -> None:

@@ -307,6 +307,22 @@ def test_a_part_that_is_replaced_later_is_run(name: str, dtype: torch.dtype, mon
     assert not torch.allclose(ours[-1], before[-1], rtol=0.05)
 
 
+def test_a_class_of_the_same_name_from_elsewhere_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first layer is compared with the model's own."""
+    made = model()
+    attention = made.model.layers[1].self_attn
+    own = type(attention)
+
+    def halved(self: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, object]:
+        attended, weights = own.forward(self, *args, **kwargs)
+        return 0.5 * attended, weights
+
+    attention.__class__ = type(own.__name__, (own,), {"__module__": "elsewhere", "forward": halved})
+    ours = decoded(wrap(made), 0, 1)
+    monkeypatch.setattr(linears, "llama_layers", lambda model: ())
+    check_equal(ours, decoded(wrap(made), 0, 1))
+
+
 def test_norms_of_another_dtype_or_layout_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     made = model()
     target = wrap(made)

@@ -130,6 +130,20 @@ def test_large_ragged_masks_run_row_by_row(monkeypatch: pytest.MonkeyPatch) -> N
     assert rows.step() < TOLERANCE
 
 
+@torch.inference_mode()
+def test_many_tokens_after_a_long_text_are_read_without_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are after a cached prefix, where the mask would grow with the length of the text."""
+    monkeypatch.setattr("copyspec.targets.causal.MASK_LIMIT", 1000)
+    model, text, passes = models.tiny("llama"), models.random_ids(40), list[int]()
+    expected = model(torch.tensor([text])).logits[0]
+    model.register_forward_hook(lambda *_: passes.append(1))
+    session, tree = wrap(model).open([text]), random_tree(random.Random(0), 5)
+    for start, stop, count in ((0, 20, 1), (20, 40, 3)):  # masks of 625 and 1,125 elements
+        logits = session.score([text[start:stop]], [tree])
+        assert (logits[0, 0] - expected[stop - 1]).abs().max() < TOLERANCE and len(passes) == count
+        session.keep([[]])
+
+
 def test_cache_grows_by_doubling() -> None:
     model = models.tiny("llama")
     session = wrap(model).open([[5]])

@@ -1,4 +1,5 @@
-"""Decoder layers whose arithmetic is Llama's, told by their class and parts, for the compiled one of `layers.py`."""
+"""Recognises decoder layers that compute what Llama's do, by their class and parts, for `layers.py` and
+`static/fused_layers.py`, which compute them in fewer steps."""
 
 from __future__ import annotations
 
@@ -119,8 +120,6 @@ def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
         head_norms = _HEAD_NORMS if family == "Qwen3" else set[str]()
         if set(attention) != _ATTENTION | head_norms or set(mlp) != _MLP:
             return
-        if type(parts["self_attn"]).__name__ != f"{family}Attention" or type(parts["mlp"]).__name__ != f"{family}MLP":
-            return
         if type(mlp["act_fn"]).__name__ not in ("SiLU", "SiLUActivation"):
             return
         linears = [attention[name] for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
@@ -129,7 +128,11 @@ def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
         norms += [attention.get("q_norm"), attention.get("k_norm")]  # type: ignore[list-item]
         if any(type(each) is not nn.Linear for each in linears):
             return
-        if any(each is not None and type(each).__name__ != f"{family}RMSNorm" for each in norms):
+        expected = [(parts["self_attn"], "Attention"), (parts["mlp"], "MLP")]
+        expected += [(norm, "RMSNorm") for norm in norms if norm is not None]
+        if any(
+            (type(part).__module__, type(part).__name__) != (kind.__module__, family + name) for part, name in expected
+        ):
             return
         owners = (layer, parts["self_attn"], parts["mlp"])
         places = [(owner._modules, name, part) for owner in owners for name, part in owner.named_children()]

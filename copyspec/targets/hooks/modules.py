@@ -1,4 +1,4 @@
-"""Parts of a model that others need: its head, its layers, their weights, and the hooks that other code has set."""
+"""Finds a transformers model's output head, decoder layers, offloaded weights and hooks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OUTPUT_CAPTURING = "transformers.utils.output_capturing"
 
 
 def output_head(model: PreTrainedModel) -> nn.Module | None:
-    """The module that computes logits from the last hidden states; None if there is none."""
+    """The module that maps the last hidden states to logits; None if the model has none."""
     head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return head
 
 
 def real_weight(module: nn.Module | None) -> torch.Tensor | None:
-    """A layer's weights [V, D], or None. Weights that accelerate has offloaded to disk or CPU memory are read from
-    there, without loading them into the model."""
+    """The module's weight; None if it has none. One that accelerate has offloaded to disk or CPU memory is read from
+    there, and not loaded into the model."""
     weight: torch.Tensor | None = getattr(module, "weight", None)
     if weight is None or not weight.is_meta:
         return weight
@@ -34,7 +34,7 @@ def real_weight(module: nn.Module | None) -> torch.Tensor | None:
 
 
 def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
-    """The decoder's layers if they are stored as in Llama, else none."""
+    """The decoder's layers, if `base_model.layers` holds them, as in Llama; else an empty sequence."""
     from torch import nn
 
     layers = getattr(model.base_model, "layers", None)
@@ -42,8 +42,8 @@ def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
 
 
 def hooked(model: PreTrainedModel) -> str | None:
-    """The first module whose forward runs other code: a hook of torch, or one of accelerate, which moves weights. None
-    if there is none."""
+    """The name of the first module with a hook: one of torch, or one of accelerate, which moves weights. None if there
+    is none."""
     for name, module in model.named_modules():
         if is_hooked(module) or hasattr(module, "_hf_hook"):
             return repr(name) if name else "the model itself"
@@ -51,9 +51,9 @@ def hooked(model: PreTrainedModel) -> str | None:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether hooks run with the module's forward. Those that transformers installs for good when hidden states or
-    attentions are asked for do not count: they do nothing in other calls."""
-    if not (module._forward_hooks or module._forward_pre_hooks):  # as in most of the modules that each call asks about
+    """Whether hooks run before or after the module's forward. The hooks with which transformers captures hidden states
+    and attentions do not count: once installed they stay, but do nothing in calls that do not return these."""
+    if not (module._forward_hooks or module._forward_pre_hooks):  # the fast path: every call asks about many modules
         return False
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     return any([getattr(hook, "__module__", None) != OUTPUT_CAPTURING for hook in hooks])

@@ -127,7 +127,8 @@ def _mpt_bias(decoder: nn.Module, keys: torch.Tensor) -> Callable[..., torch.Ten
 
     def bias(*args: object, **kwargs: object) -> torch.Tensor:
         by_position: torch.Tensor = build(*args, **kwargs)  # [H, 1, max_seq_len]
-        return by_position[:, :, keys[0].to(by_position.device)]
+        last = by_position.shape[2] - 1  # longer passes have unused slots, which no token attends to
+        return by_position[:, :, keys[0].to(by_position.device).clamp(max=last)]
 
     return bias
 

@@ -1,4 +1,4 @@
-"""Private parts of torch's modules and tensors that tell of a layer's weights in a fraction of a microsecond."""
+"""Fast access to a layer's weights, through private attributes of torch's modules and tensors."""
 
 from __future__ import annotations
 

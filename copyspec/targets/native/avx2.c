@@ -16,7 +16,7 @@
 
 #define OUTPUTS 4 /* per panel */
 #define ROWS 3    /* rows of x at a time */
-#define CHUNK 64  /* number of separate sums in bfloat16 */
+#define CHUNK 64  /* number of partial sums in bfloat16 */
 
 static int
 is_supported(Kind kind)

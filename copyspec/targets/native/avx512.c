@@ -1,6 +1,6 @@
 /* The kernel for AVX-512 and bfloat16; float32 is in avx512_floats.c, packed weights in avx512_packed.c.
 
-   The order of a sum is oneDNN's, bit by bit: over the inputs, with a separate sum for every `apart` of them. So the
+   The order of a sum is oneDNN's, bit by bit: over the inputs, with a partial sum for every `apart` of them. So the
    numbers of a register belong to 16 outputs. Panels of 32 outputs are transposed in the L1 cache, 32 units of their
    inputs at a time, and multiplied by all rows of x. A unit is two adjacent inputs. */
 

@@ -49,7 +49,7 @@ static void
 multiply_part(void *given)
 {
     const Product *p = given;
-    Py_ssize_t panels = p->out / PANEL, number = thread_number(), count = thread_count(); /* can be less than asked */
+    Py_ssize_t panels = p->out / PANEL, number = thread_number(), count = thread_count(); /* at most p->threads */
     kernel_for(p->kind)->multiply(p, panels * number / count * PANEL, panels * (number + 1) / count * PANEL);
 }
 

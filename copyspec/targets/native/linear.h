@@ -26,7 +26,7 @@ typedef struct {
     int is_packed;
     char *y;                       /* [rows, out] */
     Py_ssize_t rows, out, in;
-    Py_ssize_t apart; /* inputs per separate sum, for kernels that add in oneDNN's order; a multiple of 64 */
+    Py_ssize_t apart; /* K block: inputs per partial sum, for kernels that add in oneDNN's order; a multiple of 64 */
     int threads;
     void *scratch; /* memory of the kernel, read by all threads */
 } Product;

@@ -3,7 +3,7 @@
    unit as float32.
 
    The sums of a register belong to different outputs, and each is taken over the inputs in order, the second input of
-   a unit before the first: the order of oneDNN's bfloat16 products, with a separate sum for every `apart` inputs, and a
+   a unit before the first: the order of oneDNN's bfloat16 products, with a partial sum for every `apart` inputs, and a
    good one for float32. It does not depend on the number of rows. */
 
 #define HALF (2 * LANES) /* outputs whose sums stay in registers at a time */
@@ -101,7 +101,7 @@ multiply_packed(const Product *p, const float *x, Py_ssize_t first, Py_ssize_t l
             int folds = 0;
             memset(sums, 0, sizeof(float) * (size_t)all);
             for (Py_ssize_t unit = 0, count; unit < units; unit += count) {
-                Py_ssize_t end = unit - unit % apart + apart; /* of this separate sum */
+                Py_ssize_t end = unit - unit % apart + apart; /* of this partial sum */
                 if (unit > 0 && unit % apart == 0) {
                     fold(folded, sums, all, folds++ == 0);
                 }

@@ -15,7 +15,7 @@ import torch
 from copyspec.forks import fork_safe
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
-from copyspec.targets.static.running import ProgramRunner
+from copyspec.targets.static.running import CAPTURING, ProgramRunner
 
 KEPT = 2
 """Maximum number of free arenas kept: one for a batch, one for new rows that run a first pass before they join it."""
@@ -140,5 +140,6 @@ def with_memory(device: torch.device, make: Callable[[], _Made]) -> _Made:
     for pool in pools:
         pool.clear(device)
     gc.collect()
-    torch.cuda.empty_cache()
+    with CAPTURING:  # during another thread's capture, torch refuses to empty its cache
+        torch.cuda.empty_cache()
     return make()

@@ -49,7 +49,7 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
     if len(devices) > 1:
         return f"{name} is on {len(devices)} devices"
     if (where := hooked(model)) is not None:
-        return f"{name} has a hook of somebody's on {where}, which a replay would not run"
+        return f"{name} has a hook on {where}, which a captured pass would not run"
     if rope_limit(model.config.get_text_config(decoder=True)) is not None:
         return f"{name} looks at the largest position of a pass for its rotary frequencies"
     if facts.positions in ("none", "mpt"):

@@ -16,7 +16,7 @@ import torch
 
 from copyspec.forks import fork_safe
 from copyspec.static_options import CapturedGraph, Runner, StaticOptions
-from copyspec.targets.hooks.graph_pools import leave_pool
+from copyspec.targets.hooks.graph_pools import leave_capture
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.packing import MOVE_FIELDS
 from copyspec.targets.static.program import StaticProgram
@@ -26,6 +26,7 @@ from copyspec.targets.static.settings import (
     MAX_READ,
     PADDED_COLUMNS,
     PADDED_PASSES,
+    RETRY_PASSES,
     WARM_PASSES,
 )
 from copyspec.targets.static.triton_kernels import on_device
@@ -40,7 +41,7 @@ Size = tuple[int, int, int]
 """Rows, columns per row, and slots attended to."""
 
 
-_CAPTURING = fork_safe(threading.Lock())  # torch captures one graph of a process at a time
+CAPTURING = fork_safe(threading.Lock())  # torch captures one graph of a process at a time
 
 
 class CudaGraph:
@@ -52,12 +53,12 @@ class CudaGraph:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Capture what is run in this context. Raises the error that ended it, and leaves the
-        stream and the device memory pool as they were."""
+        """Capture what runs in this context. Raises the error that ended it, and then leaves stream, memory pool and
+        random number generator as they were."""
         # Other threads may allocate memory in the meantime, which ends a capture of any other mode.
         mode = "thread_local"
         cause: BaseException | None = None
-        with _CAPTURING:
+        with CAPTURING:
             stream, collects = torch.cuda.current_stream(self._stream.device), gc.isenabled()
             gc.disable()  # what it frees may run operators, which would be captured
             try:
@@ -68,7 +69,7 @@ class CudaGraph:
                         cause = error
                         raise
             except BaseException as error:
-                leave_pool(self._stream, self._pool)
+                leave_capture(self._stream, self._pool)
                 raise cause or error from None  # ending a capture that has failed raises as well, and says less
             finally:
                 cause = None  # its traceback refers to this frame
@@ -96,7 +97,7 @@ class _Step:
 
 @dataclass(slots=True)
 class Captures:
-    """What the runners of one model know of its captures."""
+    """Whether passes of a model can be captured; shared by its runners."""
 
     are_possible: bool = True
     """False if one has failed."""
@@ -142,7 +143,10 @@ class ProgramRunner:
             for more in PADDED_COLUMNS
             if columns <= more < slots - longest and all_rows * more <= MAX_READ
         ]
-        chosen = next((each for each in padded if self._is_captured(each)), padded[0] if padded else size)
+        chosen = next((each for each in padded if self._is_captured(each)), None)
+        if chosen is None:
+            # A size whose capture has found no memory (a negative count) is not worth a larger pass.
+            chosen = padded[0] if padded and min(self._asked[size], self._asked[padded[0]]) >= 0 else size
         if chosen != size and not self._is_captured(chosen):
             self._asked[chosen] += 1
         return chosen
@@ -182,9 +186,10 @@ class ProgramRunner:
             return step.logits
         with inference_mode(True), self._entered():  # a captured pass needs neither
             logits = self._run(step)
+            settled = not self._captures_passes() or self._asked[size] < 0  # the latter: no memory, for now
             if self._captures_passes() and self._asked[size] >= WARM_PASSES and self._may_capture():
                 self._capture(size, step)
-        self._tell("compiled" if self._compiles else "static", settled=not self._captures_passes())
+        self._tell("compiled" if self._compiles else "static", settled=settled)
         return logits
 
     def _run(self, step: _Step) -> torch.Tensor:
@@ -212,7 +217,7 @@ class ProgramRunner:
             with graph.capture():
                 step.logits = step.run(step.packed)
         except torch.OutOfMemoryError:
-            step.logits, self._asked[size] = None, 0  # there may be more memory later
+            step.logits, self._asked[size] = None, -RETRY_PASSES  # there may be more memory later
             self._new_graph = _graphs(self._device, self._options)  # torch may not have left this pool
             return
         except Exception as error:

@@ -29,6 +29,10 @@ PADDED_PASSES = 8
 PADDED_COLUMNS = (33, 129)
 """Columns of the larger sizes, which have all rows of their buffers: few, so that they are captured soon."""
 
+RETRY_PASSES = 256
+"""Passes of a size after which a capture that found no memory is tried again. Each try empties torch's cache of free
+memory, so that the next passes take longer."""
+
 EXACT_NODES = 33
 """Columns of every pass in exact mode, plain ones included."""
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from copyspec.targets.causal import TreeSession
+from copyspec.targets.static import running
 from copyspec.targets.static.arenas import Arena
 from copyspec.targets.static.buffers import KeyValues
 from copyspec.targets.static.static_target import StaticTarget
@@ -84,7 +85,7 @@ def test_free_arenas_are_dropped_when_memory_runs_out(monkeypatch: pytest.Monkey
     target = static_target()
     opened(target).close()
     assert target.arenas._free
-    failures = iter([torch.OutOfMemoryError("full")])
+    failures, emptied = iter([torch.OutOfMemoryError("full")]), list[bool]()
     make = Arena.__init__
 
     def failing(*arguments: object) -> None:
@@ -93,10 +94,10 @@ def test_free_arenas_are_dropped_when_memory_runs_out(monkeypatch: pytest.Monkey
         make(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Arena, "__init__", failing)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(running.CAPTURING.locked()))
     session = target.open([[5] * 900], 100)
     session.score([[5] * 900], [EMPTY])
-    assert not target.arenas._free
+    assert not target.arenas._free and emptied == [True], "which torch refuses while another thread captures"
     session.close()
 
 

@@ -14,7 +14,8 @@ import torch
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.static import running
-from copyspec.targets.static.running import CudaGraph
+from copyspec.targets.static.running import CudaGraph, ProgramRunner, Size
+from copyspec.targets.static.settings import PADDED_PASSES, RETRY_PASSES
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget
 from copyspec.tree import EMPTY
@@ -29,29 +30,33 @@ class Stream:
     device, device_index = torch.device("cuda", 1), 1
 
 
-@contextmanager
-def broken(graph: object, *, stream: object, **options: object) -> Iterator[None]:
-    """In place of `torch.cuda.graph`: cannot be ended, so that it leaves its stream and its pool behind."""
-    torch.cuda.set_stream(stream)  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        raise RuntimeError(ENDING)
-
-
 class Cuda:
-    """The state of a process that captures."""
+    """The state of a process that captures. The first capture cannot be ended, so that it leaves its stream, its pool
+    and a random number generator that cannot draw behind."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, in_pool: bool) -> None:
         self.stream: object = "main"
         self.calls: list[str] = []
-        self._in_pool = in_pool
+        self.can_draw, self._in_pool = True, in_pool
         monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-        monkeypatch.setattr(torch.cuda, "graph", broken)
+        monkeypatch.setattr(torch.cuda, "graph", self._capture)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.stream)
         monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(self, "stream", stream))
+        monkeypatch.setattr(torch, "zeros", lambda size, device: self.calls.append(f"zeros on {device}"))
         for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
             monkeypatch.setattr(torch._C, name, self._called(name), raising=False)
+
+    @contextmanager
+    def _capture(self, graph: object, *, stream: object, **options: object) -> Iterator[None]:
+        """In place of `torch.cuda.graph`."""
+        is_first, self.can_draw = self.can_draw, False
+        torch.cuda.set_stream(stream)  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            if is_first:
+                raise RuntimeError(ENDING)
+            self.can_draw = True
 
     def _called(self, name: str) -> Any:
         def call(device: int, pool: object) -> None:
@@ -74,8 +79,9 @@ def test_a_capture_that_cannot_be_ended_leaves_nothing_behind(
         if error is not None:
             raise error
     assert raised.value is error or (error is None and str(raised.value) == ENDING)
-    assert cuda.stream == "main" and gc.isenabled() and not running._CAPTURING.locked()
-    assert cuda.calls == (["_cuda_endAllocateToPool", "_cuda_releasePool"] if in_pool else [])
+    assert cuda.stream == "main" and gc.isenabled() and not running.CAPTURING.locked()
+    left = ["_cuda_endAllocateToPool", "_cuda_releasePool", "zeros on cuda:1"]
+    assert cuda.calls == (left if in_pool else []) and cuda.can_draw is in_pool
 
 
 def test_a_capture_without_garbage_collection_does_not_turn_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +118,50 @@ def test_a_model_that_cannot_be_captured_is_tried_once_for_each_state(caplog: py
         for session in sessions:
             session.close()
         target.model.lm_head.weight.data = target.model.lm_head.weight.clone()  # type: ignore[union-attr, operator]
+
+
+@torch.inference_mode()
+def test_a_capture_that_finds_no_memory_is_tried_again_much_later() -> None:
+    attempts = []
+
+    class Full(CpuGraph):
+        @contextmanager
+        def capture(self) -> Iterator[None]:
+            attempts.append(self)
+            if len(attempts) == 1:
+                raise torch.OutOfMemoryError("full")
+            with super().capture():
+                yield
+
+    target = static_target(options=StaticOptions(use="always", exact=True, new_graph=Full))
+    session = opened(target, passes=RETRY_PASSES)
+    assert session.runner == "static" and session.is_settled and len(attempts) == 1
+    for _ in range(4):
+        scored(session)
+    assert session.runner == "graph" and len(attempts) == 2
+    assert torch.allclose(scored(session), expected(target), atol=1e-5)
+    session.close()
+
+
+@torch.inference_mode()
+def test_passes_are_not_widened_while_there_is_no_memory_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(CpuGraph):
+        @contextmanager
+        def capture(self) -> Iterator[None]:
+            raise torch.OutOfMemoryError("full")
+            yield
+
+    choose, widths = ProgramRunner.choose, []
+
+    def recorded(runner: ProgramRunner, size: Size, longest: int, all_rows: int) -> Size:
+        chosen = choose(runner, size, longest, all_rows)
+        widths.append(chosen[1])
+        return chosen
+
+    monkeypatch.setattr(ProgramRunner, "choose", recorded)
+    session = opened(static_target(options=StaticOptions(use="always", new_graph=Full)), passes=RETRY_PASSES // 2)
+    assert max(widths) > 1 == max(widths[PADDED_PASSES:])
+    session.close()
 
 
 class Abandoned:

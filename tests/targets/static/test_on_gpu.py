@@ -37,6 +37,17 @@ def test_outputs_equal_those_of_generate(name: str, way: str) -> None:
         assert "graph" in {each.runner for each in stats}
 
 
+def test_a_failed_capture_leaves_the_device_usable() -> None:
+    """In torch 2.11, it would leave a state in which no random number can be drawn and no graph replayed."""
+    captured, refused = (models.tiny(name).to("cuda") for name in ("llama", "falcon"))
+    expected = expected_of(captured, LENGTHS)
+    for _ in range(2):
+        outputs, _ = run(captured, WAYS["graphs"], expected)
+        assert outputs == expected
+        run(refused, WAYS["graphs"], expected_of(refused, LENGTHS[:2]))
+        assert torch.rand(3, device="cuda").isfinite().all()
+
+
 @pytest.fixture(scope="module", params=WAYS)
 def gpu_engine(request: pytest.FixtureRequest) -> copyspec.Engine:
     """The bundled model in float32."""
