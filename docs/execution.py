@@ -1,9 +1,8 @@
 """Runs the code blocks of the documentation, for the tests and for the site, which shows what they print.
 
 Python blocks and `copyspec` commands run in this process, so that a model is loaded only once. Blocks fenced as
-`python`
-run in order; those of one page share a namespace. Of `sh` blocks, the lines that are copyspec commands run. Blocks
-fenced as `py` or `text` need a server, a GPU or the like, and do not run.
+`python` run in order; those of one page share a namespace. Of `sh` blocks, the lines that are copyspec commands run.
+Blocks fenced as `py` or `text` need a server, a GPU or the like, and do not run.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ The kettle are on the boat , and `kettle.status` says so.
 
 
 def main() -> None:
-    pipeline = GECPipeline()
+    pipeline = GECPipeline("default")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "notes.md")
         file.write_text(NOTES, encoding="utf-8")

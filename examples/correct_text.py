@@ -13,7 +13,7 @@ from copyspec.pipelines import GECPipeline
 
 def main() -> None:
     text = (Path(__file__).parent / "texts" / "essay.txt").read_text(encoding="utf-8")
-    for correction in GECPipeline()(text.splitlines()):
+    for correction in GECPipeline("default")(text.splitlines()):
         before, after = correction.source.split(), correction.text.split()
         for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
             if tag != "equal":

@@ -1,5 +1,6 @@
 """Decodes one prompt with transformers, with its prompt lookup and with copyspec; prints the output and the timings."""
 
+import os
 import sys
 import textwrap
 from time import perf_counter
@@ -14,7 +15,7 @@ def compared(engine, task: Task, tokens: int = 120) -> tuple[str, bool]:  # type
     chat, references, rows, outputs = task.chat, task.references, [], []
     passes: list[object] = []
     hook = engine.model.register_forward_hook(lambda *_: passes.append(None))
-    ids = torch.tensor([engine.codec.encode_chat(chat).ids])
+    ids = torch.tensor([engine.codec.encode_chat(chat).ids], device=engine.model.device)
     for name, lookup in (("transformers", None), ("prompt lookup", 10), ("copyspec", None)):
         for limit in (2, tokens):  # a short warm-up run first, since a model's first passes allocate memory
             passes.clear()
@@ -31,8 +32,8 @@ def compared(engine, task: Task, tokens: int = 120) -> tuple[str, bool]:  # type
     lines = [f"{name:<14}{n:>4} tokens {p:>4} passes {n / p:>5.1f} a pass {s:>7.2f} s" for name, n, p, s in rows]
     equal = outputs[0] == outputs[1] == outputs[2]
     speed = " and ".join(f"{rows[i][3] / rows[2][3]:.1f} times as fast as {rows[i][0]}" for i in (0, 1))
-    text = result.text
-    for at in reversed(result.spans if sys.stdout.isatty() else []):
+    text, has_colours = result.text, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for at in reversed(result.spans if has_colours else []):
         text = f"{text[: at.start_char]}\033[32m{text[at.start_char : at.end_char]}\033[0m{text[at.end_char :]}"
-    text = text.strip() if sys.stdout.isatty() else textwrap.fill(text.strip(), 80)
+    text = text.strip() if has_colours else textwrap.fill(text.strip(), 80)
     return "\n".join([text, "", *lines, f"{'EQUAL' if equal else 'DIFFERENT'}, {speed}"]), equal

@@ -21,6 +21,7 @@ from docs import execution, update
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".ipynb"))
 
 needs_default_model = pytest.mark.skipif(
     not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout"
@@ -54,7 +55,11 @@ def test_code_and_commands_run_as_they_stand(page: Path, tmp_path: Path) -> None
             assert out.strip(), command
 
 
-ANSWERING = {"copyspec.generate", "copyspec.compare", "copyspec.load", "answer", "ChatCopySpec", "IterativeRAG"}
+FIRST = {"copyspec.load", "GECPipeline"}
+"""Calls that take the model as their first argument, too."""
+
+ANSWERING = {*FIRST, "copyspec.generate", "copyspec.agenerate", "copyspec.compare", "answer", "ChatCopySpec"}
+ANSWERING |= {"IterativeRAG", "KNNLM"}
 """Calls whose answers depend on the model."""
 
 ANY_MODEL = {"own_model", "demo"}
@@ -63,18 +68,23 @@ ANY_MODEL = {"own_model", "demo"}
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in [*PAGES, *sorted((ROOT / "examples").glob("*.py"))] if page.stem not in ANY_MODEL],
+    [page for page in [*PAGES, *EXAMPLES] if page.stem not in ANY_MODEL],
     ids=lambda page: page.stem,
 )
 def test_code_names_the_model_that_answers(page: Path) -> None:
     """Where none is named, answers depend on the models that a reader has installed."""
     text = page.read_text(encoding="utf-8")
-    codes = [text] if page.suffix == ".py" else [block.code for block in execution.blocks(text, "python")]
+    if page.suffix == ".md":
+        codes = [block.code for block in execution.blocks(text, "python")]
+    elif page.suffix == ".ipynb":
+        codes = ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    else:
+        codes = [text]
     calls = [node for code in codes for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
     for call in calls:
         called = ast.unparse(call.func)
         given = {each.arg for each in call.keywords} & {"model", None}  # None: a mapping of options
-        assert called not in ANSWERING or given or (called == "copyspec.load" and call.args), ast.unparse(call)
+        assert called not in ANSWERING or given or (called in FIRST and call.args), ast.unparse(call)
 
 
 @pytest.mark.parametrize("line", ["copyspec generate --no-such", "printf x | copyspec trace /no/such"])
@@ -191,6 +201,10 @@ def test_every_option_is_documented() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def test_contributing_is_at_most_forty_lines_long() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 40
 
 
 def test_the_readme_takes_three_minutes() -> None:

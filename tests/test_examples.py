@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,6 +71,18 @@ def test_the_demo_fits_a_terminal_and_its_outputs_are_equal() -> None:
     assert max(map(len, lines)) <= 80
     verdicts = [line for line in lines if "times as fast" in line]
     assert len(verdicts) == 2 and all(line.startswith("EQUAL, ") for line in verdicts)
+
+
+def test_the_demo_says_when_other_programs_used_the_processor(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo = importlib.import_module("examples.demo")
+    monkeypatch.setattr(demo, "tasks", lambda real: [])
+    monkeypatch.setattr(demo, "Load", SimpleNamespace(read=object))
+    monkeypatch.setattr(copyspec, "load", lambda **_: SimpleNamespace(name="any"))
+    for cores, is_told in ((0, False), (os.cpu_count(), True)):
+        monkeypatch.setattr(demo, "held_by_others", lambda load, cores=cores: cores)
+        assert demo.main() == 0 and ("do not quote" in capsys.readouterr().out) is is_told
 
 
 @needs_default_model

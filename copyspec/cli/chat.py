@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,7 +80,7 @@ def chat(
     talk = Conversation(engine, options, system)
     for path in add or ():
         talk.add(path, "--add")
-    while (line := read_line()) is not None:
+    while (line := _next_line()) is not None:
         if not line.strip():
             continue
         if line.startswith("/"):
@@ -89,11 +90,25 @@ def chat(
         try:
             talk.answer(line)
         except ValueError as error:  # for example longer than the context: a shorter message may fit
-            echo(f"copyspec: {error}", err=True)
+            is_too_long = isinstance(error, copyspec.PromptTooLongError)
+            added = "; the added files come with every message until one is answered: /new drops them, and all messages"
+            echo(f"copyspec: {error}{added if is_too_long and talk.waiting else ''}", err=True)
         for wanted, show in ((spans, _show_spans), (stats, _show_stats)):
             if wanted and talk.last is not None:
                 show(talk)
     return 0
+
+
+def _next_line() -> str | None:
+    """The next line; None at end of file. Ctrl-C at a terminal's prompt ends nothing: it may have been meant for the
+    answer that had just ended, and the conversation would be lost."""
+    while True:
+        try:
+            return read_line()
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+            echo("\ncopyspec: /quit or Ctrl-D ends the conversation", err=True)
 
 
 @dataclass

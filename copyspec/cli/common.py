@@ -32,8 +32,14 @@ def read(path: Path, option: str) -> str:
     try:
         data = read_input(path)
     except (OSError, ValueError) as error:  # a ValueError for a path that no file can have
-        raise UsageError(f"{option} {path}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from error
+        raise UsageError(f"{option} {path}: {cause(error)}") from error
     return _decoded(data, f"{option} {path}")
+
+
+def cause(error: OSError | ValueError) -> str:
+    """Why a file cannot be read, to stand behind its name."""
+    strerror = error.strerror if isinstance(error, OSError) else None
+    return strerror.lower() if strerror else str(error)  # which may name a path
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[str | Path | None]) -> None:
@@ -75,7 +81,7 @@ def check_stdout(inputs: Iterable[str | Path]) -> None:
     for each in inputs:
         try:
             is_same = str(each) != STDIN and os.path.samestat(os.stat(each), standing)
-        except (OSError, ValueError):  # it cannot be opened either, which is told then
+        except (OSError, ValueError):  # it cannot be opened either, which is reported then
             continue
         if is_same:
             raise UsageError(f"{str(each)!r} is read, and stdout is redirected into it; name another file there")

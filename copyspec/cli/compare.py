@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,7 +106,8 @@ def _compared(
     elif str(html) != STDIN:
         screen = console()
         if races and screen.is_terminal:
-            replay(shown, screen)
+            with suppress(KeyboardInterrupt):  # it ends the replay; the results are still to be shown
+                replay(shown, screen)
         echo(found.copied.text.strip())
         flush_stdout()
         screen.print()

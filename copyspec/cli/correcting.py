@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from copyspec.cli.common import STDIN, UsageError, as_json, in_options, quiet_libraries, quiet_log
+from copyspec.cli.common import STDIN, UsageError, as_json, cause, in_options, quiet_libraries, quiet_log
 from copyspec.cli.ending import Ended
 from copyspec.cli.printing import echo, echo_bytes
 
@@ -116,11 +116,11 @@ class ReportOptions:
 
     def exit_code(self, total: Summary, misfits: int) -> int:
         """`misfits`: number of files that need other options. If all do, nothing is done, and the usage is wrong."""
-        from copyspec.cli.reports import TOLD
+        from copyspec.cli.reports import UNREADABLE
 
         if total.files_failed:
             return USAGE if misfits == total.files else FAILED
-        if self.only_looks and any(total.skipped[reason] for reason in TOLD):
+        if self.only_looks and any(total.skipped[reason] for reason in UNREADABLE):
             return FAILED
         return CHANGED if self.only_looks and total.files_changed else 0
 
@@ -173,7 +173,7 @@ def run_files(
     try:
         decided = None if decisions is None else read_decisions(decisions)
     except OSError as error:
-        raise UsageError(f"--apply {str(decisions)!r}: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"--apply {str(decisions)!r}: {cause(error)}") from error
     if decided is not None:
         names = {each.name for each in decided}
         inputs = [path for path in inputs if os.path.basename(path) in names]
@@ -239,7 +239,7 @@ def run_on_ray(
             misfits += isinstance(report.error, FormatOptionError)
             _tell_report(report, report_options)
             _tell_backup(report, files.backup, report_options)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Ended):
         _tell_interrupted(inputs, files)
         raise
     except (ImportError, ConnectionError, ValueError) as error:

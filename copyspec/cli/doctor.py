@@ -62,7 +62,10 @@ def _version(package: str) -> str:
 def _faiss() -> str:
     if importlib.util.find_spec("faiss") is None:
         return "not installed; dense retrieval needs copyspec[gpu] (NVIDIA) or copyspec[cpu]"
-    faiss = importlib.import_module("faiss")
+    try:
+        faiss = importlib.import_module("faiss")
+    except Exception as error:  # it was built for another NumPy, for example
+        return f"installed, but it cannot be imported: {error}"
     build = next((name for name in ("faiss-gpu", "faiss-cpu") if _version(name) != "not installed"), "faiss")
     both = "; faiss-gpu and faiss-cpu are both installed: uninstall one" if _both_faiss() else ""
     return f"{build} {faiss.__version__}, {faiss.get_num_gpus()} GPUs{both}"

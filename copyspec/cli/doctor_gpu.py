@@ -33,7 +33,7 @@ def gpu_checks(model: str | None, device: str = "cuda") -> Iterator[tuple[str, s
     if device == "cuda" and not torch.cuda.is_available():
         yield "GPU", NO_DEVICE, False
         return
-    from copyspec.api import load
+    from copyspec.api import load, unload
     from copyspec.static_options import StaticOptions
 
     copy = copy_bandwidth(torch.device(device))
@@ -48,6 +48,7 @@ def gpu_checks(model: str | None, device: str = "cuda") -> Iterator[tuple[str, s
         engine = load(model, dtype=dtype, device=device, static=static)
         seconds, runner = pass_time(engine, static)
         weights = sum(each.numel() * each.element_size() for each in engine.model.parameters())
+        unload(engine)  # a large model would not fit several times
         share = weights / seconds / copy
         yield (
             f"passes {name}",
@@ -99,13 +100,13 @@ def pass_time(engine: Engine, static: StaticOptions) -> tuple[float, str]:
 
 def equality(model: str | None, device: str, attention: Literal["masks", "tree"]) -> tuple[str, bool]:
     """Whether static passes give the output of plain decoding in float32: a sentence, and whether they do."""
-    from copyspec.api import compare
+    from copyspec.api import compare, load, unload
     from copyspec.static_options import StaticOptions
 
     static = StaticOptions(use="always", attention=attention)
-    comparison = compare(
-        SELF_TEST, model=model, device=device, dtype="float32", static=static, max_new_tokens=NEW_TOKENS
-    )
+    engine = load(model, device=device, dtype="float32", static=static)
+    comparison = compare(SELF_TEST, model=engine, max_new_tokens=NEW_TOKENS)
+    unload(engine)
     return f"{'passed' if comparison.equal else 'FAILED'}: {comparison}", comparison.equal
 
 

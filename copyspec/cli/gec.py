@@ -316,6 +316,8 @@ def gec(
     check_stdout(inputs)
     check_outputs(reports, inputs)
     make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads)
+    if ray is None and actors != 1:
+        raise UsageError(f"--actors {actors} is for --ray: name a cluster too, or leave it out")
     if ray is not None:
         from copyspec.integrations.ray.files import correct_on_ray
 

@@ -142,6 +142,8 @@ def generate(
     hidden = [name for name, given in (("--spans", spans), ("--watch", watched), ("--stream", stream)) if given]
     if compare and hidden:
         raise UsageError(f"--compare shows both outputs at the end; leave {hidden[0]} out")
+    if logprobs is not None and not json_output:
+        raise UsageError("--logprobs are in the output of --json: add it")
     if compare and str(html) == STDIN:
         raise UsageError("--html - and --compare both write to stdout; give --html a file")
     sources = read_references(references, reference_file)
@@ -187,8 +189,6 @@ def generate(
     shows = [name for name, given in (("--json", json_output), ("--spans", spans), ("--watch", watched)) if given]
     if len(shows) > 1:
         raise UsageError(f"{' and '.join(shows)} show the output in two ways; give one")
-    if logprobs is not None and not json_output:
-        raise UsageError("--logprobs are in the output of --json: add it")
     streams = stream if stream is not None else sys.stdout.isatty() and not shows
     if streams and (json_output or spans):
         raise UsageError(f"{shows[0]} prints at the end; leave --stream out")

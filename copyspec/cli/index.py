@@ -75,12 +75,7 @@ def add(
     place of the old ones. Passages of files that are gone from a given folder are removed. Passages that are there
     already are skipped. Files that cannot be read are skipped and named.
     """
-    if kind not in KINDS:
-        raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if search not in SEARCHES:
-        raise UsageError(f"--search must be one of {', '.join(SEARCHES)}, got {search!r}")
-    if kind in ("dense", "hybrid") and encoder is None:
-        raise UsageError(f"--kind {kind} needs --encoder, the hub id or folder of the model that makes the vectors")
+    _check(kind, search, encoder, prefix, model)
     from copyspec.retrievers import PLAIN, Corpora, languages
 
     if language not in (PLAIN, *languages()):
@@ -113,6 +108,24 @@ def add(
         echo(note, err=True)
     reader.report(corpus)
     echo(as_json({**asdict(corpus), **reader.counts()}) if json_output else _line(corpus))
+
+
+def _check(kind: str, search: str, encoder: str | None, prefix: str, model: str | None) -> None:
+    """Raise UsageError for invalid options, and for those that this kind of corpus needs or would ignore."""
+    if kind not in KINDS:
+        raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if search not in SEARCHES:
+        raise UsageError(f"--search must be one of {', '.join(SEARCHES)}, got {search!r}")
+    others: dict[str, object] = {"--encoder": encoder, "--prefix": prefix, "--search": search != "exact"}
+    if kind in ("dense", "hybrid"):
+        if encoder is None:
+            raise UsageError(f"--kind {kind} needs --encoder, the hub id or folder of the model that makes the vectors")
+        others = {}
+    if kind != "tokens":
+        others["--model"] = model
+    for option, given in others.items():
+        if given:
+            raise UsageError(f"{option} has no effect with --kind {kind}: leave it out, or name another kind")
 
 
 @index.command(name="list")

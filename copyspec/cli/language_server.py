@@ -210,7 +210,7 @@ class BoundedInput:
         return self._stream.readline()
 
     def read(self, size: int) -> bytes:
-        """Raises OSError for a message that cannot be meant."""
+        """Raises OSError for a message of more than MAX_MESSAGE bytes."""
         if size > MAX_MESSAGE:
             raise OSError(f"a message of {size} bytes was announced; at most {MAX_MESSAGE} are taken")
         return self._stream.read(size)

@@ -31,7 +31,7 @@ def lsp(
     """
     if importlib.util.find_spec("pygls") is None:
         raise UsageError('lsp needs pygls: pip install "copyspec[lsp]"')
-    if delay < 0:
+    if not delay >= 0:  # as for NaN
         raise UsageError(f"--delay {delay!r} must be at least 0")
     from copyspec.cli.language_server import Checker, serve
     from copyspec.pipelines import (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import copyspec
 from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_options, quiet_libraries, read_line
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Threads, loading
@@ -120,19 +121,18 @@ def rag(
     if reranker is not None:
         score = CrossEncoderScorer(reranker, device=device)
         retriever = RerankingRetriever(retriever, score, depth=max(_RERANKED, passages or 0))
+    k = passages or _PASSAGES
+    is_list = question is None and not sys.stdin.isatty()  # on a terminal questions stand above their answers already
     answerer = _Answerer(
-        retriever, held, engine, instruction, max_new_tokens, stride, passages or _PASSAGES, stream, json_output, html
+        retriever, held, engine, instruction, max_new_tokens, stride, k, stream, json_output, html, is_list
     )
     if question is not None:
         raise typer.Exit(answerer.ask(question))
-    shown = replace(
-        answerer, is_list=not sys.stdin.isatty()
-    )  # on a terminal the question stands above its answer already
     status = 0
     while (line := read_line()) is not None:
         if line.strip():
-            status = max(status, shown.ask(line.strip()))
-    raise typer.Exit(status if shown.is_list else 0)
+            status = max(status, answerer.ask(line.strip()))
+    raise typer.Exit(status if is_list else 0)
 
 
 def _check(
@@ -172,13 +172,16 @@ class _Answerer:
     stream: bool
     json_output: bool
     html: Path | None
-    is_list: bool = False  # several questions: print each with its answer
+    is_list: bool  # several questions: print each with its answer
 
     def ask(self, question: str) -> int:
         """Print the answer and return the exit status."""
         if self.is_list and not self.json_output:
             echo(question)
-        status = self._ask(question)
+        try:
+            status = self._ask(question)
+        except copyspec.PromptTooLongError as error:  # the next question may fit
+            status = self._nothing(question, str(error))
         if self.is_list and not self.json_output:
             echo()
         return status

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from copyspec.cli.common import STDIN, UsageError, check_outputs
+from copyspec.cli.common import STDIN, UsageError, cause, check_outputs
 from copyspec.cli.printing import console
 from copyspec.cli.showing import write_page
 
@@ -31,7 +31,7 @@ def trace(
     try:
         found = Trace.load(file)
     except OSError as error:
-        raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{file}: {cause(error)}") from error
     if number is not None and not 1 <= number <= len(found.passes):
         raise UsageError(f"--pass {number}: the trace has passes 1 to {len(found.passes)}")
     if html is not None:

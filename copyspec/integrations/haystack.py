@@ -53,12 +53,16 @@ class CopySpecGenerator:
     def run(
         self, prompt: str, documents: list[Document] | None = None, generation_kwargs: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Generate the answer to a prompt."""
+        """Generate the answer to a prompt, or several with `n`."""
         given = {"chat": chat_option(self._engine), **self._options, **(generation_kwargs or {})}
         held = [document for document in documents or () if document.content]
         result = self._engine.generate(prompt, references=held or None, **given)
-        meta = {"finish_reason": result.finish_reason, "stats": result.stats.to_dict(), "spans": list(result.spans)}
-        return {"replies": [result.text], "meta": [meta]}
+        samples = result.samples or (result,)
+        meta = [
+            {"finish_reason": each.finish_reason, "stats": each.stats.to_dict(), "spans": list(each.spans)}
+            for each in samples
+        ]
+        return {"replies": [each.text for each in samples], "meta": meta}
 
 
 @component

@@ -124,7 +124,8 @@ def copying(
     computes the logits of every prompt token; inside the context it computes only those of the last one, and the other
     rows of `llm.scores` are NaN, unless `prompt_logits` is set, which `logprobs` with `echo` needs.
 
-    Raises TypeError or ValueError for invalid texts, and if `llm` has no `DraftModel` or would fail with a draft model.
+    Raises TypeError or ValueError for invalid texts, inside another such block, and if `llm` has no `DraftModel` or
+    would fail with a draft model.
     """
     model = getattr(llm, "draft_model", None)
     if not isinstance(model, DraftModel):
@@ -133,6 +134,8 @@ def copying(
             f"model is {shown(model)}"
         )
     check_batch(llm)
+    if isinstance(getattr(llm.eval, "__self__", None), _Evaluation):
+        raise ValueError("llm is inside another copying(...) block already: give all texts to one of the two")
     encode: Callable[[str], list[int]] = lambda text: llm.tokenize(text.encode(), add_bos=False, special=False)  # noqa: E731
     found: list[tuple[Reference, SourceKind]] = [
         (each, "edit") for each in parse_edits(edit_source, 1) if each is not None

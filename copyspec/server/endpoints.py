@@ -17,7 +17,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from copyspec.checks import brief
-from copyspec.engine import aio
+from copyspec.engine import aio, generation_config
 from copyspec.engine.call import Call
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, CallOptions, check_options
 from copyspec.engine.engine import Engine
@@ -60,6 +60,7 @@ class Server:
         """The ASGI application, for `copyspec serve` or any other ASGI server."""
         app = FastAPI(title="copyspec", version=version("copyspec"), docs_url=None, redoc_url=None)
         app.add_api_route("/health", self.health, methods=["GET"])
+        app.add_api_route("/health", self.health, methods=["HEAD"], include_in_schema=False)  # `wget --spider`
         app.add_api_route("/metrics", self.show_metrics, methods=["GET"])
         app.add_api_route("/v1/models", self.models, methods=["GET"])
         app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"])
@@ -140,14 +141,16 @@ class Server:
             raise ValueError(
                 f"the texts have {count} characters{times}, and at most {most} are taken here (--max-characters)"
             )
-        options = body.options()
+        config = generation_config.read(self.engine.model)
+        options = body.options(generation_config.stop_strings(config))
         limit, asked = self.settings.max_tokens, body.limit()
         if limit is not None and asked is not None and asked > limit:
             raise ValueError(f"max_tokens={asked} is more than this server's limit of {limit} (--max-tokens)")
         if asked is not None:
-            options["max_new_tokens"] = asked
+            options["max_tokens"] = asked
         elif limit is not None:
-            options["max_new_tokens"] = limit if "edit_source" in options else min(limit, DEFAULT_MAX_NEW_TOKENS)
+            default = config.max_new_tokens or DEFAULT_MAX_NEW_TOKENS
+            options["max_tokens"] = limit if "edit_source" in options else min(limit, default)
         own: dict[str, object] = {
             "batch_size": self.settings.batch_size,
             "prefix_cache": self.settings.prefix_cache_bytes > 0,

@@ -99,8 +99,11 @@ def as_json(data: object) -> bytes:
 
 
 def server_sent(data: object) -> bytes:
-    """One server-sent event."""
-    return b"data: " + as_json(data) + b"\n\n"
+    """One server-sent event. U+0085, U+2028 and U+2029 are escaped: clients may split lines with `str.splitlines`."""
+    line = as_json(data)
+    for char in "\x85\u2028\u2029":
+        line = line.replace(char.encode(), f"\\u{ord(char):04x}".encode())
+    return b"data: " + line + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -133,20 +134,25 @@ class SharedBody(BaseModel):
         fields = type(self).model_fields
         if name in RENAMED:
             raise ValueError(f"unknown option {name!r}; here it is {RENAMED[name]}")
+        # Names of other libraries, for what has no field here: the Python option that they stand for would not help.
         if name in ELSEWHERE and re.split(r"\W", ELSEWHERE[name])[0] not in ("not", *fields):
             raise ValueError(f"{name} is not supported here: leave it out")
         reject_unknown({name: value}, fields)
 
-    def options(self) -> dict[str, object]:
-        """Options for `Engine.submit`, without limits and references."""
-        names = ("temperature", "top_p", "n", "seed", "stop", "top_k", "min_p", "repetition_penalty", "prediction")
+    def options(self, own_stops: Sequence[str]) -> dict[str, object]:
+        """Options for `Engine.submit`, without limits and references.
+
+        `own_stops`: the model's own stop strings, to which those of the request are added, as in OpenAI's API: clients
+        do not know them, and the option `stop` would take their place."""
+        names = ("temperature", "top_p", "n", "seed", "top_k", "min_p", "repetition_penalty", "prediction")
         given = {name: getattr(self, name) for name in (*names, "edit_source") if getattr(self, name) is not None}
         if self.logit_bias:
             given["logit_bias"] = {_token_id(name): value for name, value in self.logit_bias.items()}
-        if given.get("stop") == []:
-            del given["stop"]
-        if not isinstance(self.stop, str) and len(self.stop or ()) > MAX_STOPS:
-            raise ValueError(f"stop holds {len(self.stop or ())} strings; at most {MAX_STOPS} are taken here")
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        if len(stop) > MAX_STOPS:
+            raise ValueError(f"stop holds {len(stop)} strings; at most {MAX_STOPS} are taken here")
+        if stop:
+            given["stop"] = [*own_stops, *stop]
         check_references(self.references)
         return given
 

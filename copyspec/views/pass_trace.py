@@ -174,17 +174,22 @@ class Trace:
         """The inverse of `to_dict`. Raises TraceError for invalid data."""
         top = _mapping(given, "the file")
         if top.get("format") != FORMAT or top.get("version") != VERSION:
-            raise TraceError(f"format {top.get('format')!r}, version {top.get('version')!r}; not {FORMAT!r}, {VERSION}")
+            found = f"format {brief(top.get('format'))}, version {brief(top.get('version'))}"
+            raise TraceError(f"{found}; not {FORMAT!r}, {VERSION}")
         texts = _mapping(top.get("texts"), "texts")
         if not all(token.isdecimal() and isinstance(text, str) for token, text in texts.items()):
             raise TraceError("texts must map token ids to strings")
         omitted = _mapping(top.get("omitted", {}), "omitted")
-        return cls(
+        trace = cls(
             tuple(_pass(each, f"passes[{index}]") for index, each in enumerate(_list(top.get("passes"), "passes"))),
             {int(token): str(text) for token, text in texts.items()},
             _totals(omitted),
             _whole(top.get("prompt_tokens", 0), "prompt_tokens"),
         )
+        shown = (token for each in trace.passes for token in (*each.tokens, *each.nodes.tokens))
+        if sum(len(trace.texts.get(token, "")) for token in shown) > MAX_FILE_BYTES:  # one long text, many times
+            raise TraceError(f"the texts of all tokens have more than {MAX_FILE_BYTES:,} characters; no trace has")
+        return trace
 
 
 def _rounded(value: Any) -> Any:

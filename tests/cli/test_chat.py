@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,35 @@ def test_paths_that_no_file_can_have_end_no_conversation(
     assert main(["chat"]) == 0
     err = capsys.readouterr().err
     assert "/add ~nosuchuser/notes.txt: no such file" in err and "embedded null" in err and "'/bogus'" in err
+
+
+@pytest.mark.usefixtures("named_model")
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_ctrl_c_at_the_prompt_of_a_terminal_keeps_the_conversation(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter([KeyboardInterrupt(), None])
+
+    def read_line() -> None:
+        if (line := next(lines)) is not None:
+            raise line
+
+    monkeypatch.setattr(sys.modules["copyspec.cli.chat"], "read_line", read_line)
+    stdin = type("Stdin", (io.StringIO,), {"isatty": lambda self: is_terminal})
+    monkeypatch.setattr("sys.stdin", stdin())
+    assert main(["chat"]) == (0 if is_terminal else 130)
+    assert ("/quit or Ctrl-D ends the conversation" in capsys.readouterr().err) is is_terminal
+
+
+@pytest.mark.usefixtures("named_model")
+def test_a_file_that_is_too_long_for_every_message_can_be_dropped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "long.txt").write_text("cat " * 300)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"/add {tmp_path / 'long.txt'}\nthe cat\n/new\nthe cat\n"))
+    assert main(["chat", "--max-new-tokens", "4"]) == 0
+    out, err = capsys.readouterr()
+    assert err.count("shorten it") == 1 and "/new drops them" in err and out.strip()
 
 
 @pytest.mark.usefixtures("named_model")

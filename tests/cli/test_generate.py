@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 
 import copyspec
 from copyspec.cli import main
+from copyspec.cli.doctor import _faiss
 from tests.helpers.commands import run
 from tests.helpers.texts import CORPUS, engine
 
@@ -130,6 +132,7 @@ def test_compare_fails_where_outputs_differ(
         (["generate", "a", "-R", "/no/such"], 2, "--reference-file /no/such: no such file or directory"),
         (["generate", "a", "--edit", "b", "--edit-file", "c"], 2, "--edit and --edit-file both name the edited text"),
         (["generate", "a", "--json", "--stream"], 2, "--json prints at the end; leave --stream out"),
+        (["generate", "a", "--compare", "--logprobs", "2"], 2, "--logprobs are in the output of --json: add it"),
         (
             ["generate", "a", "--temperature", "-1"],
             2,
@@ -167,6 +170,13 @@ def test_a_file_that_is_no_text_is_named(capsys: pytest.CaptureFixture[str], tmp
     assert code == 2 and f"--file {file}: not UTF-8 (byte 2); convert it first" in err
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_file_that_is_a_pipe_is_named_as_it_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "Pipe")
+    code, _, err = run(capsys, "generate", "--file", str(tmp_path / "Pipe"))
+    assert code == 2 and f"{str(tmp_path / 'Pipe')!r} is a named pipe" in err
+
+
 def test_stdin_is_utf8_with_its_line_ends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é\r\n".encode()), encoding="ascii"))
     assert run(capsys, "generate", "-", *LENGTH) == (0, expected("é\r\n") + "\n", "")
@@ -196,6 +206,15 @@ def test_doctor_shows_what_is_there_and_tests_it(capsys: pytest.CaptureFixture[s
     ):
         assert f"{word} " in out
     assert str(folder) in out and "self-test       passed in float32: " in out and "outputs equal" in out
+
+
+def test_doctor_shows_a_faiss_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> object:
+        raise ImportError("numpy.core.multiarray failed to import")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib, "import_module", broken)
+    assert _faiss() == "installed, but it cannot be imported: numpy.core.multiarray failed to import"
 
 
 def test_version_and_help_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ lsp = pytest.importorskip("lsprotocol.types")
 pytest.importorskip("pygls")
 
 from copyspec import Result, Stats  # noqa: E402
+from copyspec.cli import main  # noqa: E402
 from copyspec.cli.config import defaults  # noqa: E402
 from copyspec.cli.language_server import (  # noqa: E402
     Checker,
@@ -240,6 +241,12 @@ def test_a_server_ends_while_a_text_is_checked(
 def test_a_message_that_cannot_be_meant_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="a message of 99999999999999999999999 bytes was announced; at most"):
         served(b"Content-Length: 99999999999999999999999\r\n\r\n", tmp_path / "out", monkeypatch)
+
+
+@pytest.mark.parametrize("delay", ["-1", "nan"])
+def test_a_delay_that_is_no_time_is_refused(delay: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lsp", "--delay", delay]) == 2
+    assert f"--delay {float(delay)!r} must be at least 0" in capsys.readouterr().err
 
 
 def test_places_in_three_encodings() -> None:

@@ -13,6 +13,7 @@ from copyspec.cli.common import UsageError
 from copyspec.cli.narrowing import kinds_of
 from copyspec.cli.since import changed_lines
 from copyspec.pipelines import (
+    KINDS,
     ChangedLines,
     Edit,
     FileOptions,
@@ -125,13 +126,17 @@ def test_kinds_of_change() -> None:
         assert kind_of(before, after) == kind
         edit = Edit(0, len(before), after)
         assert Kinds({kind}).edits("a", Part(before), [edit]) == [edit]
-        assert Kinds({"other"}).edits("a", Part(before), [edit]) == []
+        assert Kinds({*KINDS} - {kind}).edits("a", Part(before), [edit]) == []
     assert kinds_of("-case, -spacing") == {"punctuation", "insert", "delete", "replace"} and kinds_of("case") == {
         "case"
     }
     for wrong in ("cases", "case,-insert"):
         with pytest.raises(UsageError, match="--kinds"):
             kinds_of(wrong)
+    with pytest.raises(ValueError, match="kinds has 'spelling', which is not one of spacing, case, punctuation"):
+        Kinds({"case", "spelling"})
+    with pytest.raises(TypeError, match="kinds must be a list of kinds of changes; got str: 'case'"):
+        Kinds("case")
 
 
 def test_lines_that_changed_since_a_revision(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -14,6 +14,7 @@ from copyspec.models.loading import BUNDLED
 from copyspec.pipelines import answer
 from copyspec.retrievers import Corpora, DenseRetriever, Document
 from tests.helpers.texts import byte_level
+from tests.helpers.tiny import tiny_engine
 from tests.pipelines.test_answering import Writing
 
 needs_default_model = pytest.mark.skipif(
@@ -104,6 +105,24 @@ def test_wrong_usage_is_one_line(
     capsys.readouterr()
     assert main(["rag", QUESTION, *options, "--dir", str(corpora)]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        (["--encoder", "x"], "--encoder"),
+        (["--prefix", "query: "], "--prefix"),
+        (["--search", "flat"], "--search"),
+        (["--model", "x"], "--model"),
+        (["--kind", "tokens", "--encoder", "x"], "--encoder"),
+        (["--kind", "dense", "--encoder", "x", "--model", "x"], "--model"),
+    ],
+)
+def test_options_of_another_kind_of_corpus_are_refused(
+    options: list[str], option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["index", "add", "c", str(tmp_path), *options, "--dir", str(tmp_path)]) == 2
+    assert f"{option} has no effect with --kind" in capsys.readouterr().err
 
 
 def test_an_index_without_passages_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,6 +218,21 @@ def test_every_line_is_a_question_where_none_is_given(
     monkeypatch.setattr("sys.stdin", io.StringIO("When does the office open?"))
     assert main(["rag", "--index", "town", "--dir", str(corpora)]) == 0
     assert main(["rag", "--index", "town", "--dir", str(corpora), "--html", str(corpora / "x.html")]) == 2
+
+
+def test_a_question_that_is_too_long_for_the_model_leaves_the_others(
+    corpora: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "When does the harbour office open" + " or the harbour office" * 60 + "?"
+    short = "When does the office open?"
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{long}\n{short}\n"))
+    monkeypatch.setattr("copyspec.api.load_corrector", lambda *_, **__: tiny_engine())
+    capsys.readouterr()
+    command = ["rag", "--index", "town", "--dir", str(corpora), "-m", "any", "--max-new-tokens", "4", "--json"]
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["question"] for line in out.splitlines()] == [long, short]
+    assert "no answer found: prompt 0 has" in err and "context is 1024; shorten it" in err
 
 
 def test_a_streamed_answer_is_followed_by_its_places(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -267,6 +267,9 @@ def test_components_of_haystack_are_saved_and_made_again(
     again = components.CopySpecGenerator.from_dict(saved)
     assert again.to_dict() == saved and again.run("the cat")["replies"] == made.run("the cat")["replies"]
     assert loaded[1] == ("folder", {"dtype": "float32"})
+    sampled = made.run("the cat", generation_kwargs={"n": 2, "temperature": 1.0, "seed": 3})
+    expected = engine.generate("the cat", chat=True, n=2, temperature=1.0, seed=3, max_new_tokens=12).samples
+    assert sampled["replies"] == [each.text for each in expected] and len(sampled["meta"]) == 2
     assert components.CopySpecGenerator().to_dict()["init_parameters"] == {"model": None}
     with pytest.raises(ValueError, match="is an object, which cannot be saved: give the model's name or folder"):
         components.CopySpecGenerator(engine).to_dict()

@@ -173,6 +173,11 @@ def test_wrong_arguments_are_named() -> None:
         pass
     with pytest.raises(ValueError, match="n_batch=512, as large as n_ctx"), copying(FakeLlama(DraftModel(), 128)):
         pass
+    llm = FakeLlama(DraftModel())
+    with copying(llm, edit_source=TEXT):
+        with pytest.raises(ValueError, match="inside another copying"), copying(llm, references="a"):
+            pass
+        assert llm.write("Correct it:", " " + TEXT) == " " + TEXT
 
 
 @pytest.mark.parametrize("kind", ["_is_recurrent", "_is_hybrid"])

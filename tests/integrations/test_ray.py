@@ -81,6 +81,21 @@ def test_a_column_is_corrected_as_the_pipeline_does(engine: Engine) -> None:
     assert pickle.loads(pickle.dumps(CorrectColumn(model="default"))).identity["model"] == "default"
 
 
+class ArrowTable:
+    """The parts of `pyarrow.Table` that are read: its columns by name or number, over which it iterates."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self._columns, self.column_names = columns, list(columns)
+
+    def __getitem__(self, key: str | int) -> list[Any]:
+        return self._columns[self.column_names[key] if isinstance(key, int) else key]
+
+
+def test_a_batch_may_be_an_arrow_table(engine: Engine) -> None:
+    task, columns = CorrectColumn(model=engine, max_new_tokens=8), {"text": TEXTS, "id": [1, 2, 3]}
+    assert task(ArrowTable(columns)) == task(columns)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("column", [CorrectColumn, AnswerColumn])
 def test_without_a_model_a_column_gets_the_best_corrector_and_names_it(
     column: type[CorrectColumn | AnswerColumn], monkeypatch: pytest.MonkeyPatch
@@ -167,6 +182,15 @@ def test_a_run_writes_every_row_once_and_goes_on(tmp_path: Path, here: None) -> 
     assert again.resumed == 8 and lines(output / "report.json")[0]["rows"] == 26
     with pytest.raises(ValueError, match="differs in parts, rows_per_part"):
         run(Upper(), source, output, rows_per_part=5)
+
+
+def test_a_run_goes_on_that_writes_into_a_folder_of_its_source(tmp_path: Path, here: None) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": 3}\n{"text": "b"}\n')
+    with pytest.raises(KeyboardInterrupt):
+        run(Upper(fails_after=2), tmp_path, tmp_path / "out", rows_per_part=1)
+    report = run(Upper(), tmp_path, tmp_path / "out", rows_per_part=1)
+    assert (report.rows, report.failed, report.resumed) == (2, 1, 2)
+    assert [row["to"] for row in outputs(tmp_path / "out")] == ["A", "B"]
 
 
 def test_a_part_without_the_column_does_not_end_the_run(tmp_path: Path, here: None, engine: Engine) -> None:
@@ -280,7 +304,10 @@ def test_files_are_corrected_in_place_as_without_a_cluster(
     assert all((tmp_path / "ray" / name).read_text() == (tmp_path / "plain" / name).read_text() for name in texts)
     assert not [each for each in tmp_path.rglob("*journal*") if "bad" not in each.name]
     wrong_model = ["-i", "--ray", "local", "--model", str(tmp_path / "no model")]
-    for wrong in (wrong_model, ["--ray", "local"], ["-i", "--ray", "local", "--edits", str(tmp_path / "e")]):
+    for wrong in (
+        *(wrong_model, ["-i", "--actors", "2"], ["--ray", "local"]),
+        ["-i", "--ray", "local", "--edits", str(tmp_path / "e")],
+    ):
         assert main(["gec", str(tmp_path / "plain"), *wrong]) == 2
 
 

@@ -16,6 +16,7 @@ from copyspec.drafters.copying import versions
 from copyspec.drafters.copying.versions import compare
 from copyspec.engine.scheduler import QueueFullError
 from copyspec.server.endpoints import Server
+from copyspec.server.replies import server_sent
 from copyspec.server.settings import ServerSettings
 from tests.helpers.texts import FRAME_TEMPLATE, byte_level, llama
 
@@ -112,6 +113,23 @@ async def test_what_is_told_changes_the_passes_and_not_the_output(engine: Engine
     assert answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 10
 
 
+async def test_stop_strings_join_those_of_the_model(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = {str(token): 20.0 for token in engine.codec.encode("abcdefghijklmnopqrstuvwxyz ").ids}
+    asked = {**ASKED, "max_tokens": 40, "logit_bias": letters}
+    whole = (await post(engine, CHAT, asked)).json()["choices"][0]["message"]["content"]
+    monkeypatch.setattr(engine.model.generation_config, "stop_strings", [whole[8:11]])
+    before = whole[: whole.index(whole[8:11])]
+    for stop, text in ((None, before), ("@", before), (["@", whole[2:4]], whole[: whole.index(whole[2:4])])):
+        choice = (await post(engine, CHAT, {**asked, "stop": stop})).json()["choices"][0]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+
+
+def test_an_event_is_one_line_for_every_client() -> None:
+    data = {"text": "a\u2028b\u2029c\x85d\r\n\x0b\x1eé"}
+    event, end = server_sent(data).decode().splitlines()
+    assert json.loads(event.removeprefix("data: ")) == data and end == ""
+
+
 async def test_samples_come_side_by_side(engine: Engine) -> None:
     asked = {**ASKED, "n": 3, "temperature": 1.0, "seed": 5}
     expected = engine.generate(MESSAGES, max_new_tokens=8, n=3, temperature=1.0, seed=5)
@@ -155,7 +173,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
         "reads text only",
     ),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "lone surrogate"),
-    ({"max_tokens": 0}, "max_new_tokens must be"),
+    ({"max_tokens": 0}, "max_tokens must be"),
     ({"max_tokens": "8"}, "max_tokens: "),
     ({"max_tokens": 10**30, "n": 10**30, "temperature": 1}, "outputs"),
     ({"temperature": -1}, "temperature must be"),
@@ -266,6 +284,7 @@ async def test_other_models_and_paths_are_404(engine: Engine) -> None:
         assert (await http.get("/v1/models/other")).status_code == 404
         assert (await http.get("/v2")).json()["error"]["message"] == "Not Found"
         assert (await http.get(CHAT)).status_code == 405
+        assert (await http.head("/health")).status_code == 200
 
 
 async def test_a_key_is_asked_for(engine: Engine) -> None:
@@ -294,10 +313,14 @@ async def test_bodies_that_are_too_large_or_too_slow_are_refused(engine: Engine)
         assert (await http.post(CHAT, content=slowly())).status_code == 408
 
 
-async def test_limits_of_an_output(engine: Engine) -> None:
+async def test_limits_of_an_output(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await post(engine, CHAT, {**ASKED, "max_tokens": 9}, max_tokens=8)).status_code == 400
     answer = (await post(engine, CHAT, {"messages": MESSAGES}, max_tokens=3)).json()
     assert answer["usage"]["completion_tokens"] <= 3
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.model.generation_config, "max_new_tokens", 2)
+        answer = (await post(engine, CHAT, {"messages": MESSAGES}, max_tokens=9)).json()
+    assert answer["usage"]["completion_tokens"] == 2, "the default stays that of the model"
     sources = {"references": [["ab"]], "prediction": {"type": "content", "content": "cdefgh"}}
     answer = await post(engine, CHAT, {**ASKED, **sources}, max_characters=30)  # "content" and "user" count too
     assert answer.status_code == 400 and "have 42 characters, and at most 30" in answer.json()["error"]["message"]

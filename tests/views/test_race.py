@@ -101,3 +101,16 @@ def test_the_command_compares_and_keeps_a_page(tmp_path: Path, capsys: pytest.Ca
     assert report["equal"] and [run["name"] for run in report["runs"]] == ["plain", "prompt lookup", "copied"]
     assert main([*command, "--json", "--html", "-"]) == 2
     assert "give --html a file" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("named_model")
+def test_ctrl_c_ends_the_replay_and_the_results_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("copyspec.views.race_lines.replay", interrupted)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["compare", PROMPT, "--edit", PROMPT, "--max-new-tokens", "12"]) == 0
+    assert "prompt lookup" in capsys.readouterr().out

@@ -115,7 +115,7 @@ def test_text_of_a_trace_is_shown_as_text() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda top: top.update(format="other"), "format 'other'"),
+        (lambda top: top.update(format="other"), "format 'other', version 2; not"),
         (lambda top: top.update(passes={}), "passes must be a list"),
         (lambda top: top["passes"][0].update(path=[10**6]), "is not a path"),
         (lambda top: top["passes"][0]["nodes"]["parents"].__setitem__(0, 5), "must come before its child"),
@@ -125,6 +125,10 @@ def test_text_of_a_trace_is_shown_as_text() -> None:
         (lambda top: top.update(texts={"x": "y"}), "texts must map"),
         (lambda top: top["omitted"].update(num_passes=-1), "omitted.num_passes"),
         (lambda top: top["passes"][0].update(decision="\x1b[2J"), r"decision must be a string of printable .* '\\x1b"),
+        (
+            lambda top: (top.update(texts={"5": "x" * (8 << 20)}), top["passes"][0].update(tokens=[5] * 40)),
+            "texts of all tokens have more than 268,435,456 characters",
+        ),
         (lambda top: top["omitted"].update(num_draft_tokens_per_source={"\x1b]0;x\x07": 1}), "printable characters"),
     ],
 )

@@ -184,7 +184,7 @@ def _error_text(error: Exception) -> str:
 def _lists(batch: Columns) -> dict[str, list[Any]]:
     """Convert columns from numpy, Arrow or pandas to lists."""
     found = {}
-    for name in batch:
+    for name in getattr(batch, "column_names", batch):  # an Arrow table iterates over its columns, not their names
         values = batch[name]
         tolist = getattr(values, "tolist", None) or getattr(values, "to_pylist", None)
         found[str(name)] = list(tolist() if callable(tolist) else values)

@@ -50,8 +50,8 @@ class RowPart:
             try:
                 rows.append(_row(self.file, line))
             except (ValueError, RecursionError) as error:  # the latter for a thousand opening brackets
-                shown = line.decode("utf-8", "replace")
-                broken.append({"file": self.file, "row": number, "line": shown, "error": f"no row: {error}"})
+                text = line.decode("utf-8", "replace")
+                broken.append({"file": self.file, "row": number, "line": text, "error": f"no row: {error}"})
         return rows, broken
 
 

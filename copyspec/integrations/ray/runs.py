@@ -59,9 +59,10 @@ def run(
     """
     check_count("actors", actors)
     check_count("rows_per_part", rows_per_part)
-    files = find_files(source)
-    parts = list(split(files, rows_per_part))
     folder = Path(output)
+    inside = folder.resolve()  # the output may be a folder in the source, and is no input when the run continues
+    files = [file for file in find_files(source) if inside not in Path(file).resolve().parents]
+    parts = list(split(files, rows_per_part))
     of_input = {"files": {file: file_digest(file) for file in files}, "rows_per_part": rows_per_part}
     _begin(folder, {**task.identity, **of_input, "parts": [[part.file, part.first, part.count] for part in parts]})
     todo = [part for part in parts if not (folder / DONE / f"{part.name}.json").exists()]

@@ -16,6 +16,7 @@ from copyspec.server.asgi import (
     Scope,
     Send,
     error_body,
+    header,
     read_body,
     refuse,
 )
@@ -25,8 +26,8 @@ PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 FIELDS = ("prediction", "edit_source", "references")
 
 MAX_BODY_BYTES = 32 << 20
-"""Longer bodies pass unread. vLLM runs middleware before it checks the API key, so anybody who reaches the port may
-send one."""
+"""Bodies that announce more pass unread. vLLM runs middleware before it checks the API key, so anybody who reaches the
+port may send one."""
 
 
 class Prediction:
@@ -34,7 +35,7 @@ class Prediction:
 
     It moves the three fields into `vllm_xargs`, as token ids if the server's tokenizer is found, so that nothing is
     encoded while a batch waits. Invalid values get status 400, and so do more than a million characters of texts. Other
-    requests pass unchanged, as do those of over MAX_BODY_BYTES.
+    requests pass unchanged, as do those that announce more than MAX_BODY_BYTES; a longer one that does not gets 413.
     """
 
     def __init__(self, app: App) -> None:
@@ -45,7 +46,7 @@ class Prediction:
         if scope.get("type") != "http" or scope.get("method") != "POST" or not str(scope["path"]).endswith(PATHS):
             await self._app(scope, receive, send)
             return
-        length = next((value for name, value in scope.get("headers", ()) if name.lower() == b"content-length"), b"")
+        length = header(scope, b"content-length") or b""
         if length.isdigit() and int(length) > MAX_BODY_BYTES:  # of images, for example
             await self._app(scope, receive, send)
             return
