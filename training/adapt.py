@@ -11,6 +11,7 @@ starts from such an adapter; ``--precision bfloat16`` halves the time on CPUs wi
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import time
@@ -20,12 +21,13 @@ from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from copyspec.filesystem import replacing
-from training.data import load_prose
+from training.data import load_prose, made_ahead
 from training.examples import CORRECT, Example, ExampleMaker, Mixture
 from training.lora import Adapter, FrozenLlama, LoraShape, load_adapter, save_adapter
 from training.runs import append_log
@@ -33,10 +35,10 @@ from training.text import split_words
 from training.train import Meter, Schedule, clock
 
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
+Arrays = tuple[np.ndarray, np.ndarray]  # ids and weights of a batch, [rows, length] each
 _TRIAL_EVERY = 150  # steps between evaluations of the held-out loss
 _TRIAL_BATCHES = 12
 _CHOOSING = 4  # first tokens of a quote, which decide which sentence it is
-_POOL = 256  # examples sorted by length together
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class AdaptPlan:
     chosen: float = 4.0  # weight of the first tokens of a quote, which choose the sentence; the rest is copied
     batch: int = 1024  # padded positions per step
     limit: int = 720  # maximum tokens of an example
+    pool: int = 256  # examples sorted by length together
+    helpers: int = 0  # processes that only prepare data
     warmup: int = 15  # steps
     seed: int = 0
     steps: int = 0
@@ -70,7 +74,15 @@ class AdaptPlan:
 PRESETS = {
     "cpu": AdaptPlan(),
     "gpu": AdaptPlan(
-        shape=LoraShape(first_layer=0), batch=16384, limit=1100, warmup=60, device="cuda", rate_a=1e-3, rate_b=3e-3
+        shape=LoraShape(first_layer=0),
+        batch=16384,
+        limit=1100,
+        pool=2048,
+        helpers=8,
+        warmup=60,
+        device="cuda",
+        rate_a=1e-3,
+        rate_b=3e-3,
     ),
 }
 
@@ -87,27 +99,32 @@ class AdaptBatches:
         """Prepare the first pools, because reading the prose takes a minute of CPU time."""
         folder.mkdir(parents=True, exist_ok=True)
         for number in range(pools):
-            with replacing(folder / f"{self.seed}-{number}.pt") as file:
-                torch.save(self._made(number), file)
+            with replacing(self._path(folder, number)) as file:
+                np.savez(file, *itertools.chain.from_iterable(self._made(number)))
 
     def from_place(self, pool: int, index: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Yield (pool, index, ids, weights), [rows, length] each; the weights are those of the tokens as targets."""
-        while True:
-            for i, (ids, weights) in enumerate(self._pool(pool)):
-                if i >= index:
-                    yield pool, i, ids, weights
-            pool, index = pool + 1, 0
+        if self.plan.helpers:
+            self.maker()  # read the prose here, once, and not in every helper
+        for number, batches in made_ahead(self._pool, pool, self.plan.helpers):
+            for i, (ids, weights) in enumerate(batches):
+                if number > pool or i >= index:
+                    yield number, i, torch.from_numpy(ids), torch.from_numpy(weights)
 
-    def _pool(self, number: int) -> list[tuple[Tensor, Tensor]]:
-        path = self.folder / f"{self.seed}-{number}.pt" if self.folder else None
-        if path is not None and path.exists():
-            found: list[tuple[Tensor, Tensor]] = torch.load(path, weights_only=True)
-            return found
-        return self._made(number)
+    def _pool(self, number: int) -> list[Arrays]:
+        path = self._path(self.folder, number) if self.folder else None
+        if path is None or not path.exists():
+            return self._made(number)
+        with np.load(path) as found:
+            arrays = [found[f"arr_{i}"] for i in range(len(found.files))]
+        return list(zip(arrays[::2], arrays[1::2], strict=True))
 
-    def _made(self, number: int) -> list[tuple[Tensor, Tensor]]:
+    def _path(self, folder: Path, number: int) -> Path:
+        return folder / f"{self.seed}-{number}.npz"
+
+    def _made(self, number: int) -> list[Arrays]:
         rng = random.Random(f"{self.seed}/{number}")
-        drawn = [self._encode(self.maker().draw(rng)) for _ in range(_POOL)]
+        drawn = [self._encode(self.maker().draw(rng)) for _ in range(self.plan.pool)]
         rows = sorted((row for row in drawn if len(row[0]) <= self.plan.limit), key=lambda row: len(row[0]))
         batches, batch = [], rows[:1]
         for row in rows[1:]:
@@ -149,10 +166,10 @@ def edited_parts(source: str, answer: str) -> list[tuple[int, int]]:
     ]
 
 
-def _padded(rows: list[tuple[list[int], list[float]]]) -> tuple[Tensor, Tensor]:
+def _padded(rows: list[tuple[list[int], list[float]]]) -> Arrays:
     length = max(len(ids) for ids, _ in rows)
-    ids = torch.tensor([[*ids, *[0] * (length - len(ids))] for ids, _ in rows])
-    return ids, torch.tensor([[*weights, *[0.0] * (length - len(weights))] for _, weights in rows])
+    ids = np.array([[*ids, *[0] * (length - len(ids))] for ids, _ in rows])
+    return ids, np.array([[*weights, *[0.0] * (length - len(weights))] for _, weights in rows], dtype=np.float32)
 
 
 def _batches(data: Path, tokenizer: Tokenizer, plan: AdaptPlan, out: Path) -> tuple[AdaptBatches, AdaptBatches]:
@@ -160,7 +177,7 @@ def _batches(data: Path, tokenizer: Tokenizer, plan: AdaptPlan, out: Path) -> tu
     makers = cache(lambda: load_prose(data, plan.mixture))
     found = (
         AdaptBatches(lambda: makers()[0], tokenizer, plan, f"{plan.seed}"),
-        AdaptBatches(lambda: makers()[1], tokenizer, plan, "held"),
+        AdaptBatches(lambda: makers()[1], tokenizer, replace(plan, helpers=0), "held"),
     )
     for batches in found:
         batches.folder = out / "pools"
@@ -280,6 +297,7 @@ def main() -> None:
         preset, seed=args.seed, steps=args.steps, begin=args.begin, precision=args.precision,
         rate_a=args.rate * preset.rate_a, rate_b=args.rate * preset.rate_b,
     )  # fmt: skip
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it would plan every new shape for up to a second
     if args.prepare:
         prepare(args.data, args.base, args.out, plan, args.prepare)
     else:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import multiprocessing as mp
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from training.tokenizer import train_tokenizer
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+T = TypeVar("T")
 _TOKENIZER_EXAMPLES = 30_000
 _OPENING_POOLS = 14  # pools with the initial mixture: about 700 steps
 
@@ -72,26 +73,9 @@ class Batches:
 
     def from_place(self, pool: int, index: int, helpers: int = 0) -> Iterator[tuple[int, int, Batch]]:
         """Yield (pool, index, batch) from the given position on; ``helpers`` processes prepare pools in advance."""
-        for number, batches in self._pools(pool, helpers):
+        for number, batches in made_ahead(self.pool, pool, helpers):
             for i in range(index if number == pool else 0, len(batches)):
-                yield number, i, batches[i]
-
-    def _pools(self, start: int, helpers: int) -> Iterator[tuple[int, list[Batch]]]:
-        if not helpers:
-            while True:
-                yield start, [_tensors(b) for b in self.pool(start)]
-                start += 1
-        context = mp.get_context("fork")
-        queues = [context.Queue(maxsize=2) for _ in range(helpers)]
-        for lane, queue in enumerate(queues):
-            context.Process(target=self._fill, args=(queue, start + lane, helpers), daemon=True).start()
-        for number in itertools.count(start):
-            yield number, [_tensors(b) for b in queues[(number - start) % helpers].get()]
-
-    def _fill(self, queue: mp.Queue[list[tuple[np.ndarray, np.ndarray]]], number: int, stride: int) -> None:
-        while True:
-            queue.put(self.pool(number))
-            number += stride
+                yield number, i, _tensors(batches[i])
 
     def pool(self, number: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """All batches of one pool, shuffled: arrays of ids [rows, length] and of answer starts [rows]."""
@@ -113,6 +97,28 @@ class Batches:
             first = last
         rng.shuffle(batches)
         return batches
+
+
+def made_ahead(make: Callable[[int], T], start: int, helpers: int) -> Iterator[tuple[int, T]]:
+    """Yield (number, ``make(number)``) from ``start`` on; ``helpers`` processes, if any, make them in advance.
+
+    What is made is sent to this process: arrays, not tensors, which would each take an open file.
+    """
+    if not helpers:
+        for number in itertools.count(start):
+            yield number, make(number)
+    context = mp.get_context("fork")
+    queues = [context.Queue(maxsize=2) for _ in range(helpers)]
+    for lane, queue in enumerate(queues):
+        context.Process(target=_fill, args=(make, queue, start + lane, helpers), daemon=True).start()
+    for number in itertools.count(start):
+        yield number, queues[(number - start) % helpers].get()
+
+
+def _fill(make: Callable[[int], T], queue: mp.Queue[T], number: int, stride: int) -> None:
+    while True:
+        queue.put(make(number))
+        number += stride
 
 
 def encode(tokenizer: Tokenizer, examples: list[Example]) -> list[tuple[list[int], int]]:

@@ -129,6 +129,9 @@ class FrozenLlama:
             for name in ("q_proj", "k_proj", "v_proj")
         )
         q, k = (t * cos + torch.cat((-t[..., size // 2 :], t[..., : size // 2]), -1) * sin for t in (q, k))
+        if x.is_cuda:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
+            return self._project(mixed.reshape(rows, length, width), f"{i}.o_proj", adapter, shape)
         groups = self.heads // self.shared
         q = q.reshape(rows * self.shared, groups * length, size)
         k, v = (t.reshape(rows * self.shared, length, size) for t in (k, v))

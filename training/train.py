@@ -305,6 +305,7 @@ def main() -> None:
         plan = replace(plan, shape=replace(plan.shape, layers=len(layers)), layers=layers)
     plan = replace(plan, seed=args.seed, steps=args.steps, rates=rates, weights=weights,
                    tokenizer=args.tokenizer or plan.tokenizer, mixture=replace(plan.mixture, **shares))  # fmt: skip
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it would plan every new shape for up to a second
     train(args.data, args.out, plan, deadline)
 
 

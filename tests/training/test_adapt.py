@@ -73,13 +73,16 @@ def test_a_run_repeats_itself_and_resumes(prose: Path, base: Path, tmp_path: Pat
         adapt(prose, base, tmp_path / name, plan, 0.0)
     a, b = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("a", "b"))
     assert all(torch.equal(x, y) for k in a["adapter"] for x, y in zip(a["adapter"][k], b["adapter"][k], strict=True))
+    adapt(prose, base, tmp_path / "helped", replace(plan, helpers=2), 0.0)
+    helped = torch.load(tmp_path / "helped" / "checkpoint.pt", weights_only=True)["adapter"]
+    assert all(torch.equal(x, y) for k in helped for x, y in zip(a["adapter"][k], helped[k], strict=True))
     adapt(prose, base, tmp_path / "b", replace(plan, steps=3), 0.0)
     adapt(prose, base, tmp_path / "b", replace(plan, steps=3), 0.0)  # has nothing left to do
     assert torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["step"] == 3
     (tmp_path / "merged").mkdir()
     merge(base, tmp_path / "b" / "adapter", tmp_path / "merged")
     prepare(prose, base, tmp_path / "c", plan, 1)
-    assert sorted(path.name for path in (tmp_path / "c" / "pools").iterdir()) == ["0-0.pt", "held-0.pt"]
+    assert sorted(path.name for path in (tmp_path / "c" / "pools").iterdir()) == ["0-0.npz", "held-0.npz"]
     adapt(tmp_path / "no prose", base, tmp_path / "c", plan, 0.0)
     c = torch.load(tmp_path / "c" / "checkpoint.pt", weights_only=True)
     assert all(torch.equal(x, y) for k in a["adapter"] for x, y in zip(a["adapter"][k], c["adapter"][k], strict=True))
@@ -100,7 +103,7 @@ def test_a_pool_is_whole_or_not_there(prose: Path, base: Path, tmp_path: Path, m
     monkeypatch.setattr(os, "fsync", killed)
     with pytest.raises(KeyboardInterrupt):
         prepare(prose, base, tmp_path / "run", plan, 1)
-    assert not list((tmp_path / "run" / "pools").glob("*.pt"))
+    assert not list((tmp_path / "run" / "pools").glob("*.npz"))
 
 
 @pytest.mark.parametrize(
