@@ -112,6 +112,9 @@ class CostModel:
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
         self.start = MIN_START
         """A new row's starting allowance: the plain passes that it may lose by drafting before it has gained any."""
+        self.has_drafted = False
+        """Whether a draft was made. The very first loads code and data, which on a GPU takes as long as several plain
+        passes: it is not charged, or the first call would hardly draft."""
         self._ratio: float | None = None
         self._unlearned: list[tuple[int, int, float]] = []  # arguments of `observe` that are not learned from yet
 

@@ -89,7 +89,8 @@ class Meter:
             self._decisions["unprofitable" if len(proposed.tokens) else "no_draft"] += 1
         if controller is not None:
             extra = len(sizes) * (budget.costs[max(sizes)] - 1.0) / sum(sizes) * size if size and budget.costs else 0.0
-            controller.observe(proposed, tree, path, extra, seconds / budget.seconds if budget.seconds else 0.0)
+            is_charged, self._costs.has_drafted = self._costs.has_drafted and budget.seconds > 0.0, True
+            controller.observe(proposed, tree, path, extra, seconds / budget.seconds if is_charged else 0.0)
 
     def settle(self) -> None:
         """Count the nodes of the last pass. `stats` does it if need be; decoding calls it while the next pass runs."""

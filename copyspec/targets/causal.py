@@ -102,6 +102,8 @@ class TreeSession(ABC):
     keeps_prefixes = False
     """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
     them."""
+    pads = False
+    """Whether prompts of different lengths are read in one pass, which does not give the bits of a pass of each."""
 
     def __init__(
         self, target: WrappedModel, facts: ModelFacts, rows: int, new_tokens: int = 0, *, few_shapes: bool = False
@@ -300,10 +302,15 @@ class TreeSession(ABC):
         return longest > 1 and (longest > self.prefill_chunk or mask > limit)
 
     def _read(self, uncached: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
-        """Cache tokens with the model's own causal mask: in one pass if starts and lengths are equal, else by row."""
-        if len(set(starts)) == 1 and len(set(map(len, uncached))) == 1 and not self._needs_pieces(uncached, 0):
-            self._cache.write = Write(starts[0], starts[0] + len(uncached[0]))
-            self._continue(uncached, starts[0], 1)
+        """Cache tokens with the model's own causal mask: in one pass if starts and lengths are equal, else by row.
+
+        With `pads`, lengths may differ: what is written after the end of a shorter row is never seen.
+        """
+        longest = max(map(len, uncached))
+        is_level = len(set(map(len, uncached))) == 1 or (self.pads and not self._is_exact)
+        if len(set(starts)) == 1 and is_level and not self._needs_pieces(uncached, 0):
+            self._cache.write = Write(starts[0], starts[0] + longest)
+            self._continue([[*ids, *[0] * (longest - len(ids))] for ids in uncached], starts[0], 1)
             return
         for row, ids in enumerate(uncached):
             self._prefill(row, ids, starts[row])

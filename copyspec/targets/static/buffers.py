@@ -110,11 +110,12 @@ class KeyValues:
 
     def copy_rows(self, sources: Sequence[int], targets: Sequence[int], other: KeyValues, used: int) -> None:
         """Copy rows of `other` (which may be this object) here, and zero the rest of them: an earlier row may have left
-        NaN there. All reads precede the writes."""
+        NaN there. All reads of a layer precede its writes; layer by layer, the copies between take little memory."""
+        read, written = list(sources), list(targets)
         for kind, buffer in self.buffers.items():
-            rows = other.buffers[kind][:, list(sources), :, :used]
-            buffer[:, list(targets), :, :used] = rows
-            buffer[:, list(targets), :, used:] = 0
+            for source, target in zip(other.buffers[kind], buffer, strict=True):
+                target[written, :, :used] = source[read, :, :used]
+                target[written, :, used:] = 0
 
     def clear(self) -> None:
         """Zero all slots."""

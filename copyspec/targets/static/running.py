@@ -129,27 +129,30 @@ class ProgramRunner:
         """How the last pass was run."""
 
     def choose(self, size: Size, longest: int, all_rows: int) -> Size:
-        """The size to run a pass of `size` in: while that is rare and not captured, a larger one that is, or soon will
-        be. Counts the pass, so it is called once for each. `longest`: the maximum number of cached tokens of a row;
-        `all_rows`: rows of the buffers."""
+        """The size to run a pass of `size` in: while that is rare and not captured, the smallest larger one that is, or
+        one that soon will be. Counts the pass, so it is called once for each. `longest`: the maximum number of cached
+        tokens of a row; `all_rows`: rows of the buffers."""
         if not self._captures_passes() or self._is_captured(size):
             return size
         self._asked[size] += 1
         if self._options.exact or self._asked[size] > PADDED_PASSES:
             return size
-        _, columns, slots = size
-        padded = [
-            (all_rows, more, slots)
-            for more in PADDED_COLUMNS
-            if columns <= more < slots - longest and all_rows * more <= MAX_READ
-        ]
-        chosen = next((each for each in padded if self._is_captured(each)), None)
-        if chosen is None:
-            # A size whose capture has found no memory (a negative count) is not worth a larger pass.
-            chosen = padded[0] if padded and min(self._asked[size], self._asked[padded[0]]) >= 0 else size
-        if chosen != size and not self._is_captured(chosen):
-            self._asked[chosen] += 1
-        return chosen
+        rows, columns, slots = size
+
+        def holds(other: Size) -> bool:
+            is_large = other[0] >= rows and columns <= other[1] < slots - longest and other[2] == slots
+            return is_large and other[0] * other[1] <= MAX_READ
+
+        captured = [other for other in self._steps if holds(other) and self._is_captured(other)]
+        if captured:
+            return min(captured, key=lambda other: other[0] * other[1])
+        padded = [other for more in PADDED_COLUMNS if holds(other := (all_rows, more, slots))]
+        # A size whose capture has found no memory (a negative count) is not worth a larger pass.
+        if not padded or min(self._asked[size], self._asked[padded[0]]) < 0:
+            return size
+        if padded[0] != size:
+            self._asked[padded[0]] += 1
+        return padded[0]
 
     def _captures_passes(self) -> bool:
         return self._new_graph is not None and self._captures.are_possible

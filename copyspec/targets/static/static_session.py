@@ -22,7 +22,9 @@ from copyspec.targets.static.packing import SlotMove, pack
 from copyspec.targets.static.settings import (
     EXACT_NODES,
     LOOK_AHEAD,
+    MAX_PADDING,
     MAX_READ,
+    MAX_READ_TOGETHER,
     NODE_BUCKETS,
     node_bucket,
     row_bucket,
@@ -44,6 +46,21 @@ MAX_RESERVED = 2048
 """Maximum new tokens per request for which slots are reserved; the arena grows for longer outputs."""
 
 Rows = Sequence[Sequence[int]]
+
+
+def alike(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Group rows whose prompts are read together, the shortest first: each is padded to the longest of its group."""
+    groups: list[list[int]] = []
+    total = 0
+    for row in sorted(rows, key=lambda row: lengths[row]):
+        padded = (len(groups[-1]) + 1) * lengths[row] if groups else 0
+        if groups and padded <= MAX_READ_TOGETHER and total + lengths[row] >= (1 - MAX_PADDING) * padded:
+            groups[-1].append(row)
+            total += lengths[row]
+        else:
+            groups.append([row])
+            total = lengths[row]
+    return groups
 
 
 class SessionHost(Protocol):
@@ -238,13 +255,14 @@ class StaticSession:
         fresh = [row for row, start in enumerate(starts) if start == 0 and len(uncached[row]) > 1]
         if not fresh or self._reads_in_passes([uncached[row] for row in fresh]):
             return
-        for rows in [[row] for row in fresh] if self._target.options.exact else [fresh]:
+        lengths = [len(ids) - 1 for ids in uncached]
+        used = max(map(len, uncached))  # by all groups, so that the arena need not grow
+        for rows in [[row] for row in fresh] if self._target.options.exact else alike(fresh, lengths):
             self._has_read = True
             prompts = [uncached[row] for row in rows]
             reader = with_memory(self._target.facts.device, partial(self._read, prompts))
             try:
                 contents = reader.contents()
-                used = max(len(uncached[row]) for row in rows)
                 self._hold(self._layout_of(contents), len(starts), used + width)
                 assert self._arena is not None
                 for index, row in enumerate(rows):

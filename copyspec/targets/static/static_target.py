@@ -114,6 +114,7 @@ class StaticTarget:
     def reader(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
         session = self.inner.open(prompts)
         assert isinstance(session, TreeSession)
+        session.pads = True
         return session
 
     def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:

@@ -13,7 +13,7 @@ from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.static.fused_layers import fused, fused_layers
 from copyspec.targets.static.running import ProgramRunner
 from copyspec.targets.static.settings import PADDED_PASSES
-from copyspec.targets.static.static_session import StaticSession
+from copyspec.targets.static.static_session import StaticSession, alike
 from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
 from tests.helpers.static import GRAPHS, expected, opened, scored, static_target
@@ -173,6 +173,38 @@ def test_a_padded_program_has_room_and_is_not_too_large(cached: int, rows: int) 
     runner = ProgramRunner(lambda size: pytest.fail("not run"), CPU, GRAPHS, nullcontext)
     assert runner.choose((1, 1, 512), cached, rows) == (1, 1, 512)
     assert runner.choose((1, 1, 1024), 495, 4) == (4, 33, 1024)
+
+
+@torch.inference_mode()
+def test_a_rare_size_runs_in_the_smallest_captured_program_that_holds_it() -> None:
+    target = static_target()
+    session = target.open([[5, 6, 7]] * 8)
+    assert isinstance(session, StaticSession)
+    tree = DraftTree([8, 9], [-1, 0], [0.5] * 2, [None] * 2)
+
+    def scored_rows(rows: int, passes: int) -> None:
+        for _ in range(passes):
+            logits = session.score([[9]] * rows, [tree] * rows)
+            session.trim([3] * rows)
+            assert torch.allclose(logits[:, :1], expected(target), atol=1e-5)
+
+    session.score([[5, 6, 7]] * 8, [EMPTY] * 8)
+    session.keep([[]] * 8)
+    scored_rows(8, PADDED_PASSES + 2)
+    session.select(range(4))
+    scored_rows(4, PADDED_PASSES + 2)
+    assert session._arena is not None
+    runner = session._arena.runner
+    assert {(8, 33, 512), (8, 9, 512), (4, 9, 512)} == set(runner._steps)
+    assert runner.choose((2, 9, 512), 3, 8) == (4, 9, 512) == runner.choose((2, 1, 512), 3, 8)
+    assert runner.choose((1, 17, 512), 3, 8) == (8, 33, 512) and runner.choose((1, 65, 512), 3, 8) == (8, 129, 512)
+    session.close()
+
+
+def test_prompts_are_grouped_by_length() -> None:
+    assert alike([0, 1, 2, 3], [100, 90, 400, 99]) == [[1, 3, 0], [2]]
+    assert alike([4, 1], [0, 700, 0, 0, 690]) == [[4, 1]] and alike([0, 1, 2], [700] * 3) == [[0, 1], [2]]
+    assert alike([0, 1], [3000, 3000]) == [[0], [1]] and alike([], []) == []
 
 
 @torch.inference_mode()

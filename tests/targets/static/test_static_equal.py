@@ -18,8 +18,10 @@ from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.static_options import CapturedGraph, StaticOptions
 from copyspec.targets import wrap
+from copyspec.targets.static.arenas import Arena
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget
+from copyspec.tree import EMPTY
 from tests.helpers import models
 from tests.helpers.cpu_graph import CpuGraph
 from tests.helpers.fakes import ScriptedDrafter
@@ -187,3 +189,31 @@ def test_sessions_that_keep_states_are_dynamic_unless_static_passes_were_asked_f
             session.close()
             joining.close()
             del session, joining
+
+
+@pytest.mark.parametrize("name", [name for name in models.CAUSAL if name not in NOT_STATIC])
+@torch.inference_mode()
+def test_long_prompts_of_similar_lengths_are_read_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = list[Arena](), Arena.__init__
+
+    def counted(arena: Arena, *given: object) -> None:
+        made.append(arena)
+        make(arena, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Arena, "__init__", counted)
+    model = models.tiny(name)
+    prompts = [models.random_ids(length, seed=length) for length in (140, 470, 150, 135)]
+    session = wrap(model, static=StaticOptions(use="always")).open(prompts)
+    assert isinstance(session, StaticSession)
+    passes: list[int] = []
+    with model.register_forward_pre_hook(
+        lambda module, given, kwargs: passes.append(len(kwargs["input_ids"])), with_kwargs=True
+    ):
+        session._read_new_prompts([0] * 4, [list(prompt) for prompt in prompts], 0)
+    assert passes == [3, 1], "rows of each pass"
+    assert session._arena is not None and len(made) == 1, "an arena that grows is there twice while it is copied"
+    logits = session.score(prompts, [EMPTY] * 4)
+    for row, prompt in zip(logits, prompts, strict=True):
+        alone = model(torch.tensor([prompt])).logits[0, -1]
+        torch.testing.assert_close(row[0], alone, atol=2e-5, rtol=1e-4)
+    session.close()
