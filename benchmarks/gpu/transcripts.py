@@ -1,15 +1,19 @@
-"""Times recorded outputs at the size of a real model, with random weights: row G4 of docs/gpu.md.
+"""Times recorded outputs at the size of a real model, with random weights: rows G4 and G5 of docs/gpu.md.
 
     python -m benchmarks.gpu.transcripts shared/data/transcripts --tokenizer llama3.tokenizer.json.gz --rows 2
+    python -m benchmarks.gpu.transcripts ... --rows 8 --batch 32 --methods generate plain copyspec
 
 What a pass costs depends on a model's sizes, what it says on its training. Here the sizes are those of `--model`, and
 the end of its forward, inside every method and every CUDA graph, replaces the scores by those of the recorded output:
 at position p the next token is the recorded one at p + 1, whatever was drafted. So all methods run the same passes as
 a trained model that would have said this, and must return the recorded tokens.
 
-Methods take turns on every prompt after one warm-up run of each; seconds are medians of the repeats. copyspec's methods
-run all prompts once before, as captures of CUDA graphs are kept. `generate`, prompt lookup (10 tokens) and
-`static cache`, whose passes transformers compiles on CUDA, are transformers' own.
+With `--batch`, prompts of all tasks are decoded together. Each row's tokens are renumbered, so that no two rows share
+one: a token then tells which row it belongs to, in whatever order a method keeps them.
+
+Methods take turns on every prompt or batch after one warm-up run of each; seconds are medians of the repeats.
+copyspec's methods run all prompts once before, as captures of CUDA graphs are kept. `generate`, prompt lookup (10
+tokens, one row only) and `static cache`, whose passes transformers compiles on CUDA, are transformers' own.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -34,6 +39,7 @@ from copyspec.budget import CostModel, prior_slope
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.drafters import create
 from copyspec.options import DraftOptions
+from copyspec.sources import Source
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 
@@ -53,47 +59,56 @@ STATIC = {
 
 PLAIN = "plain"
 
-Way = Callable[[Case, Limits], list[int]]
+Way = Callable[[Sequence[Case], Limits], list[list[int]]]
 
 
 class Script:
-    """Makes a model output a recorded row from inside its forward, which graphs capture and compilers compile.
+    """Makes a model output recorded rows from inside its forward, which graphs capture and compilers compile.
 
     A hook would do the same between passes (`benchmarks.speed.models.Replay`), but static passes refuse hooks.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._tokens = torch.zeros(LONGEST, dtype=torch.long, device=model.device)
-        tokens, kind = self._tokens, type(model)
+    def __init__(self, model: PreTrainedModel, rows: int) -> None:
+        device = model.device
+        self._tokens = torch.zeros((rows, LONGEST), dtype=torch.long, device=device)
+        self._owners = torch.zeros(model.config.vocab_size, dtype=torch.long, device=device)  # row of each token
+        tokens, owners, kind = self._tokens, self._owners, type(model)
         forward: Callable[..., Any] = kind.forward
 
         @wraps(forward)  # `generate` and copyspec read the names of its arguments
         def scripted(module: object, *args: Any, **kwargs: Any) -> Any:
             output = forward(module, *args, **kwargs)
-            positions = kwargs["position_ids"][:, -output.logits.shape[1] :]
-            upcoming = tokens[(positions + 1).clamp(max=LONGEST - 1)].expand(output.logits.shape[0], -1)
-            output.logits.scatter_(2, upcoming.unsqueeze(2), FORCED)
+            last = output.logits.shape[1]
+            following = (kwargs["position_ids"][:, -last:] + 1).clamp(max=LONGEST - 1)
+            row = owners[kwargs["input_ids"][:, -last:]]
+            output.logits.scatter_(2, tokens[row, following].unsqueeze(2), FORCED)
             return output
 
         # Of the same module, since the architecture is one that the tests cover.
         model.__class__ = type(kind.__name__, (kind,), {"forward": scripted, "__module__": kind.__module__})
 
-    def start(self, tokens: Sequence[int]) -> None:
-        """Set the next row: a prompt and its recorded output."""
-        self._tokens.fill_(tokens[-1])  # after its end, a row is continued with its last token
-        self._tokens[: len(tokens)] = torch.tensor(tokens, device=self._tokens.device)
+    def start(self, rows: Sequence[Sequence[int]]) -> None:
+        """Set the next rows: prompts with their recorded outputs. Several rows have no token in common."""
+        self._owners.zero_()
+        for number, row in enumerate(rows):
+            self._tokens[number].fill_(row[-1])  # after its end, a row is continued with its last token
+            values = torch.tensor(row, device=self._tokens.device)
+            self._tokens[number, : len(row)] = values
+            self._owners[values] = number
 
 
 class Ways:
     """The methods by name, all on one model."""
 
-    def __init__(self, model: PreTrainedModel, names: Sequence[str]) -> None:
-        self._model, self._script = model, Script(model)
+    def __init__(self, model: PreTrainedModel, names: Sequence[str], batch: int = 1) -> None:
+        self._model, self._script, self._batch = model, Script(model, batch), batch
         theirs: dict[str, dict[str, object]] = {
             "generate": {},
             "prompt lookup": {"prompt_lookup_num_tokens": LOOKUP_TOKENS},
             "static cache": {"cache_implementation": "static"},
         }
+        if batch > 1:
+            del theirs["prompt lookup"]  # transformers has none for several rows
         every: dict[str, Way] = {name: partial(self._by_transformers, extra) for name, extra in theirs.items()}
         every[PLAIN] = self._own(STATIC["copyspec"], drafts=False)
         every |= {name: self._own(static, drafts=True) for name, static in STATIC.items()}
@@ -102,64 +117,94 @@ class Ways:
             raise ValueError(f"no method {unknown[0]!r}: some of {', '.join(map(repr, every))}")
         self.ways = {name: way for name, way in every.items() if name in (names or every)}
 
-    def run(self, name: str, case: Case, limits: Limits) -> tuple[float, bool]:
-        """Seconds, and whether the output is the recorded one."""
-        recorded = case.recorded or []
-        self._script.start([*case.prompt, *recorded])
+    def run(self, name: str, cases: Sequence[Case], limits: Limits) -> tuple[float, int]:
+        """Seconds, and how many outputs are the recorded ones."""
+        self._script.start([[*case.prompt, *(case.recorded or [])] for case in cases])
         synchronise(self._model.device)
         started = perf_counter()
-        output = self.ways[name](case, limits)
+        outputs = self.ways[name](cases, limits)
         synchronise(self._model.device)
-        return perf_counter() - started, output == recorded[: limits.max_new_tokens]
+        seconds = perf_counter() - started
+        wanted = [(case.recorded or [])[: limits.max_new_tokens] for case in cases]
+        return seconds, sum(one == other for one, other in zip(outputs, wanted, strict=True))
 
     def _own(self, static: StaticOptions, *, drafts: bool) -> Way:
         target, costs = wrap(self._model, static=static), CostModel(slope=prior_slope(self._model.device.type))
         return partial(self._by_copyspec, target, costs, drafts)
 
-    def _by_copyspec(self, target: Target, costs: CostModel, drafts: bool, case: Case, limits: Limits) -> list[int]:
-        drafter = partial(create, case.sources, limits.eos_token_ids, ngrams=case.ngrams) if drafts else None
-        request = make_request(case, limits, drafter)
-        settings = DecodeSettings(DraftOptions(limits.draft_nodes if drafts else 0), 1)
-        return [
-            token for step in decode(target, [request], settings, costs) for output in step for token in output.tokens
-        ]
+    def _by_copyspec(
+        self, target: Target, costs: CostModel, drafts: bool, cases: Sequence[Case], limits: Limits
+    ) -> list[list[int]]:
+        requests = []
+        for case in cases:
+            drafter = partial(create, case.sources, limits.eos_token_ids, ngrams=case.ngrams) if drafts else None
+            requests.append(make_request(case, limits, drafter))
+        settings = DecodeSettings(DraftOptions(limits.draft_nodes if drafts else 0), self._batch)
+        outputs: list[list[int]] = [[] for _ in cases]
+        for step in decode(target, requests, settings, costs):
+            for output in step:
+                outputs[output.row] += output.tokens
+        return outputs
 
-    def _by_transformers(self, extra: dict[str, object], case: Case, limits: Limits) -> list[int]:
+    def _by_transformers(self, extra: dict[str, object], cases: Sequence[Case], limits: Limits) -> list[list[int]]:
         ends, length = limits.eos_token_ids, limits.max_new_tokens
         options = {"max_new_tokens": length, "eos_token_id": sorted(ends), **extra}
-        return generate_padded(self._model, [case.prompt], ends, pad=min(ends), **options)[0]
+        return generate_padded(self._model, [case.prompt for case in cases], ends, pad=min(ends), **options)
 
 
 def measure(
-    ways: Ways, sets: dict[str, list[Case]], limits: Limits, repeats: int, tell: Callable[[str], None]
+    ways: Ways, sets: dict[str, list[list[Case]]], limits: Limits, repeats: int, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return, by task, the seconds of each method and over how many prompts they were equal."""
-    cases = [case for task in sets.values() for case in task]
+    """Return, by set of batches, the seconds of each method and how many of its outputs were always equal."""
+    batches = [batch for each in sets.values() for batch in each]
     for name in ways.ways:
         started = perf_counter()
         ours = name == PLAIN or name in STATIC
-        for case in cases if ours else cases[:1]:
-            ways.run(name, case, limits)
+        for batch in batches if ours else batches[:1]:
+            ways.run(name, batch, limits)
         tell(f"{name}: warmed up in {perf_counter() - started:.1f} s")
     found: dict[str, Any] = {}
     for task, of_task in sets.items():
         seconds: dict[str, list[list[float]]] = {name: [] for name in ways.ways}
         equal = dict.fromkeys(ways.ways, 0)
-        for case in of_task:
-            runs: dict[str, list[tuple[float, bool]]] = {name: [] for name in ways.ways}
+        for batch in of_task:
+            runs: dict[str, list[tuple[float, int]]] = {name: [] for name in ways.ways}
             for _ in range(repeats):
                 for name, each in runs.items():
-                    each.append(ways.run(name, case, limits))
+                    each.append(ways.run(name, batch, limits))
             for name, each in runs.items():
                 seconds[name].append([second for second, _ in each])
-                equal[name] += all(good for _, good in each)
-        tokens = sum(min(len(case.recorded or ()), limits.max_new_tokens) for case in of_task)
-        found[task] = {"prompts": len(of_task), "tokens": tokens}
+                equal[name] += min(good for _, good in each)
+        cases = [case for batch in of_task for case in batch]
+        tokens = sum(min(len(case.recorded or ()), limits.max_new_tokens) for case in cases)
+        found[task] = {"prompts": len(cases), "tokens": tokens}
         for name, times in seconds.items():
             total = sum(map(median, times))
             found[task][name] = {"seconds": total, "ms_per_token": 1e3 * total / tokens, "equal": equal[name]}
         tell(line(task, found[task]))
     return found
+
+
+def together(sets: dict[str, list[Case]], size: int, end: int) -> tuple[list[list[Case]], frozenset[int]]:
+    """Make batches of `size` prompts of all sets in turn, and return them with their ends of sequence. The tokens of
+    each row are renumbered, so that no two rows of a batch share one."""
+    mixed = [case for cases in zip_longest(*sets.values()) for case in cases if case is not None]
+    batches = []
+    for start in range(0, len(mixed) - size + 1, size):
+        ids = {(row, end): row for row in range(size)}  # (row, token) -> new token
+        batches.append([_renumbered(case, row, ids) for row, case in enumerate(mixed[start : start + size])])
+    if not batches:
+        raise ValueError(f"--batch {size} needs as many prompts; there are {len(mixed)}: raise --rows")
+    return batches, frozenset(range(size))
+
+
+def _renumbered(case: Case, row: int, ids: dict[tuple[int, int], int]) -> Case:
+    def renumber(tokens: Sequence[int]) -> list[int]:
+        return [ids.setdefault((row, token), len(ids)) for token in tokens]
+
+    recorded = renumber(case.recorded or [])  # without n-grams, which know tokens by their usual numbers
+    sources = tuple(Source(renumber(source.tokens), source.kind) for source in case.sources)
+    return Case(renumber(case.prompt), sources, recorded)
 
 
 def exchanged(sets: dict[str, list[Case]]) -> dict[str, list[Case]]:
@@ -207,7 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", nargs="*", default=())
     parser.add_argument("--rows", type=int, default=2, help="prompts per task, set and model that was recorded")
     parser.add_argument("--sets", type=int, default=1, help="sets per task")
+    parser.add_argument("--batch", type=int, default=1, help="decode this many prompts, of all tasks, together")
     parser.add_argument("--tokens", type=int, default=200, help="outputs are cut here")
+    parser.add_argument("--longest", type=int, default=3000, help="maximum tokens of a prompt; others are left out")
     parser.add_argument("--nodes", type=int, default=32, help="maximum draft nodes of a pass")
     parser.add_argument("--exchanged", action="store_true", help="outputs of other prompts: nothing to copy")
     parser.add_argument("--repeats", type=int, default=2)
@@ -215,7 +262,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     without_cudnn_attention()
-    chosen = TranscriptOptions(given.transcripts, given.tokenizer, given.tasks, given.rows, max_prompt_tokens=3000)
+    chosen = TranscriptOptions(
+        given.transcripts, given.tokenizer, given.tasks, given.rows, max_prompt_tokens=given.longest
+    )
     by_set, end = transcript_cases(chosen)
     sets: dict[str, list[Case]] = {}
     for (task, name, _), cases in by_set.items():
@@ -223,14 +272,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sets.setdefault(f"{task} {name}", []).extend(cases)
     if given.exchanged:
         sets = exchanged(sets)
-    rows = [[*case.prompt, *(case.recorded or [])] for cases in sets.values() for case in cases]
-    needed = 1 + max(map(max, rows))
-    model = load_model(given.model, given.device, getattr(torch, given.dtype), vocab_size=needed).model
-    room = int(getattr(model.config, "max_position_embeddings", LONGEST)) - given.tokens - given.nodes - 1
-    sets = {name: [case for case in cases if len(case.prompt) <= room] for name, cases in sets.items()}
-    ways = Ways(model, given.methods)
-    limits = Limits(given.tokens, frozenset({end}), given.nodes)
-    found = measure(ways, {name: cases for name, cases in sets.items() if cases}, limits, given.repeats, print)
+    batches, ends = {name: [[case] for case in cases] for name, cases in sets.items()}, frozenset({end})
+    if given.batch > 1:
+        mixed, ends = together(sets, given.batch, end)
+        batches = {f"{given.batch} rows of {len(sets)} sets": mixed}
+    rows = [[*case.prompt, *(case.recorded or [])] for each in batches.values() for batch in each for case in batch]
+    model = load_model(given.model, given.device, getattr(torch, given.dtype), vocab_size=1 + max(map(max, rows))).model
+    ways = Ways(model, given.methods, given.batch)
+    found = measure(ways, batches, Limits(given.tokens, ends, given.nodes), given.repeats, print)
     if given.json:
         command = command_line("benchmarks.gpu.transcripts", arguments)
         write_json(given.json, {"command": command, "machine": surroundings(given.device), "found": found})

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
@@ -32,8 +32,9 @@ class QualityModel:
         self.is_encoder_decoder = bool(config.is_encoder_decoder)
         kind = AutoModelForSeq2SeqLM if self.is_encoder_decoder else AutoModelForCausalLM
         self.tokenizer = found.tokenizer()
+        loaded: torch.nn.Module = found.model(kind, config, dtype=dtype)  # in eval mode
         # Any: the type of `generate` in transformers does not match a loaded model
-        self.model: Any = found.model(kind, config, dtype=dtype)  # loaded in eval mode
+        self.model: Any = cast(Any, loaded.to("cuda" if torch.cuda.is_available() else "cpu"))
         self.engine = Engine(self.model, self.tokenizer, name=str(folder))
 
     def answers(self, inputs: Sequence[Input]) -> list[str]:
@@ -64,7 +65,7 @@ class QualityModel:
         """Tokens per second of plain greedy decoding, one text at a time."""
         tokens, seconds = 0, 0.0
         for number, text in enumerate([texts[0], *texts]):  # the first one is a warm-up
-            batch = self.tokenizer(self.instruction + text, return_tensors="pt")
+            batch = self.tokenizer(self.instruction + text, return_tensors="pt").to(self.model.device)
             started = time.perf_counter()
             with torch.inference_mode():
                 ids = self.model.generate(**batch, do_sample=False, max_new_tokens=128)

@@ -10,9 +10,10 @@ import pytest
 import copyspec
 from benchmarks.gpu import __main__ as everything
 from benchmarks.gpu import exact_mode, launch, outputs, passes, types
-from benchmarks.gpu.transcripts import exchanged
+from benchmarks.gpu.transcripts import exchanged, together
 from benchmarks.speed.prompts import Case
 from copyspec.cli import doctor_gpu
+from copyspec.sources import Source
 
 CPU = ["--device", "cpu"]
 
@@ -93,6 +94,19 @@ def test_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(json.dumps({**found, "torch": "1.0"}))
     with pytest.raises(SystemExit, match=r"its torch is '1\.0'"):
         types.main(["--only", "gpt2", "--no-compile", "--json", str(file)])
+
+
+def test_rows_decoded_together_share_no_token() -> None:
+    sets = {
+        "a": [Case([1, 7, 1], (Source([7, 1], "reference"),), [7, 0]), Case([3], (), [4])],
+        "b": [Case([1], (), [0])],
+    }
+    (batch,), ends = together(sets, 2, end=0)
+    first, second = batch
+    assert first.prompt == [3, 2, 3] and first.sources[0].tokens == [2, 3] and first.recorded == [2, 0]
+    assert second.prompt == [4] and second.recorded == [1] and ends == {0, 1}
+    with pytest.raises(ValueError, match="--batch 4 needs as many prompts; there are 3"):
+        together(sets, 4, end=0)
 
 
 def test_exchanged_prompts_have_the_outputs_of_another_task() -> None:
