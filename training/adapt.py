@@ -104,7 +104,7 @@ class AdaptBatches:
 
     def from_place(self, pool: int, index: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Yield (pool, index, ids, weights), [rows, length] each; the weights are those of the tokens as targets."""
-        if self.plan.helpers:
+        if self.plan.helpers and not self._is_prepared(pool + 3 * self.plan.helpers):  # as far as these read ahead
             self.maker()  # read the prose here, once, and not in every helper
         for number, batches in made_ahead(self._pool, pool, self.plan.helpers):
             for i, (ids, weights) in enumerate(batches):
@@ -112,15 +112,19 @@ class AdaptBatches:
                     yield number, i, torch.from_numpy(ids), torch.from_numpy(weights)
 
     def _pool(self, number: int) -> list[Arrays]:
-        path = self._path(self.folder, number) if self.folder else None
-        if path is None or not path.exists():
+        if self.folder is None or not self._is_prepared(number):
             return self._made(number)
-        with np.load(path) as found:
+        with np.load(self._path(self.folder, number)) as found:
             arrays = [found[f"arr_{i}"] for i in range(len(found.files))]
         return list(zip(arrays[::2], arrays[1::2], strict=True))
 
+    def _is_prepared(self, number: int) -> bool:
+        return self.folder is not None and self._path(self.folder, number).exists()
+
     def _path(self, folder: Path, number: int) -> Path:
-        return folder / f"{self.seed}-{number}.npz"
+        """The name says what a pool depends on besides the data."""
+        plan = self.plan
+        return folder / f"{self.seed}-{plan.pool}-{plan.batch}-{plan.limit}-{number}.npz"
 
     def _made(self, number: int) -> list[Arrays]:
         rng = random.Random(f"{self.seed}/{number}")
@@ -289,7 +293,9 @@ def main() -> None:
         "--precision", choices=("float32", "bfloat16"), default="", help="data type of the frozen weights"
     )
     parser.add_argument("--rate", type=float, default=1.0, help="factor for both learning rates")
-    parser.add_argument("--prepare", type=int, metavar="POOLS", help="only prepare this many pools of 256 examples")
+    parser.add_argument(
+        "--prepare", type=int, metavar="POOLS", help="only prepare this many pools of examples, with the same --preset"
+    )
     args = parser.parse_args()
     deadline = clock(args.finish_by) if args.finish_by else time.time() + 60 * args.minutes
     preset = PRESETS[args.preset]

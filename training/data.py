@@ -7,7 +7,9 @@ import multiprocessing as mp
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import Empty
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -102,23 +104,53 @@ class Batches:
 def made_ahead(make: Callable[[int], T], start: int, helpers: int) -> Iterator[tuple[int, T]]:
     """Yield (number, ``make(number)``) from ``start`` on; ``helpers`` processes, if any, make them in advance.
 
-    What is made is sent to this process: arrays, not tensors, which would each take an open file.
+    What is made is sent to this process: arrays, not tensors, which would each take an open file. An error in a helper
+    is raised here. The helpers end when the caller stops reading.
     """
     if not helpers:
         for number in itertools.count(start):
             yield number, make(number)
     context = mp.get_context("fork")
     queues = [context.Queue(maxsize=2) for _ in range(helpers)]
-    for lane, queue in enumerate(queues):
-        context.Process(target=_fill, args=(make, queue, start + lane, helpers), daemon=True).start()
-    for number in itertools.count(start):
-        yield number, queues[(number - start) % helpers].get()
+    processes = [
+        context.Process(target=_fill, args=(make, queue, start + lane, helpers), daemon=True)
+        for lane, queue in enumerate(queues)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        for number in itertools.count(start):
+            lane = (number - start) % helpers
+            yield number, _taken(queues[lane], processes[lane])
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.terminate()
+                process.join()
 
 
-def _fill(make: Callable[[int], T], queue: mp.Queue[T], number: int, stride: int) -> None:
+def _fill(make: Callable[[int], T], queue: mp.Queue[T | Exception], number: int, stride: int) -> None:
+    try:
+        while True:
+            queue.put(make(number))
+            number += stride
+    except Exception as error:
+        queue.put(error)
+
+
+def _taken(queue: mp.Queue[T | Exception], process: BaseProcess) -> T:
+    """What a helper made next; its error if it failed, RuntimeError if it was killed."""
     while True:
-        queue.put(make(number))
-        number += stride
+        is_alive = process.is_alive()  # before looking: it may end between
+        try:
+            found = queue.get(timeout=1.0)
+        except Empty:
+            if not is_alive:
+                raise RuntimeError(f"a process that prepares data ended (exit code {process.exitcode})") from None
+            continue
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def encode(tokenizer: Tokenizer, examples: list[Example]) -> list[tuple[list[int], int]]:

@@ -8,8 +8,9 @@ the end of its forward, inside every method and every CUDA graph, replaces the s
 at position p the next token is the recorded one at p + 1, whatever was drafted. So all methods run the same passes as
 a trained model that would have said this, and must return the recorded tokens.
 
-With `--batch`, prompts of all tasks are decoded together. Each row's tokens are renumbered, so that no two rows share
-one: a token then tells which row it belongs to, in whatever order a method keeps them.
+With `--batch`, prompts of all tasks are decoded together; those beyond the last whole batch are left out. Each row's
+tokens are renumbered, so that no two rows share one: a token then tells which row it belongs to, in whatever order a
+method keeps them. Drafts are made without n-grams there, which know tokens by their usual numbers.
 
 Methods take turns on every prompt or batch after one warm-up run of each; seconds are medians of the repeats.
 copyspec's methods run all prompts once before, as captures of CUDA graphs are kept. `generate`, prompt lookup (10
@@ -117,8 +118,8 @@ class Ways:
             raise ValueError(f"no method {unknown[0]!r}: some of {', '.join(map(repr, every))}")
         self.ways = {name: way for name, way in every.items() if name in (names or every)}
 
-    def run(self, name: str, cases: Sequence[Case], limits: Limits) -> tuple[float, int]:
-        """Seconds, and how many outputs are the recorded ones."""
+    def run(self, name: str, cases: Sequence[Case], limits: Limits) -> tuple[float, list[bool]]:
+        """Seconds, and which outputs are the recorded ones."""
         self._script.start([[*case.prompt, *(case.recorded or [])] for case in cases])
         synchronise(self._model.device)
         started = perf_counter()
@@ -126,7 +127,7 @@ class Ways:
         synchronise(self._model.device)
         seconds = perf_counter() - started
         wanted = [(case.recorded or [])[: limits.max_new_tokens] for case in cases]
-        return seconds, sum(one == other for one, other in zip(outputs, wanted, strict=True))
+        return seconds, [one == other for one, other in zip(outputs, wanted, strict=True)]
 
     def _own(self, static: StaticOptions, *, drafts: bool) -> Way:
         target, costs = wrap(self._model, static=static), CostModel(slope=prior_slope(self._model.device.type))
@@ -136,9 +137,10 @@ class Ways:
         self, target: Target, costs: CostModel, drafts: bool, cases: Sequence[Case], limits: Limits
     ) -> list[list[int]]:
         requests = []
-        for case in cases:
-            drafter = partial(create, case.sources, limits.eos_token_ids, ngrams=case.ngrams) if drafts else None
-            requests.append(make_request(case, limits, drafter))
+        for row, case in enumerate(cases):
+            ends = limits.eos_token_ids if self._batch == 1 else frozenset({row})  # as `together` numbers them
+            drafter = partial(create, case.sources, ends, ngrams=case.ngrams) if drafts else None
+            requests.append(make_request(case, replace(limits, eos_token_ids=ends), drafter))
         settings = DecodeSettings(DraftOptions(limits.draft_nodes if drafts else 0), self._batch)
         outputs: list[list[int]] = [[] for _ in cases]
         for step in decode(target, requests, settings, costs):
@@ -168,13 +170,13 @@ def measure(
         seconds: dict[str, list[list[float]]] = {name: [] for name in ways.ways}
         equal = dict.fromkeys(ways.ways, 0)
         for batch in of_task:
-            runs: dict[str, list[tuple[float, int]]] = {name: [] for name in ways.ways}
+            runs: dict[str, list[tuple[float, list[bool]]]] = {name: [] for name in ways.ways}
             for _ in range(repeats):
                 for name, each in runs.items():
                     each.append(ways.run(name, batch, limits))
             for name, each in runs.items():
                 seconds[name].append([second for second, _ in each])
-                equal[name] += min(good for _, good in each)
+                equal[name] += sum(map(all, zip(*(good for _, good in each), strict=True)))
         cases = [case for batch in of_task for case in batch]
         tokens = sum(min(len(case.recorded or ()), limits.max_new_tokens) for case in cases)
         found[task] = {"prompts": len(cases), "tokens": tokens}
@@ -202,7 +204,7 @@ def _renumbered(case: Case, row: int, ids: dict[tuple[int, int], int]) -> Case:
     def renumber(tokens: Sequence[int]) -> list[int]:
         return [ids.setdefault((row, token), len(ids)) for token in tokens]
 
-    recorded = renumber(case.recorded or [])  # without n-grams, which know tokens by their usual numbers
+    recorded = renumber(case.recorded or [])
     sources = tuple(Source(renumber(source.tokens), source.kind) for source in case.sources)
     return Case(renumber(case.prompt), sources, recorded)
 
@@ -254,7 +256,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sets", type=int, default=1, help="sets per task")
     parser.add_argument("--batch", type=int, default=1, help="decode this many prompts, of all tasks, together")
     parser.add_argument("--tokens", type=int, default=200, help="outputs are cut here")
-    parser.add_argument("--longest", type=int, default=3000, help="maximum tokens of a prompt; others are left out")
+    parser.add_argument(
+        "--longest",
+        type=int,
+        default=3000,
+        help=f"maximum tokens of a prompt, below {LONGEST // 2}; others are left out",
+    )
     parser.add_argument("--nodes", type=int, default=32, help="maximum draft nodes of a pass")
     parser.add_argument("--exchanged", action="store_true", help="outputs of other prompts: nothing to copy")
     parser.add_argument("--repeats", type=int, default=2)
@@ -276,8 +283,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.batch > 1:
         mixed, ends = together(sets, given.batch, end)
         batches = {f"{given.batch} rows of {len(sets)} sets": mixed}
-    rows = [[*case.prompt, *(case.recorded or [])] for each in batches.values() for batch in each for case in batch]
-    model = load_model(given.model, given.device, getattr(torch, given.dtype), vocab_size=1 + max(map(max, rows))).model
+    cases = [case for each in batches.values() for batch in each for case in batch]
+    texts = [
+        tokens for case in cases for tokens in (case.prompt, case.recorded or [], *(s.tokens for s in case.sources))
+    ]
+    model = load_model(
+        given.model, given.device, getattr(torch, given.dtype), vocab_size=1 + max(map(max, filter(None, texts)))
+    ).model
     ways = Ways(model, given.methods, given.batch)
     found = measure(ways, batches, Limits(given.tokens, ends, given.nodes), given.repeats, print)
     if given.json:

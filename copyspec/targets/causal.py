@@ -310,7 +310,8 @@ class TreeSession(ABC):
         is_level = len(set(map(len, uncached))) == 1 or (self.pads and not self._is_exact)
         if len(set(starts)) == 1 and is_level and not self._needs_pieces(uncached, 0):
             self._cache.write = Write(starts[0], starts[0] + longest)
-            self._continue([[*ids, *[0] * (longest - len(ids))] for ids in uncached], starts[0], 1)
+            # Padded with a token of the row: values of one that was never trained might overflow.
+            self._continue([[*ids, *[ids[-1]] * (longest - len(ids))] for ids in uncached], starts[0], 1)
             return
         for row, ids in enumerate(uncached):
             self._prefill(row, ids, starts[row])

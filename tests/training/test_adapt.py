@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 from dataclasses import replace
@@ -17,6 +18,7 @@ from copyspec.models.adapters import merge
 from tests.helpers.texts import byte_level, llama
 from training.adapt import PRESETS, adapt, edited_parts, prepare
 from training.average import average
+from training.data import made_ahead
 from training.lora import FrozenLlama, LoraShape, save_adapter
 from training.noise import OPEN_NOISES
 from training.text import join_words, split_words
@@ -67,6 +69,7 @@ def test_the_loss_is_that_of_the_merged_model(base: Path, tmp_path: Path) -> Non
     torch.testing.assert_close(total, (each * weights[:, 1:].flatten()).sum(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # the helpers start none
 def test_a_run_repeats_itself_and_resumes(prose: Path, base: Path, tmp_path: Path) -> None:
     plan = replace(PRESETS["cpu"], shape=_SHAPE, batch=1024, limit=512, steps=2)
     for name in ("a", "b"):
@@ -82,7 +85,10 @@ def test_a_run_repeats_itself_and_resumes(prose: Path, base: Path, tmp_path: Pat
     (tmp_path / "merged").mkdir()
     merge(base, tmp_path / "b" / "adapter", tmp_path / "merged")
     prepare(prose, base, tmp_path / "c", plan, 1)
-    assert sorted(path.name for path in (tmp_path / "c" / "pools").iterdir()) == ["0-0.npz", "held-0.npz"]
+    assert sorted(path.name for path in (tmp_path / "c" / "pools").iterdir()) == [
+        "0-256-1024-512-0.npz",
+        "held-256-1024-512-0.npz",
+    ]
     adapt(tmp_path / "no prose", base, tmp_path / "c", plan, 0.0)
     c = torch.load(tmp_path / "c" / "checkpoint.pt", weights_only=True)
     assert all(torch.equal(x, y) for k in a["adapter"] for x, y in zip(a["adapter"][k], c["adapter"][k], strict=True))
@@ -148,3 +154,20 @@ def test_two_adapters_are_averaged(tmp_path: Path) -> None:
     assert load_file(tmp_path / "mean" / "adapter_model.safetensors")["a"].tolist() == [[2.5, 2.5]] * 2
     with pytest.raises(ValueError, match="different shapes"):
         average(tmp_path / "first", tmp_path / "wide", 0.5, tmp_path / "mean")
+
+
+def test_an_error_of_a_helper_ends_the_run_and_all_helpers() -> None:
+    def make(number: int) -> int:
+        if number == 3:
+            raise ValueError("no pool 3")
+        if number == 13:
+            os._exit(5)
+        return number
+
+    taken = [number for _, number in zip(range(3), made_ahead(make, 0, 2), strict=False)]
+    assert taken == [(0, 0), (1, 1), (2, 2)]
+    with pytest.raises(ValueError, match="no pool 3"):
+        list(made_ahead(make, 0, 2))
+    with pytest.raises(RuntimeError, match=r"ended \(exit code 5\)"):
+        list(made_ahead(make, 10, 2))
+    assert not multiprocessing.active_children()

@@ -111,11 +111,11 @@ class KeyValues:
     def copy_rows(self, sources: Sequence[int], targets: Sequence[int], other: KeyValues, used: int) -> None:
         """Copy rows of `other` (which may be this object) here, and zero the rest of them: an earlier row may have left
         NaN there. All reads of a layer precede its writes; layer by layer, the copies between take little memory."""
-        read, written = list(sources), list(targets)
+        read, written = (torch.tensor(rows, device=self.layout.device) for rows in (sources, targets))
         for kind, buffer in self.buffers.items():
             for source, target in zip(other.buffers[kind], buffer, strict=True):
                 target[written, :, :used] = source[read, :, :used]
-                target[written, :, used:] = 0
+            buffer[:, written, :, used:] = 0
 
     def clear(self) -> None:
         """Zero all slots."""

@@ -271,6 +271,7 @@ class StaticSession:
                     self._arena.key_values.adopt(row, contents, index, starts[row])
                     del uncached[row][:-1]
             finally:
+                contents = []  # which the next group may need the memory of
                 reader.close()
             self._used = max(self._used, used)
 
