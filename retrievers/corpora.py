@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
 from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, identity
@@ -17,12 +17,12 @@ from .base import Folder, Retriever
 from .bm25 import BM25Retriever
 from .dense import DenseRetriever, Encode, FaissRetriever
 from .embedding import HuggingFaceEmbedder
-from .faiss_index import FaissOptions
+from .faiss_index import FaissIndex, FaissOptions
 from .hybrid import HybridRetriever
 from .passages import SHARED, UNSTAMPED, Document, Passage
 from .places import file_of, read_places, read_stamps, write_passages
 from .saving import Saving, remove, saving
-from .terms import splitter
+from .terms import splitter, splitter_name
 from .tokens import datastore
 from .tokens.datastore import Datastore
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 KINDS = (bm25.KIND, dense.KIND, hybrid.KIND, datastore.KIND)
 
 _Indexed = BM25Retriever | DenseRetriever | HybridRetriever
+
+DEFAULT_LANGUAGE = "english"  # of a new corpus
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -79,8 +81,9 @@ class Corpora:
         found = (path.parent.name for path in self.folder.glob(f"*/{files.MANIFEST}"))
         return sorted(name for name in found if _NAME.fullmatch(name))
 
-    def all(self) -> list[Corpus]:
-        """Return all corpora, sorted by name. Raises files.IndexFileError for a damaged one."""
+    def all(self, on_error: Callable[[str, Exception], object] | None = None) -> list[Corpus]:
+        """Return all corpora, sorted by name. Raises files.IndexFileError for a damaged one, or leaves it out and gives
+        its name and the error to `on_error`."""
         found = []
         for name in self.names():
             failed = None
@@ -88,9 +91,12 @@ class Corpora:
                 try:
                     found.append(self._corpus(name))
                     break
-                except (ValueError, OSError):
+                except (ValueError, OSError) as error:
                     if state == failed:  # else it may have been removed and made again meanwhile
-                        raise
+                        if on_error is None:
+                            raise
+                        on_error(name, error)
+                        break
                     failed = state
         return found
 
@@ -127,21 +133,26 @@ class Corpora:
         name: str,
         more: Iterable[Passage],
         *,
-        language: str = "english",
+        language: str | None = None,
         duplicates: bool = False,
         stamps: Mapping[str, str] | None = None,
     ) -> Corpus:
         """Add passages to a corpus that is searched by words (BM25).
 
-        `language`: of the Snowball stemmer, or "words" for no stemming; an existing corpus keeps its own. New corpora
-        use Lucene's idf (bm25.Idf), which also works for few passages. `stamps`: of the files that the passages were
-        read from, "" for a file that is gone; older passages of all these files are removed, except for files whose
-        stamp is UNSTAMPED. Raises ValueError for an unknown language."""
+        `language`: of the Snowball stemmer, or "words" for no stemming; None: English, or that of the existing corpus.
+        New corpora use Lucene's idf (bm25.Idf), which also works for few passages. `stamps`: of the files that the
+        passages were read from, "" for a file that is gone; older passages of all these files are removed, except for
+        files whose stamp is UNSTAMPED. Raises ValueError for an unknown language, or another than the corpus has."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             return _by_words(texts, contexts, language)
 
-        return self._add(_Addition(name, bm25.KIND, more, duplicates, stamps), made, BM25Retriever.read)
+        def read(index: files.Opened) -> _Indexed:
+            retriever = BM25Retriever.read(index)
+            _check_language(name, retriever, language)
+            return retriever
+
+        return self._add(_Addition(name, bm25.KIND, more, duplicates, stamps), made, read)
 
     def add_dense(
         self,
@@ -149,17 +160,22 @@ class Corpora:
         more: Iterable[Passage],
         encode: Encode,
         *,
-        options: FaissOptions | None = None,
+        options: FaissOptions | Literal["exact"] | None = None,
         duplicates: bool = False,
         stamps: Mapping[str, str] | None = None,
     ) -> Corpus:
-        """Add passages to a corpus that is searched by vectors; a new one uses FAISS if `options` are given."""
+        """Add passages to a corpus that is searched by vectors: exactly, or by FAISS with these `options`. None: as the
+        existing corpus, or exactly. Raises ValueError if an existing one has another kind of search."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             return _by_vectors(texts, contexts, encode, options)
 
-        addition = _Addition(name, dense.KIND, more, duplicates, stamps)
-        return self._add(addition, made, lambda index: DenseRetriever.read(index, encode))
+        def read(index: files.Opened) -> _Indexed:
+            retriever = DenseRetriever.read(index, encode)
+            _check_search(name, retriever, options)
+            return retriever
+
+        return self._add(_Addition(name, dense.KIND, more, duplicates, stamps), made, read)
 
     def add_hybrid(
         self,
@@ -167,19 +183,28 @@ class Corpora:
         more: Iterable[Passage],
         encode: Encode,
         *,
-        language: str = "english",
-        options: FaissOptions | None = None,
+        language: str | None = None,
+        options: FaissOptions | Literal["exact"] | None = None,
         duplicates: bool = False,
         stamps: Mapping[str, str] | None = None,
     ) -> Corpus:
-        """Add passages to a corpus that is searched by words and by vectors, with both rankings fused."""
+        """Add passages to a corpus that is searched by words and by vectors, with both rankings fused. Raises
+        ValueError as `add_bm25` and `add_dense` do."""
 
         def made(texts: list[str], contexts: list[str]) -> _Indexed:
             by_vectors = _by_vectors(texts, contexts, encode, options)
             return HybridRetriever([_by_words(texts, contexts, language), by_vectors])
 
-        addition = _Addition(name, hybrid.KIND, more, duplicates, stamps)
-        return self._add(addition, made, lambda index: HybridRetriever.read(index, encode))
+        def read(index: files.Opened) -> _Indexed:
+            retriever = HybridRetriever.read(index, encode)
+            for part in retriever.retrievers:
+                if isinstance(part, BM25Retriever):
+                    _check_language(name, part, language)
+                elif isinstance(part, DenseRetriever):
+                    _check_search(name, part, options)
+            return retriever
+
+        return self._add(_Addition(name, hybrid.KIND, more, duplicates, stamps), made, read)
 
     def add_tokens(
         self,
@@ -318,12 +343,35 @@ def _rebuilt(retriever: _Indexed, wanted: Sequence[Passage], kept: Sequence[int 
     return HybridRetriever(parts, depth=retriever.depth, weights=retriever.weights)
 
 
-def _by_words(texts: list[str], contexts: list[str], language: str) -> BM25Retriever:
-    return BM25Retriever(texts, split=splitter(language), idf="lucene", contexts=contexts)
+def _check_language(name: str, held: BM25Retriever, language: str | None) -> None:
+    """Raise ValueError if a corpus was made for another language than is asked for."""
+    its = splitter_name(held.split)
+    if language is not None and its is not None and language != its:
+        raise ValueError(
+            f"the corpus {name!r} has the language {its!r}, got {language!r}: name no other language, or add to a "
+            "corpus of another name"
+        )
 
 
-def _by_vectors(texts: list[str], contexts: list[str], encode: Encode, options: FaissOptions | None) -> DenseRetriever:
-    if options is None:
+def _check_search(name: str, held: DenseRetriever, options: FaissOptions | Literal["exact"] | None) -> None:
+    """Raise ValueError if a corpus has another kind of search than is asked for."""
+    its = held.index.options.kind if isinstance(held.index, FaissIndex) else "exact"
+    wanted = options.kind if isinstance(options, FaissOptions) else options
+    if wanted is not None and wanted != its:
+        raise ValueError(
+            f"the corpus {name!r} has the search {its!r}, got {wanted!r}: name no other search, or add to a corpus of "
+            "another name"
+        )
+
+
+def _by_words(texts: list[str], contexts: list[str], language: str | None) -> BM25Retriever:
+    return BM25Retriever(texts, split=splitter(language or DEFAULT_LANGUAGE), idf="lucene", contexts=contexts)
+
+
+def _by_vectors(
+    texts: list[str], contexts: list[str], encode: Encode, options: FaissOptions | Literal["exact"] | None
+) -> DenseRetriever:
+    if not isinstance(options, FaissOptions):
         return DenseRetriever(texts, encode, contexts=contexts)
     return FaissRetriever(texts, encode, options=options, contexts=contexts)
 

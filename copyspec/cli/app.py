@@ -1,8 +1,8 @@
 """The `copyspec` command: its subcommands, its exit codes and its errors.
 
 Exit codes: 0 done; 1 the run failed, outputs that should be equal differ, --check or --diff found changes, a question
-has no answer, or `doctor` found a failure; 2 wrong usage, including a model that cannot be loaded; 3 some files failed,
-or stdout could not be written; 130 interrupted; 141 the reader of stdout has gone (as by SIGPIPE).
+has no answer, or `doctor` found a failure; 2 wrong usage, including a model that cannot be loaded; 3 some files (or
+corpora) failed, or stdout could not be written; 130 interrupted; 141 the reader of stdout has gone (as by SIGPIPE).
 Only results go to stdout; errors are one line on stderr unless -v is given.
 """
 

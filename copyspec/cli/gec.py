@@ -11,7 +11,7 @@ import typer
 
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout
-from copyspec.cli.correcting import LISTS, ReportOptions, corrector_of, run_files, run_on_ray
+from copyspec.cli.correcting import FAILED, LISTS, ReportOptions, corrector_of, run_files, run_on_ray
 from copyspec.cli.correction_options import GUARDS, INPUT, OUTPUT, RUN
 from copyspec.cli.inputs import check_terminal, inputs_of, words_of
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
@@ -226,8 +226,8 @@ def gec(
     """Correct the grammar of files: only mistakes change, every other byte stays.
 
     Corrected text goes to stdout, to -o FILE or, with -i, into the files themselves. Exit codes: 1 if --check, --diff
-    or --list found something to correct; 2 for wrong usage; 3 if a file (for these three: any part of it) could not be
-    read or written, or was changed by another program meanwhile (the other files are done).
+    or --list found something to correct; 2 for wrong usage; 3 if a folder or a file (for these three: any part of it)
+    could not be read or written, or was changed by another program meanwhile (the other files are done).
 
     The summary counts, by reason, what was left uncorrected; copyspec -v gec lists it. Single edits: numbers,
     links, code, names and protected (they would change one); markup (adds some); words (adds a word that is in no
@@ -311,7 +311,8 @@ def gec(
         listed=list,
         asks=patch,
     )
-    inputs = inputs_of(paths, format, exclude or (), report, suffix)
+    inputs, is_complete = inputs_of(paths, format, exclude or (), report, suffix)
+    least_code = 0 if is_complete else FAILED
     check_terminal(inputs, format, report)
     check_stdout(inputs)
     check_outputs(reports, inputs)
@@ -323,7 +324,8 @@ def gec(
 
         if since or kinds or patch or apply:
             raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch and --apply out")
-        return run_on_ray(inputs, files, run, report, partial(correct_on_ray, make, address=ray, actors=actors))
+        on_ray = partial(correct_on_ray, make, address=ray, actors=actors)
+        return max(least_code, run_on_ray(inputs, files, run, report, on_ray))
     is_filter = len(inputs) == 1 and (report.shows_text or output is not None)
     inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch, keeps_unchanged=is_filter)
-    return run_files(inputs, files, run, report, make, selections, apply)
+    return max(least_code, run_files(inputs, files, run, report, make, selections, apply))

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
 from copyspec.cli.common import UsageError, as_json, quiet_libraries
+from copyspec.cli.correcting import FAILED
 from copyspec.cli.printing import console, echo
 
 if TYPE_CHECKING:
@@ -52,13 +53,16 @@ def add(
     field: Annotated[str, typer.Option(help="Field of .jsonl lines that holds the text.")] = "text",
     max_chars: Annotated[int, typer.Option(help="Longest passage, in characters (all kinds but tokens).")] = 1000,
     language: Annotated[
-        str, typer.Option("--language", "-l", help='Language for stemming (bm25, hybrid); "words": none.')
-    ] = "english",
+        str | None,
+        typer.Option("--language", "-l", help='Language for stemming (bm25, hybrid); "words": none. Default: english.'),
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Hub id or folder of the encoder (dense, hybrid).")] = None,
     prefix: Annotated[
         str, typer.Option(help='Prefix of all texts for the encoder, like "query: " (dense, hybrid).')
     ] = "",
-    search: Annotated[str, typer.Option(help="exact, or with FAISS: flat, hnsw, ivf (dense, hybrid).")] = "exact",
+    search: Annotated[
+        str | None, typer.Option(help="exact (default), or with FAISS: flat, hnsw, ivf (dense, hybrid).")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", help="Model whose tokenizer is used (tokens). Default: as in generate."),
@@ -75,10 +79,10 @@ def add(
     place of the old ones. Passages of files that are gone from a given folder are removed. Passages that are there
     already are skipped. Files that cannot be read are skipped and named.
     """
-    _check(kind, search, encoder, prefix, model)
+    _check(kind, search, encoder, prefix, model, language)
     from copyspec.retrievers import PLAIN, Corpora, languages
 
-    if language not in (PLAIN, *languages()):
+    if language not in (None, PLAIN, *languages()):
         raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {language!r}")
     quiet_libraries()
     corpora = Corpora(folder.expanduser())
@@ -100,8 +104,8 @@ def add(
 
         embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
         found = reader.passages(documents, max_chars)
-        by_words = language if kind == "hybrid" else None
-        corpus = _add_vectors(corpora, name, found, _Vectors(embed, search, by_words, duplicates, reader.stamps))
+        how = _Vectors(embed, search, language, kind == "hybrid", duplicates, reader.stamps)
+        corpus = _add_vectors(corpora, name, found, how)
     if corpus.skipped:
         unit = "documents" if kind == "tokens" else "passages"
         note = f"skipped {corpus.skipped:,} {unit} already in {name!r}; --duplicates adds them anyway"
@@ -110,35 +114,49 @@ def add(
     echo(as_json({**asdict(corpus), **reader.counts()}) if json_output else _line(corpus))
 
 
-def _check(kind: str, search: str, encoder: str | None, prefix: str, model: str | None) -> None:
+def _check(
+    kind: str, search: str | None, encoder: str | None, prefix: str, model: str | None, language: str | None
+) -> None:
     """Raise UsageError for invalid options, and for those that this kind of corpus needs or would ignore."""
     if kind not in KINDS:
         raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if search not in SEARCHES:
+    if search not in (None, *SEARCHES):
         raise UsageError(f"--search must be one of {', '.join(SEARCHES)}, got {search!r}")
-    others: dict[str, object] = {"--encoder": encoder, "--prefix": prefix, "--search": search != "exact"}
+    others: dict[str, object] = {"--encoder": encoder, "--prefix": prefix, "--search": search}
     if kind in ("dense", "hybrid"):
         if encoder is None:
             raise UsageError(f"--kind {kind} needs --encoder, the hub id or folder of the model that makes the vectors")
         others = {}
     if kind != "tokens":
         others["--model"] = model
+    if kind not in ("bm25", "hybrid"):
+        others["--language"] = language
     for option, given in others.items():
         if given:
             raise UsageError(f"{option} has no effect with --kind {kind}: leave it out, or name another kind")
 
 
 @index.command(name="list")
-def list_(folder: _Folder = DEFAULT_FOLDER, json_output: _Json = False) -> None:
-    """List the corpora in the folder."""
+def list_(folder: _Folder = DEFAULT_FOLDER, json_output: _Json = False) -> int:
+    """List the corpora in the folder.
+
+    Damaged ones are named on stderr, and the exit code is 3.
+    """
     from copyspec.retrievers import Corpora
 
-    found = Corpora(folder.expanduser()).all()
+    damaged: list[str] = []
+
+    def leave_out(name: str, error: Exception) -> None:
+        damaged.append(name)
+        echo(f"left out {name!r}: {error}", err=True)
+
+    found = Corpora(folder.expanduser()).all(leave_out)
     if json_output:
         echo(as_json([asdict(corpus) for corpus in found]))
-        return
-    for corpus in found:
-        echo(_line(corpus))
+    else:
+        for corpus in found:
+            echo(_line(corpus))
+    return FAILED if damaged else 0
 
 
 @index.command()
@@ -261,8 +279,9 @@ class _Vectors:
     """How to add passages with vectors."""
 
     embed: HuggingFaceEmbedder
-    search: str
-    language: str | None  # language of the BM25 half of a hybrid
+    search: str | None
+    language: str | None
+    by_words_too: bool  # a hybrid, whose BM25 half is of this language
     duplicates: bool
     stamps: dict[str, str]
 
@@ -270,10 +289,12 @@ class _Vectors:
 def _add_vectors(corpora: Corpora, name: str, found: list[Passage], how: _Vectors) -> Corpus:
     from copyspec.retrievers import FaissOptions
 
-    options = None if how.search == "exact" else FaissOptions(kind=how.search)  # type: ignore[arg-type]
+    options: FaissOptions | Literal["exact"] | None = "exact" if how.search == "exact" else None
+    if how.search is not None and options is None:
+        options = FaissOptions(kind=how.search)  # type: ignore[arg-type]
     with _progress("encoding", len(found)) as step:
         encode = _Encoding(how.embed, step)
-        if how.language is None:
+        if not how.by_words_too:
             return corpora.add_dense(name, found, encode, options=options, duplicates=how.duplicates, stamps=how.stamps)
         return corpora.add_hybrid(
             name,

@@ -29,25 +29,29 @@ def inputs_of(
     exclude: Sequence[str],
     report_options: ReportOptions,
     backup: str | None = None,
-) -> list[str]:
-    """The files that `paths` name, reporting those left out. Raises UsageError if stdin is one of several."""
+) -> tuple[list[str], bool]:
+    """The files that `paths` name, reporting those left out, and whether all folders that they name could be read.
+    Raises UsageError if stdin is one of several."""
     from copyspec.pipelines import Skipped, expand, suffixes_of
 
     skipped = Skipped()
     found = expand(
         paths, suffixes=suffixes_of(format), exclude=exclude, skipped=skipped, backup=backup or BACKUP_SUFFIX
     )
-    if line := skipped.line():
+    closed = [path for path, reason in skipped.found if reason == "unreadable"]
+    if line := Skipped([each for each in skipped.found if each[1] != "unreadable"]).line():
         is_listed = logger.isEnabledFor(logging.INFO)
         report_options.tell(f"copyspec: skipped: {line}" + ("" if is_listed else "; copyspec -v gec ... names them"))
     for path, reason in skipped.found:
         logger.info("skipped: %s (%s)", path, reason)
+    for path in closed:
+        report_options.tell(f"copyspec: {path}: this folder cannot be read: check its permissions", is_error=True)
     if not found:
         for line in _exclusions(skipped, exclude):
             report_options.tell(line)
     if STDIN in found and len(found) > 1:
         raise UsageError("- is stdin and must be the only input; correct the other files in another run")
-    return found
+    return found, not closed
 
 
 def _exclusions(skipped: Skipped, exclude: Sequence[str]) -> Iterator[str]:

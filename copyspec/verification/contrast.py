@@ -41,6 +41,8 @@ class ContrastOptions:
         expert, amateur = expert.float(), amateur.float()
         best = expert.amax(-1, keepdim=True)
         is_excluded = expert < best + math.log(self.cutoff)
+        # A token that the weaker model forbids (-inf) counts as its least likely one, not as infinitely better.
+        amateur = amateur.maximum(amateur.masked_fill(amateur == -math.inf, math.inf).amin(-1, keepdim=True))
         scores = (1.0 + self.strength) * expert - self.strength * amateur
         lowest = scores.masked_fill(is_excluded, 0.0).amin(-1, keepdim=True)
         return scores.where(~is_excluded, lowest - DISTANCE * (best - expert + 1.0))

@@ -109,6 +109,27 @@ def test_what_was_not_read_is_not_called_right(
     assert file.read_bytes() == b"the end\n\ncaf\xe9\n"
 
 
+@pytest.mark.parametrize("options", [["--check"], ["--check", "-q"], ["-i"], ["-q"]])
+def test_a_folder_that_may_not_be_read_fails_the_run(
+    options: list[str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    for text in (None, "the end\n", "teh end\n"):
+        if text is not None:
+            (tmp_path / "a.txt").write_text(text)
+        code, _, err = run_binary(capfdbinary, "gec", *options, tmp_path)
+        assert code == 3 and f"{tmp_path / 'closed'}{os.sep}: this folder cannot be read" in err
+    assert (tmp_path / "a.txt").read_text() == ("the end\n" if "-i" in options else "teh end\n")
+
+
 def test_what_the_encoding_lacks_stays_out_and_the_rest_is_written(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from copyspec.cli import main
 from copyspec.models.loading import BUNDLED
 from copyspec.pipelines import answer
-from copyspec.retrievers import Corpora, DenseRetriever, Document
+from copyspec.retrievers import Corpora, DenseRetriever, Document, Passage
 from tests.helpers.texts import byte_level
 from tests.helpers.tiny import tiny_engine
 from tests.pipelines.test_answering import Writing
@@ -113,8 +113,10 @@ def test_wrong_usage_is_one_line(
         (["--encoder", "x"], "--encoder"),
         (["--prefix", "query: "], "--prefix"),
         (["--search", "flat"], "--search"),
+        (["--search", "exact"], "--search"),
         (["--model", "x"], "--model"),
         (["--kind", "tokens", "--encoder", "x"], "--encoder"),
+        (["--kind", "tokens", "--language", "english"], "--language"),
         (["--kind", "dense", "--encoder", "x", "--model", "x"], "--model"),
     ],
 )
@@ -129,6 +131,29 @@ def test_an_index_without_passages_is_wrong_usage(tmp_path: Path, capsys: pytest
     Corpora(tmp_path).add_tokens("tokens", [Document("harbour.md", HARBOUR)], byte_level())
     assert main(["rag", QUESTION, "--index", "tokens", "--dir", str(tmp_path)]) == 2
     assert "of kind 'tokens', which has no passages" in capsys.readouterr().err
+
+
+def test_a_damaged_corpus_is_named_and_the_others_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b", "c"):
+        Corpora(tmp_path).add_bm25(name, [Passage("d", 0, "a heron")])
+    (tmp_path / "b" / "manifest.json").write_text("{")
+    for options in ([], ["--json"]):
+        assert main(["index", "list", "--dir", str(tmp_path), *options]) == 3
+        out, err = capsys.readouterr()
+        listed = [each["name"] for each in json.loads(out)] if options else [line[0] for line in out.splitlines()]
+        assert listed == ["a", "c"] and err.startswith("left out 'b': ") and len(err.splitlines()) == 1
+
+
+def test_a_corpus_of_another_language_is_not_added_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "haus.txt").write_text("Das alte Haus steht am Hafen.")
+    add = ["index", "add", "de", str(tmp_path / "haus.txt"), "--dir", str(tmp_path / "corpora")]
+    assert main([*add, "--language", "german"]) == 0
+    capsys.readouterr()
+    assert main([*add, "--language", "french"]) == 2
+    assert "'de' has the language 'german', got 'french'" in capsys.readouterr().err
+    assert main(add) == main([*add, "--language", "german"]) == 0
 
 
 def test_an_empty_question_is_refused(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from copyspec.retrievers import (
     Datastore,
     DenseRetriever,
     Document,
+    FaissOptions,
     HuggingFaceEmbedder,
     IndexFileError,
     Passage,
@@ -230,6 +231,24 @@ def test_a_corpus_that_was_loaded_added_to_and_saved_is_one_still(kind: str, tmp
     BM25Retriever(["Another text."]).save(tmp_path / "c")
     with pytest.raises(IndexFileError, match="does not say where its passages stand"):
         load_corpus(tmp_path / "c")
+
+
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_a_corpus_keeps_its_language_and_its_search(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    corpora, more = Corpora(tmp_path), [Passage("d", 0, "a heron")]
+    add = corpora.add_dense if kind == "dense" else corpora.add_hybrid
+    add("exact", more, encode)
+    add("flat", more, encode, options=FaissOptions(kind="flat"))
+    add("flat", [Passage("e", 0, "a swan")], encode)
+    add("exact", more, encode, options="exact")
+    for name, other in (("exact", FaissOptions()), ("flat", FaissOptions(kind="hnsw")), ("flat", "exact")):
+        with pytest.raises(ValueError, match=f"'{name}' has the search '{name}', got '(flat|hnsw|exact)'"):
+            add(name, [Passage("f", 0, "an otter")], encode, options=other)
+    if kind == "hybrid":
+        with pytest.raises(ValueError, match="'flat' has the language 'english', got 'german'"):
+            corpora.add_hybrid("flat", more, encode, language="german")
+    assert [corpus.size for corpus in corpora.all()] == [1, 2]
 
 
 def test_passages_may_come_one_after_the_other(tmp_path: Path) -> None:

@@ -71,6 +71,13 @@ def test_no_strength_is_the_model_alone(engine: Engine) -> None:
     )
 
 
+def test_what_the_weaker_model_forbids_counts_as_its_least_likely_token() -> None:
+    expert, amateur = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, -torch.inf, 1.0])
+    for strength in (0.0, 0.5):
+        found = ContrastOptions(strength=strength)(expert, amateur)
+        assert torch.equal(found, ContrastOptions(strength=strength)(expert, torch.tensor([0.0, 0.0, 1.0])))
+
+
 @pytest.mark.parametrize(
     "options", [{"choices": ["sun", "rain"]}, {"generation_config": {"no_repeat_ngram_size": 1}, "ignore_eos": True}]
 )
