@@ -17,8 +17,8 @@ PRIOR_SLOPE = 0.02
 show 0.01-0.03. First passes bound it from both sides (`_Curves.slope`). It errs on the low side: what is tried gets
 measured, what looks too expensive never is."""
 
-GPU_SLOPE = 0.005
-"""The same on a GPU: on an H200, 0.004 for one row of a model of 7 or 8 B parameters."""
+GPU_SLOPE = 0.0025
+"""The same on a GPU. On an H200, for a model of 7 B parameters: 0.004 for one row, 0.002 to 0.003 for each of 32."""
 
 FEW_TOKENS = 1.5
 """Time per token of a short pass over time per token of a prefill pass, until both are measured."""
@@ -101,13 +101,23 @@ class CostModel:
     and kernels change with the number of rows. Each node count is therefore measured separately, and costs between
     two measured counts are interpolated. First passes give the cost of one more token in a prefill. Use one instance
     per target and machine.
+
+    Static passes are padded to a few sizes. Then passes are measured by the size that they compute, so that few are
+    needed to know all costs.
     """
 
-    def __init__(self, clock: Callable[[], float] = perf_counter, slope: float = PRIOR_SLOPE) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = perf_counter,
+        slope: float = PRIOR_SLOPE,
+        padded: Callable[[int, int], tuple[int, int]] | None = None,
+    ) -> None:
         """`clock` returns seconds; it is read around passes and drafts. Tests and simulations pass their own.
-        `slope`: assumed cost of a draft node in plain passes, for each row, where nothing was measured."""
+        `slope`: assumed cost of a draft node in plain passes, for each row, where nothing was measured. `padded`: the
+        rows and nodes that a pass of so many computes; None: no others than it holds."""
         self.clock = clock
-        self._curves = _Curves(slope)
+        self._is_padded = padded is not None
+        self._curves = _Curves(slope, padded)
         self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
         self.start = MIN_START
@@ -116,10 +126,13 @@ class CostModel:
         """Whether a draft was made. The very first loads code and data, which on a GPU takes as long as several plain
         passes: it is not charged, or the first call would hardly draft."""
         self._ratio: float | None = None
-        self._unlearned: list[tuple[int, int, float]] = []  # arguments of `observe` that are not learned from yet
+        self._unlearned: list[tuple[int, int, float]] = []  # rows, nodes, seconds of passes not learned from yet
 
-    def observe(self, rows: int, nodes: int, seconds: float) -> None:
-        """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`."""
+    def observe(self, rows: int, nodes: int, seconds: float, computed: tuple[int, int] | None = None) -> None:
+        """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`. `computed`: rows
+        and nodes with padding, if the session knows; otherwise `padded` is assumed."""
+        if computed is not None and self._is_padded:
+            rows, nodes = computed
         self._unlearned.append((rows, nodes, seconds))
         if not self._curves[rows].empty or len(self._unlearned) == MAX_UNLEARNED:
             self.learn()  # a first measurement replaces a guess
@@ -133,7 +146,7 @@ class CostModel:
             is_first = not curve.empty
             self._ratio = curve.observe(nodes, seconds)
             if is_first:
-                curve.assume(self._curves.slope(rows))
+                curve.assume(self._curves.slope(curve.rows))
 
     def take_ratio(self) -> float | None:
         """Return the last pass's time over its expected time, once; None where nothing was expected or it was read."""
@@ -157,8 +170,8 @@ class CostModel:
                 beyond = max(0.0, seconds - call) / (rows * tokens)
                 least = self._curves.least_per_token
                 self._curves.least_per_token = beyond if least is None else 0.5 * (min(least, beyond) + beyond)
-            for number, curve in self._curves.items():
-                curve.assume(self._curves.slope(number))
+            for curve in self._curves.values():
+                curve.assume(self._curves.slope(curve.rows))
 
     def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
         """Return the budget of each row in a pass of `rows` rows; `adaptive=False` allows max_nodes at any cost.
@@ -172,6 +185,8 @@ class CostModel:
         if len(self._unlearned) > 1:  # of passes without drafts
             self.learn()
         curve = self._curves[rows]
+        if self._is_padded and not curve.empty:
+            curve = self._curves.larger(curve)
         costs, seconds = curve.costs(max_nodes), curve.empty
         if is_first and self._curves.per_token and seconds and max_nodes:
             slope = min(self._curves.per_token * rows / seconds, (costs[-1] - 1.0) / max_nodes)
@@ -180,7 +195,7 @@ class CostModel:
 
     def seconds(self, rows: int) -> float:
         """Seconds of a plain pass, as learned so far; 0 before anything was."""
-        return self._curves[rows].empty
+        return self._curves.larger(self._curves[rows]).empty
 
     def split_first(self, lengths: Sequence[int]) -> list[int]:
         """Split prompts of `lengths` tokens, in rising order, into first passes; return the number of rows of each.
@@ -209,7 +224,7 @@ class CostModel:
 
     def measured(self, rows: int) -> Mapping[int, float]:
         """Seconds of a pass of `rows` rows, as learned so far, for each node count that was measured."""
-        return self._curves[rows].measured()
+        return self._curves.larger(self._curves[rows]).measured()
 
     def finish(self, saved_passes: float) -> None:
         """Record that a row has ended for which drafting saved `saved_passes` plain passes (negative: cost them)."""
@@ -220,10 +235,13 @@ class CostModel:
 class _Curve:
     """Seconds of a pass as a function of its number of nodes, for one number of rows."""
 
-    def __init__(self, prior: float) -> None:
+    def __init__(self, rows: int, prior: float, padded: Callable[[int, int], tuple[int, int]] | None) -> None:
+        self.rows = rows  # with padding
         self.empty = 0.0
         """Seconds of a plain pass; 0 before anything was measured."""
         self._prior = prior  # cost of a node in plain passes, where nothing was measured
+        self._padded = padded
+        self._computed: list[int] = []  # nodes that a pass over 0, 1, ... computes, where passes are padded
         self._pace = 1.0  # factor common to all times: how busy the machine is
         self._times: dict[int, float] = {}  # by knot, in rising order, in seconds over `_pace`
         self._weights: dict[int, float] = {}
@@ -238,6 +256,8 @@ class _Curve:
 
     def observe(self, n: int, seconds: float) -> float | None:
         """Learn from a pass; return its time over its expected time, None where nothing was expected."""
+        if self._padded is not None:
+            n = self._padded(self.rows, n)[1]
         index = bisect_left(KNOTS, n)
         high = KNOTS[min(index, len(KNOTS) - 1)]
         low = KNOTS[max(index - 1, 0)] if high > n else high
@@ -271,21 +291,25 @@ class _Curve:
         """Costs of 0..max_nodes nodes in plain passes, at least 1."""
         if len(self._costs) > max_nodes:
             return self._costs[: max_nodes + 1]
-        self._most = max(self._most, max_nodes)
+        if max_nodes > self._most:
+            self._most = max_nodes
+            if self._padded is not None:
+                self._computed = [self._padded(self.rows, n)[1] for n in range(max_nodes + 1)]
+        most = self._computed[-1] if self._computed else self._most
         costs: list[float] = [1.0]
         unit = self._at(0) if self._times else 1.0
         known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
         for (start, time), (end, following) in pairwise(known):
-            if start > self._most:
+            if start > most:
                 break
             base, slope = time / unit, (following - time) / (end - start) / unit
             between = [base + slope * n for n in range(1, end - start + 1)]
             costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]
         last = len(costs) - 1
         slope = min(self._prior, max((costs[-1] - 1.0) / last, MIN_SLOPE * self._prior)) if last else self._prior
-        costs += [costs[-1] + slope * n for n in range(1, self._most + 2 - len(costs))]
-        self._costs = costs
-        return costs[: max_nodes + 1]
+        costs += [costs[-1] + slope * n for n in range(1, most + 2 - len(costs))]
+        self._costs = [costs[n] for n in self._computed] or costs
+        return self._costs[: max_nodes + 1]
 
     def measured(self) -> Mapping[int, float]:
         """Seconds by number of nodes, at the knots measured so far."""
@@ -307,11 +331,11 @@ class _Curve:
 
 
 class _Curves(dict[int, _Curve]):
-    """One `_Curve` per number of rows, created on first use."""
+    """One `_Curve` per number of rows, created on first use. Numbers that are padded to the same one share theirs."""
 
-    def __init__(self, prior: float) -> None:
+    def __init__(self, prior: float, padded: Callable[[int, int], tuple[int, int]] | None) -> None:
         super().__init__()
-        self._prior = prior
+        self._prior, self._padded = prior, padded
 
     per_token = 0.0
     """Seconds per token and row in a first pass; 0 before one was measured."""
@@ -320,14 +344,24 @@ class _Curves(dict[int, _Curve]):
     """The same without the fixed cost of a pass. A device that prompts keep busy takes at least as long for a node."""
 
     def __missing__(self, rows: int) -> _Curve:
-        self[rows] = curve = _Curve(self.slope(rows))
+        computed = rows if self._padded is None else self._padded(rows, 0)[0]
+        curve = self[computed] if computed != rows else _Curve(rows, self.slope(rows), self._padded)
+        self[rows] = curve
         return curve
+
+    def larger(self, curve: _Curve) -> _Curve:
+        """The curve itself if it was measured or passes are not padded, else the next larger one that was: rare sizes
+        run in larger ones."""
+        if curve.empty or self._padded is None:
+            return curve
+        known = [other for other in self.values() if other.empty and other.rows > curve.rows]
+        return min(known, key=lambda other: other.rows, default=curve)
 
     def slope(self, rows: int) -> float:
         """Assumed cost of a draft node in each row where nothing was measured, in plain passes of `rows` rows."""
         slope = self._prior * rows
-        known = [number for number, curve in self.items() if curve.empty]
+        known = [curve for curve in self.values() if curve.empty]
         if not self.per_token or not known:
             return slope
-        plain = self[min(known, key=lambda number: abs(number - rows))].empty / rows
+        plain = min(known, key=lambda curve: abs(curve.rows - rows)).empty / rows
         return min(max(slope, (self.least_per_token or 0.0) / plain), FEW_TOKENS * self.per_token / plain)

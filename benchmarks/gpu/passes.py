@@ -24,12 +24,13 @@ from benchmarks.speed.report import bandwidth
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
-from copyspec.targets.static.settings import PADDED_PASSES
+from copyspec.targets.static.settings import PADDED_TOKENS, padded_size
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import DraftTree
 
 DYNAMIC = StaticOptions(use="never")
-WARM_STEPS = PADDED_PASSES + 2  # so that the pass has a program of its own, captured
+WARM_STEPS = 4
+MOST_WARM_STEPS = PADDED_TOKENS // 16  # after which each size measured here has a program of its own
 
 
 def tree(nodes: int) -> DraftTree:
@@ -61,8 +62,11 @@ class Rows:
 
     def seconds(self, repeats: int) -> float:
         """Median seconds of the passes after prefill, warm-up and capture."""
-        for _ in range(WARM_STEPS):
+        own = padded_size(self._rows, len(self._trees[0]))
+        for done in range(1, MOST_WARM_STEPS):
             self.step()
+            if done >= WARM_STEPS and self.session.is_settled and self.session.computed in (None, own):
+                break
         return median(self.step() for _ in range(repeats))
 
 

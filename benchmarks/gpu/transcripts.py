@@ -36,8 +36,9 @@ from benchmarks.reporting import command_line, generate_padded, ratio, surroundi
 from benchmarks.speed.methods import LOOKUP_TOKENS, Limits, make_request, synchronise
 from benchmarks.speed.models import FORCED, load_model
 from benchmarks.speed.prompts import Case, TranscriptOptions, transcript_cases
-from copyspec.budget import CostModel, prior_slope
+from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.meter import costs_on
 from copyspec.drafters import create
 from copyspec.options import DraftOptions
 from copyspec.sources import Source
@@ -130,7 +131,7 @@ class Ways:
         return seconds, [one == other for one, other in zip(outputs, wanted, strict=True)]
 
     def _own(self, static: StaticOptions, *, drafts: bool) -> Way:
-        target, costs = wrap(self._model, static=static), CostModel(slope=prior_slope(self._model.device.type))
+        target, costs = wrap(self._model, static=static), costs_on(self._model.device.type)
         return partial(self._by_copyspec, target, costs, drafts)
 
     def _by_copyspec(

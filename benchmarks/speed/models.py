@@ -208,6 +208,10 @@ class _ReplaySession:
     def is_settled(self) -> bool:
         return self._session.is_settled
 
+    @property
+    def computed(self) -> tuple[int, int] | None:
+        return self._session.computed
+
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         with self._replay.showing(self._rows):
             return self._session.score(uncached, trees)

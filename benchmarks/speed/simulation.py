@@ -237,6 +237,7 @@ class _Target:
 class _Session:
     runner = "simulated"
     is_settled = True
+    computed: tuple[int, int] | None = None
 
     def __init__(self, target: _Target, rows: list[int]) -> None:
         self._target, self._rows = target, rows

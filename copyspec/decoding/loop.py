@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import torch
 
-from copyspec.budget import Budget, CostModel, prior_slope
+from copyspec.budget import Budget, CostModel
 from copyspec.decoding import reuse
 from copyspec.decoding.controller import DraftController
-from copyspec.decoding.meter import PassTimes
+from copyspec.decoding.meter import PassTimes, costs_on
 from copyspec.decoding.picks import contrasted, pick
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.decoding.row import Row
@@ -33,6 +33,10 @@ REFILL_SHARE = 0.25
 """Share of the batch that must be free before rows join it: joining copies the caches of all rows."""
 
 PROBE_NODES = 2  # size of a trial draft from a drafter whose probabilities proved too high
+
+OVERDRAFT = 0.5
+"""Plain passes by which a row may overdraw its allowance where passes are padded: the least draft of 32 rows takes a
+third of a plain pass on a GPU, and after two wrong ones a row could not draft again for twenty tokens."""
 
 _AS_IT_IS = nullcontext()
 
@@ -72,7 +76,7 @@ def decode(
     `cost_model` holds the measured costs of the target's passes; pass the same one to every run on a target.
     Closing the generator ends decoding within one step and frees the target's caches.
     """
-    settings, costs = settings or DecodeSettings(), cost_model or CostModel(slope=prior_slope(target.device.type))
+    settings, costs = settings or DecodeSettings(), cost_model or costs_on(target.device.type)
     draft, waiting = settings.draft, iter(requests)
     batch = Batch(target, draft, costs)
     refill = max(1, int(REFILL_SHARE * settings.batch_size))
@@ -245,7 +249,7 @@ class Batch:
         else:
             times.target += seconds
             if session.is_settled:
-                self._costs.observe(rows, nodes, seconds)
+                self._costs.observe(rows, nodes, seconds, session.computed)
 
     def drop_finished(self) -> None:
         """Remove rows that have ended; close the session after the last one."""
@@ -325,14 +329,15 @@ def fit(
     """Cut the trees of one pass to the nodes that are worth their cost; also return the largest size allowed.
 
     All rows wait for the widest tree. The width maximises the expected tokens of all rows per unit of time, among
-    the widths whose cost stays within the drafting rows' allowance even if all drafts are wrong.
+    the widths whose cost stays within the drafting rows' allowance even if all drafts are wrong. Where passes are
+    padded and the least draft is beyond it, rows with some allowance left may overdraw it (OVERDRAFT).
     """
     sizes = [len(tree.tokens) for tree in trees]
     widest = max(sizes)
     if not budget.costs or not widest:
         return list(trees), budget.max_nodes
     drafts: list[_Draft | None] = []
-    allowed = 0.0
+    allowed, solvent = 0.0, 0
     for controller, tree, size in zip(controllers, trees, sizes, strict=True):
         if controller is None or not size:
             drafts.append(None)
@@ -341,8 +346,14 @@ def fit(
         scale = 1.0 if controller.is_probe else controller.calibration  # a probe uses the drafter's raw scores
         drafts.append((tree.parents, tree.scores, scale, most))
         allowed += max(0.0, controller.allowance)
+        solvent += controller.allowance > 0.0
+    costs = budget.costs
+    if len(costs) > 2 and costs[1] == costs[2]:  # passes are padded, so that no smaller draft is cheaper
+        least = len(trees) * (costs[1] - 1.0)
+        if allowed < least <= allowed + OVERDRAFT * solvent:
+            allowed = least
     chosen = COMPILED.fit if COMPILED is not None else _fit
-    limit, width, orders = chosen(drafts, budget.costs, widest, budget.max_nodes, allowed)
+    limit, width, orders = chosen(drafts, costs, widest, budget.max_nodes, allowed)
     if not width:
         return [EMPTY] * len(trees), limit
     fitted = [

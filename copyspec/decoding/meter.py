@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from copyspec.budget import Budget, CostModel
+from copyspec.budget import Budget, CostModel, prior_slope
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.stats import Stats
 from copyspec.sources import OUTPUT, Source
+from copyspec.targets.static.settings import padded_size
 from copyspec.tree import DraftTree
+
+
+def costs_on(device: str, *, exact: bool = False) -> CostModel:
+    """Make the cost model of a target on a device of this type. `exact`: in exact mode, where all passes are of one
+    size. Other passes on a GPU count as padded to those of static passes; dynamic ones, whose columns alone are padded,
+    take as long as the host needs to launch them, for any number of rows."""
+    padded = padded_size if device == "cuda" and not exact else None
+    return CostModel(slope=prior_slope(device, exact=exact), padded=padded)
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, NoReturn, overload
 import torch
 
 from copyspec import forks
-from copyspec.budget import CostModel, prior_slope
 from copyspec.checks import check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.meter import costs_on
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.rewindable import RewindableSequence
 from copyspec.engine.call import Call, Ticket
@@ -85,7 +85,7 @@ class Engine:
         self._lock = lock = lock_of(model)
         self.is_unloaded = False
         self._on_unsupported, self._static = on_unsupported, static
-        self._costs = CostModel(slope=prior_slope(model.device.type, exact=static is not None and static.exact))
+        self._costs = costs_on(model.device.type, exact=static is not None and static.exact)
         self._drafting = drafting = DraftModels(model, self.codec, load_draft)
         self._locks = lambda: [lock, *drafting.locks]
         self._threads = Threads(model, self._costs)

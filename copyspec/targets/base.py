@@ -35,6 +35,11 @@ class Session(Protocol):
         """Whether the last pass's time is representative; False: it included one-time work such as graph capture."""
         ...
 
+    @property
+    def computed(self) -> tuple[int, int] | None:
+        """Rows and draft nodes that the last pass computed, padding included; None: it was not padded."""
+        ...
+
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:

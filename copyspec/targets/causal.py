@@ -99,6 +99,7 @@ class TreeSession(ABC):
 
     runner = "eager"
     is_settled = True
+    computed = None
     keeps_prefixes = False
     """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
     them."""

@@ -54,6 +54,7 @@ class PlainSession:
 
     runner = "eager"
     is_settled = True
+    computed = None
 
     def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:
         self._model, self._facts = target.model, target.facts

@@ -21,6 +21,7 @@ class RowSessions:
 
     runner = "eager"
     is_settled = True
+    computed = None
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self._sessions = list(sessions)

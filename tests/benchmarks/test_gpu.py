@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 import copyspec
 from benchmarks.gpu import __main__ as everything
-from benchmarks.gpu import exact_mode, launch, outputs, passes, types
+from benchmarks.gpu import exact_mode, launch, outputs, passes, simulation, types
 from benchmarks.gpu.transcripts import exchanged, together
 from benchmarks.speed.prompts import Case
 from copyspec.cli import doctor_gpu
@@ -51,6 +56,38 @@ def test_exact_mode_goes_on_where_it_was_stopped(folder: Path, tmp_path: Path) -
 def test_launch(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch.main([*CPU, "--rows", "2", "--layers", "1", "--repeats", "1"]) == 0
     assert "us from read to launch, bar 225" in capsys.readouterr().out
+
+
+def test_simulated_batches_gain_where_they_copy_and_lose_little_where_not() -> None:
+    draw = random.Random(0)
+
+    def case(*, copies: bool) -> Case:
+        text = [draw.randrange(500) for _ in range(80)]
+        output = text[5:60] if copies else [draw.randrange(500) for _ in range(55)]
+        return Case([*text, 500], (Source(text, "edit"),), [*output, 501])
+
+    for copies, first, later in ((True, 1.25, 0.6), (False, 1.3, 1.06)):
+        cases = [case(copies=copies) for _ in range(20)]
+        for times in simulation.MODELS.values():
+            found = simulation.measure(cases, times, nodes=32, tokens=60, batch=20, calls=3)
+            plain, ours = (found[name]["seconds"] for name in ("plain", "copyspec"))
+            assert ours[0] < first * plain[0] and ours[-1] < later * plain[-1], found
+
+
+def test_too_few_prompts_for_a_simulated_batch_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["</s>", "a", "b", "the", "cat", "sat"]
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="a"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(tmp_path / "t.json"))
+    row = {"task": "gec", "model": "m", "prompt": "a b", "references": ["the cat sat"], "output": "the cat sat"}
+    with gzip.open(tmp_path / "t.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row | {"id": f"set-{i}", "group": str(i)}) + "\n" for i in range(3))
+    given = [str(tmp_path / "t.jsonl.gz"), "--tokenizer", str(tmp_path / "t.json"), "--tasks", "gec", "--calls", "1"]
+    assert simulation.main([*given, "--batch", "2", "--json", str(tmp_path / "found.json")]) == 0
+    assert set(json.loads((tmp_path / "found.json").read_text())["found"]) == set(simulation.MODELS)
+    with pytest.raises(SystemExit):
+        simulation.main([*given, "--batch", "4"])
+    assert "4 prompts are wanted, and there are 3: raise --rows" in capsys.readouterr().err
 
 
 def test_everything_says_that_there_is_no_gpu(

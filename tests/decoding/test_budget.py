@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from copyspec.budget import Budget, CostModel, prior_slope
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import Meter
+from copyspec.targets.static.settings import padded_size
 from copyspec.tree import EMPTY, DraftTree
 
 
@@ -182,4 +183,41 @@ def test_nodes_are_assumed_to_be_cheaper_on_a_gpu_and_free_in_exact_mode() -> No
         model = CostModel(slope=slope)
         model.observe(8, 0, 0.01)
         found.append(model.budget(8, 32).costs[8])
-    assert found == pytest.approx([1 + 0.16 * 8, 1 + 0.04 * 8, 1.0])
+    assert found == pytest.approx([1 + 0.16 * 8, 1 + 0.02 * 8, 1.0])
+
+
+def test_padded_passes_are_learned_by_the_size_that_they_compute() -> None:
+    model = CostModel(padded=padded_size)
+    for _ in range(20):
+        for rows, nodes, seconds in ((17, 0, 1.0), (32, 0, 1.0), (20, 3, 1.2), (19, 6, 1.5), (4, 0, 0.5), (3, 8, 0.6)):
+            model.observe(rows, nodes, seconds)
+    found = [1.0, *[1.2] * 4, *[1.5] * 4]
+    for rows in (17, 24, 32):
+        assert model.seconds(rows) == pytest.approx(1.0, rel=0.05)
+        assert model.budget(rows, 8).costs == pytest.approx(found, rel=0.05)
+        assert model.budget(rows, 8).seconds == pytest.approx(1.0 / rows, rel=0.05)
+    assert model.budget(3, 4).costs == pytest.approx([1.0, *[1.2] * 4], rel=0.05)  # of four rows
+    fewer, more = model.budget(32, 40).costs, model.budget(32, 300).costs
+    assert len(fewer) == 41 and len(more) == 301 and fewer == more[:41]
+
+
+def test_numbers_of_rows_that_ran_in_larger_sizes_only_have_the_costs_of_these() -> None:
+    model = CostModel(padded=padded_size)
+    for nodes, seconds in ((0, 1.0), (8, 1.5)) * 10:
+        model.observe(4, nodes, seconds, (8, nodes))
+    model.observe(32, 0, 3.0)
+    for rows in (1, 2, 4, 8):
+        assert model.seconds(rows) == pytest.approx(1.0, rel=0.1) and set(model.measured(rows)) == {0, 8}
+        assert model.budget(rows, 4).costs == pytest.approx([1.0, *[1.5] * 4], rel=0.1)
+    model.observe(2, 0, 0.5)
+    assert model.seconds(2) == 0.5 == model.seconds(1) and model.seconds(4) == pytest.approx(1.0, rel=0.1)
+    assert model.seconds(64) == 0.0
+
+
+def test_a_pass_that_ran_in_a_larger_size_teaches_the_cost_of_that() -> None:
+    for padded, nodes in ((padded_size, 32), (None, 4)):
+        model = CostModel(padded=padded)
+        model.observe(1, 0, 1.0)
+        model.observe(1, 4, 3.0, (1, 32))
+        model.learn()
+        assert set(model.measured(1)) == {0, nodes}

@@ -170,6 +170,21 @@ def test_a_tree_is_cut_to_its_likeliest_nodes_and_what_is_left_allows() -> None:
     assert fit([DraftController(0.05)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4])) == ([EMPTY], 0)
 
 
+def test_where_passes_are_padded_the_least_draft_may_overdraw_the_allowance() -> None:
+    tree = DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)
+    costs = Budget(8, [1.0, *[1.3] * 4, *[1.7] * 4])
+    for allowance, size in ((0.1, 4), (0.0, 0), (0.4, 4), (0.8, 8)):
+        (cut,), allowed = fit([DraftController(allowance)], [tree], costs)
+        assert len(cut) == allowed == size
+    rows = [DraftController(0.1) for _ in range(8)]
+    one, _ = fit(rows, [tree, *[EMPTY] * 7], costs)
+    assert one == [EMPTY] * 8, "one row would have to pay for eight"
+    everybody, _ = fit(rows, [tree] * 8, costs)
+    assert [len(each) for each in everybody] == [4] * 8
+    assert fit(rows[:1], [tree], Budget(8, [1.0, *[1.7] * 8])) == ([EMPTY], 0), "more than OVERDRAFT"
+    assert fit(rows[:1], [tree], Budget(2, [1.0, 1.3, 1.4])) == ([EMPTY], 0), "not padded"
+
+
 def test_claims_are_weighed_by_the_record() -> None:
     controller, tree = DraftController(), DraftTree([5, 6], [-1, 0], [0.9, 0.81], [None, None])
     assert calibrated_scores(tree.parents, tree.scores, controller.calibration) == pytest.approx([0.9, 0.81])

@@ -49,6 +49,7 @@ class FakeTarget:
 class FakeSession:
     runner = "fake"
     is_settled = True
+    computed = None
 
     def __init__(self, target: FakeTarget, rows: int) -> None:
         self.target = target

@@ -23,9 +23,10 @@ from copyspec.targets.static.program import StaticProgram
 from copyspec.targets.static.settings import (
     MAX_GRAPHS,
     MAX_LOGITS,
+    MAX_PADDED,
     MAX_READ,
     PADDED_COLUMNS,
-    PADDED_PASSES,
+    PADDED_TOKENS,
     RETRY_PASSES,
     WARM_PASSES,
 )
@@ -121,6 +122,7 @@ class ProgramRunner:
         self._may_capture, self._captures = may_capture, captures or Captures()
         self._steps: OrderedDict[Size, _Step] = OrderedDict()
         self._asked: Counter[Size] = Counter()  # passes of each size, until it is captured
+        self._padding: Counter[Size] = Counter()  # tokens of padding in these
         self._compiles = options.compile
         self._new_graph = _graphs(device, options)
         self.is_settled = True
@@ -135,24 +137,27 @@ class ProgramRunner:
         if not self._captures_passes() or self._is_captured(size):
             return size
         self._asked[size] += 1
-        if self._options.exact or self._asked[size] > PADDED_PASSES:
+        if self._options.exact or self._padding[size] >= PADDED_TOKENS:
             return size
         rows, columns, slots = size
 
-        def holds(other: Size) -> bool:
+        def holds(other: Size, most: int) -> bool:
             is_large = other[0] >= rows and columns <= other[1] < slots - longest and other[2] == slots
-            return is_large and other[0] * other[1] <= MAX_READ
+            return is_large and other[0] * other[1] <= most
 
-        captured = [other for other in self._steps if holds(other) and self._is_captured(other)]
+        captured = [other for other in self._steps if holds(other, MAX_READ) and self._is_captured(other)]
         if captured:
-            return min(captured, key=lambda other: other[0] * other[1])
-        padded = [other for more in PADDED_COLUMNS if holds(other := (all_rows, more, slots))]
-        # A size whose capture has found no memory (a negative count) is not worth a larger pass.
-        if not padded or min(self._asked[size], self._asked[padded[0]]) < 0:
-            return size
-        if padded[0] != size:
-            self._asked[padded[0]] += 1
-        return padded[0]
+            chosen = min(captured, key=lambda other: other[0] * other[1])
+        else:
+            padded = [other for more in PADDED_COLUMNS if holds(other := (all_rows, more, slots), MAX_PADDED)]
+            # A size whose capture has found no memory (a negative count) is not worth a larger pass.
+            if not padded or min(self._asked[size], self._asked[padded[0]]) < 0:
+                return size
+            chosen = padded[0]
+            if chosen != size:
+                self._asked[chosen] += 1
+        self._padding[size] += chosen[0] * chosen[1] - rows * columns
+        return chosen
 
     def _captures_passes(self) -> bool:
         return self._new_graph is not None and self._captures.are_possible
@@ -171,6 +176,7 @@ class ProgramRunner:
         """Drop all programs, since the model that they were made of has changed."""
         self._steps.clear()
         self._asked.clear()
+        self._padding.clear()
 
     def run(self, size: Size) -> torch.Tensor:
         """Run the packed pass; return logits [B, Q, V], which the next pass may overwrite."""
@@ -230,7 +236,7 @@ class ProgramRunner:
             logger.warning("this model's passes cannot be captured (%s); they run operator by operator", _line(error))
             return
         step.graph = graph
-        del self._asked[size]
+        del self._asked[size], self._padding[size]
         self._drop_graphs()
 
     def _drop_graphs(self) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 NODE_BUCKETS = (1, 9, 17, 33, 65, 129)
 """Columns of a pass, root included. On a GPU, up to about 180 columns take as long as reading the weights once."""
 
+MANY_ROWS, FEW_COLUMNS = 16, 5
+"""From so many rows on, there is a size between 1 column and 9, which for 32 rows take half as long again as 1."""
+
 MIN_SLOTS = 512
 """Key slots of the smallest program; larger programs have this times a power of two."""
 
@@ -30,11 +33,15 @@ MAX_PADDING = 0.25
 WARM_PASSES = 2
 """Passes of a size, this one included, from which on it is captured: many sizes occur only once."""
 
-PADDED_PASSES = 8
-"""Passes of a size that run in a larger one. After these, its own capture, some tens of milliseconds, pays."""
+PADDED_TOKENS = 2048
+"""Tokens of padding that passes of a size cost in larger ones. After these its own capture, some tens of milliseconds,
+pays. Passes over few rows and columns are padded for hundreds of passes: a GPU hardly takes longer for them."""
 
-PADDED_COLUMNS = (33, 129)
+PADDED_COLUMNS = (33, 129, 9)
 """Columns of the larger sizes, which have all rows of their buffers: few, so that they are captured soon."""
+
+MAX_PADDED = 320
+"""Rows times columns of these, at most. A model of 7 B parameters takes twice as long for them as for one."""
 
 RETRY_PASSES = 256
 """Passes of a size after which a capture that found no memory is tried again. Each try empties torch's cache of free
@@ -49,11 +56,19 @@ def row_bucket(rows: int) -> int:
     return 1 << (rows - 1).bit_length()
 
 
-def node_bucket(columns: int) -> int:
-    """The smallest bucket with at least this many columns."""
+def node_bucket(columns: int, rows: int = 1) -> int:
+    """The smallest bucket with at least this many columns, for a pass of so many rows."""
+    if rows >= MANY_ROWS and 1 < columns <= FEW_COLUMNS:
+        return FEW_COLUMNS
     most = NODE_BUCKETS[-1]
     beyond = -(-(columns - 1) // (most - 1)) * (most - 1) + 1
     return next((bucket for bucket in NODE_BUCKETS if columns <= bucket), beyond)
+
+
+def padded_size(rows: int, nodes: int) -> tuple[int, int]:
+    """The rows and draft nodes that a static pass of so many computes."""
+    rows = row_bucket(rows)
+    return rows, node_bucket(1 + nodes, rows) - 1
 
 
 def slot_bucket(slots: int) -> int:

@@ -115,6 +115,8 @@ class StaticSession:
         self._attended = 0  # slots that passes attend to
         self._has_read = False  # whether a regular session read prompts in the last `score`
         self._warned_states = False
+        self.computed: tuple[int, int] | None = None
+        """Rows and draft nodes of the last pass, padding included."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -320,17 +322,19 @@ class StaticSession:
         exact = self._target.options.exact
         columns = max(len(ids) + len(tree) for ids, tree in zip(uncached, trees, strict=True))
         columns = max(columns, 1 + max(map(len, self._moves)))  # one column without a move keeps the scratch slot
-        nodes = EXACT_NODES if exact else node_bucket(columns)
+        rows = row_bucket(len(starts))
+        self._rows = max(self._rows, rows) if exact else rows
+        nodes = EXACT_NODES if exact else node_bucket(columns, rows)
         needed = max(starts) + nodes + 1
         self._hold(None, len(starts), needed)
         arena = self._arena
         assert arena is not None
-        self._rows = max(self._rows, row_bucket(len(starts))) if exact else row_bucket(len(starts))
         whole = exact or self._target.uses_tree_attention
         if needed > self._attended:
             self._attended = slot_bucket(needed + min(self._new_tokens, LOOK_AHEAD))
         slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
         size = arena.runner.choose((self._rows, nodes, slots), max(starts), arena.size.rows)
+        self.computed = size[0], size[1] - 1
         self._refresh_cross(arena)
         staging = arena.runner.staging(size)
         pack(staging, starts, uncached, trees, self._moves, arena.size.capacity - 1)

@@ -12,11 +12,10 @@ from copyspec.static_options import StaticOptions
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.static.fused_layers import fused, fused_layers
 from copyspec.targets.static.running import ProgramRunner
-from copyspec.targets.static.settings import PADDED_PASSES
 from copyspec.targets.static.static_session import StaticSession, alike
 from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
-from tests.helpers.static import GRAPHS, expected, opened, scored, static_target
+from tests.helpers.static import CAPTURED, GRAPHS, expected, opened, padded_passes, scored, static_target
 
 CPU = torch.device("cpu")
 
@@ -93,7 +92,7 @@ def test_under_autocast_passes_are_dynamic_beside_static_ones() -> None:
         assert not isinstance(second, StaticSession)
         second.score([[5, 6, 7]], [EMPTY])
         second.keep([[]])
-        for _ in range(PADDED_PASSES + 2):
+        for _ in range(CAPTURED):
             found = second.score([[9]], [EMPTY])
             second.trim([3])
         assert torch.equal(found, expected(target))
@@ -155,24 +154,25 @@ def test_rare_sizes_share_a_padded_program_and_frequent_ones_get_their_own() -> 
     steps = session._arena.runner._steps
     tree = DraftTree([8, 9], [-1, 0], [0.5] * 2, [None] * 2)
     for trees in ([EMPTY] * 3, [tree, EMPTY, tree]):
-        for _ in range(PADDED_PASSES - 1):
+        for _ in range(padded_passes(4, 1) - 2):
             logits = session.score([[9]] * 3, trees).clone()
             session.trim([3] * 3)
             assert torch.allclose(logits[:, :1], expected(target), atol=1e-5)
     assert set(steps) == {(4, 33, 512)} and session.runner == "graph"
-    for _ in range(3):
+    for _ in range(4):
         session.score([[9]] * 3, [EMPTY] * 3)
         session.trim([3] * 3)
     assert set(steps) == {(4, 33, 512), (4, 1, 512)} and session.runner == "graph"
     session.close()
 
 
-@pytest.mark.parametrize(("cached", "rows"), [(495, 1), (3, 64)], ids=["near the end", "too many rows"])
+@pytest.mark.parametrize(("cached", "rows"), [(505, 1), (3, 64)], ids=["near the end", "too many rows"])
 @torch.inference_mode()
 def test_a_padded_program_has_room_and_is_not_too_large(cached: int, rows: int) -> None:
     runner = ProgramRunner(lambda size: pytest.fail("not run"), CPU, GRAPHS, nullcontext)
     assert runner.choose((1, 1, 512), cached, rows) == (1, 1, 512)
     assert runner.choose((1, 1, 1024), 495, 4) == (4, 33, 1024)
+    assert runner.choose((1, 1, 512), 495, 4) == (4, 9, 512) and runner.choose((1, 1, 1024), 3, 32) == (32, 9, 1024)
 
 
 @torch.inference_mode()
@@ -190,14 +190,15 @@ def test_a_rare_size_runs_in_the_smallest_captured_program_that_holds_it() -> No
 
     session.score([[5, 6, 7]] * 8, [EMPTY] * 8)
     session.keep([[]] * 8)
-    scored_rows(8, PADDED_PASSES + 2)
+    scored_rows(8, padded_passes(8, 9) + 2)
     session.select(range(4))
-    scored_rows(4, PADDED_PASSES + 2)
+    scored_rows(4, padded_passes(4, 9, 9, 8) + 2)
     assert session._arena is not None
     runner = session._arena.runner
     assert {(8, 33, 512), (8, 9, 512), (4, 9, 512)} == set(runner._steps)
     assert runner.choose((2, 9, 512), 3, 8) == (4, 9, 512) == runner.choose((2, 1, 512), 3, 8)
-    assert runner.choose((1, 17, 512), 3, 8) == (8, 33, 512) and runner.choose((1, 65, 512), 3, 8) == (8, 129, 512)
+    assert runner.choose((1, 17, 512), 3, 8) == (8, 33, 512)
+    assert runner.choose((1, 65, 512), 3, 8) == (1, 65, 512), "eight rows of 129 columns are too many"
     session.close()
 
 
