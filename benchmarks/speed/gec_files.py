@@ -6,10 +6,11 @@
 There are three kinds of input: sentences of JFLEG, one per line; an essay; pages of the project's docs. Each goes
 through the whole command with default settings (reading, segmentation, correction, guards, writing): `copied`, and
 `plain` as with `--plain`. In `oracle` the text to copy is the output itself, so nearly every draft is right: what is
-left is the time of the model and of the pipeline, which no drafter saves. `hf` is greedy `model.generate` on the same
-texts in padded batches of the same size, in the pipeline's order. `single` and `lookup` decode one text at a time, with
-`generate` and with its prompt lookup. Methods take turns; figures are medians of wall time and of the process's CPU
-time. Outputs are compared with those of `plain` token by token.
+left is the time of the model and of the pipeline, which no drafter saves. In `first` every text ends after its first
+token: prompts are read and files are written, but nothing else is decoded, so no method can be faster. `hf` is greedy
+`model.generate` on the same texts in padded batches of the same size, in the pipeline's order. `single` and `lookup`
+decode one text at a time, with `generate` and with its prompt lookup. Methods take turns; figures are medians of wall
+time and of the process's CPU time. Outputs are compared with those of `plain` token by token.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Oracle(Heard):
 
 
 Method = Callable[[], dict[str, list[int]]]
-METHODS = ("copied", "plain", "oracle", "hf", "single", "lookup")
+METHODS = ("copied", "plain", "oracle", "first", "hf", "single", "lookup")
 
 
 def pipeline(paths: Sequence[Path], corrector: Heard) -> Method:
@@ -135,14 +136,17 @@ def measure(methods: dict[str, Method], repeats: int) -> dict[str, Any]:
     report: dict[str, Any] = {"texts": len(expected), "tokens": sum(map(len, expected.values()))}
     for name in names:
         seconds, cpu_seconds = (median(each) for each in zip(*times[name], strict=True))
-        differing = sum(any(run.get(text) != tokens for run in outputs[name]) for text, tokens in expected.items())
+        limit = 1 if name == "first" else None
+        differing = sum(
+            any(run.get(text) != tokens[:limit] for run in outputs[name]) for text, tokens in expected.items()
+        )
         report[name] = {"seconds": seconds, "cpu_seconds": cpu_seconds, "differing": differing}
     return report
 
 
 def line(kind: str, found: dict[str, Any]) -> str:
-    """Format the times of the other methods divided by that of `copied`, with CPU time in brackets; `oracle` as a
-    share of it."""
+    """Format the times of the other methods divided by that of `copied`, with CPU time in brackets; `oracle`
+    and `first` as a share of it."""
     own = found["copied"]
     cells = [f"{kind:<10}{found['texts']:>6} texts{found['tokens']:>7} tokens{own['seconds']:>8.1f} s"]
     for name in ("plain", "hf", "single", "lookup"):
@@ -150,8 +154,9 @@ def line(kind: str, found: dict[str, Any]) -> str:
             wall = ratio(found[name]["seconds"], own["seconds"])
             cpu = ratio(found[name]["cpu_seconds"], own["cpu_seconds"])
             cells.append(f"over {name} {wall:.2f}x ({cpu:.2f}x)")
-    if "oracle" in found:
-        cells.append(f"oracle in {ratio(found['oracle']['seconds'], own['seconds']):.2f} of that")
+    for name in ("oracle", "first"):
+        if name in found:
+            cells.append(f"{name} in {ratio(found[name]['seconds'], own['seconds']):.2f} of that")
     return "  ".join([*cells, f"differing {own['differing']}"])
 
 
@@ -201,6 +206,7 @@ def main() -> int:
             oracle.known = methods["copied"]()  # the first run also warms up
             texts = list(oracle.known)
             methods["plain"] = pipeline(paths, Heard(engine, replace(asked, drafts=False)))
+            methods["first"] = pipeline(paths, Heard(engine, replace(asked, drafts=False, max_new_tokens=1)))
             methods["hf"] = batched(corrector, texts, given.batch_size)
             for name in ("single", "lookup"):
                 methods[name] = one_by_one(corrector, texts, lookup=name == "lookup")

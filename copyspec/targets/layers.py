@@ -45,8 +45,11 @@ MAX_TOKENS = {torch.float32: 128, torch.bfloat16: 64}
 """Tokens of a pass, over all rows, up to which the compiled layer is used; in float32 without padding, and in bfloat16
 where attention is PyTorch's."""
 
+AVX2_TOKENS = 512
+"""The same in float32 with AVX2: up to there, the module multiplies about as fast as PyTorch does."""
+
 AT_ONCE = 128
-"""Rows, and computed tokens, of one call of the module; a pass of more tokens makes several calls."""
+"""Rows, and in bfloat16 computed tokens, of one call of the module; a pass of more tokens makes several calls."""
 
 TOLERANCE = 1e-4  # of the float32 comparison, relative to the largest output
 
@@ -59,6 +62,12 @@ TRIED = 48  # tokens of a comparison: a tree after as many cached ones, and the 
 _HEAD_SIZES = range(16, 1025, 16)
 
 Weights = tuple[Any, Any]  # of a linear layer, as arrays
+
+
+def most_tokens(dtype: torch.dtype) -> int:
+    """The tokens of a pass up to which the compiled layer is used on this processor, see `MAX_TOKENS`."""
+    is_avx2 = dtype == torch.float32 and _linear.instructions("f") == "avx2"
+    return AVX2_TOKENS if is_avx2 else MAX_TOKENS[dtype]
 
 
 class Pass(NamedTuple):
@@ -107,7 +116,7 @@ class FastLayer(ReplacedLayer):
         self.module, self.names = parts.layer, vars(parts.layer)
         """The model's own layer, and its `__dict__`."""
         self._weights = weights
-        self._most_tokens = MAX_TOKENS[self.dtype]
+        self._most_tokens = most_tokens(self.dtype)
         self._heads = self._key_heads = self._head_size = 0
         self._epsilon = self._scaling = 0.0
 

@@ -29,7 +29,7 @@ from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
 from copyspec.targets.hooks.modules import decoder_layers, output_head
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
 from copyspec.targets.hooks.weights import OWN, parameters_of
-from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, HeadInput, RunningPass
+from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, HeadInput, RunningPass, most_tokens
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class FastLinears:
             if not self._layers and not (layer.prepare() and self._is_right(layer, rotary)):
                 return
             self._layers.append(layer)
-            self.counts = range(1, self.counts.stop)
+            self.counts = range(1, max(self.counts.stop, most_tokens(dtype) + 1))
 
     @in_inference_mode
     def _is_right(self, layer: FastLayer, rotary: Rotary) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -184,6 +184,29 @@ def test_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = scored()
     assert not runs and theirs[1:, 1 : 1 + drafted].any()
     check_equal([ours[0], ours[:, 0]], [theirs[0], theirs[:, 0]])
+
+
+@pytest.mark.parametrize("lengths", [(300,), (128, 129), (150, 3, 130)])
+def test_passes_of_many_tokens_in_float32(lengths: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module runs 128 tokens at a time, rows and padding after one another."""
+    monkeypatch.setitem(layers.MAX_TOKENS, torch.float32, 512)
+    made, drawn = model(), random.Random(7)
+    prompts = [[drawn.randrange(VOCAB) for _ in range(length)] for length in lengths]
+    drafts, runs = [tree(drawn, 9) for _ in lengths], count_runs(monkeypatch)
+
+    def scored() -> list[torch.Tensor]:
+        session = wrap(made).open(prompts, 64)
+        runs.clear()
+        first = session.score(prompts, drafts)
+        session.keep([[]] * len(prompts))
+        return [*first, *session.score([[4]] * len(prompts), [DraftTree()] * len(prompts))]
+
+    ours = scored()
+    assert len(runs) == 2 * 2
+    monkeypatch.setattr(linears, "llama_layers", lambda model: ())
+    theirs = scored()
+    assert not runs
+    check_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +456,7 @@ F = np.float32
         ({"y": 3}, "starts at no number"),
         ({"batch": 0}, "rows"),
         ({"columns": 1 << 40}, "rows"),
-        ({"columns": 128, "batch": 2}, "rows"),
+        ({"batch": 129}, "rows"),
         ({"threads": 0}, "threads"),
         (("products", 0, (np.ones((32, 32), F), None)), "weights"),
         (("products", 6, (np.ones((32, 32), F), None)), "weights"),

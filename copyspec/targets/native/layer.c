@@ -8,6 +8,12 @@
 
 #include <string.h>
 
+/* The tokens of a pass besides padding. */
+typedef struct {
+    Py_ssize_t count, *places;       /* among batch * columns */
+    Py_ssize_t begins[MAX_ROWS + 1]; /* of the batch rows */
+} Tokens;
+
 #if HAS_KERNELS
 
 static const Float32LayerKernel *
@@ -161,33 +167,30 @@ run_share(void *given)
     for (Py_ssize_t row = 0; row < l->rows; row++) {
         float *sums = f->sums + row * l->hidden + own.first;
         add(sums, f->normed + row * l->hidden + own.first, own.count);
-        if (f->sums != l->y) {
+        if (f->is_padded) {
             float *y = (float *)l->y + f->places[row] * l->hidden + own.first;
             memcpy(y, sums, sizeof(float) * (size_t)own.count);
         }
     }
 }
 
-/* Lay out the scratch memory and run the layer. Returns -1 if out of memory. */
+/* Lay out the scratch memory for MAX_ROWS tokens, and run the layer on so many at a time: a token attends to none after
+   it. Returns -1 if out of memory. */
 static int
-run_all(Float32Layer *f)
+run_all(Float32Layer *f, const Tokens *tokens)
 {
     Layer *l = &f->layer;
-    const size_t rows = (size_t)l->rows, size = (size_t)l->head_size;
+    const Py_ssize_t all = l->batch * l->columns, most = tokens->count < MAX_ROWS ? tokens->count : MAX_ROWS;
+    const size_t rows = (size_t)most, size = (size_t)l->head_size;
     const size_t queries = rows * (size_t)l->heads * size, keys = rows * (size_t)l->key_heads * size;
     const size_t hidden = rows * (size_t)l->hidden, inner = rows * (size_t)l->inner;
     l->threads = layer_threads(l->threads);
     f->stride = (f->used + 15) / 16 * 16;
-    const size_t scores = (size_t)(l->threads * MAX_QUERIES * f->stride);
-    const size_t all = (size_t)(l->batch * l->columns), padded = all > rows ? hidden : 0;
+    f->is_padded = all > tokens->count;
+    const size_t scores = (size_t)(l->threads * MAX_QUERIES * f->stride), padded = f->is_padded ? hidden : 0;
     float *memory = PyMem_RawMalloc(sizeof(float) * (hidden + 2 * queries + 2 * keys + 2 * inner + scores + padded));
     if (memory == NULL) {
         return -1;
-    }
-    f->sums = l->y;
-    if (padded > 0) {
-        f->sums = memory + hidden + 2 * queries + 2 * keys + 2 * inner + scores;
-        memset(l->y, 0, sizeof(float) * all * (size_t)l->hidden);
     }
     f->normed = memory;
     f->queries = f->normed + hidden;
@@ -197,13 +200,29 @@ run_all(Float32Layer *f)
     f->gate = f->new_values + keys;
     f->up = f->gate + inner;
     f->scores = f->up + inner;
-    const float *const inputs[PRODUCTS] = {f->normed, f->normed, f->normed, f->attended, f->normed, f->normed, f->gate};
-    float *const outputs[PRODUCTS] = {f->queries, f->new_keys, f->new_values, f->sums, f->gate, f->up, f->normed};
-    for (int i = 0; i < PRODUCTS; i++) {
-        l->products[i].rows = l->rows;
-        l->products[i].x = (const char *)inputs[i], l->products[i].y = (char *)outputs[i];
+    f->sums = f->scores + scores;
+    if (f->is_padded) {
+        memset(l->y, 0, sizeof(float) * (size_t)(all * l->hidden));
     }
-    run_layer_threads(run_share, f, l->threads);
+    for (Py_ssize_t first = 0; first < tokens->count; first += MAX_ROWS) {
+        l->rows = tokens->count - first < MAX_ROWS ? tokens->count - first : MAX_ROWS;
+        f->places = tokens->places + first;
+        for (Py_ssize_t row = 0; row <= l->batch; row++) {
+            const Py_ssize_t begin = tokens->begins[row] - first;
+            f->begins[row] = begin < 0 ? 0 : begin < l->rows ? begin : l->rows;
+        }
+        if (!f->is_padded) {
+            f->sums = (float *)l->y + first * l->hidden;
+        }
+        const float *const inputs[PRODUCTS] = {f->normed, f->normed, f->normed, f->attended, f->normed, f->normed,
+                                               f->gate};
+        float *const outputs[PRODUCTS] = {f->queries, f->new_keys, f->new_values, f->sums, f->gate, f->up, f->normed};
+        for (int i = 0; i < PRODUCTS; i++) {
+            l->products[i].rows = l->rows;
+            l->products[i].x = (const char *)inputs[i], l->products[i].y = (char *)outputs[i];
+        }
+        run_layer_threads(run_share, f, l->threads);
+    }
     PyMem_RawFree(memory);
     return 0;
 }
@@ -211,9 +230,9 @@ run_all(Float32Layer *f)
 #else
 
 static int
-run_all(Float32Layer *f)
+run_all(Float32Layer *f, const Tokens *tokens)
 {
-    (void)f;
+    (void)f, (void)tokens;
     return 0;
 }
 
@@ -238,24 +257,26 @@ check_cache(Float32Layer *f)
     return f->mask == NULL && f->slots != NULL ? fail_layer("masks") : 0;
 }
 
-/* Number the tokens besides padding. Returns -1 with an error set if they are too many, or none. */
+/* Number the tokens besides padding. Returns -1 with an error set if there are none. */
 static int
-number_tokens(Float32Layer *f)
+number_tokens(const Float32Layer *f, Tokens *tokens)
 {
-    Layer *l = &f->layer;
+    const Layer *l = &f->layer;
+    tokens->places = PyMem_Malloc(sizeof(Py_ssize_t) * (size_t)(l->batch * l->columns));
+    if (tokens->places == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
     for (Py_ssize_t place = 0; place < l->batch * l->columns; place++) {
         if (place % l->columns == 0) {
-            f->begins[place / l->columns] = l->rows;
+            tokens->begins[place / l->columns] = tokens->count;
         }
         if (f->slots == NULL || f->slots[place] >= 0) {
-            if (l->rows == MAX_ROWS) {
-                return fail_layer("rows");
-            }
-            f->places[l->rows++] = place;
+            tokens->places[tokens->count++] = place;
         }
     }
-    f->begins[l->batch] = l->rows;
-    return l->rows > 0 ? 0 : fail_layer("rows");
+    tokens->begins[l->batch] = tokens->count;
+    return tokens->count > 0 ? 0 : fail_layer("rows");
 }
 
 const char layer_doc[] =
@@ -273,6 +294,7 @@ run_layer(PyObject *Py_UNUSED(module), PyObject *args)
     Float32Layer f = {0};
     Layer *l = &f.layer;
     LayerArrays arrays = {0};
+    Tokens tokens = {0};
     Py_buffer slots = {0};
     PyObject *parts, *slot_array, *mask, *result = NULL;
     unsigned long long y, x, keys, values, mask_at = 0;
@@ -294,13 +316,14 @@ run_layer(PyObject *Py_UNUSED(module), PyObject *args)
                   (slots.shape[0] == l->batch && slots.shape[1] == l->columns ? 1 : fail_layer("slots") == 0);
         f.slots = slots.buf;
     }
-    if (is_good && number_tokens(&f) == 0 && check_cache(&f) == 0) {
+    if (is_good && number_tokens(&f, &tokens) == 0 && check_cache(&f) == 0) {
         int failed;
         Py_BEGIN_ALLOW_THREADS
-        failed = run_all(&f);
+        failed = run_all(&f, &tokens);
         Py_END_ALLOW_THREADS
         result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
     }
+    PyMem_Free(tokens.places);
     PyBuffer_Release(&slots);
     release_layer(&arrays);
     return result;

@@ -31,15 +31,16 @@ typedef struct {
 /* Padding is left out: the computed tokens are numbered in order, and those of a batch row follow each other. */
 typedef struct {
     Layer layer;
-    Py_ssize_t places[MAX_ROWS];     /* of the tokens among batch * columns */
+    const Py_ssize_t *places;        /* of the tokens among batch * columns */
     Py_ssize_t begins[MAX_ROWS + 1]; /* of the batch rows among the tokens */
+    int is_padded;                   /* whether there is padding */
     float scaling;                   /* of the scores */
     float *keys, *values;   /* of the cache, [batch, key_heads, capacity, head_size] */
     Py_ssize_t capacity, start, used; /* first slot written, where `slots` is NULL; slots attended to */
     const int64_t *slots;             /* [batch, columns]; -1: padding */
     const float *mask;                /* [batch or 1, columns, used], added to scores; NULL: causal */
     Py_ssize_t mask_step;             /* from one batch row's to the next's */
-    float *sums;                      /* [rows, hidden], y without padding: y itself, or scratch memory */
+    float *sums;                      /* [rows, hidden], y without padding: in y itself, or scratch memory */
     float *normed, *queries, *new_keys, *new_values, *attended, *gate, *up, *scores; /* scratch memory */
     Py_ssize_t stride; /* scores of one query; each thread has MAX_QUERIES times as many */
 } Float32Layer;
