@@ -49,7 +49,8 @@ AVX2_TOKENS = 512
 """The same in float32 with AVX2: up to there, the module multiplies about as fast as PyTorch does."""
 
 AT_ONCE = 128
-"""Rows, and in bfloat16 computed tokens, of one call of the module; a pass of more tokens makes several calls."""
+"""Rows of one call of the module, which leaves passes of more to PyTorch; in bfloat16 also computed tokens, of which a
+pass of more makes several calls."""
 
 TOLERANCE = 1e-4  # of the float32 comparison, relative to the largest output
 
@@ -241,6 +242,8 @@ class Float32Layer(FastLayer):
     def _compute(self, given: Pass) -> torch.Tensor | None:
         hidden, mask, cache, parts = given
         (batch, columns, _), write = hidden.shape, cache.write
+        if batch > AT_ONCE:
+            return None
         slots: NDArray[np.int64] | None = None if write.slots is None else write.slots.numpy()
         if not (slots is None and write.plain if mask is None else _is_added(mask, batch, columns, write.stop)):
             return None
