@@ -198,7 +198,7 @@ def main() -> int:
         if given.paths is None:
             inputs |= {"essay": [ESSAY], "docs": [ROOT / "docs" / name for name in DOCS]}
         elif given.paths:
-            inputs["paths"] = given.paths
+            inputs[given.paths[0].stem if len(given.paths) == 1 else "paths"] = given.paths
         asked = ModelOptions(batch_size=given.batch_size)
         for kind, paths in inputs.items():
             corrector, oracle = Heard(engine, asked), Oracle(engine, asked)
