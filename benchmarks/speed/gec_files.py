@@ -145,8 +145,8 @@ def measure(methods: dict[str, Method], repeats: int) -> dict[str, Any]:
 
 
 def line(kind: str, found: dict[str, Any]) -> str:
-    """Format the times of the other methods divided by that of `copied`, with CPU time in brackets; `oracle`
-    and `first` as a share of it."""
+    """Format the times of the other methods divided by that of `copied`, with CPU time in brackets; `oracle` and
+    `first` as a share of it."""
     own = found["copied"]
     cells = [f"{kind:<10}{found['texts']:>6} texts{found['tokens']:>7} tokens{own['seconds']:>8.1f} s"]
     for name in ("plain", "hf", "single", "lookup"):
