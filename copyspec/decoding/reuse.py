@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from copyspec.decoding.row import Row
     from copyspec.targets.base import Session, Target
 
-SHARED_TOKENS = 2 * BLOCK_TOKENS
-"""Minimum length, in tokens, of a common prefix of all rows that is read once, in a pass of its own."""
+SAVED_TOKENS = 2 * BLOCK_TOKENS
+"""Minimum number of tokens that other rows need not read if a common prefix is read once, in a pass of its own."""
 
 ROOM = 64
 """Free slots that are allocated after the prompt in a session that loads a cached prefix."""
@@ -34,7 +34,10 @@ def load(rows: Sequence[Row], session: Session, target: Target) -> bool:
         if row.request.prefixes is not None:
             row.model_state = state
     passed = len(rows) > 1 and _read_shared(rows, state, target)
-    prefixes = [cache.find(state, row.uncached) if (cache := row.request.prefixes) is not None else [] for row in rows]
+    prefixes = [
+        [] if (cache := row.request.prefixes) is None else cache.find(state, row.uncached, row.request.most_kept)
+        for row in rows
+    ]
     if any(prefixes):
         room = max(len(row.uncached) for row in rows) + ROOM
         cast("PrefixSession", session).load(prefixes, room)
@@ -59,28 +62,37 @@ def store(rows: Sequence[Row], session: Session, target: Target, *, only_finishe
     for index, row in enumerate(rows):
         cache, state = row.request.prefixes, row.model_state
         if cache is not None and state is not None and (row.finish is not None or not only_finished):
-            _add(cache, state, _tokens(row, target), cast("PrefixSession", session), index)
+            tokens, most = [*target.start(row.request.prompt), *row.output], row.request.most_kept
+            _add(cache, state, tokens, most, cast("PrefixSession", session), index)
+            if most is not None and session.lengths[index] >= most:
+                row.model_state = None  # there is no more to store: later passes need not check the state
 
 
-def _tokens(row: Row, target: Target) -> list[int]:
-    return [*target.start(row.request.prompt), *row.output][: row.request.most_kept]
-
-
-def _add(cache: PrefixCache, state: ModelState, tokens: Sequence[int], session: PrefixSession, row: int) -> None:
-    cache.add(state, tokens[: session.lengths[row]], lambda start, stop: session.read(row, start, stop))
+def _add(
+    cache: PrefixCache,
+    state: ModelState,
+    tokens: Sequence[int],
+    most: int | None,
+    session: PrefixSession,
+    row: int,
+) -> None:
+    cache.add(state, tokens[: session.lengths[row]], lambda start, stop: session.read(row, start, stop), most)
 
 
 def _read_shared(rows: Sequence[Row], state: ModelState, target: Target) -> bool:
     """Read a long new prefix that all prompts share in one pass, and cache it. Returns whether a pass was made."""
-    cache = rows[0].request.prefixes
-    if cache is None or any(row.request.prefixes is not cache for row in rows):
+    cache, most = rows[0].request.prefixes, rows[0].request.most_kept
+    if cache is None or any(row.request.prefixes is not cache or row.request.most_kept != most for row in rows):
         return False
     first = rows[0].uncached
     shared = min(min(common_prefix(first, row.uncached), len(row.uncached) - 1) for row in rows)
-    shared = min([shared, *(row.request.most_kept or shared for row in rows)])
-    shared -= shared % BLOCK_TOKENS
-    prefix = cache.find(state, first[: shared + 1])
-    if shared - BLOCK_TOKENS * len(prefix) < SHARED_TOKENS:
+    if most is not None and most <= shared:
+        shared = most
+    else:
+        shared -= shared % BLOCK_TOKENS
+    prefix = cache.find(state, first[: shared + 1], most)
+    known = min(shared, BLOCK_TOKENS * len(prefix))
+    if (shared - known) * (len(rows) - 1) < SAVED_TOKENS:
         return False
     session = target.open([first])
     try:
@@ -89,7 +101,7 @@ def _read_shared(rows: Sequence[Row], state: ModelState, target: Target) -> bool
                 cast("PrefixSession", session).load([prefix], shared + ROOM)
             session.score([first[session.lengths[0] : shared]], [EMPTY])
             session.keep([()])
-        _add(cache, state, first[:shared], cast("PrefixSession", session), 0)
+        _add(cache, state, first[:shared], most, cast("PrefixSession", session), 0)
     finally:
         session.close()
     return True

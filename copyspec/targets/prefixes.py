@@ -1,8 +1,9 @@
 """The prefix cache: keys and values of earlier rows, reused for prompts that begin with the same tokens.
 
-They are stored in blocks of BLOCK_TOKENS tokens. A block's key is its tokens and the preceding block, so that prompts
-share common prefixes and a lookup compares tokens instead of hashes (like the blocks of PagedAttention, Kwon et al.
-2023, arXiv:2309.06180). The least recently used blocks are evicted first, the ends of prefixes before their beginnings.
+They are stored in blocks of BLOCK_TOKENS tokens; where only so many first tokens of each prompt are kept, the last block
+may be shorter. A block's key is its tokens and the preceding block, so that prompts share common prefixes and a lookup
+compares tokens instead of hashes (like the blocks of PagedAttention, Kwon et al. 2023, arXiv:2309.06180). The least
+recently used blocks are evicted first, the ends of prefixes before their beginnings.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class PrefixCache:
 
     def __len__(self) -> int:
         """Number of tokens whose keys and values are stored."""
-        return BLOCK_TOKENS * len(self._blocks)
+        with self._lock:
+            return sum(len(tokens) for _, tokens in self._blocks)
 
     def clear(self) -> None:
         """Remove all entries."""
@@ -84,31 +86,36 @@ class PrefixCache:
             self._roots.clear()
             self._bytes = 0
 
-    def find(self, state: ModelState, tokens: Sequence[int]) -> list[Layers]:
-        """Return the cached blocks that `tokens` begin with. They never cover all tokens, since the last one must be
-        passed through the model for its logits."""
+    def find(self, state: ModelState, tokens: Sequence[int], most: int | None = None) -> list[Layers]:
+        """Return the cached blocks that `tokens` begin with, of the first `most` tokens. They never cover all tokens,
+        since the last one must be passed through the model for its logits."""
         found: list[Layers] = []
         with self._lock:
-            keys = self._known(self._root(state), tokens[: max(0, len(tokens) - 1)])
+            keys = self._known(self._root(state), _blocks(tokens[: max(0, len(tokens) - 1)], most))
             found = [self._blocks[key].layers for key in keys]
             self._touch(keys)
         return found
 
-    def add(self, state: ModelState, tokens: Sequence[int], read: Callable[[int, int], Layers]) -> None:
-        """Store the whole blocks of `tokens`; `read(start, stop)` returns their keys and values."""
+    def add(
+        self, state: ModelState, tokens: Sequence[int], read: Callable[[int, int], Layers], most: int | None = None
+    ) -> None:
+        """Store the whole blocks of `tokens`, or their first `most` tokens; `read(start, stop)` returns their keys and
+        values."""
+        blocks = _blocks(tokens, most)
         with self._lock:
             root = self._root(state)
-            keys = self._known(root, tokens)
+            keys = self._known(root, blocks)
             self._touch(keys)  # before any is evicted, so that others are older
             used = set(keys)
             before = self._blocks[keys[-1]].number if keys else root
             try:
-                for start in range(BLOCK_TOKENS * len(keys), len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-                    layers = read(start, start + BLOCK_TOKENS)
+                for at in range(len(keys), len(blocks)):
+                    start = BLOCK_TOKENS * at
+                    layers = read(start, start + len(blocks[at]))
                     block = _Block(self._next(), layers, sum(map(_bytes, layers)))
                     if not self._make_room(block.size, used):
                         break
-                    key = (before, tuple(tokens[start : start + BLOCK_TOKENS]))
+                    key = (before, blocks[at])
                     self._blocks[key] = block
                     self._bytes += block.size
                     keys.append(key)
@@ -119,12 +126,12 @@ class PrefixCache:
                 return
             self._touch(keys)
 
-    def _known(self, root: int, tokens: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """The keys of the cached blocks that `tokens` begin with."""
+    def _known(self, root: int, blocks: Sequence[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
+        """The keys of the first of `blocks`, as many as are cached."""
         keys: list[tuple[int, tuple[int, ...]]] = []
         before = root
-        for start in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-            key = (before, tuple(tokens[start : start + BLOCK_TOKENS]))
+        for tokens in blocks:
+            key = (before, tokens)
             block = self._blocks.get(key)
             if block is None:
                 break
@@ -158,6 +165,13 @@ class PrefixCache:
     def _next(self) -> int:
         self._numbers += 1
         return self._numbers
+
+
+def _blocks(tokens: Sequence[int], most: int | None) -> list[tuple[int, ...]]:
+    """Cut the first `most` of `tokens` into blocks; without all of these, whole blocks only."""
+    tokens = tuple(tokens[:most])
+    stop = len(tokens) if len(tokens) == most else len(tokens) - len(tokens) % BLOCK_TOKENS
+    return [tokens[start : min(start + BLOCK_TOKENS, stop)] for start in range(0, stop, BLOCK_TOKENS)]
 
 
 def _bytes(layer: tuple[torch.Tensor, torch.Tensor] | None) -> int:

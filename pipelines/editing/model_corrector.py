@@ -35,8 +35,10 @@ model in a loop is stopped here instead of at the end of its context."""
 OUTPUT_ROOM = 64  # extra tokens for short texts, in which one more word is a large share
 CHAT_ROOM = 256  # extra tokens for what chat models write around a text
 
-SHARED_TOKENS = 64
-"""Minimum length, in tokens, of an instruction whose keys and values are computed once for all texts."""
+SHARED_TOKENS = 16
+"""Minimum length, in tokens, of an instruction whose keys and values are computed once for all texts, with its chat
+template. Copying them takes as long as reading one or two tokens on a CPU."""
+HALF_SHARED_TOKENS = 64  # the same in half precision, where it changes bits
 
 _PROBE = "".join(map(chr, range(33, 127))) + " äßéłñ αж “”‘’–—… €£ \N{CHECK MARK} 你好 \N{GRINNING FACE}"
 _WEIGHTS_READ = 8  # values of each weight that the fingerprint covers
@@ -121,8 +123,9 @@ class ModelCorrector:
             options["system"] = self.options.system
         # In half precision a shared beginning has other bits than one that a row reads itself. Single rows, which are
         # promised plain decoding's bits (docs/concepts.md), share nothing; batches have them on some processors only.
-        may_share = self.engine.model.dtype.itemsize >= 4 or self.options.batch_size > 1
-        if self._shared_tokens >= SHARED_TOKENS and may_share:
+        is_half = self.engine.model.dtype.itemsize < 4
+        least = HALF_SHARED_TOKENS if is_half else SHARED_TOKENS
+        if self._shared_tokens >= least and not (is_half and self.options.batch_size == 1):
             options["prefix_cache"] = self._shared_tokens
         return options
 

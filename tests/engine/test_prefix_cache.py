@@ -215,11 +215,14 @@ def test_only_the_beginning_of_prompts_is_kept(engine: copyspec.Engine) -> None:
     plain = engine.generate(prompts, drafter="none", **OPTIONS)
     kept = engine.generate(prompts, prefix_cache=len(template), batch_size=2, **OPTIONS)
     assert [each.token_ids for each in kept] == [each.token_ids for each in plain]
-    assert len(engine.prefix_cache) == 2 * BLOCK_TOKENS
-    assert kept[-1].stats.num_cached_tokens == 2 * BLOCK_TOKENS
+    assert len(engine.prefix_cache) == len(template), "the last block is shorter"
+    assert kept[-1].stats.num_cached_tokens == len(template)
+    engine.generate(prompts[0], prefix_cache=True, **OPTIONS)
+    assert engine.generate(prompts[0], prefix_cache=True, **OPTIONS).stats.num_cached_tokens == 3 * BLOCK_TOKENS
     engine.prefix_cache.clear()
-    engine.generate(prompts, prefix_cache=BLOCK_TOKENS - 1, **OPTIONS)
-    assert len(engine.prefix_cache) == 0  # less than a block
+    few = engine.generate(prompts, prefix_cache=BLOCK_TOKENS - 1, **OPTIONS)
+    assert [each.token_ids for each in few] == [each.token_ids for each in plain]
+    assert len(engine.prefix_cache) == few[-1].stats.num_cached_tokens == BLOCK_TOKENS - 1
 
 
 def test_a_bounded_cache_finds_what_it_was_given() -> None:
