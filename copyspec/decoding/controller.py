@@ -55,6 +55,8 @@ class DraftController:
     """Whether to ask the drafter in the next pass. `observe` follows a pass that did, `advance` one that did not."""
     is_probe: bool = False
     """Whether the next draft is the first one after a pause."""
+    trust: float = 1.0
+    """Factor for the probability that the first token of a draft in the row's first pass is right."""
     _gain: float = 1.25  # above 1, so that a new row drafts a few times
     _pause: int = 1
     _pause_left: int = 0

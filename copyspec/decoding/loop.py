@@ -344,7 +344,8 @@ def fit(
             continue
         most = min(PROBE_NODES, size) if controller.is_probe and controller.calibration < 1.0 else size
         scale = 1.0 if controller.is_probe else controller.calibration  # a probe uses the drafter's raw scores
-        drafts.append((tree.parents, tree.scores, scale, most))
+        scores = tree.scores if controller.trust == 1.0 else [controller.trust * score for score in tree.scores]
+        drafts.append((tree.parents, scores, scale, most))
         allowed += max(0.0, controller.allowance)
         solvent += controller.allowance > 0.0
     costs = budget.costs

@@ -62,6 +62,8 @@ class Meter:
     proposed: tuple[DraftTree, float] | None = None
     """The drafter's tree for this pass, and the seconds it took; None: the drafter was not asked."""
     _rows: int = 0  # in the last pass
+    _opening: tuple[float, bool] | None = None
+    """Probability of the first token of the first pass's draft, 0 if none paid, and whether it was right."""
     _uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
     _from: tuple[Counter[int], Counter[int]] = field(default_factory=lambda: (Counter(), Counter()))
     """Tokens by index of their source or OUTPUT: drafted, accepted."""
@@ -85,18 +87,23 @@ class Meter:
         All rows wait for a pass. Those that drafted pay for what it took longer, in proportion to their nodes and at
         the costs in `budget`, by which they were drafted.
         """
-        self._rows, size = len(sizes), len(tree.tokens)
+        is_opening, self._rows, size = not self._rows, len(sizes), len(tree.tokens)
         self._uncounted = (tree, path) if size else None
+        controller = self.controller
+        if is_opening and controller is not None:
+            controller.trust = 1.0
         if self.proposed is None:
             return
         (proposed, seconds), self.proposed = self.proposed, None
         self._allowed += allowed
-        controller = self.controller
         if size:
             self._decisions["probed" if controller is not None and controller.is_probe else "drafted"] += 1
         else:
             self._decisions["unprofitable" if len(proposed.tokens) else "no_draft"] += 1
         if controller is not None:
+            if is_opening and len(proposed.tokens):
+                score = min(1.0, max(0.0, tree.scores[0])) if size else 0.0  # drafters of users report NaN, too
+                self._opening = score, bool(path) and path[0] == 0
             extra = len(sizes) * (budget.costs[max(sizes)] - 1.0) / sum(sizes) * size if size and budget.costs else 0.0
             is_charged, self._costs.has_drafted = self._costs.has_drafted and budget.seconds > 0.0, True
             controller.observe(proposed, tree, path, extra, seconds / budget.seconds if is_charged else 0.0)
@@ -115,12 +122,12 @@ class Meter:
         self._count_sources(1, tree, path)
 
     def conclude(self, *, without_own: bool) -> None:
-        """Report the row's gain, once it has ended: it sets the allowance of later rows. `without_own`: the last pass
-        ended with a draft token, so that it saved a pass less than its accepted tokens."""
+        """Report the row's gain and first draft, once it has ended: later rows start with what they show.
+        `without_own`: the last pass ended with a draft token, so that it saved a pass less than its accepted tokens."""
         self._costs.learn()  # for the row's last figures
         if self.controller is not None:
             self.controller.saved_passes -= without_own
-            self._costs.finish(self.controller.saved_passes)
+            self._costs.finish(self.controller.saved_passes, self._opening)
 
     def stats(self, output_tokens: int, *, ended: bool = True) -> Stats:
         """Return the counters so far; the costs of a pass are filled in only where the row has `ended`."""

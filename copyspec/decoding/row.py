@@ -94,7 +94,9 @@ class Row:
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
         self._clock = (costs := costs or CostModel()).clock
-        controller = DraftController(costs.start + LOSS_PER_TOKEN) if adaptive and self._drafter is not None else None
+        controller: DraftController | None = None
+        if adaptive and self._drafter is not None:
+            controller = DraftController(costs.start + LOSS_PER_TOKEN, trust=costs.trust)
         self.meter = Meter(costs, request.sources, request.eos_token_ids, controller)
 
     @property

@@ -201,6 +201,39 @@ def test_claims_are_weighed_by_the_record() -> None:
     )
 
 
+def test_first_drafts_are_weighed_by_those_of_earlier_rows() -> None:
+    """Models may begin with a word of their own before they copy."""
+
+    class FromTheSecondToken(AlwaysWrong):
+        def __init__(self, case: Case, eos: frozenset[int], *, is_right: bool = False) -> None:
+            super().__init__(case)
+            self.output, self.at, self.is_right = list(case.recorded or ()), 0, is_right
+
+        def propose(self, budget: Budget) -> DraftTree:
+            if not self.at and not self.is_right:
+                return super().propose(budget)
+            return DraftTree.of_chain(self.output[self.at : self.at + budget.max_nodes], 0.95)
+
+        def accept(self, tokens: Sequence[int]) -> None:
+            self.at += len(tokens)
+
+    costs, cases = CostModel(), [case(60, seed) for seed in range(12)]
+    for is_right, most in ((False, 0.2), (True, 1.0)):
+        make = partial(FromTheSecondToken, is_right=is_right)
+        for each in cases:
+            simulate([each], DEVICES["small"], DraftOptions(32), costs, make)
+        assert most - 0.2 < costs.trust <= most
+
+    costs = CostModel()
+    for opening, trust in (((0.9, False), 0.15), ((0.0, False), 0.35), ((0.9, True), 1.0)):
+        for _ in range(12):
+            costs.finish(0.0, opening)
+        assert costs.trust == pytest.approx(trust, abs=0.05)
+    tree, budget = DraftTree.of_chain(range(8), 0.9), Budget(8, [1.0 + 0.2 * n for n in range(9)])
+    sizes = [len(fit([DraftController(6.0, trust=trust)], [tree], budget)[0][0]) for trust in (1.0, 0.5, 0.1)]
+    assert sizes[0] > sizes[1] > sizes[2] == 0
+
+
 def test_looks_are_rationed_by_what_they_cost() -> None:
     def looks(cost: float) -> int:
         controller, count = DraftController(), 0
