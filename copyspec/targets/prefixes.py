@@ -1,6 +1,6 @@
 """The prefix cache: keys and values of earlier rows, reused for prompts that begin with the same tokens.
 
-They are stored in blocks of BLOCK_TOKENS tokens; where only so many first tokens of each prompt are kept, the last block
+They are stored in blocks of BLOCK_TOKENS tokens; where only the first N tokens of each prompt are kept, the last block
 may be shorter. A block's key is its tokens and the preceding block, so that prompts share common prefixes and a lookup
 compares tokens instead of hashes (like the blocks of PagedAttention, Kwon et al. 2023, arXiv:2309.06180). The least
 recently used blocks are evicted first, the ends of prefixes before their beginnings.
