@@ -214,4 +214,5 @@ def test_each_size_is_compiled_however_many_there_are(caplog: pytest.LogCaptureF
                 session.keep([[]] * rows)
                 assert session.runner == "compiled"
             session.close()
-    assert not caplog.records
+    # With torch 2.14, torch itself warns where Triton is missing.
+    assert not [record for record in caplog.records if record.name.startswith("copyspec")]
