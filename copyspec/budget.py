@@ -54,7 +54,7 @@ MAX_UNLEARNED = 64
 after every pass takes, when the model's weights have evicted the curve from the processor's caches."""
 
 MEMORY = 0.8  # weight of earlier rows in the average saving, and of earlier first passes
-OPENING_MEMORY = 0.9  # weight of earlier rows in what is known of first drafts
+FIRST_DRAFT_MEMORY = 0.9  # weight of earlier rows in how far first drafts are trusted
 MIN_START, MAX_START = 0.75, 4.0
 """Bounds of a new row's starting allowance, in plain passes; within them it is half of what earlier rows saved."""
 
@@ -126,7 +126,7 @@ class CostModel:
         self.trust = 1.0
         """How often the first token of a draft in a row's first pass was right, over the probability that the drafter
         gave, at most 1: some models begin with words of their own before they copy."""
-        self._openings = [0.0, 0.0]  # decayed sums over these tokens: expected, right
+        self._first_drafts = [0.0, 0.0]  # decayed sums over these tokens: expected, right
         self.has_drafted = False
         """Whether a draft was made. The very first loads code and data, which on a GPU takes as long as several plain
         passes: it is not charged, or the first call would hardly draft."""
@@ -231,18 +231,19 @@ class CostModel:
         """Seconds of a pass of `rows` rows, as learned so far, for each node count that was measured."""
         return self._curves.larger(self._curves[rows]).measured()
 
-    def finish(self, saved_passes: float, opening: tuple[float, bool] | None = None) -> None:
+    def finish(self, saved_passes: float, first_draft: tuple[float, bool] | None = None) -> None:
         """Record that a row has ended for which drafting saved `saved_passes` plain passes (negative: cost them).
 
-        `opening`: the probability of the first token drafted in its first pass, and whether it was right. It is 0 if
-        no draft was worth its cost: then first drafts are trusted a little more each time, and so tried again.
+        `first_draft`: the probability of the first token drafted in its first pass, and whether it was right. The
+        probability is 0 if no draft was worth its cost: then first drafts are trusted more each time, and tried again.
         """
         self._earned = MEMORY * self._earned + (1.0 - MEMORY) * saved_passes
         self.start = min(max(0.5 * self._earned, MIN_START), MAX_START)
-        if opening is not None:
-            totals = zip(self._openings, opening, strict=True)
-            self._openings = [OPENING_MEMORY * total + new for total, new in totals]
-            self.trust = min(1.0, (self._openings[1] + 1.0) / (self._openings[0] + 1.0))
+        if first_draft is not None:
+            totals = zip(self._first_drafts, first_draft, strict=True)
+            self._first_drafts = [FIRST_DRAFT_MEMORY * total + new for total, new in totals]
+            expected, right = self._first_drafts
+            self.trust = min(1.0, (right + 1.0) / (expected + 1.0))  # as if one more had been expected and right
 
 
 class _Curve:

@@ -62,7 +62,7 @@ class Meter:
     proposed: tuple[DraftTree, float] | None = None
     """The drafter's tree for this pass, and the seconds it took; None: the drafter was not asked."""
     _rows: int = 0  # in the last pass
-    _opening: tuple[float, bool] | None = None
+    _first_draft: tuple[float, bool] | None = None
     """Probability of the first token of the first pass's draft, 0 if none paid, and whether it was right."""
     _uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
     _from: tuple[Counter[int], Counter[int]] = field(default_factory=lambda: (Counter(), Counter()))
@@ -87,10 +87,10 @@ class Meter:
         All rows wait for a pass. Those that drafted pay for what it took longer, in proportion to their nodes and at
         the costs in `budget`, by which they were drafted.
         """
-        is_opening, self._rows, size = not self._rows, len(sizes), len(tree.tokens)
+        is_first, self._rows, size = not self._rows, len(sizes), len(tree.tokens)
         self._uncounted = (tree, path) if size else None
         controller = self.controller
-        if is_opening and controller is not None:
+        if is_first and controller is not None:
             controller.trust = 1.0
         if self.proposed is None:
             return
@@ -101,9 +101,9 @@ class Meter:
         else:
             self._decisions["unprofitable" if len(proposed.tokens) else "no_draft"] += 1
         if controller is not None:
-            if is_opening and len(proposed.tokens):
+            if is_first and len(proposed.tokens):
                 score = min(1.0, max(0.0, tree.scores[0])) if size else 0.0  # drafters of users report NaN, too
-                self._opening = score, bool(path) and path[0] == 0
+                self._first_draft = score, bool(path) and path[0] == 0
             extra = len(sizes) * (budget.costs[max(sizes)] - 1.0) / sum(sizes) * size if size and budget.costs else 0.0
             is_charged, self._costs.has_drafted = self._costs.has_drafted and budget.seconds > 0.0, True
             controller.observe(proposed, tree, path, extra, seconds / budget.seconds if is_charged else 0.0)
@@ -127,7 +127,7 @@ class Meter:
         self._costs.learn()  # for the row's last figures
         if self.controller is not None:
             self.controller.saved_passes -= without_own
-            self._costs.finish(self.controller.saved_passes, self._opening)
+            self._costs.finish(self.controller.saved_passes, self._first_draft)
 
     def stats(self, output_tokens: int, *, ended: bool = True) -> Stats:
         """Return the counters so far; the costs of a pass are filled in only where the row has `ended`."""

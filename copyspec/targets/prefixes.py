@@ -87,11 +87,15 @@ class PrefixCache:
             self._bytes = 0
 
     def find(self, state: ModelState, tokens: Sequence[int], most: int | None = None) -> list[Layers]:
-        """Return the cached blocks that `tokens` begin with, of the first `most` tokens. They never cover all tokens,
-        since the last one must be passed through the model for its logits."""
+        """Return the cached blocks that `tokens` begin with; their last may be a shorter one that ends after `most`
+        tokens. They never cover all tokens, since the last one must be passed through the model for its logits."""
         found: list[Layers] = []
+        tokens = tokens[: max(0, len(tokens) - 1)]
         with self._lock:
-            keys = self._known(self._root(state), _blocks(tokens[: max(0, len(tokens) - 1)], most))
+            root = self._root(state)
+            keys = self._known(root, _blocks(tokens, None))
+            if most is not None and BLOCK_TOKENS * len(keys) < most:
+                keys = self._known(root, _blocks(tokens, most))
             found = [self._blocks[key].layers for key in keys]
             self._touch(keys)
         return found

@@ -225,9 +225,9 @@ def test_first_drafts_are_weighed_by_those_of_earlier_rows() -> None:
         assert most - 0.2 < costs.trust <= most
 
     costs = CostModel()
-    for opening, trust in (((0.9, False), 0.15), ((0.0, False), 0.35), ((0.9, True), 1.0)):
+    for first_draft, trust in (((0.9, False), 0.15), ((0.0, False), 0.35), ((0.9, True), 1.0)):
         for _ in range(12):
-            costs.finish(0.0, opening)
+            costs.finish(0.0, first_draft)
         assert costs.trust == pytest.approx(trust, abs=0.05)
     tree, budget = DraftTree.of_chain(range(8), 0.9), Budget(8, [1.0 + 0.2 * n for n in range(9)])
     sizes = [len(fit([DraftController(6.0, trust=trust)], [tree], budget)[0][0]) for trust in (1.0, 0.5, 0.1)]
