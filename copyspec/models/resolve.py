@@ -16,6 +16,7 @@ from copyspec.checks import brief
 from copyspec.filesystem import open_input
 from copyspec.models.adapters import MAX_ADAPTER, copied, merge
 from copyspec.models.aliases import ADAPTER_WEIGHTS, ALIASES, Alias
+from copyspec.models.digests import content_digest
 from copyspec.models.errors import MAX_NAME, FileError, LoadError, expanded, first_line
 from copyspec.models.files import (
     ADAPTER,
@@ -143,8 +144,8 @@ def _adapted(
     if not base.is_dir():
         base = _of_hub(str(base), hub or {})
     _check_base(base, name)
-    digest, weights = _digest(adapter), (base / WEIGHTS).stat()
-    digest.update(repr((os.path.realpath(base), weights.st_size, weights.st_mtime_ns)).encode())
+    digest = _digest(adapter)
+    digest.update(content_digest(base / WEIGHTS).encode())
     for path in (base / CONFIG, *copied(base, adapter)):
         _add(digest, path)
     if prefix is None:
