@@ -46,13 +46,17 @@ class Endless:
 
 
 def values() -> list[Any]:
-    return [
+    plain: list[Any] = [
         None, True, 0, -1, 2**62, -(2**63), 2**64, 10**40, 1.5, float("nan"), float("inf"), "", "abc", "\ud800", b"ab",
-        (), [], {}, set(), (1,), [1, 2], (1, 2, 3, 4), ((), (), 1.0, 0), [(), (), 1.0, 0], ((1,), (0.5,), 1.0), [None],
-        [[1]], [[[1]]], ((1, 2), "ab"), {"a": 1}, range(3), iter([1]), object(), type, Odd(), Endless(),
-        array("q", [1]), array("d", [1.0]), np.zeros((1, 2, 3), dtype=np.int64), np.zeros((1, 2)), np.zeros(0, dtype=bool),
-        np.int64(3), np.float32(0.5), memoryview(b"abc"), bytearray(9), lambda: 1, [Odd()], (Odd(), Odd()), [(Odd(), (), 1.0, 0)],
-        (((), (), 1.0, 0),), [((-1,), (0.5,), "1", 1)], [((-1,), (0.5,), 1.0, 2**80)], [{"a": 1}], ["OOdn"], [b"abcd"],
+        (), [], {}, set(), (1,), [1, 2], (1, 2, 3, 4), {"a": 1}, range(3), iter([1]), object(), type, Odd(), Endless(),
+        array("q", [1]), array("d", [1.0]), np.zeros((1, 2, 3), dtype=np.int64), np.zeros((1, 2)), np.int64(3),
+        np.zeros(0, dtype=bool), np.float32(0.5), memoryview(b"abc"), bytearray(9), lambda: 1,
+    ]  # fmt: skip
+    return [
+        *plain,
+        ((), (), 1.0, 0), [(), (), 1.0, 0], ((1,), (0.5,), 1.0), [None], [[1]], [[[1]]], ((1, 2), "ab"), [Odd()],
+        (Odd(), Odd()), [(Odd(), (), 1.0, 0)], (((), (), 1.0, 0),), [((-1,), (0.5,), "1", 1)], [{"a": 1}], ["OOdn"],
+        [((-1,), (0.5,), 1.0, 2**80)], [b"abcd"],
     ]  # fmt: skip
 
 
