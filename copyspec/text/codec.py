@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import brief, is_panic
 from copyspec.forks import fork_safe
+from copyspec.lockless import cached_property
 from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import (
     ChatError,
