@@ -171,7 +171,7 @@ class Batch:
         self.rows = [*rows]
         for row in rows:
             row.meter.times, row.meter.before = self._times, replace(self._times)
-        if all(row.request.prefixes is None for row in rows):
+        if all(row.request.prefixes is None and row.request.past is None for row in rows):
             return
         clock = self._costs.clock
         started = clock()

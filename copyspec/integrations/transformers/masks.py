@@ -1,0 +1,75 @@
+"""Attention masks: which tokens of each row are read, and whether the model reads them as `generate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from copyspec.checks import shown
+from copyspec.targets.selftest.probes import skips_masked
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def mask_of(rows: int, width: int, arguments: Mapping[str, object]) -> torch.Tensor | None:
+    """The attention mask for the model's main input, [rows, width], as bools; None if there is none. Raises ValueError
+    for one that `generate` would read as something else."""
+    mask = arguments.get("attention_mask")
+    if not isinstance(mask, torch.Tensor):
+        return None
+    if mask.dim() != 2 or mask.shape[1] != width or not rows or len(mask) % rows:
+        raise ValueError(
+            f"attention_mask has the shape {list(mask.shape)}, and the tokens have {[rows, width]}; give one of their "
+            "shape, or leave it out"
+        )
+    mask = mask[:: len(mask) // rows]  # may be expanded by num_return_sequences
+    if bool(((mask != 0) & (mask != 1)).any()):
+        raise ValueError(f"attention_mask must hold 0 and 1 only; got {shown(mask)}")
+    for row in (mask == 0).all(1).nonzero().flatten().tolist():
+        raise ValueError(f"row {row} has no token: its attention_mask is 0 everywhere")
+    return mask.bool()
+
+
+def check_padding(model: PreTrainedModel, mask: torch.Tensor, length: int) -> None:
+    """Raise ValueError for masked tokens that change what `generate` gives for the others: a decoder's row is decoded
+    without them. `length`: columns of the longest output, with what precedes it."""
+    for row in (~mask[:, -1]).nonzero().flatten().tolist():
+        raise ValueError(
+            f"row {row} is padded on the right, where generate itself goes on from the padding: tokenize with "
+            "padding_side='left'"
+        )
+    config, name = model.config.get_text_config(decoder=True), type(model).__name__
+    chunk = getattr(config, "attention_chunk_size", None)
+    windows = [each for each in (chunk, getattr(config, "sliding_window", None)) if each is not None]
+    for row in (~mask[:, 0]).nonzero().flatten().tolist():
+        if not skips_masked(model, "before") or (chunk is not None and length > chunk):
+            raise ValueError(
+                f"row {row} is padded on the left, and {name} counts from the padding, so that the row would differ "
+                "from its own output: decode rows of one length together, or one at a time"
+            )
+    for row in (mask.long().diff(dim=1) == -1).any(1).nonzero().flatten().tolist():
+        if any(length > window for window in windows) or not skips_masked(model, "between"):
+            raise ValueError(
+                f"row {row} has masked tokens between others, and {name} counts their places: leave them out of the ids"
+            )
+
+
+def check_encoder_padding(model: PreTrainedModel, mask: torch.Tensor) -> None:
+    """`check_padding` of what an encoder reads, which may be padded on the right."""
+    # An encoder may count positions from the first token, masked or not.
+    for row in (~mask[:, 0]).nonzero().flatten().tolist():
+        raise ValueError(f"row {row} of the encoder's input is padded on the left: tokenize with padding_side='right'")
+    for row in (mask.long().diff(dim=1).ne(0).sum(1) > 1).nonzero().flatten().tolist():
+        raise ValueError(f"row {row} has masked tokens between others: leave them out of the ids")
+
+
+def check_positions(positions: object, mask: torch.Tensor) -> None:
+    """Raise ValueError for positions other than those of the unmasked tokens, counted from 0."""
+    if not isinstance(positions, torch.Tensor):
+        return
+    counted = mask.long().cumsum(-1) - 1
+    if positions.shape[-1] != mask.shape[1] or bool(((positions.to(mask.device) != counted) & mask).any()):
+        raise ValueError("copyspec counts positions from the first unmasked token; leave position_ids out")
