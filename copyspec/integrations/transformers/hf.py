@@ -26,7 +26,9 @@ from copyspec.integrations.transformers.outputs import (
 )
 from copyspec.integrations.transformers.replay import replay
 from copyspec.integrations.transformers.rows import ScoreRecorder, Shown, row_processors, row_stops
+from copyspec.models.loading import check_own_steps
 from copyspec.targets.generation import OwnStopStrings
+from copyspec.text.no_tokenizer import NoTokenizer
 
 if TYPE_CHECKING:
     from transformers import (
@@ -55,6 +57,9 @@ OWN = (*CALL_OPTIONS, "references", "tokenizer", "copyspec_tokenizer", "copyspec
 _LOOP = ("model", "input_ids", "logits_processor", "stopping_criteria", "generation_config", "inputs_tensor")
 
 
+_NO_TOKENIZER = NoTokenizer()  # one, so that calls of a model share its engine
+
+
 class CustomGenerate:
     """The decoding loop for `model.generate(custom_generate=...)`. It is stateless; use the instance `copyspec.hf`."""
 
@@ -76,6 +81,7 @@ class CustomGenerate:
         inputs_tensor: torch.Tensor | None = None,
         **given: Any,
     ) -> ModelOutput | torch.LongTensor:
+        check_own_steps(model)
         own = {name: given.pop(name) for name in OWN if name in given}
         asked = _asked(self)
         lost = asked or {}
@@ -84,7 +90,7 @@ class CustomGenerate:
         prepared = Prepared(input_ids, inputs_tensor, generation_config, stopping_criteria, given, asked)
         rows = read_rows(model, prepared)
         check_processors(logits_processor, "leave out custom_generate")
-        engine = api.load(model, tokenizer=_tokenizer(own, lost), **_loading(own))
+        engine = api.load(model, tokenizer=_tokenizer(model, own, lost), **_loading(own))
         options = _options(rows, own, sampled=bool(generation_config.do_sample))
         jobs, _ = engine.jobs(list(rows.prompts), own.get("references"), options)
         call = _Call(engine, prepared, rows, jobs, options)
@@ -196,10 +202,16 @@ def _loading(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"on_unsupported": own["on_unsupported"]} if own.get("on_unsupported") is not None else {}
 
 
-def _tokenizer(own: Mapping[str, Any], lost: Mapping[str, object]) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that was given; None: load the model's own by its name."""
+def _tokenizer(
+    model: PreTrainedModel, own: Mapping[str, Any], lost: Mapping[str, object]
+) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that was given; None: load the model's own by its name. A model without a name gets one that
+    encodes nothing, which token ids do not need."""
     tokenizer = own.get("copyspec_tokenizer") or own.get("tokenizer") or lost.get("tokenizer")
     check_type(tokenizer is None or callable(tokenizer), "tokenizer", tokenizer, "a transformers tokenizer")
+    reads_text = own.get("stop") is not None or own.get("output_cache") is not None
+    if tokenizer is None and not model.name_or_path and not reads_text:
+        return _NO_TOKENIZER
     return cast("PreTrainedTokenizerBase | None", tokenizer)
 
 
