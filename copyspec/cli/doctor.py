@@ -126,10 +126,12 @@ def _cache() -> str:
 
 def _self_test(model: str | None) -> int:
     """Decode one prompt plainly and with copying in float32, where both outputs must be equal."""
-    from copyspec.api import compare
+    from copyspec.api import compare, load
 
     quiet_libraries()
-    comparison = compare(SELF_TEST, model=model, dtype="float32", max_new_tokens=64)
+    engine = load(model, dtype="float32")
+    comparison = compare(SELF_TEST, model=engine, max_new_tokens=64)
+    _show("layers", engine.layers_by)
     _show("self-test", _verdict(comparison))
     return 0 if comparison.equal else 1
 

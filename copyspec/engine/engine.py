@@ -117,6 +117,13 @@ class Engine:
         return self._target.encoder_length if self._target.is_encoder_decoder else self._target.max_length
 
     @property
+    def layers_by(self) -> str:
+        """Who has computed the model's decoder layers in passes of few tokens so far: "compiled", "fused", or "by
+        transformers", with the reason."""
+        self._check_loaded()
+        return self._target.layers_by
+
+    @property
     def split_length(self) -> int | None:
         """Length in tokens at which longer texts are split: `max_length`, or the trained length of a model without a
         limit."""

@@ -45,7 +45,9 @@ ELSEWHERE = {
     "inputs_embeds": "not supported: a prompt is text or token ids",
     "decoder_start_token_id": "model.generation_config.decoder_start_token_id, set before the call",
     "decoder_input_ids": "not supported: outputs begin with the model's own start token",
-    "past_key_values": "not supported: prefix_cache=True keeps keys and values between calls",
+    **dict.fromkeys(
+        ("cache", "past_key_values"), "not supported: prefix_cache=True keeps keys and values between calls"
+    ),
     "synced_gpus": "not supported: the model runs in one process",
     "return_dict_in_generate": "not needed: generate returns a Result with all fields",
     "output_scores": "logprobs",

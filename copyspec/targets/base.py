@@ -113,6 +113,12 @@ class Target(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def layers_by(self) -> str:
+        """Who has computed the decoder layers in passes of few tokens, for reports: "compiled", "fused" or "by
+        transformers", with the reason."""
+        ...
+
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         """Open a session with one row per prompt (the encoder of encoder-decoder models runs here).
 

@@ -88,6 +88,11 @@ class WrappedModel(ABC):
     def device(self) -> torch.device:
         return self.facts.device
 
+    @property
+    def layers_by(self) -> str:
+        linears = vars(self).get("linears")
+        return linears.layers_by if isinstance(linears, FastLinears) else "by transformers"
+
 
 class TreeSession(ABC):
     """Rows of one batch in one tree cache. Subclasses implement how their model is called.
@@ -414,7 +419,7 @@ class CausalSession(TreeSession):
         arguments: dict[str, object] = {
             "input_ids": tokens,
             "attention_mask": masks,
-            "past_key_values": self._cache,
+            self._facts.cache: self._cache,
             "use_cache": True,
         }
         if "position_ids" in self._facts.arguments:

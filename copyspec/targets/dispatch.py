@@ -76,7 +76,7 @@ def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
     name = type(model).__name__
     if is_recurrent(model):
         return f"{name} has recurrent layers, whose state cannot return to where a draft was rejected"
-    lost = forward_arguments(model, of_class=True) & {"position_ids"} - facts.arguments
+    lost = {"position_ids"}.intersection(forward_arguments(model, of_class=True)) - facts.arguments
     if lost:
         return f"{name}'s forward was replaced by one without position_ids, so drafts would get wrong positions"
     if any(type(part).__module__.startswith(_DYNAMIC) for part in model.modules()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from copyspec.targets.hooks.attention import configs
+from copyspec.targets.hooks.caches import cache_argument
 from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.grouped import group_size
 from copyspec.targets.hooks.positions import PositionStyle, position_style
@@ -19,6 +21,7 @@ from copyspec.targets.limits import max_length
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from torch import nn
     from transformers import PreTrainedModel
 
 _MASK_FORMATS: dict[torch.dtype, npt.DTypeLike] = {
@@ -42,6 +45,7 @@ class ModelFacts:
     vocab_size: int
     max_length: int | None
     arguments: frozenset[str]  # of the model's forward
+    cache: str  # the one that takes the cache: "past_key_values" before transformers 5.24, "cache" since
     kinds: tuple[str, ...]  # of attention layers; models of one kind take one mask, others a dict by kind
     window: int | None  # of sliding layers
     chunk: int | None  # of chunked layers
@@ -74,7 +78,7 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
     config = model.config.get_text_config(decoder=True)
     device, dtype = read_device(model), read_dtype(model)
     arguments = forward_arguments(model)
-    positions = position_style(model, arguments)
+    positions = position_style(model, frozenset(arguments))
     window = getattr(config, "sliding_window", None)
     chunk = getattr(config, "attention_chunk_size", None)
     kinds = _attention_kinds(config, window, chunk)
@@ -92,7 +96,8 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         lowest=lowest.to(device),
         vocab_size=vocabulary_size(model),
         max_length=None if positions in ("relative", "bloom") else max_length(config),  # distance biases have no limit
-        arguments=arguments,
+        arguments=frozenset(arguments),
+        cache=cache_argument(arguments),
         kinds=kinds,
         window=window,
         chunk=chunk,
@@ -105,20 +110,20 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
     )
 
 
-def forward_arguments(model: PreTrainedModel, *, of_class: bool = False) -> frozenset[str]:
-    """The arguments that the model's forward takes. One with `**kwargs` that replaces another passes them on to it.
-    `of_class`: those of the class, for a model whose own forward was replaced."""
+def forward_arguments(model: nn.Module, *, of_class: bool = False) -> Sequence[str]:
+    """The arguments that the model's forward takes. One with `**kwargs` that replaces another passes them on to it, and
+    its own come first. `of_class`: those of the class, for a model whose own forward was replaced."""
     forwards = [vars(kind)["forward"] for kind in type(model).__mro__ if "forward" in vars(kind)]
-    found: set[str] = set()
+    names: list[str] = []
     for forward in forwards if of_class else [model.forward, *forwards]:
         try:
             parameters = inspect.signature(forward).parameters
         except (TypeError, ValueError):  # a callable without a signature
             continue
-        found.update(parameters)
+        names += parameters
         if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
             break
-    return frozenset(found)
+    return names
 
 
 def prefers_few_shapes(device: torch.device) -> bool:

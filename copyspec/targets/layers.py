@@ -161,9 +161,9 @@ class FastLayer(ReplacedLayer):
                     hidden,
                     attention_mask=seen,
                     position_ids=positions,
-                    past_key_values=theirs,
                     use_cache=True,
                     position_embeddings=turned,
+                    **{self._cache: theirs},
                 )
                 found = self._run(hidden, seen, ours, *turned)
                 if found is None or not self._is_close(found, expected):

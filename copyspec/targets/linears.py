@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 import torch
+import transformers
 from torch import nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
@@ -138,6 +139,7 @@ class FastLinears:
         self._layers: list[FastLayer] = []
         self._usable: list[FastLayer] = []  # those that no hooks were added to
         self._model = model
+        self._reason = ""  # why the module runs no decoder layers
         self._head: nn.Linear | None = None  # the output head, if the module multiplies it
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # the model is compiled: other forwards would make torch compile it again
@@ -180,11 +182,16 @@ class FastLinears:
     def _add_layers(self, model: nn.Module, held: Mapping[nn.Module, _Held]) -> None:
         """Find the decoder layers that the module can run, those all of whose linear layers it multiplies."""
         rotary = rotary_of(model)
+        self._reason = "it has no layers of Llama's kind"
         for parts in llama_layers(model):
-            if rotary is None or not all(each in held for each in parts.linears) or not FastLayer.fits(parts):
-                return
             dtype = parts.linears[0].weight.dtype
-            weights = [_source(each, held[each], dtype) for each in parts.linears]
+            self._reason = f"the module does not multiply its layers' weights, which are {dtype} on this processor"
+            if not all(linear in held for linear in parts.linears):
+                return
+            self._reason = "the module is not made for its layers' sizes"
+            if rotary is None or not FastLayer.fits(parts):
+                return
+            weights = [_source(linear, held[linear], dtype) for linear in parts.linears]
             is_float = dtype == torch.float32
             layer = Float32Layer(parts, weights) if is_float else Bfloat16Layer(parts, weights, self._running, K_BLOCK)
             if self._layers and type(layer) is not type(self._layers[0]):
@@ -200,8 +207,17 @@ class FastLinears:
         with self.used():
             right = layer.is_right(rotary)
         if not right:
-            logger.info("the model's layers are run by torch: the module's results differ")
+            self._reason = "the module's results differ from theirs"
+            logger.warning("%s: its layers are computed by transformers: %s", type(self._model).__name__, self._reason)
         return right
+
+    @property
+    def layers_by(self) -> str:
+        """Who computes the decoder layers in passes of few tokens; see `Target.layers_by`."""
+        count = sum(layer.computed > 0 for layer in self._layers)
+        if count:
+            return f"compiled ({count} of {len(decoder_layers(cast('PreTrainedModel', self._model)))})"
+        return f"by transformers ({self._reason or 'no pass of few tokens yet'})"
 
     @property
     def rows_are_exact(self) -> bool:
@@ -255,11 +271,24 @@ class FastLinears:
             for names, forward in ours:
                 names.setdefault("forward", forward)
             yield
+            if columns and self._usable and not any([layer.entered for layer in self._usable]):
+                self._give_up_layers()
         finally:
             running.head_input = None
             for names, forward in ours:
                 if names.get("forward") == forward:
                     del names["forward"]
+
+    def _give_up_layers(self) -> None:
+        """Leave the decoder layers to transformers, after a pass that entered none of them."""
+        self._reason = f"transformers {transformers.__version__} does not call them as this version of copyspec expects"
+        self._layers, self._usable = [], []
+        self.leaves_out_padding = False
+        logger.warning(
+            "%s: its layers are computed by transformers, which takes longer: %s",
+            type(self._model).__name__,
+            self._reason,
+        )
 
 
 def few_row_product(weight: torch.Tensor) -> Forward:

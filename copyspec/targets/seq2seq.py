@@ -144,8 +144,8 @@ class Seq2SeqSession(TreeSession):
             attention_mask=self._visible,
             decoder_input_ids=tokens,
             decoder_attention_mask=masks,
-            past_key_values=self._caches,
             use_cache=True,
+            **{self._facts.cache: self._caches},
         ).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)
 

@@ -163,6 +163,7 @@ class _Text:
         from transformers import DynamicCache
 
         from copyspec.targets.facts import forward_arguments
+        from copyspec.targets.hooks.caches import cache_argument
 
         self._pipeline, self._engine, self._start = pipeline, pipeline.engine, len(prompt)
         context = self._engine.max_length
@@ -172,8 +173,10 @@ class _Text:
         self._limit = min(limit, room)
         self._cache = DynamicCache()
         # The logits of all tokens of a long prompt take gigabytes.
-        takes_count = "logits_to_keep" in forward_arguments(self._engine.model)
-        self._last_only = {"logits_to_keep": 1} if takes_count else {}
+        arguments = forward_arguments(self._engine.model)
+        self._keywords: dict[str, object] = {"use_cache": True, cache_argument(arguments): self._cache}
+        if "logits_to_keep" in arguments:
+            self._keywords["logits_to_keep"] = 1
         self.tokens: list[int] = []
         self.ends = _ends(self._engine)
         self._moment = self._read(prompt)
@@ -217,7 +220,7 @@ class _Text:
         engine = self._engine
         with engine.forward_lock, inference_mode(True), captured_states(engine) as states:
             ids = torch.tensor([list(tokens)], device=engine.model.device)
-            logits = engine.model(input_ids=ids, past_key_values=self._cache, use_cache=True, **self._last_only).logits
+            logits = engine.model(input_ids=ids, **self._keywords).logits
         probabilities = logits[0, -1].double().softmax(-1).cpu().numpy()
         return Moment(states[-1][0, -1].float().cpu().numpy(), probabilities)
 

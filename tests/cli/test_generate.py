@@ -201,6 +201,7 @@ def test_doctor_shows_what_is_there_and_tests_it(capsys: pytest.CaptureFixture[s
         "faiss",
         "drafting",
         "devices",
+        "layers",
         "default model",
         "model cache",
     ):

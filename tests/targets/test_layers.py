@@ -17,6 +17,7 @@ from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import cpu_attention, layers, linears, wrap
 from copyspec.targets.base import Target
+from copyspec.targets.hooks import llama_layers
 from copyspec.targets.layers import Bfloat16Layer, Float32Layer
 from copyspec.targets.linears import is_compiled
 from copyspec.tree import DraftTree
@@ -371,6 +372,54 @@ def test_changed_factors_and_weights_are_seen() -> None:
     changed = decoded(target, 0, 1)
     assert (changed[-1] - before[-1]).abs().max() > 0.01
     check_equal(changed, decoded(wrap(made), 0, 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_pass_is_computed_in_every_layer(family: str, rows: int, dtype: torch.dtype) -> None:
+    target: Any = wrap(model(family, dtype))
+    prompts = [[5 + row, *range(20, 30)] for row in range(rows)]
+    requests = [
+        Request(
+            prompt,
+            16,
+            SamplingOptions(),
+            sources=[Source(prompt, "reference")],
+            drafter=partial(ScriptedDrafter, prompt, VOCAB, 0.9),
+        )
+        for prompt in prompts
+    ]
+    outputs = decoded_requests(target, requests, 4)
+    layers = target.linears._usable
+    assert len(layers) == 2
+    for layer in layers:
+        # A prompt's own pass in bfloat16 has the bits of a product of many tokens, which is left to torch.
+        assert layer.computed >= max(stats.num_passes for _, stats in outputs) - (dtype == torch.bfloat16)
+        assert layer.entered - layer.computed <= rows * (dtype == torch.bfloat16)
+    assert target.layers_by == "compiled (2 of 2)"
+
+
+def test_layers_that_are_called_otherwise_are_left_to_transformers_and_that_is_said_once(
+    compiled_layers_are_entered: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As by transformers 5.24, which passes the cache under another name than 5.23."""
+    monkeypatch.setattr(linears.FastLinears, "_give_up_layers", compiled_layers_are_entered)
+    made = model()
+    expected = decoded(wrap(made), 0, 2)
+    monkeypatch.setattr(llama_layers, "cache_argument", lambda arguments: "the cache of next year")
+    monkeypatch.setattr(Float32Layer, "is_right", lambda self, rotary: True)
+    target: Any = wrap(made)
+    with caplog.at_level("WARNING", "copyspec"):
+        check_equal(decoded(target, 0, 2), expected)
+        check_equal(decoded(target, 0, 2), expected)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "LlamaForCausalLM: its layers are computed by transformers, which takes longer"
+    )
+    assert target.layers_by.startswith("by transformers (transformers ")
 
 
 def test_the_model_is_left_as_it_came() -> None:

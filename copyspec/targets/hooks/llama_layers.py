@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -14,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from copyspec.targets.hooks.caches import cache_argument
 from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.modules import decoder_layers, is_hooked
 from copyspec.targets.hooks.weights import parameters_of
@@ -63,35 +65,29 @@ class ReplacedLayer(ABC):
     """A layer whose passes over one kind of cache are computed otherwise than by its module, with the same results."""
 
     cache_kind: type
+    entered = 0
+    """Passes over that kind of cache that have reached this layer. If there are none, transformers calls layers in
+    another way than this class knows."""
+    computed = 0
+    """Those of them that were computed here; the module ran the others."""
 
     def __init__(self, parts: LlamaLayer) -> None:
         self._parts, self._attention = parts, parts.attention
         self._forward = MethodType(type(parts.layer).forward, parts.layer)
+        self._cache = cache_argument(list(inspect.signature(self._forward).parameters))
 
     def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: object = None,
-        use_cache: bool | None = False,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
-        **more: Any,
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, *more: Any, **named: Any
     ) -> torch.Tensor:
         """The layer's forward, for passes over that kind of cache; any other pass runs its own."""
-        if type(past_key_values) is self.cache_kind and position_embeddings is not None:
-            ours = self._run(hidden_states, attention_mask, past_key_values, *position_embeddings)
+        cache, angles = named.get(self._cache), named.get("position_embeddings")
+        if type(cache) is self.cache_kind and angles is not None:
+            self.entered += 1
+            ours = self._run(hidden_states, attention_mask, cache, *angles)
             if ours is not None:
+                self.computed += 1
                 return ours
-        theirs: torch.Tensor = self._forward(
-            hidden_states,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            position_embeddings=position_embeddings,
-            **more,
-        )
+        theirs: torch.Tensor = self._forward(hidden_states, attention_mask, *more, **named)
         return theirs
 
     @abstractmethod

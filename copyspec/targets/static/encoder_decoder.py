@@ -16,8 +16,12 @@ from copyspec.targets.static.program import EnterModel, Masks
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from copyspec.targets.facts import ModelFacts
 
-def enter_encoder_decoder(model: PreTrainedModel, cross: KeyValues, cross_mask: torch.Tensor) -> EnterModel:
+
+def enter_encoder_decoder(
+    model: PreTrainedModel, facts: ModelFacts, cross: KeyValues, cross_mask: torch.Tensor
+) -> EnterModel:
     """Calls the decoder through the model's public forward. `cross_mask`: additive, [B, 1, 1, S]."""
     forward: Callable[..., Any] = model
     width = int(model.config.get_text_config(encoder=True).hidden_size)
@@ -30,8 +34,8 @@ def enter_encoder_decoder(model: PreTrainedModel, cross: KeyValues, cross_mask: 
             attention_mask=cross_mask[:rows].expand(-1, -1, columns, -1),
             decoder_input_ids=tokens,
             decoder_attention_mask=masks,
-            past_key_values=EncoderDecoderCache(cache, _filled(cross, rows)),
             use_cache=True,
+            **{facts.cache: EncoderDecoderCache(cache, _filled(cross, rows))},
         )
         logits: torch.Tensor = output.logits
         return logits

@@ -92,8 +92,10 @@ def enter_causal(model: PreTrainedModel, facts: ModelFacts) -> EnterModel:
     forward: Callable[..., Any] = model
 
     def enter(tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache) -> torch.Tensor:
-        keywords = {"position_ids": positions} if by_argument else {}
-        output = forward(input_ids=tokens, attention_mask=masks, past_key_values=cache, use_cache=True, **keywords)
+        keywords: dict[str, object] = {facts.cache: cache}
+        if by_argument:
+            keywords["position_ids"] = positions
+        output = forward(input_ids=tokens, attention_mask=masks, use_cache=True, **keywords)
         logits: torch.Tensor = output.logits
         return logits
 

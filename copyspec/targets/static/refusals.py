@@ -95,6 +95,8 @@ def fusing_refusal(
         raise
     except Exception as error:  # from sizes that the kernels do not take, or a compiler that is missing
         return f"the kernels do not run on {name} ({type(error).__name__}: {error})".splitlines()[0]
+    if not all(layer.entered for layer in layers):
+        return f"{name} does not call its layers as fused layers expect it"
     return None if _is_close(found, expected, target.facts) else f"{name} scores otherwise with fused layers"
 
 

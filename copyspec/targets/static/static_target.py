@@ -83,6 +83,10 @@ class StaticTarget:
     def device(self) -> torch.device:
         return self.inner.device
 
+    @property
+    def layers_by(self) -> str:
+        return f"fused ({len(self._fused)})" if self._fused else self.inner.layers_by
+
     def start(self, prompt: Sequence[int]) -> list[int]:
         return self.inner.start(prompt)
 
@@ -145,7 +149,7 @@ class StaticTarget:
         if arena.cross is None or arena.cross_mask is None:
             enter = enter_causal(model, facts)
         else:
-            enter = enter_encoder_decoder(model, arena.cross, arena.cross_mask)
+            enter = enter_encoder_decoder(model, facts, arena.cross, arena.cross_mask)
 
         def make(size: Size) -> StaticProgram:
             return StaticProgram(

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
+from copyspec.targets.hooks import llama_layers
 from copyspec.targets.static import buffers, fused_layers, triton_kernels
 from copyspec.targets.static.static_target import StaticTarget
 from tests.helpers import models
@@ -121,6 +122,8 @@ def test_models_decode_what_generate_does(name: str, attention: str) -> None:
     options = StaticOptions(use="always", attention=attention, new_graph=CpuGraph)  # type: ignore[arg-type]
     expected = expected_of(model, LENGTHS)
     assert run(model, options, expected)[0] == expected
+    target = target_of(model, attention=attention)
+    assert all(layer.computed for layer in target._fused) and target.layers_by == "fused (2)"
     assert [set(vars(module)) for module in model.modules()] == [set(each) for each in before]
 
 
@@ -149,6 +152,16 @@ def test_kernels_that_do_not_run_are_not_used(
         assert not triton_kernels.kernels_run(torch.device("cpu"))
     triton_kernels.kernels_run.cache_clear()
     assert len(caplog.records) == 1 and "kernels do not run here" in caplog.text
+
+
+def test_layers_that_are_called_otherwise_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(llama_layers, "cache_argument", lambda arguments: "the cache of next year")
+    with caplog.at_level(logging.WARNING, "copyspec"):
+        target = target_of(models.tiny("llama"))
+    assert not target._fused and target.layers_by.startswith("by transformers")
+    assert "does not call its layers as fused layers expect it" in caplog.text
 
 
 def test_it_can_be_turned_off() -> None:
