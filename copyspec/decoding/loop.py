@@ -260,6 +260,7 @@ class Batch:
         if self._session is not None:
             # Rows that go on are cached when they end.
             reuse.store(self.rows, self._session, self._target, only_finished=True)
+            reuse.hand_over(self.rows, self._session)
         places = compacted(is_running)
         self.rows = [self.rows[place] for place in places]
         if not self.rows:

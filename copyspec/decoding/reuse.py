@@ -25,8 +25,8 @@ ROOM = 64
 
 
 def load(rows: Sequence[Row], session: Session, target: Target) -> bool:
-    """Load what new rows begin with: their own pasts, or the cached prefixes of their prompts. Returns whether that took
-    a pass of the model."""
+    """Load what new rows begin with: their own pasts, or the cached prefixes of their prompts. Returns whether that
+    took a pass of the model."""
     model: PreTrainedModel | None = getattr(target, "model", None)
     if model is None or not getattr(session, "keeps_prefixes", False):
         if any(row.request.past is not None for row in rows):
@@ -70,6 +70,14 @@ def store(rows: Sequence[Row], session: Session, target: Target, *, only_finishe
             _add(cache, state, tokens, most, cast("PrefixSession", session), index)
             if most is not None and session.lengths[index] >= most:
                 row.model_state = None  # there is no more to store: later passes need not check the state
+
+
+def hand_over(rows: Sequence[Row], session: Session) -> None:
+    """Give keys and values of rows that have ended to those who asked for them."""
+    for index, row in enumerate(rows):
+        take = row.request.take
+        if take is not None and row.finish is not None and getattr(session, "keeps_prefixes", False):
+            take(cast("PrefixSession", session).read(index, 0, session.lengths[index]))
 
 
 def _add(

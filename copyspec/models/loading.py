@@ -90,14 +90,14 @@ def unwrapped(model: object) -> object:
 
 
 def check_own_steps(model: PreTrainedModel) -> None:
-    """Raise TypeError if something but its class prepares what `generate` gives the model in each step, as adapters with
-    a prompt of their own do while they generate."""
+    """Raise TypeError if something but its class prepares what `generate` gives the model in each step, as adapters
+    with a prompt of their own do while they generate."""
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
         own = vars(model).get(name)
         if own is not None and getattr(own, "__func__", own) is not getattr(type(model), name, None):
             raise TypeError(
-                f"model is a {type(model).__name__} whose {name} was replaced by {brief(own)}, as adapters with a prompt "
-                "of their own do (prompt tuning, prefix tuning); copyspec, which calls the model itself, would "
+                f"model is a {type(model).__name__} whose {name} was replaced by {brief(own)}, as adapters with a "
+                "prompt of their own do (prompt tuning, prefix tuning); copyspec, which calls the model itself, would "
                 "lose what it adds: decode with the model's own generate"
             )
 

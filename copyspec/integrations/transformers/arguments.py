@@ -65,14 +65,15 @@ def refuse_arguments(
     arguments, and drops the image.
     """
     read = forward_arguments(model)
-    given = dict(arguments)
+    checked = dict(arguments)
     if asked is not None:
-        given = {name: value for name, value in arguments.items() if name in asked}
-        given |= {name: value for name, value in asked.items() if name in read}
-    for name, value in given.items():
+        checked = {name: value for name, value in arguments.items() if name in asked}
+        checked |= {name: value for name, value in asked.items() if name in read}
+    for name, value in checked.items():
         if name in HARMLESS or _is_neutral(model, name, value):
             continue
-        raise ValueError(f"copyspec does not pass {name} to the model (got {shown(value)}); leave out custom_generate")
+        got = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
+        raise ValueError(f"copyspec does not pass {name} to the model (got {got}); leave out custom_generate")
 
 
 def _is_neutral(model: PreTrainedModel, name: str, value: object) -> bool:
@@ -85,7 +86,7 @@ def _is_neutral(model: PreTrainedModel, name: str, value: object) -> bool:
             return bool((value == 1).all())
         return value.numel() == 0
     if isinstance(value, Mapping):
-        return all(_is_neutral(model, name, each) for each in value.values())
+        return all(_is_neutral(model, name, part) for part in value.values())
     return value is None or value is False or (isinstance(value, (list, tuple)) and not value)
 
 

@@ -44,6 +44,9 @@ class Rows:
     ids: torch.Tensor
     """The decoder's tokens with padding, [rows, width], as processors and criteria see them."""
     prompts: Sequence[Sequence[int]]  # without masked tokens; one per `samples` rows
+    seen: torch.Tensor | None
+    """Which tokens of a decoder are not masked, [rows, columns]: those of `ids`, after those of a filled cache that
+    `ids` do not hold."""
     pasts: Sequence[Past | None]  # what a filled cache holds of each row
     samples: int
     max_new_tokens: int
@@ -51,55 +54,60 @@ class Rows:
     pad: int
 
 
-def read_rows(model: PreTrainedModel, given: Prepared) -> Rows:
+def read_rows(model: PreTrainedModel, call: Prepared) -> Rows:
     """Parse the arguments. Raises ValueError or TypeError for anything unsupported, before decoding starts."""
-    ids, config, criteria = given.ids, given.config, given.criteria
+    ids, config, criteria = call.ids, call.config, call.criteria
     refuse_options(config)
-    refuse_arguments(model, given.arguments, given.asked)
+    refuse_arguments(model, call.arguments, call.asked)
     samples = config.num_return_sequences or 1
     limit = criteria.max_length
-    eos = [token for each in criteria if isinstance(each, EosTokenCriteria) for token in _tokens(each)]
+    eos = [token for rule in criteria if isinstance(rule, EosTokenCriteria) for token in _tokens(rule)]
     pad = getattr(config, "_pad_token_tensor", config.pad_token_id)
-    if pad is None and len(ids) > 1 and any(not isinstance(each, MaxLengthCriteria) for each in criteria):
+    if pad is None and len(ids) > 1 and any(not isinstance(rule, MaxLengthCriteria) for rule in criteria):
         raise ValueError("rows may end at different lengths, and there is no padding token; give pad_token_id=")
     if limit is None:
         raise ValueError("no length ends the output; give max_new_tokens=")
     room: float = limit - ids.shape[1]
     room = int(room) if float(room).is_integer() else room  # generate takes max_new_tokens=5.0
     pasts: Sequence[Past | None] = [None] * len(ids)
-    cache = cache_of(given.arguments)
+    seen: torch.Tensor | None = None
+    cache = cache_of(call.arguments)
     cached = cached_columns(cache)
     if config.return_dict_in_generate and config.output_attentions and getattr(cache, "is_compileable", False):
         raise ValueError("output_attentions=True cannot be combined with a static cache; leave one out")
     if model.config.is_encoder_decoder:
-        prompts = _encoder_prompts(model, given)
+        prompts = _encoder_prompts(model, call)
         _check_start(ids, first_tokens(model))
     else:
-        seen = _seen(given, cached)
+        seen = _seen(call, cached)
         check_padding(model, seen, seen.shape[1] + int(room))
-        check_positions(given.arguments.get("position_ids"), seen)
-        prompts = [row[kept[-len(row) :]].tolist() for row, kept in zip(ids, seen, strict=True)][::samples]
+        check_positions(call.arguments.get("position_ids"), seen)
+        prompts = [row[own[-len(row) :]].tolist() for row, own in zip(ids, seen, strict=True)][::samples]
         if cache is not None and cached:
             pasts = _pasts(cache, seen, ids.shape[1], cached)
     size = vocabulary_size(model)
     known = frozenset(token for token in eos if 0 <= token < size)  # some configs have -1 for none
-    return Rows(ids, prompts, pasts, samples, room, known, 0 if pad is None else int(pad))  # type: ignore[arg-type]
+    return Rows(ids, prompts, seen, pasts, samples, room, known, 0 if pad is None else int(pad))  # type: ignore[arg-type]
 
 
-def _seen(given: Prepared, cached: int) -> torch.Tensor:
-    """Which tokens of each row are not masked: those of `ids`, after those of a filled cache if `ids` do not hold them,
-    [rows, columns]. As in `generate`, the width of the mask says whether they do."""
-    rows, width = given.ids.shape
+def _seen(call: Prepared, cached: int) -> torch.Tensor:
+    """See `Rows.seen`. As in `generate`, the width of the mask says whether the ids hold what is cached."""
+    rows, width = call.ids.shape
     columns = width
     if cached:
-        mask = given.arguments.get("attention_mask")
+        mask = call.arguments.get("attention_mask")
         # A mask that hides nothing is dropped after this is set.
-        full = mask.shape[1] if isinstance(mask, torch.Tensor) else getattr(given.config, "_mask_length", None)
+        full = mask.shape[1] if isinstance(mask, torch.Tensor) else getattr(call.config, "_mask_length", None)
         columns = width if full == width else cached + width
-    mask = mask_of(rows, columns, given.arguments)
+        if full is not None and full not in (width, columns):
+            raise ValueError(
+                f"attention_mask has {full} columns, and past_key_values holds {cached}, and the ids {width}: give a "
+                "mask of the ids, if they begin with what is cached, else of both"
+            )
+    mask = mask_of(rows, columns, call.arguments)
     if mask is None:
-        return torch.ones((rows, columns), dtype=torch.bool, device=given.ids.device)
-    return mask.to(given.ids.device)
+        return torch.ones((rows, columns), dtype=torch.bool, device=call.ids.device)
+    return mask.to(call.ids.device)
 
 
 def _pasts(cache: Cache, seen: torch.Tensor, width: int, cached: int) -> list[Past]:
@@ -113,15 +121,16 @@ def _pasts(cache: Cache, seen: torch.Tensor, width: int, cached: int) -> list[Pa
     return [Past(layers, before) for layers, before in zip(cached_rows(cache, seen[:, :cached]), hidden, strict=True)]
 
 
-def _encoder_prompts(model: PreTrainedModel, given: Prepared) -> list[list[int]]:
-    inputs = given.inputs
+def _encoder_prompts(model: PreTrainedModel, call: Prepared) -> list[list[int]]:
+    inputs = call.inputs
     if inputs is None or inputs.dim() != 2 or inputs.is_floating_point():
         raise TypeError("copyspec decodes from token ids: give input_ids=")
-    mask = mask_of(*inputs.shape, given.arguments)
+    rows, width = inputs.shape
+    mask = mask_of(rows, width, call.arguments)
     if mask is None:
         return _lists(inputs)
     check_encoder_padding(model, mask)
-    return [tokens[keep].tolist() for tokens, keep in zip(inputs, mask.to(inputs.device), strict=True)]
+    return [tokens[own].tolist() for tokens, own in zip(inputs, mask.to(inputs.device), strict=True)]
 
 
 def _check_start(ids: torch.Tensor, start: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,7 @@ from copyspec.integrations.transformers.outputs import (
     sequences,
     stacked,
 )
-from copyspec.integrations.transformers.replay import replay
+from copyspec.integrations.transformers.replay import Finished, replay
 from copyspec.integrations.transformers.rows import ScoreRecorder, Shown, row_processors, row_stops
 from copyspec.models.loading import check_own_steps
 from copyspec.targets.generation import OwnStopStrings
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
     from copyspec.engine.engine import Engine
     from copyspec.engine.jobs import Job
+    from copyspec.targets.prefixes import Layers
 
 CALL_OPTIONS = (
     *("edit_source", "prediction", "stop", "seed"),
@@ -57,7 +59,7 @@ OWN = (*CALL_OPTIONS, "references", "tokenizer", "copyspec_tokenizer", "copyspec
 _LOOP = ("model", "input_ids", "logits_processor", "stopping_criteria", "generation_config", "inputs_tensor")
 
 
-_NO_TOKENIZER = NoTokenizer()  # one, so that calls of a model share its engine
+_NO_TOKENIZER = NoTokenizer()  # type: ignore[no-untyped-call]  # one, so that calls of a model share its engine
 
 
 class CustomGenerate:
@@ -106,21 +108,26 @@ class CustomGenerate:
 class _Call:
     """One call of `generate`, from its rows to its output."""
 
-    def __init__(
-        self, engine: Engine, prepared: Prepared, rows: Rows, jobs: list[Job], options: CallOptions
-    ) -> None:
+    def __init__(self, engine: Engine, prepared: Prepared, rows: Rows, jobs: list[Job], options: CallOptions) -> None:
         self._engine, self._model, self._prepared = engine, engine.model, prepared
         self._rows, self._jobs, self._options = rows, jobs, options
         self._logits: list[ScoreRecorder] | None = None
         self._scores: list[ScoreRecorder] | None = None
+        self._layers: dict[int, Layers] = {}  # keys and values of rows that have ended
 
     def prepare(self, processors: LogitsProcessorList) -> None:
         """Replace each request's processors and stop conditions with those that `generate` prepared for its row."""
-        ids, device, config, criteria = self._rows.ids, self._model.device, self._prepared.config, self._prepared.criteria
+        ids, device, config, criteria = (
+            self._rows.ids,
+            self._model.device,
+            self._prepared.config,
+            self._prepared.criteria,
+        )
         if config.return_dict_in_generate and config.output_logits:
             self._logits = [ScoreRecorder() for _ in self._jobs]
         if config.return_dict_in_generate and config.output_scores:
             self._scores = [ScoreRecorder() for _ in self._jobs]
+        keeps = self._is_recorded() and self._rows.seen is not None and bool(self._rows.seen.all())
         for row, job in enumerate(self._jobs):
             read = 1 if self._model.config.is_encoder_decoder else len(job.request.prompt)
             own = row_processors(processors, row, len(self._jobs), Shown(ids[row : row + 1].to(device), read))
@@ -133,6 +140,7 @@ class _Call:
                 processors=own,
                 stops=stops,
                 past=self._rows.pasts[row],
+                take=partial(self._layers.__setitem__, row) if keeps else None,
                 # Rows with equal prompts must draw different samples.
                 sampling=replace(job.request.sampling, sample=row),
             )
@@ -157,17 +165,20 @@ class _Call:
     def output(self) -> ModelOutput | torch.LongTensor:
         """The output in the form that `generate` returns; a cache of the caller's holds its tokens then."""
         config, ids = self._prepared.config, self._rows.ids
-        found = sequences(ids, [job.tokens for job in self._jobs], self._rows.pad)
+        tokens = sequences(ids, [job.tokens for job in self._jobs], self._rows.pad)
         recorded: dict[str, Any] = {}
         if self._is_recorded():
+            layers = [self._layers[row] for row in range(len(ids))] if len(self._layers) == len(ids) else None
+            columns = ids.shape[1] if self._rows.seen is None else self._rows.seen.shape[1]
             with self._engine.forward_lock:
-                recorded = replay(self._model, found, ids.shape[1], self._prepared.arguments, config)
+                finished = Finished(tokens, ids.shape[1], columns, layers)
+                recorded = replay(self._model, finished, self._prepared.arguments, config)
         if not config.return_dict_in_generate:
-            return found
+            return tokens
         kind = CopiedEncoderDecoderOutput if self._model.config.is_encoder_decoder else CopiedDecoderOnlyOutput
         results = [job.result for job in self._jobs if job.result is not None]
         scores, logits = stacked(self._scores), stacked(self._logits)
-        return kind(sequences=found, scores=scores, logits=logits, results=results, **recorded)
+        return kind(sequences=tokens, scores=scores, logits=logits, results=results, **recorded)
 
     def _is_recorded(self) -> bool:
         """Whether the call returns more than tokens and scores, or has a cache of its caller's to fill."""

@@ -43,7 +43,7 @@ def check_padding(model: PreTrainedModel, mask: torch.Tensor, length: int) -> No
         )
     config, name = model.config.get_text_config(decoder=True), type(model).__name__
     chunk = getattr(config, "attention_chunk_size", None)
-    windows = [each for each in (chunk, getattr(config, "sliding_window", None)) if each is not None]
+    windows = [width for width in (chunk, getattr(config, "sliding_window", None)) if width is not None]
     for row in (~mask[:, 0]).nonzero().flatten().tolist():
         if not skips_masked(model, "before") or (chunk is not None and length > chunk):
             raise ValueError(

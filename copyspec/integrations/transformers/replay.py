@@ -1,106 +1,143 @@
-"""One pass of the model over a finished output, for what `generate` records along the way: the cache that it leaves
-behind, hidden states and attentions."""
+"""What `generate` records along the way, made after a finished output: the cache that it leaves behind, hidden states
+and attentions."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers import Cache
+from transformers.generation.utils import ALL_CACHE_NAMES, GenerateDecoderOnlyOutput
 from transformers.utils.generic import ModelOutput
 
 from copyspec.integrations.transformers.arguments import CACHES
-from copyspec.integrations.transformers.caches import cache_of, cached_columns, layers_of
+from copyspec.integrations.transformers.caches import cache_of, cached_columns, can_write, layers_of, write_rows
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
+    from copyspec.targets.prefixes import Layers
+
     Recorded = Sequence[torch.Tensor | None] | None  # of one pass, one tensor per layer
     Steps = tuple[tuple[torch.Tensor | None, ...] | None, ...]  # one of these per output token
+    Cut = Callable[[torch.Tensor, int, int], torch.Tensor]
 
 CACHE_FIELD = next(field.name for field in fields(GenerateDecoderOnlyOutput) if field.name in CACHES)
 """Under which name this version of transformers returns the cache."""
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The outputs of a call."""
+
+    ids: torch.Tensor  # with what the caller gave, [rows, columns]
+    width: int  # columns that the caller gave
+    columns: int  # the same with those that a cache held before
+    rows: Sequence[Layers] | None
+    """Keys and values of each row, those of the cache included; None where they are not known, or where tokens are
+    masked: copyspec does not read these."""
+
+
 def replay(
-    model: PreTrainedModel, ids: torch.Tensor, width: int, arguments: Mapping[str, object], config: GenerationConfig
+    model: PreTrainedModel, finished: Finished, arguments: Mapping[str, object], config: GenerationConfig
 ) -> dict[str, object]:
-    """Read `ids`, [rows, columns], into the cache among the arguments, but for the last column, which `generate` does
-    not read either. Their first `width` columns are the caller's. Returns the fields of the output that this gives."""
+    """Bring the cache among the arguments to where `generate` leaves it, which has not read the last column. Returns
+    the fields of the output that this gives.
+
+    What copyspec has not read, or does not know any more, is read again: the caller's columns in a pass of their own,
+    as in `generate`, since what a model makes of padding may depend on all tokens of a pass.
+    """
     generation: Any = model  # typed Any, since its type does not show GenerationMixin's methods
-    is_encoder_decoder = bool(model.config.is_encoder_decoder)
-    cache, written = cache_of(arguments), ids.shape[1] - width - 1
-    windows = None if cache is None else [_window(layer) for layer in layers_of(cache)]
-    cached = cached_columns(cache)
-    prefilled, config = dict(arguments), copy.copy(config)
-    config.prefill_chunk_size = None
-    if written:
-        prefilled = generation._update_model_kwargs_for_generation(
-            ModelOutput(), prefilled, is_encoder_decoder=is_encoder_decoder, num_new_tokens=written
+    wanted, cache = list(_wanted(model, config)), cache_of(arguments)
+    written, rereads = finished.ids.shape[1] - finished.width - 1, not arguments.get("use_cache", True)
+    passes: list[Any] = []
+    left = written
+    if cache is not None and finished.rows is not None and can_write(cache) and not wanted:
+        left += finished.columns - write_rows(cache, finished.rows, cached_columns(cache))
+    else:
+        config = copy.copy(config)
+        config.prefill_chunk_size = None
+        passes.append(generation._prefill(finished.ids[:, : finished.width], config, dict(arguments)))
+    read = cached_columns(cache) if "attentions" in wanted else 0
+    if left:
+        updated = generation._update_model_kwargs_for_generation(
+            passes[0] if passes else ModelOutput(),
+            dict(arguments),
+            is_encoder_decoder=model.config.is_encoder_decoder,
+            num_new_tokens=written,
         )
-        if (length := getattr(config, "_mask_length", None)) is not None:
-            config._mask_length = length + written  # type: ignore[attr-defined]
-    outputs = generation._prefill(ids[:, :-1], config, prefilled)
-    found: dict[str, object] = {CACHE_FIELD: _named(outputs, CACHE_FIELD) if cache is None else cache}
-    prefix = "decoder_" if is_encoder_decoder else ""
-    states, attentions = f"{prefix}hidden_states", f"{prefix}attentions"
-    encoded: Any = arguments.get("encoder_outputs") or {}
-    if config.return_dict_in_generate and config.output_hidden_states:
-        found[states] = _states(_named(outputs, states), written, rereads=cache is None)
-        if is_encoder_decoder:
-            found["encoder_hidden_states"] = encoded.get("hidden_states")
-    if config.return_dict_in_generate and config.output_attentions:
-        found[attentions] = _attentions(_named(outputs, attentions), written, windows, cached)
-        if is_encoder_decoder:
-            crossed = _named(outputs, "cross_attentions")
-            found["cross_attentions"] = _states(crossed, written, rereads=cache is None)
-            found["encoder_attentions"] = encoded.get("attentions")
-    return found
+        inputs = generation.prepare_inputs_for_generation(
+            finished.ids[:, :-1], next_sequence_length=None if rereads else left, **updated
+        )
+        passes.append(model(**inputs, return_dict=True))
+    if cache is None:
+        cache = next((passes[-1][name] for name in ALL_CACHE_NAMES if name in passes[-1]), None)
+    recorded: dict[str, object] = {CACHE_FIELD: cache}
+    for name in wanted:
+        if name.startswith("encoder_"):
+            encoded: Any = arguments["encoder_outputs"]
+            recorded[name] = encoded.get(name.removeprefix("encoder_"))
+            continue
+        cut: Cut = partial(_read_again, written) if rereads else _read_once
+        if name in ("attentions", "decoder_attentions"):
+            windows = [_window(layer) for layer in layers_of(cache)] if isinstance(cache, Cache) else []
+            cut = partial(_attention, written, None if rereads else windows, read)
+        recorded[name] = _steps([outputs.get(name) for outputs in passes], written, cut)
+    return recorded
 
 
-def _named(outputs: Any, name: str) -> Any:
-    return outputs[name] if name in outputs else None
+def _wanted(model: PreTrainedModel, config: GenerationConfig) -> Iterator[str]:
+    """Fields of the output that hold hidden states and attentions, if the call asks for them."""
+    for name in ("hidden_states", "attentions"):
+        if not (config.return_dict_in_generate and getattr(config, f"output_{name}")):
+            continue
+        if model.config.is_encoder_decoder:
+            yield from (f"encoder_{name}", f"decoder_{name}")
+        else:
+            yield name
+    if model.config.is_encoder_decoder and config.return_dict_in_generate and config.output_attentions:
+        yield "cross_attentions"
 
 
 def _window(layer: object) -> int | None:
     return getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
 
 
-def _states(recorded: Recorded, written: int, *, rereads: bool) -> Steps:
-    """Cut what a pass recorded for its columns, [..., columns, n], into the steps of `generate`: what the caller gave,
-    and `written` tokens, one after another. `rereads`: without a cache, each step reads all columns again."""
-
-    def step(each: torch.Tensor | None, index: int) -> torch.Tensor | None:
-        if each is None:
-            return None
-        first = each.shape[-2] - written
-        return each[..., : first + index, :] if rereads or not index else each[..., [first + index - 1], :]
-
-    return tuple(
-        None if recorded is None else tuple(step(each, index) for each in recorded) for index in range(written + 1)
-    )
+def _steps(passes: Sequence[Recorded], written: int, cut: Cut) -> Steps:
+    """What `generate` records in each step: the caller's columns, then `written` tokens, one after another."""
+    first, rest = passes[0], passes[-1]
+    steps = [None if first is None else tuple(first)]
+    for index in range(1, written + 1):
+        if rest is None:
+            steps.append(None)
+        else:
+            layers = enumerate(rest)
+            steps.append(tuple(None if states is None else cut(states, layer, index) for layer, states in layers))
+    return tuple(steps)
 
 
-def _attentions(recorded: Recorded, written: int, windows: Sequence[int | None] | None, cached: int) -> Steps:
-    """`_states` of self-attention, [rows, heads, columns, keys]. `windows`: of the cache's layers, of which sliding ones
-    keep no more keys; None without a cache. `cached`: columns that it held before."""
+def _read_once(recorded: torch.Tensor, layer: int, index: int) -> torch.Tensor:
+    """What a pass over the written tokens recorded for number `index` of them, [..., 1, n]."""
+    return recorded[..., [index - 1], :]
 
-    def step(each: torch.Tensor | None, layer: int, index: int) -> torch.Tensor | None:
-        if each is None:
-            return None
-        columns, keys = each.shape[-2:]
-        read = columns - written + index
-        end = keys - columns + read
-        if windows is None or not index:
-            return each[..., :read, :end]
-        window = windows[layer] if layer < len(windows) else None
-        start = 0 if window is None else end - 1 - min(cached + read - 1, window - 1)
-        return each[..., [read - 1], start:end]
 
-    return tuple(
-        None if recorded is None else tuple(step(each, layer, index) for layer, each in enumerate(recorded))
-        for index in range(written + 1)
-    )
+def _read_again(written: int, recorded: torch.Tensor, layer: int, index: int) -> torch.Tensor:
+    """The same without a cache: each step reads all columns before it, [..., columns, n]."""
+    return recorded[..., : recorded.shape[-2] - written + index, :]
+
+
+def _attention(
+    written: int, windows: Sequence[int | None] | None, read: int, recorded: torch.Tensor, layer: int, index: int
+) -> torch.Tensor:
+    """The same of self-attention, [..., 1, keys]. `windows`: of the cache's layers, of which sliding ones keep no more
+    keys, after `read` columns; None without a cache."""
+    end = recorded.shape[-1] - written + index
+    if windows is None:
+        return recorded[..., : recorded.shape[-2] - written + index, :end]
+    window = windows[layer] if layer < len(windows) else None
+    start = 0 if window is None else end - 1 - min(read + index - 1, window - 1)
+    return recorded[..., [index - 1], start:end]

@@ -53,9 +53,7 @@ class ScoreRecorder(LogitsProcessor):
         return scores
 
 
-def row_processors(
-    processors: LogitsProcessorList, row: int, rows: int, shown: Shown
-) -> list[LogitsProcessor]:
+def row_processors(processors: LogitsProcessorList, row: int, rows: int, shown: Shown) -> list[LogitsProcessor]:
     """`processors` for row number `row` of `rows`, as a list of at most one."""
     own = [of_row(each, row, rows) for each in processors]
     return [RowProcessors(own, shown)] if own else []
