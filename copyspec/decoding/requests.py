@@ -86,6 +86,8 @@ class Request:
     """Creates the row's view of the weaker model for contrastive decoding; None: the target alone."""
     recorder: PassRecorder | None = None
     """Receives every pass of the row; None adds no overhead."""
+    start: Sequence[int] | None = None
+    """The first tokens of an encoder-decoder model's output, which it has not picked; None: those of the target."""
     prefixes: PrefixCache | None = None
     """Cache from which the row takes keys and values of its prompt, and which stores the row's own; None: no reuse."""
     past: Past | None = None

@@ -41,7 +41,7 @@ class Row:
         self.request = request
         self.finish: Finish | None = None
         self.output: list[int] = []
-        self.uncached: list[int] = target.start(request.prompt)
+        self.uncached: list[int] = target.start(request.prompt) if request.start is None else list(request.start)
         """Tokens that the target has not cached yet: the prompt at first, then the last output token."""
         if not self.uncached:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")

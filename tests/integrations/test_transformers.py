@@ -21,7 +21,19 @@ from transformers import (
 import copyspec
 from copyspec.integrations import transformers as integration
 from copyspec.integrations.transformers.outputs import CopiedDecoderOnlyOutput
-from tests.helpers.both_ways import EOS, PAD, both, by_copyspec, by_transformers, model_of, padded, prompts, tokenizer
+from copyspec.integrations.transformers.replay import CACHE_FIELD
+from tests.helpers.both_ways import (
+    EOS,
+    PAD,
+    assert_caches_are_equal,
+    both,
+    by_copyspec,
+    by_transformers,
+    model_of,
+    padded,
+    prompts,
+    tokenizer,
+)
 from tests.helpers.models import CAUSAL, RECURRENT, SEQ2SEQ, VOCAB_SIZE, tiny
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
@@ -280,23 +292,27 @@ def batch_of_t5(rows: int = 2) -> tuple[Any, dict[str, torch.Tensor]]:
     return model_of("t5"), padded(prompts(rows), left=False)
 
 
+@pytest.mark.parametrize("name", SEQ2SEQ)
 @pytest.mark.parametrize(
     "options",
     [
         {"decoder_start_token_id": 9},
         {"decoder_start_token_id": [0, 9]},
-        {"generation_config": GenerationConfig(decoder_start_token_id=9, pad_token_id=PAD)},
+        {"generation_config": GenerationConfig(decoder_start_token_id=9, pad_token_id=PAD, max_new_tokens=12)},
         # One row begins with the start token: `generate` puts it before none.
         {"decoder_input_ids": torch.tensor([[0], [9]])},
-        {"decoder_input_ids": torch.tensor([[9], [9]])},
+        {"decoder_input_ids": torch.tensor([[9, 10, 11], [12, 10, 11]])},
+        {"decoder_input_ids": torch.tensor([[0, 9, 10, 11, 9], [0, 13, 14, 13, 14]]), "no_repeat_ngram_size": 2},
+        {"decoder_input_ids": torch.tensor([[2, *[9, 10] * 6]] * 2), "return_dict_in_generate": True},
     ],
 )
-def test_outputs_that_begin_with_another_token_are_refused(options: dict[str, Any]) -> None:
-    model, inputs = batch_of_t5()
-    with pytest.raises(
-        ValueError, match=r"with token 9, .*: set model\.generation_config|of 2 tokens: copyspec begins"
-    ):
-        by_copyspec(model, inputs, **options)
+def test_outputs_begin_with_the_tokens_of_the_call(name: str, options: dict[str, Any]) -> None:
+    model, inputs = model_of(name), padded(prompts(2), left=False)
+    plain, copied = both(model, inputs, {"references": prompts(2)}, **options)
+    if "return_dict_in_generate" in options:
+        assert_caches_are_equal(getattr(plain, CACHE_FIELD), getattr(copied, CACHE_FIELD))
+        plain, copied = plain.sequences, copied.sequences
+    assert torch.equal(plain, copied)
 
 
 def test_the_start_token_of_the_model_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from copyspec.integrations.transformers.masks import (
 )
 from copyspec.targets.facts import vocabulary_size
 from copyspec.targets.prefixes import Past
-from copyspec.targets.seq2seq import first_tokens
 
 if TYPE_CHECKING:
     from transformers import Cache, GenerationConfig, PreTrainedModel, StoppingCriteriaList
@@ -77,7 +76,6 @@ def read_rows(model: PreTrainedModel, call: Prepared) -> Rows:
         raise ValueError("output_attentions=True cannot be combined with a static cache; leave one out")
     if model.config.is_encoder_decoder:
         prompts = _encoder_prompts(model, call)
-        _check_start(ids, first_tokens(model))
     else:
         seen = _seen(call, cached)
         check_padding(model, seen, seen.shape[1] + int(room))
@@ -131,21 +129,6 @@ def _encoder_prompts(model: PreTrainedModel, call: Prepared) -> list[list[int]]:
         return _lists(inputs)
     check_encoder_padding(model, mask)
     return [tokens[own].tolist() for tokens, own in zip(inputs, mask.to(inputs.device), strict=True)]
-
-
-def _check_start(ids: torch.Tensor, start: Sequence[int]) -> None:
-    """Raise ValueError for rows that begin with other tokens than `start`, with which the model begins all outputs."""
-    if ids.shape[1] != 1:
-        raise ValueError(
-            f"decoder_input_ids of {ids.shape[1]} tokens: copyspec begins outputs with the decoder's start token"
-        )
-    for row, (token,) in enumerate(_lists(ids)):
-        if token != start[0]:
-            raise ValueError(
-                f"row {row} begins with token {token}, and copyspec begins all rows with the model's own start token, "
-                f"{start[0]}: set model.generation_config.decoder_start_token_id = {token}, and leave "
-                "decoder_start_token_id and decoder_input_ids out of the call"
-            )
 
 
 def _tokens(criterion: EosTokenCriteria) -> list[int]:

@@ -129,7 +129,8 @@ class _Call:
             self._scores = [ScoreRecorder() for _ in self._jobs]
         keeps = self._is_recorded() and self._rows.seen is not None and bool(self._rows.seen.all())
         for row, job in enumerate(self._jobs):
-            read = 1 if self._model.config.is_encoder_decoder else len(job.request.prompt)
+            start = ids[row].tolist() if self._model.config.is_encoder_decoder else None
+            read = len(job.request.prompt if start is None else start)
             own = row_processors(processors, row, len(self._jobs), Shown(ids[row : row + 1].to(device), read))
             own = [*(self._logits or ())[row : row + 1], *own, *(self._scores or ())[row : row + 1]]
             stops = row_stops(criteria, ids[row].tolist(), self._rows.max_new_tokens, device)
@@ -139,6 +140,7 @@ class _Call:
                 job.request,
                 processors=own,
                 stops=stops,
+                start=start,
                 past=self._rows.pasts[row],
                 take=partial(self._layers.__setitem__, row) if keeps else None,
                 # Rows with equal prompts must draw different samples.
