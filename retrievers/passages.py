@@ -163,9 +163,10 @@ def is_gone(file: str) -> bool:
 
 
 def stamp_of(file: Path) -> str:
-    """Return the size and modification time of a file as a string, which tells whether it has changed."""
+    """Return the size and times of a file as a string, which tells whether it has changed. Programs that copy and
+    restore files can set the modification time, but not the other one."""
     found = file.stat()
-    return f"{found.st_size}:{found.st_mtime_ns}"
+    return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
 
 
 def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Passage]:

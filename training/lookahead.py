@@ -25,6 +25,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from copyspec.drafters.predictors.heads import weights_of
+from copyspec.targets.facts import forward_arguments
+from copyspec.targets.hooks.caches import cache_argument
 from copyspec.targets.hooks.modules import output_head
 from training.outputs import read_prompts, read_shard, shards
 from training.runs import append_log, save_tensors
@@ -51,8 +53,9 @@ def said_at(model: PreTrainedModel, ids: Sequence[int], places: Tensor, embeddin
     assert head is not None
     count, groups, size = len(embeddings), len(places), len(ids)
     base: Any = model.base_model
+    caching = {cache_argument(forward_arguments(base)): cache, "use_cache": True}
     with torch.no_grad():
-        found = base(input_ids=torch.tensor([ids], device=device), past_key_values=cache, use_cache=True)
+        found = base(input_ids=torch.tensor([ids], device=device), **caching)
         own = head(found.last_hidden_state[0])
     seen = (torch.arange(size) <= places[:, None]).repeat_interleave(count, 0)
     group = torch.arange(groups * count) // count
@@ -61,9 +64,7 @@ def said_at(model: PreTrainedModel, ids: Sequence[int], places: Tensor, embeddin
     mask.masked_fill_(~torch.cat([seen, among], 1), torch.finfo(model.dtype).min)
     positions = (places[:, None] + 1 + torch.arange(count)).view(1, -1)
     given = embeddings.to(model.dtype).repeat(groups, 1)[None]
-    state = base(
-        inputs_embeds=given, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-    ).last_hidden_state[0]
+    state = base(inputs_embeds=given, attention_mask=mask, position_ids=positions, **caching).last_hidden_state[0]
     return head(state).view(groups, count, -1), own
 
 

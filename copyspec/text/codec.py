@@ -3,19 +3,20 @@ text."""
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import brief, is_panic
 from copyspec.forks import fork_safe
 from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import ChatError, Message, continues, map_contents, map_texts, render, unused_mark
+from copyspec.text.control_tokens import ControlTokens, cut, kept_apart, number_of
 from copyspec.text.stops import Detokenizer, text_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ SENTENCEPIECE_SPACE = "▁"
 
 LONG = 100_000
 """Characters from which a text is long: a tokenizer takes a second for some million."""
-
-MAX_CONTROL = 256  # characters of a control token; the longest known ones have about 40
 
 PROBED = 64  # tokens that are decoded in pairs: of those of CTRL, half are continued by the next one
 
@@ -59,24 +58,11 @@ class Codec:
         self._for_long: PreTrainedTokenizerBase | None = None
         """A copy for long texts, with a lock of its own, so that other callers do not wait for them."""
         self._long_lock = fork_safe(threading.Lock())
-        added = tokenizer.added_tokens_decoder
-        special = {str(token) for token in tokenizer.all_special_tokens}
-        special |= {token.content for token in added.values() if token.special}
-        # One-character tokens cannot be split.
-        self._special = _any_of(text for text in special if len(text) > 1)
-        given = tokenizer.chat_template
-        template = "\n".join(given.values()) if isinstance(given, Mapping) else given or ""  # several, by name
-        in_template = {
-            token.content for token in added.values() if token.content in template and _is_tag(token.content)
-        }
-        self.control = _any_of(text for text in special | in_template if len(text) > 1)
+        self._tokens = tokens = ControlTokens(tokenizer)
+        self.control = tokens.pattern
         """Matches the strings of control tokens; None if there are none."""
-        strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
-        self._separators = sorted(special - strips, key=len, reverse=True)
-        self._strings = {token.content: i for i, token in added.items() if token.special}
-        self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+        self.special_ids = tokens.special_ids
         """Ids of control tokens and of the unknown token."""
-        self._control_ids = self.special_ids | {i for i, token in added.items() if token.content in in_template}
         self.takes_back = not tokenizer.is_fast and self._takes_back()
         """Whether a further token may change the text of those before it, as after the "@@" of CTRL's tokenizer."""
 
@@ -88,15 +74,19 @@ class Codec:
         to copy from they remain tokens, as they are in outputs.
         """
         is_prompt = is_prompt or wrap
-        cut, counted = (self.control, self._control_ids) if is_prompt else (self._special, self.special_ids)
-        if cut is None or cut.search(text) is None:
-            return self._tokenized(text, wrap)
-        # Prefer the tokenizer's own `split_special_tokens`, unless it still emits a special token found in the
-        # vocabulary.
-        encoded = self._tokenized(text, wrap, split_special_tokens=True)
-        if _count(encoded.ids, counted) == _count(self._tokenized("", wrap).ids, counted):
-            return encoded
-        return self._encode_pieces(_cut(text, cut), wrap=wrap)
+        tokens = self._tokens
+        control, ids = (tokens.pattern, tokens.ids) if is_prompt else (tokens.special, tokens.special_ids)
+        is_written = control is not None and control.search(text) is not None
+        counted = ids if is_written else ids & tokens.forbidden
+        # Prefer the tokenizer's own `split_special_tokens` where a control token is written out, or made by its
+        # normalizer, unless it still emits one found in the vocabulary.
+        for split in [True] if is_written else [False, True]:
+            encoded = self._tokenized(text, wrap, split_special_tokens=split)
+            if counted.isdisjoint(encoded.ids) or (
+                number_of(encoded.ids, counted) == number_of(self._tokenized("", wrap).ids, counted)
+            ):
+                return encoded
+        return self._encode_pieces(cut(text, control), wrap=wrap)
 
     def encode_raw(self, text: str) -> Encoded:
         """Encode `text` as a prompt outside a chat, with the tokenizer's own special tokens around it; a tokenizer that
@@ -122,17 +112,17 @@ class Codec:
         Raises ChatError if there is no template or it rejects the messages.
         """
         for message in messages:  # a template writes the role between control tokens, and templates compare it
-            if self.control is not None and (found := self.control.search(str(message["role"]))):
-                raise ChatError(f"role {brief(message['role'])} holds {found[0]!r}, a control token of the tokenizer")
+            if control := self._tokens.in_role(str(message["role"])):
+                raise ChatError(f"role {brief(message['role'])} holds {control} of the tokenizer")
         mark = unused_mark(messages)
 
         def guard(text: str, role: str) -> str:
             # Templates strip markers like "</think>" from assistant turns only, so these must stay intact there.
-            return mark.join(_cut(text, self._special if role == "assistant" else self.control))
+            return mark.join(cut(text, self._tokens.special if role == "assistant" else self.control))
 
         guarded = map_texts(messages, guard)
         if self.control is not None:
-            guarded = map_contents(guarded, partial(_kept_apart, self.control, mark))
+            guarded = map_contents(guarded, partial(kept_apart, self.control, mark))
         text = render(self.tokenizer, guarded, tools)
         ids = self._encode_pieces(text.split(mark), wrap=False).ids
         return Encoded(ids, leaves_space=not continues(messages) and self.lead(ids, starts_text=False) == " ")
@@ -227,7 +217,7 @@ class Codec:
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token with the string `text`, or None."""
-        return self._strings.get(text)
+        return self._tokens.strings.get(text)
 
     @cached_property
     def _marks_first_word(self) -> bool:
@@ -251,26 +241,56 @@ class Codec:
         return Encoded(whole.ids[len(head) :], offsets)
 
     def _encode_pieces(self, pieces: Sequence[str], *, wrap: bool) -> Encoded:
-        """Encode the pieces as one text in which no token crosses from one piece into the next.
+        """Encode the pieces as one text in which no token crosses from one piece into the next, and control tokens are
+        only those written out in the pieces."""
+        encoded = self._joined(pieces, wrap=wrap)
+        if encoded is None:  # the tokenizer's normalizer or vocabulary makes control tokens of other characters
+            pieces = [part for piece in pieces for part in self._apart(piece)]
+            encoded = self._joined(pieces, wrap=wrap)
+        if encoded is None:
+            written = pieces[0][-1:] + pieces[1] if len(pieces) > 1 else pieces[0]
+            raise ValueError(f"this tokenizer cannot encode special tokens as text: {brief(written)}")
+        return encoded
 
-        They are joined by a special token, which no tokenizer merges with its neighbours, and its id is removed again.
-        """
+    def _joined(self, pieces: Sequence[str], *, wrap: bool) -> Encoded | None:
+        """The pieces joined by a special token, which no tokenizer merges with its neighbours, and whose id is removed
+        again; None if some piece then becomes a control token that is not written in it."""
         if len(pieces) == 1:
-            return self._tokenized(pieces[0], wrap)
-        for separator in self._separators:
+            encoded = self._tokenized(pieces[0], False)
+            if not self._tokens.hold(encoded.ids, pieces):
+                return None
+            return self._tokenized(pieces[0], True) if wrap else encoded
+        for separator in self._tokens.separators:
             joined = separator.join(pieces)
             encoded = self._tokenized(joined, False)
             ids, offsets = encoded.ids, encoded.offsets
             kept = _without(ids, self.tokenizer.convert_tokens_to_ids(separator), separator, pieces)
-            if kept is None:
+            body = [ids[i] for i in kept or ()]
+            if kept is None or not self._tokens.hold(body, pieces):
                 continue
-            body = [ids[i] for i in kept]
             if wrap:
                 return Encoded(self._wrapped(body, ids, joined))
             if offsets is None:
                 return Encoded(body)
             return Encoded(body, partial(_unjoined, offsets, kept, pieces, len(separator)))
-        raise ValueError(f"this tokenizer cannot encode special tokens as text: {brief(pieces[0][-1:] + pieces[1])}")
+        return None
+
+    def _apart(self, piece: str) -> list[str]:
+        """Cut `piece` where it becomes control tokens that are not written in it. Raises ValueError for a character
+        that always does."""
+        parts: list[str] = []
+        waiting = [piece]
+        while waiting:
+            text = waiting.pop()
+            encoded = self._tokenized(text, False)
+            if self._tokens.hold(encoded.ids, [text]):
+                parts.append(text)
+                continue
+            cuts = self._tokens.cuts(text, encoded.ids, encoded.offsets() if encoded.offsets else ())
+            if not cuts:
+                raise ValueError(f"this tokenizer makes a control token of {brief(text)}; leave it out of the text")
+            waiting += [text[start:end] for start, end in pairwise([0, *cuts, len(text)])][::-1]
+        return parts
 
     def _wrapped(self, body: list[int], inner: list[int], joined: str) -> list[int]:
         outer = self._tokenized(joined, True).ids
@@ -317,48 +337,6 @@ def encodable(text: str, where: str) -> str:
             "(text.encode('utf-8', 'replace').decode() replaces such characters)"
         ) from None
     return text
-
-
-def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:
-    ordered = sorted(strings, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
-
-
-def _is_tag(text: str) -> bool:
-    """Whether an added token looks like "<think>" or "[INST]": templates also hold some that are ordinary words."""
-    return re.fullmatch(r"[<\[{|].*\w.*[>\]}|]", text) is not None
-
-
-def _count(ids: Sequence[int], counted: Set[int]) -> int:
-    return sum(token in counted for token in ids)
-
-
-def _cut(text: str, special: re.Pattern[str] | None) -> list[str]:
-    """Split `text` after the first character of every special token's string, so that no piece contains one."""
-    pieces: list[str] = []
-    at = 0
-    while special is not None and (found := special.search(text, at)):
-        pieces.append(text[at : found.start() + 1])
-        at = found.start() + 1
-    return [*pieces, text[at:]]
-
-
-def _kept_apart(control: re.Pattern[str], mark: str, texts: Sequence[str]) -> list[str]:
-    """The texts, with `mark` before each that completes a control token begun in those before it: a template may write
-    them one after another, as they are or stripped."""
-    ends = _token_ends(control, texts) | _token_ends(control, [text.strip() for text in texts])
-    return [mark + text if number in ends else text for number, text in enumerate(texts)]
-
-
-def _token_ends(control: re.Pattern[str], texts: Sequence[str]) -> set[int]:
-    """The numbers of the texts in which a control token ends that begins in those before."""
-    ends: set[int] = set()
-    before = ""
-    for number, text in enumerate(texts):
-        if any(found.start() < len(before) < found.end() for found in control.finditer(before + text)):
-            ends.add(number)
-        before = (before + text)[-MAX_CONTROL:]
-    return ends
 
 
 def _without(ids: list[int], separator_id: object, separator: str, pieces: Sequence[str]) -> list[int] | None:

@@ -29,18 +29,30 @@ from copyspec.forks import fork_safe
 MADE, MADE_A_CHARACTER, SECONDS = 1_000_000, 100, 5.0
 DIGITS = 4_000  # bits of an integer; chats need no larger ones
 
-_MULTIPLYING = ("batch", "center", "indent", "replace", "round", "slice", "tojson")
-"""Filters whose result may be as large as the product of their arguments; "format" and "join" are checked apart."""
+_MULTIPLYING = ("batch", "center", "indent", "replace", "round", "slice", "tojson", "trim")
+"""Filters whose result or time may be as large as the product of their arguments; "format" and "join" are checked
+apart."""
 _SLOW = ("pprint", "striptags", "urlize", "wordwrap")
 """Filters whose time may grow with the square of the text."""
+_ITERATING = (
+    "batch", "groupby", "list", "map", "max", "min", "reject", "rejectattr", "select", "selectattr", "slice", "sort",
+    "sum", "unique",
+)  # fmt: skip
+"""Filters that read a value item by item, some of them without making anything."""
+_COMPARING = ("dictsort", "groupby", "max", "min", "sort")
 _FIELD = {"%": re.compile(r"%(?:\([^()]*\))?[^a-zA-Z%]*"), "{": re.compile(r"\{[^{}]*")}
 """A field of a format up to its type or its end, by the sign with which fields begin."""
 _COMPUTED = {"%": re.compile(r"%(?:\([^()]*\))?[^a-zA-Z%]*\*"), "{": re.compile(r"\{[^}]*\{")}
 """A field whose width is an argument."""
 _NUMBER = re.compile(r"\d{1,9}")  # no more digits: converting a long number takes quadratic time
 _CONTAINERS = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
+_ITERABLE = (str, list, tuple, set, frozenset, range, KeysView, ValuesView, ItemsView, Iterator)
 
 _LOCK = fork_safe(threading.RLock())  # protects transformers' compile function, which is replaced
+
+
+class LimitError(TemplateRuntimeError):
+    """A template does more than its limits allow, or what cannot be limited."""
 
 
 class _Meter:
@@ -48,21 +60,30 @@ class _Meter:
 
     def __init__(self, given: int) -> None:
         self.left = MADE + MADE_A_CHARACTER * given
-        self._calls, self._until = 0, time.thread_time() + SECONDS
+        self.is_comparing = False
+        """Whether a filter runs that compares values: each one it reads is counted by the size of its text."""
+        self._until, self._next = time.thread_time() + SECONDS, 0.0
+
+    def tick(self) -> None:
+        """Raise if the time is up. Called for each item, attribute, test and comparison."""
+        if time.perf_counter() < self._next:
+            return
+        left = self._until - time.thread_time()
+        if left < 0:
+            raise LimitError(f"it takes more than {SECONDS:g} s")
+        self._next = time.perf_counter() + left  # a thread's time passes no faster, and takes longer to read
 
     def spend(self, made: int) -> None:
         """Count `made` units, and raise if a limit is exceeded."""
         self.left -= made
-        self._calls += 1
         if self.left < 0:
-            raise TemplateRuntimeError("it produces too much text, or loops too long")
-        if (made > 1_000 or self._calls % 256 == 0) and time.thread_time() > self._until:
-            raise TemplateRuntimeError(f"it takes more than {SECONDS:g} s")
+            raise LimitError("it produces too much text, or loops too long")
+        self.tick()
 
     def check(self, size: int) -> None:
         """Raise if creating something of this size would exceed the limit."""
         if size > self.left:
-            raise TemplateRuntimeError("it makes too much text")
+            raise LimitError("it makes too much text")
 
 
 _METER: ContextVar[_Meter] = ContextVar("meter")
@@ -93,9 +114,10 @@ def bounded(source: str, given: int) -> Iterator[None]:
 def _compiled(source: str) -> Template:
     from transformers.utils import chat_template_utils
 
-    # Compiling evaluates constant expressions, so the source must never reach an environment without a meter.
+    # Jinja evaluates constant expressions when it compiles, and looks for them in a time that grows with the cube of a
+    # chain of filters; it does neither with `optimized` off and a `finalize` that needs the context.
     plain: Environment = chat_template_utils._cached_compile_jinja_template("").environment
-    environment = plain.overlay(finalize=_printed)
+    environment = plain.overlay(finalize=_printed, optimized=False)
     kind: Any = type(plain)
     environment.__class__ = _metered(kind)
     environment.filters = {
@@ -104,7 +126,9 @@ def _compiled(source: str) -> Template:
         "metered text": _joined,
         "metered size": _spent,
         "metered value": _literal,
+        "metered time": _ticked,
     }
+    environment.tests = {name: _test(test) for name, test in plain.tests.items()}
     environment.globals = {**plain.globals, "namespace": _PlainNamespace}
     environment.globals.pop("lipsum", None)  # generates any amount of text
     return environment.from_string(source)
@@ -115,7 +139,7 @@ def _metered(base: Any) -> Any:
     """A subclass of transformers' environment class with a meter."""
 
     class Metered(base):  # type: ignore[misc]  # a class that is known at run time
-        intercepted_binops = frozenset(("+", "*", "**", "%"))
+        intercepted_binops = frozenset(("+", "-", "*", "**", "%"))
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             tree: nodes.Template = _Metering().visit(super()._parse(source, name, filename))
@@ -132,10 +156,20 @@ def _metered(base: Any) -> Any:
                 return made
             return _measured(made)
 
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            return _read(super().getattr(obj, attribute))
+
+        def getitem(self, obj: Any, argument: Any) -> Any:
+            return _read(super().getitem(obj, argument))
+
         def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
             owner = getattr(getattr(called, "__wrapped__", called), "__self__", None)
             name = getattr(called, "__name__", "")
-            if isinstance(owner, str) and name == "join" and args:
+            if called is dict or name in ("fromkeys", "isdisjoint"):  # keys that collide take quadratic time
+                args = tuple(_watched(value) if isinstance(value, _ITERABLE) else value for value in args)
+            elif name == "strftime_now":
+                _check_format(str(args[:1]), "%", [])
+            elif isinstance(owner, str) and name == "join" and args:
                 args = (_joinable(args[0], owner), *args[1:])
             elif isinstance(owner, str) and name in ("format", "format_map"):
                 _check_format(owner, "{", [*args, *kwargs.values()])
@@ -147,7 +181,8 @@ def _metered(base: Any) -> Any:
 
 
 class _Metering(NodeTransformer):
-    """Adds counting of loop iterations, literal text, lists and the like, and strings joined by `~` to the template."""
+    """Adds counting of loop iterations, literal text, lists and the like, and strings joined by `~` to the template,
+    and looks at the time after each comparison."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -157,6 +192,14 @@ class _Metering(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return _call("metered text", nodes.List(node.nodes, lineno=node.lineno))
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        return _call("metered time", node)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return _call("metered value", node) if isinstance(node.arg, nodes.Slice) else node
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
         self.generic_visit(node)
@@ -238,14 +281,15 @@ def text_size(value: object, most: int = sys.maxsize) -> int:
 def _measured(made: Any) -> Any:
     """Count a new value by its length. The text of what it holds must fit, too."""
     if isinstance(made, (bytes, bytearray)):
-        raise TemplateRuntimeError("it makes bytes, which no chat holds")
+        raise LimitError("it makes bytes, which no chat holds")
     meter = _METER.get()
     meter.check(text_size(made, meter.left))
     meter.spend(_size(made))
     return made
 
 
-def _printed(value: Any) -> Any:
+@pass_context
+def _printed(_context: object, value: Any) -> Any:
     """Count the text of a value that is written out."""
     meter = _METER.get()
     meter.spend(text_size(value, meter.left))
@@ -266,8 +310,27 @@ def _counted(_context: object, values: Any) -> Iterator[Any]:
 
 
 @pass_context
+def _ticked(_context: object, value: Any) -> Any:
+    _METER.get().tick()
+    return value
+
+
+def _watched(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, with a look at the time for each; counted where they are compared."""
+    return map(_read, values)
+
+
+def _read(value: Any) -> Any:
+    meter = _METER.get()
+    if meter.is_comparing:
+        meter.spend(text_size(value, meter.left))
+    meter.tick()
+    return value
+
+
+@pass_context
 def _joined(_context: object, values: list[Any]) -> str:
-    _printed(values)
+    _printed(None, values)
     return "".join(map(str, values))
 
 
@@ -280,11 +343,12 @@ def _spent(_context: object, size: int) -> str:
 def _filter(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(made)
     def metered(*args: Any, **kwargs: Any) -> Any:
-        _METER.get().spend(1 + sum(map(_size, args)))
+        meter = _METER.get()
+        meter.spend(1 + sum(map(_size, args)))
         first = int(isinstance(args[0], (Environment, Context, nodes.EvalContext)))  # some filters are given one
         value, given = args[first], [*args[first + 1 :], *kwargs.values()]
         if name == "sum" and any(isinstance(each, (list, tuple)) for each in given):
-            raise TemplateRuntimeError("it adds up lists, which may take time that grows with their square")
+            raise LimitError("it adds up lists, which may take time that grows with their square")
         if name == "join":
             args = (*args[:first], _joinable(value, given), *args[first + 1 :])
         elif name == "format":
@@ -292,8 +356,25 @@ def _filter(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         elif name in _MULTIPLYING:
             _check_product(value, given)
         elif name in _SLOW:
-            _check_product(value, [*given, text_size(value, _METER.get().left) // 1_000])
-        return _measured(made(*args, **kwargs))
+            _check_product(value, [*given, text_size(value, meter.left) // 1_000])
+        elif name == "dictsort":
+            meter.spend(text_size(value, meter.left))
+        if name in _ITERATING and isinstance(value, (*_ITERABLE, dict)) and value:  # some do nothing without items
+            args = (*args[:first], _watched(value), *args[first + 1 :])
+        before, meter.is_comparing = meter.is_comparing, meter.is_comparing or name in _COMPARING
+        try:
+            return _measured(made(*args, **kwargs))
+        finally:
+            meter.is_comparing = before
+
+    return metered
+
+
+def _test(test: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(test)
+    def metered(*args: Any, **kwargs: Any) -> Any:
+        _METER.get().tick()
+        return test(*args, **kwargs)
 
     return metered
 
@@ -303,12 +384,14 @@ def _check_operation(operator: str, left: object, right: object) -> None:
     if isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length() * (max(0, right) if operator == "**" else 1)
         if operator in ("*", "**") and bits + right.bit_length() > DIGITS:
-            raise TemplateRuntimeError("it produces a number that is too long")
+            raise LimitError("it produces a number that is too long")
     elif operator == "*":
         times = [each for each in (left, right) if isinstance(each, int)]
         meter.check(max([0, *times]) * max(_size(left), _size(right)))
     elif operator == "%" and isinstance(left, str):
         _check_format(left, "%", right)
+    elif operator == "-" and not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
+        raise LimitError("it subtracts what is no number")
     else:
         meter.check(_size(left) + _size(right))
 
@@ -319,7 +402,7 @@ def _check_format(text: str, sign: str, given: object) -> None:
     for escaped in (2 * sign, "}}"):
         text = text.replace(escaped, "")
     if _COMPUTED[sign].search(text):
-        raise TemplateRuntimeError("it formats with a width that is not written in the text")
+        raise LimitError("it formats with a width that is not written in the text")
     meter = _METER.get()
     fields = _FIELD[sign].findall(text)
     widths = sum(map(int, _NUMBER.findall(" ".join(fields))))

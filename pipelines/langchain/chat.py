@@ -13,6 +13,8 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from copyspec.engine.json_schemas import json_schema_of, why_no_schema
+
 from .capture import call_begins, stream_begins, while_read
 from .chat_call import ChatCall
 from .fields import CONFIG, EngineFields, private, public
@@ -232,13 +234,16 @@ class ChatCopySpec(EngineFields, BaseChatModel):
     ) -> Runnable[LanguageModelInput, Any]:
         """Return answers as objects of `schema`: by a tool call, or with `method="json_schema"` as constrained JSON
         (`copyspec[structured]`), which also works for models without tools. `"json_mode"` is the same.
-        `strict` is ignored: answers are constrained wherever the schema can be. `bind_tools` takes it."""
+        `strict=True` raises ValueError for a schema of which a part cannot be enforced."""
+        if kwargs.pop("strict", None) and (why := why_no_schema(json_schema_of(constraint(schema)))):
+            raise ValueError(f"strict=True, and the schema cannot constrain the answer: {why}")
         if method == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
         if method not in ("json_schema", "json_mode"):
             raise ValueError(f"method must be 'function_calling', 'json_schema' or 'json_mode', got {method!r}")
-        kwargs.pop("strict", None)
-        return structured(self.bind(json_schema=constraint(schema), **kwargs), schema, include_raw=include_raw)
+        shape = {"kwargs": {"method": method}, "schema": schema}  # langchain-core takes it out, and traces it
+        model = self.bind(json_schema=constraint(schema), ls_structured_output_format=shape, **kwargs)
+        return structured(model, schema, include_raw=include_raw)
 
     def get_token_ids(self, text: str) -> list[int]:
         """Return the model's token ids of a text."""

@@ -15,18 +15,20 @@ from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from copyspec.checks import brief
+from copyspec.engine.constraints import closed
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
 def constraint(schema: dict[str, Any] | type) -> object:
-    """Return the schema for `json_schema=`: pydantic classes and JSON schemas as they are, tools and TypedDicts as JSON
-    schemas. langchain-core would leave out all that a JSON schema without `properties` says."""
-    if isinstance(schema, dict):
-        is_tool = not schema.keys().isdisjoint(("function", "parameters", "input_schema", "toolSpec"))
-        return convert_to_json_schema(schema) if is_tool else schema
-    return schema if hasattr(schema, "model_json_schema") else convert_to_json_schema(schema)
+    """Return the schema for `json_schema=`: pydantic classes as they are, all else as JSON schemas, in which an object
+    has no properties but those it names, as in tool calls, unless it says so. langchain-core would leave out all that a
+    JSON schema without `properties` says."""
+    if not isinstance(schema, dict):
+        return schema if hasattr(schema, "model_json_schema") else closed(convert_to_json_schema(schema))
+    is_tool = not schema.keys().isdisjoint(("function", "parameters", "input_schema", "toolSpec"))
+    return closed(convert_to_json_schema(schema) if is_tool else schema)
 
 
 class CompleteJsonParser(JsonOutputParser):

@@ -525,6 +525,55 @@ def test_the_middleware_moves_texts_into_xargs() -> None:
     assert server.lengths == [len(got)] and server.after == [{"type": "http.disconnect"}]
 
 
+def nested(depth: int, before: str = "[", after: str = "]") -> bytes:
+    return (before * depth + "1" + after * depth).encode()
+
+
+@pytest.mark.parametrize("field", ["references", "edit_source", "prediction", "vllm_xargs", "metadata"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(nested(depth) for depth in (1, 64, 300, 600, 900, 990, 5000, 100_000)),
+        *(nested(depth, '{"text":', "}") for depth in (1, 300, 900, 990, 5000)),
+        *(nested(depth, '{"type":"content","content":', "}") for depth in (1, 300, 480, 900)),
+        *(b"1" * digits for digits in (1, 30, 400, 4301, 100_000)),
+        *(b"-1", b"1.5", b"1e400", b"-1e999", b"NaN", b"Infinity", b"true", b"null", b'""', b"[]", b"{}", b"[null]"),
+        *(b"[1e400]", b"[NaN]", b"[" + b"9" * 40 + b"]", b"[[true]]", b"[[1.5]]", b"[[-5]]", b"[[[1]]]", b"[" * 50),
+        *(b'"\\ud800"', b'["\\udfff\\ud800"]', b'{"\\ud800": "\\ud800"}', b'"\xff"', b'{"a": 1, "a": 2}', b'"\x00"'),
+    ],
+    ids=lambda value: repr(value[:20]),
+)
+def test_the_middleware_answers_any_body(field: str, value: bytes) -> None:
+    for body in (
+        b'{"prompt": "x", "references": ["a"], "' + field.encode() + b'": ' + value + b"}",
+        b'{"' + field.encode() + b'": ' + value + b', "references": ["a"]}',
+    ):
+        assert post(Server(), body)[0] in (200, 400)
+    for encoding in ("utf-16", "utf-32", "utf-8-sig", "latin-1"):
+        text = body.decode("latin-1")
+        assert post(Server(), text.encode(encoding))[0] in (200, 400)
+
+
+@pytest.mark.parametrize(
+    "length", [b"9" * 5000, b"0" * 5000 + b"7", b"-1", b"", b"\xb2", b"1e3", b"0x10", b" 7", b"1" * 19]
+)
+def test_the_middleware_takes_any_content_length(length: bytes) -> None:
+    messages, passed = [{"type": "http.request", "body": b"{}"}], []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append((await receive())["body"])
+
+    async def send(_: Any) -> None:
+        pytest.fail("the middleware answers itself")
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [(b"content-length", length)]}
+    asyncio.run(Prediction(app)(scope, receive, send))
+    assert passed == [b"{}"]
+
+
 def test_the_middleware_reads_no_body_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("copyspec.integrations.vllm.middleware.MAX_BODY_BYTES", 100)
     server, body = Server(), {"references": ["b" * 100]}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.runnables import RunnableGenerator, RunnableLambda
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from pydantic import BaseModel
+from pydantic.v1 import BaseModel as BaseModelV1
+from typing_extensions import TypedDict
 
 from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.pipelines.langchain.structured import constraint, structured
@@ -39,10 +45,80 @@ def test_answers_are_objects_of_the_schema() -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    [{"title": "colour", "enum": ["red", "blue"]}, {"title": "sizes", "type": "array"}, {"properties": {"a": {}}}],
+    [
+        {"title": "colour", "enum": ["red", "blue"]},
+        {"title": "sizes", "type": "array"},
+        {"properties": {"a": {}}, "additionalProperties": {"type": "integer"}},
+        {"type": "object", "patternProperties": {"^x": {}}},
+    ],
 )
 def test_json_schemas_constrain_as_they_are(schema: dict[str, object]) -> None:
     assert constraint(schema) == schema
+
+
+class Setup(TypedDict):
+    setup: str
+
+
+class Told(TypedDict):
+    """A joke."""
+
+    joke: Setup
+    rating: int
+
+
+class OldSetup(BaseModelV1):
+    setup: str
+
+
+class OldJoke(BaseModelV1):
+    joke: OldSetup
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        Told,
+        OldJoke,
+        OldJoke.schema(),
+        convert_to_json_schema(Told),
+        {"title": "a", "properties": {"b": {"properties": {"c": {}}}}},
+        {"name": "mat", "parameters": Mat.model_json_schema()},
+        convert_to_openai_tool(Told),
+    ],
+    ids=range(7),
+)
+def test_objects_have_the_properties_that_they_name(schema: Any) -> None:
+    def check(part: object) -> None:
+        if isinstance(part, list):
+            for each in part:
+                check(each)
+        elif isinstance(part, dict):
+            assert "properties" not in part or part["additionalProperties"] is False
+            for each in part.values():
+                check(each)
+
+    check(constraint(schema))
+
+
+@pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
+@pytest.mark.parametrize("schema", [Mat, Told, OldJoke, Mat.model_json_schema()], ids=range(4))
+def test_traces_show_the_schema(method: Literal["json_schema", "json_mode"], schema: Any) -> None:
+    class Seen(BaseCallbackHandler):
+        options: Any = None
+
+        def on_chat_model_start(self, *_: object, options: dict[str, object], **__: object) -> None:
+            self.options = options
+
+    seen = Seen()
+    llm = ChatCopySpec(model=engine(), max_tokens=2).with_structured_output(schema, method=method, include_raw=True)
+    if method == "function_calling":
+        with pytest.raises(ValueError, match="template"):  # it holds no tools
+            llm.invoke("the mat", config={"callbacks": [seen]})
+    else:
+        llm.invoke("the mat", config={"callbacks": [seen]})
+    shown = seen.options["ls_structured_output_format"]
+    assert shown["schema"] == convert_to_json_schema(schema) and shown["kwargs"] == {"method": method}
 
 
 def test_tools_are_read_as_json_schemas() -> None:
@@ -111,3 +187,27 @@ def test_logprobs_stand_in_the_metadata_as_openai_has_them() -> None:
     assert [each["token"] for each in streamed] == [each["token"] for each in content]
     assert [each["logprob"] for each in streamed] == pytest.approx([each["logprob"] for each in content], abs=1e-4)
     assert "logprobs" not in ChatCopySpec(model=engine(), max_tokens=5).invoke("the cat").response_metadata
+
+
+class Kept(BaseModel):
+    place: pathlib.Path
+    tags: set[str]
+
+
+@pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
+def test_strictness_is_an_error_for_what_cannot_be_enforced(method: Literal["json_schema", "json_mode"]) -> None:
+    pytest.importorskip("llguidance")
+    llm = ChatCopySpec(model=engine(), max_tokens=40)
+    for schema in (Kept, Kept.model_json_schema(), {"title": "a", "type": "object", "properties": {}, "not": {}}):
+        with pytest.raises(ValueError, match="strict=True, and the schema cannot constrain the answer: Un"):
+            llm.with_structured_output(schema, method=method, strict=True)
+        llm.with_structured_output(schema, method=method, strict=False)
+    llm.with_structured_output(Mat, method=method, strict=True)
+
+
+def test_what_cannot_be_enforced_is_left_out_of_the_constraint() -> None:
+    pytest.importorskip("llguidance")
+    quote, close = (engine().codec.encode(text).ids[0] for text in '"]')
+    llm = ChatCopySpec(model=engine(), max_tokens=100, model_kwargs={"logit_bias": {quote: 50.0, close: 30.0}})
+    kept = llm.with_structured_output(Kept, method="json_schema").invoke("the mat")
+    assert isinstance(kept, Kept)

@@ -212,6 +212,26 @@ def test_fetched_is_here_until_it_is_removed(
     assert main(["models", "remove", "tiny"]) == 2 and "'tiny' is not in the cache" in capsys.readouterr().err
 
 
+@needs_gguf
+@pytest.mark.parametrize("search", [None, "", ".", os.pathsep, "{folder}", f"{{folder}}{os.pathsep}"])
+@pytest.mark.parametrize("planted", ["pip.py", "pip/__main__.py", "json.py", "sitecustomize.py", "usercustomize.py"])
+def test_nothing_of_the_working_folder_runs_with_a_download(
+    planted: str, search: str | None, alias: Alias, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "working"
+    (folder / planted).parent.mkdir(parents=True)
+    (folder / planted).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    if planted == "pip/__main__.py":
+        (folder / "pip" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    if search is not None:
+        monkeypatch.setenv("PYTHONPATH", search.format(folder=folder))
+    with pytest.raises(OSError, match="pip could not download tiny-package==1"):
+        resolve.fetch(alias)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_another_file_than_the_known_one_is_refused(alias: Alias, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(command: list[str], **_: object) -> object:
         with zipfile.ZipFile(Path(command[command.index("--dest") + 1]) / "tiny.whl", "w") as wheel:

@@ -171,9 +171,10 @@ def test_bits_of_plain_decoding_and_of_generate(kind: str) -> None:
     expected = plain([prompt, *([token] for token in draft)])
     with torch.inference_mode():
         whole = model(torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
-        theirs, cache = [whole.logits[0, -1]], whole.past_key_values
+        theirs, name = [whole.logits[0, -1]], target.facts.cache  # type: ignore[attr-defined]
         for token in draft:
-            theirs.append(model(torch.tensor([[token]]), past_key_values=cache, use_cache=True).logits[0, -1])
+            cached: dict[str, object] = {name: whole[name]}
+            theirs.append(model(torch.tensor([[token]]), use_cache=True, **cached).logits[0, -1])
     assert torch.equal(expected, torch.stack(theirs))
     # Nodes: the other first token, then the draft's chain with another branch at its second token.
     tokens = [other[0], draft[0], draft[1], other[1], draft[2]]

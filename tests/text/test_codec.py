@@ -17,7 +17,8 @@ from transformers import CTRLTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from copyspec.text.chat import ChatError, check_chat, with_system
-from copyspec.text.codec import Codec, _cut
+from copyspec.text.codec import Codec
+from copyspec.text.control_tokens import cut
 from copyspec.text.stops import WINDOW, CriterionStop, Detokenizer, StopStrings, held_back, text_of
 from tests.helpers.texts import NO_SYSTEM_TEMPLATE, SPECIAL, byte_fallback, byte_level, sentencepiece_like
 
@@ -409,5 +410,5 @@ def test_keys_and_roles_of_messages_hold_no_control_tokens() -> None:
 
 def test_many_control_tokens_in_a_message_take_little_time() -> None:
     begin = process_time()
-    assert len("".join(_cut("</s>" * 250_000, CODEC.control))) == 1_000_000
+    assert len("".join(cut("</s>" * 250_000, CODEC.control))) == 1_000_000
     assert process_time() - begin < 5

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import time
 import tracemalloc
 
 import pytest
 
+from copyspec.text import templates
 from copyspec.text.chat import ChatError, render
 from tests.helpers.tiny import tiny_tokenizer
 
@@ -82,6 +85,12 @@ def test_what_may_take_all_time_is_refused(template: str, message: str) -> None:
         "{% macro f() %}{{ varargs }}{{ kwargs.a }}{% endmacro %}{{ f(1, 2, a='x') }}",
         "{{ ['a', 'b']|join(', ') }}{{ ', '.join(['a', 'b']) }}",
         "{{ messages|join(' ', attribute='role') }}{{ [1, 2]|sum }}",
+        "{{ messages|selectattr('role', 'equalto', 'user')|map(attribute='content')|list|length }}{{ [3, 1]|sort }}",
+        "{{ messages|groupby('role')|map('first')|join }}{{ messages|rejectattr('role', 'in', ['user'])|list }}",
+        "{{ messages[::-1]|length }}{{ 'user' in messages|map(attribute='role') }}{{ {'b': 1, 'a': 2}|dictsort }}",
+        "{{ [2, 1, 2]|unique|list }}{{ [1, 2, 3]|batch(2)|list }}{{ [1, 2]|min }}{{ []|map('upper')|list }}",
+        "{{ 5 - 3.5 }}{{ dict(a=1)|items|list }}{{ dict([('a', 1)]) }}{{ 'abc'|trim('a') }}{{ nothing|list }}",
+        "{{ strftime_now('%d %b %Y')|length }}{{ range(3)|select('odd')|first }}",
         "{{ 'Case 12345678: %s, 50%% ** %d' % ('x', 7) }}{{ 'Model 20250101 {}'.format(messages|pprint) }}",
         "{% set n = namespace(found=messages) %}{% for i in range(1500) %}{% set n.found = n.found + [i] %}{% endfor %}"
         "{{ n.found|length }}",
@@ -100,3 +109,89 @@ def test_errors_are_short_whatever_a_template_raises(content: object) -> None:
     with pytest.raises(ChatError, match="no no no") as caught:
         render(tokenizer, [{"role": "assistant", "content": "a"}, {"role": "user", "content": content}] * 1000)
     assert len(str(caught.value)) < 1_000
+
+
+LIST = "{% set a = range(99999)|list %}"
+SLOW = {
+    "select": LIST + "{{ a|select('in', a)|list|length }}",
+    "reject": LIST + "{{ a|reject('in', a)|list|length }}",
+    "first": "{{ range(99999)|select('in', range(99999, 199998)|list)|first }}",
+    "last": LIST + "{{ a|select('in', a)|list|last }}",
+    "select in select": LIST + "{{ a|select('in', a)|select('in', a)|select('in', a)|list }}",
+    "selectattr": LIST + "{{ a|selectattr('real', 'in', a)|list|length }}",
+    "rejectattr": LIST + "{{ a|rejectattr('real', 'in', a)|list|length }}",
+    "sum": LIST + "{{ a|select('in', a)|sum }}",
+    "max": LIST + "{{ a|select('in', a)|max }}",
+    "min": LIST + "{{ a|select('in', a)|min(attribute='real') }}",
+    "sort": LIST + "{{ a|select('in', a)|sort|length }}",
+    "groupby": LIST + "{{ a|select('in', a)|groupby('real')|length }}",
+    "unique": LIST + "{{ a|select('in', a)|unique|list|length }}",
+    "batch": LIST + "{{ a|select('in', a)|batch(2)|list|length }}",
+    "slice": LIST + "{{ a|select('in', a)|slice(2)|list|length }}",
+    "map": LIST + "{{ a|select('in', a)|map('int')|list|length }}",
+    "join": LIST + "{{ a|select('in', a)|join }}",
+    "for": LIST + "{% for i in a|select('in', a) %}{% endfor %}",
+    "for, filtered": LIST + "{% for i in a if i in a %}{% endfor %}",
+    "recursive for": LIST + "{% for i in a recursive %}{% if loop.depth < 4 %}{{ loop(a) }}{% endif %}{% endfor %}",
+    "in": LIST + ("{{ " + "-1 in a or " * 150 + "1 }}") * 10,
+    "in, as tests": LIST + ("{{ " + "-1 is in(a) or " * 150 + "1 }}") * 10,
+    "==": LIST + "{% set b = range(99999)|list %}" + ("{{ " + "a == b and " * 150 + "1 }}") * 10,
+    "nested selects": "{% set n = namespace(g=range(99999)) %}{% for i in range(300) %}"
+    "{% set n.g = n.g|select('ge', 0) %}{% endfor %}{{ n.g|list|length }}",
+    "nested selects without test": "{% set n = namespace(g=range(1, 99999)) %}{% for i in range(300) %}"
+    "{% set n.g = n.g|select %}{% endfor %}{{ n.g|list|length }}",
+    "nested attributes": "{% set n = namespace(g=range(99999)) %}{% for i in range(300) %}"
+    "{% set n.g = n.g|map(attribute='real') %}{% endfor %}{{ n.g|list|length }}",
+    "unpacked": LIST + "{% macro f() %}{% endmacro %}{{ f(*a|select('in', a)) }}",
+    "colliding keys": "{{ range(0, 90000 * 2305843009213693951, 2305843009213693951)|unique|list|length }}",
+    "colliding keys of a mapping": "{{ {}.fromkeys(range(0, 90000 * 2305843009213693951, 2305843009213693951)) }}",
+    "colliding pairs": "{{ dict(range(0, 90000 * 2305843009213693951, 2305843009213693951)|batch(2))|length }}",
+    "keys of an attribute": "{% set n = namespace(t=('x' * 9000, )) %}{% set n.t = n.t * 50 %}"
+    "{{ ([n] * 90000)|sort(attribute='t')|length }}",
+    "long keys": LIST + "{% set n = namespace(t=a) %}{{ ([n] * 90000)|sort(attribute='t')|length }}",
+    "long keys of groups": LIST + "{% set n = namespace(t=a) %}{{ ([n] * 90000)|groupby('t')|length }}",
+    "largest long key": LIST + "{% set n = namespace(t=a) %}{{ ([n] * 90000)|max(attribute='t') }}",
+    "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+    "difference": "{% set d = {}.fromkeys(range(9999)) %}{{ d.keys() - d.keys() }}",
+    "trim": "{{ ('ab' * 200000)|trim('c' * 200000 ~ 'ab') }}",
+    "width of a date": "{{ strftime_now('%0999999999Y') }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_work_inside_one_expression_ends_in_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 0.3)
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].role }}"
+    render(tokenizer, CHAT)
+    tokenizer.chat_template = SLOW[name]
+    with templates.bounded(SLOW[name], 10):  # compiled before, which is not what this measures
+        templates._compiled(SLOW[name])
+    begin = time.thread_time()
+    with pytest.raises(ChatError, match=r"it (takes more than|makes too much|produces too much|subtracts what)"):
+        render(tokenizer, [{"role": "system", "content": "Hello"}, *CHAT])
+    assert time.thread_time() - begin < 1.5
+
+
+def test_chains_of_filters_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 0.2)
+    tokenizer, draw = tiny_tokenizer(), random.Random(0)
+    links = [
+        "select('in', a)",
+        "reject('in', b)",
+        "map('int')",
+        "map(attribute='real')",
+        "unique",
+        "selectattr('real')",
+    ]
+    links += ["select('ge', 0)", "list", "sort", "batch(1)|map('first')", "rejectattr('imag')"]
+    ends = ["list|length", "sum", "max", "min", "last", "join", "groupby('real')|list|length", "string"]
+    for _ in range(15):
+        chain = "|".join(draw.choices(links, k=draw.randint(1, 6)))
+        tokenizer.chat_template = LIST + "{% set b = a %}" + f"{{{{ 'x' ~ (a|{chain}|list|{draw.choice(ends)}) }}}}"
+        begin = time.thread_time()
+        try:
+            render(tokenizer, CHAT)
+        except ChatError as error:
+            assert len(str(error)) < 1_000
+        assert time.thread_time() - begin < 1.5, tokenizer.chat_template

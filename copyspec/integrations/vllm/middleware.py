@@ -47,7 +47,8 @@ class Prediction:
             await self._app(scope, receive, send)
             return
         length = header(scope, b"content-length") or b""
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:  # of images, for example
+        digits = length.lstrip(b"0")
+        if length.isdigit() and (len(digits) > 18 or int(digits or b"0") > MAX_BODY_BYTES):  # of images, for example
             await self._app(scope, receive, send)
             return
         try:
@@ -59,13 +60,15 @@ class Prediction:
             return
         try:
             changed = await asyncio.to_thread(self._rewrite, scope, body)
-        except (TypeError, ValueError) as error:
-            await refuse(send, 400, error_body(str(error), "BadRequestError", code=400))
+        except (TypeError, ValueError, RecursionError) as error:
+            message = "the body is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            await refuse(send, 400, error_body(message, "BadRequestError", code=400))
             return
         await self._app(_with_length(scope, len(changed)), Replay(changed, receive), send)
 
     def _rewrite(self, scope: Scope, body: bytes) -> bytes:
-        """The body in vLLM's format. Raises TypeError or ValueError for invalid values."""
+        """The body in vLLM's format. Raises TypeError or ValueError for invalid values, and RecursionError for nested
+        ones that cannot be written again."""
         try:
             request = json.loads(body)
         except (ValueError, RecursionError):

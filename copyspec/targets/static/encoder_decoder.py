@@ -47,7 +47,7 @@ def _filled(cross: KeyValues, rows: int) -> DynamicCache:
     """A cache of views into `cross`. The model treats its contents as already computed, and only reads them."""
     held = DynamicCache()
     for planes in cross.layout.planes:
-        layer = DynamicLayer()  # type: ignore[no-untyped-call]
+        layer: Any = DynamicLayer()  # type: ignore[no-untyped-call]
         layer.keys, layer.values = (cross.view(plane, rows, cross.capacity) for plane in planes)
         layer.dtype, layer.device = planes[0].kind.dtype, cross.layout.device
         layer.is_initialized = True

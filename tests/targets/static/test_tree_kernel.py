@@ -166,7 +166,7 @@ def test_models_without_triton_replay_it(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("gptj", "takes no tree mask"), ("llama4_text", "bias"), ("t5", "encoder")]
+    ("name", "reason"), [("falcon", "takes no tree mask"), ("llama4_text", "bias"), ("t5", "encoder")]
 )
 def test_models_that_cannot_have_it_take_masks(name: str, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     model = models.tiny(name)
