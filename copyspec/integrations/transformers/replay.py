@@ -65,7 +65,7 @@ def replay(
     read = cached_columns(cache) if "attentions" in wanted else 0
     if left:
         updated = generation._update_model_kwargs_for_generation(
-            passes[0] if passes else ModelOutput(),
+            passes[0] if passes else ModelOutput(),  # type: ignore[no-untyped-call]
             dict(arguments),
             is_encoder_decoder=model.config.is_encoder_decoder,
             num_new_tokens=written,
