@@ -171,7 +171,7 @@ class Batch:
         self.rows = [*rows]
         for row in rows:
             row.meter.times, row.meter.before = self._times, replace(self._times)
-        if all(row.request.prefixes is None for row in rows):
+        if all(row.request.prefixes is None and row.request.past is None for row in rows):
             return
         clock = self._costs.clock
         started = clock()
@@ -260,6 +260,7 @@ class Batch:
         if self._session is not None:
             # Rows that go on are cached when they end.
             reuse.store(self.rows, self._session, self._target, only_finished=True)
+            reuse.hand_over(self.rows, self._session)
         places = compacted(is_running)
         self.rows = [self.rows[place] for place in places]
         if not self.rows:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from copyspec.decoding.divergence import Divergence
     from copyspec.decoding.stats import Stats
     from copyspec.drafters.base import Drafter
-    from copyspec.targets.prefixes import PrefixCache
+    from copyspec.targets.prefixes import Layers, Past, PrefixCache
     from copyspec.verification.classic.rules import Rule
     from copyspec.verification.margins import Margin
 
@@ -86,8 +86,15 @@ class Request:
     """Creates the row's view of the weaker model for contrastive decoding; None: the target alone."""
     recorder: PassRecorder | None = None
     """Receives every pass of the row; None adds no overhead."""
+    start: Sequence[int] | None = None
+    """The first tokens of an encoder-decoder model's output, which it has not picked; None: those of the target."""
     prefixes: PrefixCache | None = None
     """Cache from which the row takes keys and values of its prompt, and which stores the row's own; None: no reuse."""
+    past: Past | None = None
+    """Keys and values with which the row begins, instead of any from `prefixes`."""
+    take: Callable[[Layers], None] | None = None
+    """Receives keys and values of the row when it ends, as far as its session has them: all but those of its last
+    tokens."""
     most_kept: int | None = None
     """Number of first tokens of the row that `prefixes` may store; None: all."""
     owner: Owner | None = None

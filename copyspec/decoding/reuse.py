@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from copyspec.sequences import common_prefix
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.model_state import ModelState
-from copyspec.targets.prefixes import BLOCK_TOKENS, PrefixCache, PrefixSession
+from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache, PrefixSession
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
@@ -25,24 +25,28 @@ ROOM = 64
 
 
 def load(rows: Sequence[Row], session: Session, target: Target) -> bool:
-    """Load the cached prefixes of new rows' prompts. Returns whether that took a pass of the model."""
+    """Load what new rows begin with: their own pasts, or the cached prefixes of their prompts. Returns whether that
+    took a pass of the model."""
     model: PreTrainedModel | None = getattr(target, "model", None)
     if model is None or not getattr(session, "keeps_prefixes", False):
+        if any(row.request.past is not None for row in rows):
+            raise ValueError(f"a batch of {len(rows)} cannot begin with keys and values here: leave out the cache")
         return False
-    state = ModelState(model)
-    for row in rows:
-        if row.request.prefixes is not None:
-            row.model_state = state
-    passed = len(rows) > 1 and _read_shared(rows, state, target)
-    prefixes = [
-        [] if (cache := row.request.prefixes) is None else cache.find(state, row.uncached, row.request.most_kept)
-        for row in rows
-    ]
+    prefixes: list[Sequence[Layers]] = [[past.layers] if (past := row.request.past) is not None else [] for row in rows]
+    passed = False
+    if any(row.request.prefixes is not None for row in rows):
+        state = ModelState(model)
+        passed = len(rows) > 1 and _read_shared(rows, state, target)
+        for index, row in enumerate(rows):
+            if (cache := row.request.prefixes) is not None and not prefixes[index]:
+                row.model_state = state
+                prefixes[index] = cache.find(state, row.uncached, row.request.most_kept)
     if any(prefixes):
-        room = max(len(row.uncached) for row in rows) + ROOM
+        before = [past.before if (past := row.request.past) is not None else 0 for row in rows]
+        room = max(len(row.uncached) + more for row, more in zip(rows, before, strict=True)) + ROOM
         cast("PrefixSession", session).load(prefixes, room)
-        for row, length in zip(rows, session.lengths, strict=True):
-            row.uncached = row.uncached[length:]
+        for row, length, more in zip(rows, session.lengths, before, strict=True):
+            row.uncached = row.uncached[length - more :]
             row.meter.cached_tokens = length
     return passed
 
@@ -66,6 +70,14 @@ def store(rows: Sequence[Row], session: Session, target: Target, *, only_finishe
             _add(cache, state, tokens, most, cast("PrefixSession", session), index)
             if most is not None and session.lengths[index] >= most:
                 row.model_state = None  # there is no more to store: later passes need not check the state
+
+
+def hand_over(rows: Sequence[Row], session: Session) -> None:
+    """Give keys and values of rows that have ended to those who asked for them."""
+    for index, row in enumerate(rows):
+        take = row.request.take
+        if take is not None and row.finish is not None and getattr(session, "keeps_prefixes", False):
+            take(cast("PrefixSession", session).read(index, 0, session.lengths[index]))
 
 
 def _add(

@@ -41,7 +41,7 @@ class Row:
         self.request = request
         self.finish: Finish | None = None
         self.output: list[int] = []
-        self.uncached: list[int] = target.start(request.prompt)
+        self.uncached: list[int] = target.start(request.prompt) if request.start is None else list(request.start)
         """Tokens that the target has not cached yet: the prompt at first, then the last output token."""
         if not self.uncached:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
@@ -56,7 +56,7 @@ class Row:
         self.limit = request.max_new_tokens
         """Maximum number of output tokens. The last one is never an input, so that it needs no position."""
         if longest is not None:
-            started = len(self.uncached)
+            started = len(self.uncached) + (request.past.before if request.past is not None else 0)
             if started > longest:
                 raise ValueError(f"a prompt of {started} tokens does not fit into the model's context of {longest}")
             self.limit = min(self.limit, longest - started + 1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from copyspec.checks import brief, is_ids, plain_value, shown
 
-_TOKEN_TYPES = frozenset(("token_type_ids", "mm_token_type_ids"))  # 0 for the tokens of a single text
+_TOKEN_TYPES = frozenset(("token_type_ids", "mm_token_type_ids"))  # 0 for a single text; see `Prompt.has_types`
 _BOOKKEEPING = frozenset(
     {"special_tokens_mask", "offset_mapping", "length", "assistant_masks"}
     | {"overflow_to_sample_mapping", "overflowing_tokens", "num_truncated_tokens"}

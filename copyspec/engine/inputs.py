@@ -62,6 +62,7 @@ class Prompt:
     leaves_space: bool = False  # for ids: see `Encoded`
     may_pad: bool = False  # for ids: they came as an array or an encoding, without an attention_mask
     reply: Reply | None = None  # for ids: see `Encoded`
+    has_types: bool = False  # for ids: they came in an encoding with token_type_ids, all of them 0
     edit: Reference | None = None
     references: Sequence[Reference] = ()
 
@@ -90,25 +91,27 @@ def parse_prompts(prompt: object) -> tuple[list[Prompt], bool]:
     """
     if isinstance(prompt, str):
         return [_parse_one(prompt, "prompt")], True
-    may_pad = _may_pad(prompt)
+    form = Prompt(may_pad=_may_pad(prompt), has_types=_has_types(prompt))
     prompt = unpadded(prompt, "prompt") if _is_encoding(prompt) else plain_value(prompt)
     if not isinstance(prompt, (list, tuple)):
         return [_parse_one(prompt, "prompt")], True
     if not prompt:
         raise ValueError(f"prompt is an empty list; give {ACCEPTED}")
     if is_ids(prompt) or any(isinstance(item, Mapping) and not _is_encoding(item) for item in prompt):
-        return [_parse_one(prompt, "prompt", may_pad=may_pad)], True
-    return [_parse_one(item, f"prompt[{i}]", may_pad=may_pad) for i, item in enumerate(prompt)], False
+        return [_parse_one(prompt, "prompt", form)], True
+    return [_parse_one(item, f"prompt[{i}]", form) for i, item in enumerate(prompt)], False
 
 
-def _parse_one(prompt: object, where: str, *, may_pad: bool = False) -> Prompt:
+def _parse_one(prompt: object, where: str, form: Prompt | None = None) -> Prompt:
+    """`form`: how the call gave its ids."""
     if isinstance(prompt, str):
         if not prompt:
             raise ValueError(f"{where} is an empty string; the model needs at least one token to continue from")
         return Prompt(text=encodable(prompt, where))
     if isinstance(prompt, Encoded):
         return Prompt(ids=prompt.ids, leaves_space=prompt.leaves_space, reply=prompt.reply)
-    may_pad = may_pad or _may_pad(prompt)
+    form = form or Prompt()
+    may_pad, has_types = form.may_pad or _may_pad(prompt), form.has_types or _has_types(prompt)
     if _is_encoding(prompt):
         rows = unpadded(prompt, where)
         prompt = rows[0] if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], (list, tuple)) else rows
@@ -119,7 +122,7 @@ def _parse_one(prompt: object, where: str, *, may_pad: bool = False) -> Prompt:
         if not prompt:
             raise ValueError(f"{where} is an empty list; the model needs at least one token to continue from")
         if is_ids(prompt):
-            return Prompt(ids=check_ids(prompt, where), may_pad=may_pad)
+            return Prompt(ids=check_ids(prompt, where), may_pad=may_pad, has_types=has_types)
         if any(isinstance(item, Mapping) for item in prompt):
             chat = check_chat(prompt, where)
             map_texts(chat, lambda text, role: encodable(text, f"{where}, a message of {role!r},"))
@@ -137,6 +140,10 @@ def _may_pad(value: object) -> bool:
     if _is_encoding(value):
         return value.get("attention_mask") is None
     return hasattr(value, "tolist")
+
+
+def _has_types(value: object) -> bool:
+    return _is_encoding(value) and value.get("token_type_ids") is not None
 
 
 # References of the `with copyspec.references(...)` blocks around the call, outermost first.

@@ -30,6 +30,7 @@ from copyspec.engine.row_processors import check_processors, of_row
 from copyspec.engine.spans import CopiedOutput, NamedSource
 from copyspec.engine.tool_choice import Calling, begun, calling
 from copyspec.sources import Source, SourceKind
+from copyspec.targets.selftest.probes import ignores_zero_types
 from copyspec.text.codec import Codec, Encoded, Lead
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
 from copyspec.text.replies.marks import split
@@ -231,6 +232,11 @@ class JobMaker:
         texts = dict[tuple[str, Lead], Encoded]()  # of the references, which prompts may share
         pad = None if target.is_encoder_decoder else settings.pad  # without a mask, encoders read padding in `generate`
         for index, given in enumerate(prompts):
+            if given.has_types and not ignores_zero_types(self._model):
+                raise TypeError(
+                    f"prompt {index} is an encoding with token_type_ids, to which {type(self._model).__name__} adds "
+                    "something even where they are 0, and copyspec gives a model text only: leave them out"
+                )
             options = shared.of_prompt(index, len(prompts)) if shared.lists else shared
             encoded = self._encoder.prompt(index, given, options, pad)
             asked = calling(encoded.reply, options)

@@ -115,6 +115,19 @@ def _adapters(model: object) -> list[object]:
     return chosen if one is None else [one, *chosen]
 
 
+def check_own_steps(model: PreTrainedModel) -> None:
+    """Raise TypeError if something but its class prepares what `generate` gives the model in each step, as adapters
+    with a prompt of their own do while they generate."""
+    for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
+        own = vars(model).get(name)
+        if own is not None and getattr(own, "__func__", own) is not getattr(type(model), name, None):
+            raise TypeError(
+                f"model is a {type(model).__name__} whose {name} was replaced by {brief(own)}, as adapters with a "
+                "prompt of their own do (prompt tuning, prefix tuning); copyspec, which calls the model itself, would "
+                "lose what it adds: decode with the model's own generate"
+            )
+
+
 def load_model(choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the model, in evaluation mode, and its tokenizer. Raises LoadError if either cannot be loaded."""
     if isinstance(choice.model, str):
@@ -137,6 +150,8 @@ def checked_choice(model: object, options: dict[str, object]) -> ModelChoice:
     model = resolve_name(model) if isinstance(model, (str, os.PathLike)) else unwrapped(model)
     if not isinstance(model, (str, PreTrainedModel)) or model == "":
         raise TypeError(f"model must be a hub id, a folder, a transformers model or an Engine; got {shown(model)}")
+    if not isinstance(model, str):
+        check_own_steps(model)
     if "dtype" in options:
         options["dtype"] = check_dtype(options["dtype"])
     unsupported = options.get("on_unsupported", "error")

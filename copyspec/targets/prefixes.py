@@ -34,6 +34,14 @@ Layers = Sequence["tuple[torch.Tensor, torch.Tensor] | None"]
 """Keys and values of each layer, [H, n, D]; None for a layer without any of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Keys and values with which a row begins, computed by its caller."""
+
+    layers: Layers
+    before: int  # how many of their tokens precede those that the row is known by
+
+
 class PrefixSession(Protocol):
     """A session whose rows can start from keys and values that were computed earlier."""
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, pre_tokenizers
-from tokenizers.models import WordLevel
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
     SynthIDTextWatermarkingConfig,
@@ -27,6 +21,19 @@ from transformers import (
 import copyspec
 from copyspec.integrations import transformers as integration
 from copyspec.integrations.transformers.outputs import CopiedDecoderOnlyOutput
+from copyspec.integrations.transformers.replay import CACHE_FIELD
+from tests.helpers.both_ways import (
+    EOS,
+    PAD,
+    assert_caches_are_equal,
+    both,
+    by_copyspec,
+    by_transformers,
+    model_of,
+    padded,
+    prompts,
+    tokenizer,
+)
 from tests.helpers.models import CAUSAL, RECURRENT, SEQ2SEQ, VOCAB_SIZE, tiny
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
@@ -34,52 +41,6 @@ pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "custom_generate_folder"
 ARCHITECTURES = [*CAUSAL, *SEQ2SEQ]
-PAD, EOS = 0, 7
-
-
-@cache
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer with one token per word: "12" is token 12."""
-    backend = Tokenizer(WordLevel({str(token): token for token in range(VOCAB_SIZE)}, unk_token="3"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="0", eos_token=str(EOS))
-
-
-@cache
-def model_of(name: str) -> PreTrainedModel:
-    return tiny(name)
-
-
-def padded(rows: list[list[int]], *, left: bool = True) -> dict[str, torch.Tensor]:
-    longest = max(map(len, rows))
-    pads = [[PAD] * (longest - len(row)) for row in rows]
-    masks = [[1] * len(row) for row in rows]
-    blank = [[0] * len(pad) for pad in pads]
-    ids = [p + r if left else r + p for r, p in zip(rows, pads, strict=True)]
-    mask = [b + m if left else m + b for m, b in zip(masks, blank, strict=True)]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-
-
-def prompts(rows: int, seed: int = 0) -> list[list[int]]:
-    """Make repetitive prompts of different lengths."""
-    rng = random.Random(seed)
-    return [[rng.randrange(8, VOCAB_SIZE) for _ in range(3 + row)] * 3 for row in range(rows)]
-
-
-def by_transformers(model: Any, inputs: dict[str, Any], **options: Any) -> Any:
-    """Return the result of transformers."""
-    return model.generate(**inputs, **{"do_sample": False, "max_new_tokens": 16, "pad_token_id": PAD} | options)
-
-
-def by_copyspec(model: Any, inputs: dict[str, Any], own: dict[str, Any] | None = None, **options: Any) -> Any:
-    """Return the result of transformers with copyspec."""
-    options = {"custom_generate": copyspec.hf, "tokenizer": tokenizer(), **options, **(own or {})}
-    return by_transformers(model, inputs, **options)
-
-
-def both(model: Any, inputs: dict[str, Any], own: dict[str, Any] | None = None, **options: Any) -> Any:
-    """Return the results of transformers and of transformers with copyspec."""
-    return by_transformers(model, inputs, **options), by_copyspec(model, inputs, own, **options)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -168,7 +129,6 @@ def test_dictionary_with_scores_and_logits() -> None:
             for row, end in enumerate(ends):
                 torch.testing.assert_close(got[row], expected[row] if step < end else torch.zeros(VOCAB_SIZE))
     assert copied.results is not None and [len(result.token_ids) for result in copied.results] == list(map(int, ends))
-    assert copied.past_key_values is None
 
 
 def test_encoder_decoder_dictionary() -> None:
@@ -299,23 +259,13 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "beams": ({"num_beams": 2}, ValueError, "num_beams=2 cannot be combined .* one beam"),
     "guidance": ({"guidance_scale": 2.0}, ValueError, "guidance_scale=2.0 .* second time"),
     "lookup": ({"prompt_lookup_num_tokens": 3}, ValueError, "copyspec drafts itself"),
-    "attentions": (
-        {"return_dict_in_generate": True, "output_attentions": True},
-        ValueError,
-        "output_attentions=True: .* leave out custom_generate",
-    ),
     "positions": ({"position_ids": torch.arange(9)[None] + 1}, ValueError, "leave position_ids out"),
     "mask values": ({"attention_mask": torch.full((1, 9), 2)}, ValueError, "attention_mask must hold 0 and 1 only"),
     "mask of nothing": ({"attention_mask": torch.zeros(1, 9)}, ValueError, "row 0 has no token: its attention_mask"),
     "right padding": (
         {"attention_mask": torch.tensor([[1] * 8 + [0]])},
         ValueError,
-        "row 0 is padded on the right: tokenize with padding_side='left'",
-    ),
-    "masked tokens between others": (
-        {"attention_mask": torch.tensor([[1, 0, *[1] * 7]])},
-        ValueError,
-        "row 0 has masked tokens between others: leave them out",
+        "row 0 is padded on the right, where generate itself goes on from the padding: .*padding_side='left'",
     ),
     "watermark": (
         {"watermarking_config": SynthIDTextWatermarkingConfig(keys=[1, 2, 3], ngram_len=2)},
@@ -326,7 +276,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "several processes": ({"synced_gpus": True}, ValueError, "does not pass synced_gpus to the model .got bool: True"),
     "references": ({"references": [3.5]}, TypeError, "references"),
     "tokenizer": ({"tokenizer": 3}, TypeError, "tokenizer must be a transformers tokenizer; got int: 3"),
-    "no tokenizer": ({"tokenizer": None}, TypeError, "give tokenizer= too"),
+    "no tokenizer": ({"tokenizer": None, "stop": "12"}, TypeError, "give tokenizer= too"),
 }
 
 
@@ -342,23 +292,27 @@ def batch_of_t5(rows: int = 2) -> tuple[Any, dict[str, torch.Tensor]]:
     return model_of("t5"), padded(prompts(rows), left=False)
 
 
+@pytest.mark.parametrize("name", SEQ2SEQ)
 @pytest.mark.parametrize(
     "options",
     [
         {"decoder_start_token_id": 9},
         {"decoder_start_token_id": [0, 9]},
-        {"generation_config": GenerationConfig(decoder_start_token_id=9, pad_token_id=PAD)},
+        {"generation_config": GenerationConfig(decoder_start_token_id=9, pad_token_id=PAD, max_new_tokens=12)},
         # One row begins with the start token: `generate` puts it before none.
         {"decoder_input_ids": torch.tensor([[0], [9]])},
-        {"decoder_input_ids": torch.tensor([[9], [9]])},
+        {"decoder_input_ids": torch.tensor([[9, 10, 11], [12, 10, 11]])},
+        {"decoder_input_ids": torch.tensor([[0, 9, 10, 11, 9], [0, 13, 14, 13, 14]]), "no_repeat_ngram_size": 2},
+        {"decoder_input_ids": torch.tensor([[2, *[9, 10] * 6]] * 2), "return_dict_in_generate": True},
     ],
 )
-def test_outputs_that_begin_with_another_token_are_refused(options: dict[str, Any]) -> None:
-    model, inputs = batch_of_t5()
-    with pytest.raises(
-        ValueError, match=r"with token 9, .*: set model\.generation_config|of 2 tokens: copyspec begins"
-    ):
-        by_copyspec(model, inputs, **options)
+def test_outputs_begin_with_the_tokens_of_the_call(name: str, options: dict[str, Any]) -> None:
+    model, inputs = model_of(name), padded(prompts(2), left=False)
+    plain, copied = both(model, inputs, {"references": prompts(2)}, **options)
+    if "return_dict_in_generate" in options:
+        assert_caches_are_equal(getattr(plain, CACHE_FIELD), getattr(copied, CACHE_FIELD))
+        plain, copied = plain.sequences, copied.sequences
+    assert torch.equal(plain, copied)
 
 
 def test_the_start_token_of_the_model_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,16 +333,6 @@ def test_a_callers_own_encoder_outputs_are_refused() -> None:
 @pytest.mark.parametrize("eos", [-1, [EOS, -1], [EOS, VOCAB_SIZE, 10**9]])
 def test_an_end_of_sequence_that_the_model_does_not_have_ends_nothing(eos: object) -> None:
     assert torch.equal(*both(model_of("llama"), padded(prompts(2)), eos_token_id=eos))
-
-
-def test_a_cache_that_holds_tokens_is_refused() -> None:
-    model: Any = model_of("llama")
-    inputs = padded(prompts(1))
-    cache = model(**{name: value[:, :4] for name, value in inputs.items()}, use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="past_key_values holds tokens"):
-        model.generate(
-            **inputs, max_new_tokens=4, past_key_values=cache, custom_generate=copyspec.hf, tokenizer=tokenizer()
-        )
 
 
 def test_rows_without_a_token_to_pad_with() -> None:

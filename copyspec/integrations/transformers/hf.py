@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,8 @@ from copyspec import api
 from copyspec.checks import check_type
 from copyspec.engine.call_options import check_options
 from copyspec.engine.row_processors import check_processors
-from copyspec.integrations.transformers.call import Rows, read_rows, refuse_encoded
+from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded
+from copyspec.integrations.transformers.call import Prepared, Rows, read_rows
 from copyspec.integrations.transformers.outputs import (
     CopiedDecoderOnlyOutput,
     CopiedEncoderDecoderOutput,
@@ -23,8 +25,11 @@ from copyspec.integrations.transformers.outputs import (
     sequences,
     stacked,
 )
-from copyspec.integrations.transformers.rows import ScoreRecorder, row_processors, row_stops
+from copyspec.integrations.transformers.replay import Finished, replay
+from copyspec.integrations.transformers.rows import ScoreRecorder, Shown, row_processors, row_stops
+from copyspec.models.loading import check_own_steps
 from copyspec.targets.generation import OwnStopStrings
+from copyspec.text.no_tokenizer import NoTokenizer
 
 if TYPE_CHECKING:
     from transformers import (
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
     from copyspec.engine.engine import Engine
     from copyspec.engine.jobs import Job
+    from copyspec.targets.prefixes import Layers
 
 CALL_OPTIONS = (
     *("edit_source", "prediction", "stop", "seed"),
@@ -51,6 +57,9 @@ own."""
 OWN = (*CALL_OPTIONS, "references", "tokenizer", "copyspec_tokenizer", "copyspec_streamer", "on_unsupported")
 
 _LOOP = ("model", "input_ids", "logits_processor", "stopping_criteria", "generation_config", "inputs_tensor")
+
+
+_NO_TOKENIZER = NoTokenizer()  # type: ignore[no-untyped-call]  # one, so that calls of a model share its engine
 
 
 class CustomGenerate:
@@ -74,47 +83,55 @@ class CustomGenerate:
         inputs_tensor: torch.Tensor | None = None,
         **given: Any,
     ) -> ModelOutput | torch.LongTensor:
+        check_own_steps(model)
         own = {name: given.pop(name) for name in OWN if name in given}
-        lost = _lost_arguments(self)
+        asked = _asked(self)
+        lost = asked or {}
         refuse_encoded(lost)
         given.setdefault("synced_gpus", lost.get("synced_gpus"))
-        rows = read_rows(model, input_ids, inputs_tensor, generation_config, stopping_criteria, given)
+        prepared = Prepared(input_ids, inputs_tensor, generation_config, stopping_criteria, given, asked)
+        rows = read_rows(model, prepared)
         check_processors(logits_processor, "leave out custom_generate")
-        engine = api.load(model, tokenizer=_tokenizer(own, lost), **_loading(own))
+        engine = api.load(model, tokenizer=_tokenizer(model, own, lost), **_loading(own))
         options = _options(rows, own, sampled=bool(generation_config.do_sample))
         jobs, _ = engine.jobs(list(rows.prompts), own.get("references"), options)
-        call = _Call(engine, model, rows, jobs, options)
-        call.prepare(logits_processor, stopping_criteria, generation_config)
+        call = _Call(engine, prepared, rows, jobs, options)
+        call.prepare(logits_processor)
         streamer: Any = given.get("streamer") or lost.get("streamer")
         if own.get("copyspec_streamer") is not None:
             streamer = own["copyspec_streamer"]
             streamer.put(input_ids.cpu())
         call.run(streamer)
-        return call.output(generation_config)
+        return call.output()
 
 
 class _Call:
     """One call of `generate`, from its rows to its output."""
 
-    def __init__(
-        self, engine: Engine, model: PreTrainedModel, rows: Rows, jobs: list[Job], options: CallOptions
-    ) -> None:
-        self._engine, self._model, self._rows, self._jobs, self._options = engine, model, rows, jobs, options
+    def __init__(self, engine: Engine, prepared: Prepared, rows: Rows, jobs: list[Job], options: CallOptions) -> None:
+        self._engine, self._model, self._prepared = engine, engine.model, prepared
+        self._rows, self._jobs, self._options = rows, jobs, options
         self._logits: list[ScoreRecorder] | None = None
         self._scores: list[ScoreRecorder] | None = None
+        self._layers: dict[int, Layers] = {}  # keys and values of rows that have ended
 
-    def prepare(
-        self, processors: LogitsProcessorList, criteria: StoppingCriteriaList, config: GenerationConfig
-    ) -> None:
+    def prepare(self, processors: LogitsProcessorList) -> None:
         """Replace each request's processors and stop conditions with those that `generate` prepared for its row."""
-        ids, device = self._rows.ids, self._model.device
+        ids, device, config, criteria = (
+            self._rows.ids,
+            self._model.device,
+            self._prepared.config,
+            self._prepared.criteria,
+        )
         if config.return_dict_in_generate and config.output_logits:
             self._logits = [ScoreRecorder() for _ in self._jobs]
         if config.return_dict_in_generate and config.output_scores:
             self._scores = [ScoreRecorder() for _ in self._jobs]
+        keeps = self._is_recorded() and self._rows.seen is not None and bool(self._rows.seen.all())
         for row, job in enumerate(self._jobs):
-            padding = 0 if self._model.config.is_encoder_decoder else ids.shape[1] - len(job.request.prompt)
-            own = row_processors(processors, row, len(self._jobs), ids[row : row + 1, :padding].to(device))
+            start = ids[row].tolist() if self._model.config.is_encoder_decoder else None
+            read = len(job.request.prompt if start is None else start)
+            own = row_processors(processors, row, len(self._jobs), Shown(ids[row : row + 1].to(device), read))
             own = [*(self._logits or ())[row : row + 1], *own, *(self._scores or ())[row : row + 1]]
             stops = row_stops(criteria, ids[row].tolist(), self._rows.max_new_tokens, device)
             if self._options.stop_strings and job.stop_strings is not None:  # else the model's, which are criteria
@@ -123,6 +140,9 @@ class _Call:
                 job.request,
                 processors=own,
                 stops=stops,
+                start=start,
+                past=self._rows.pasts[row],
+                take=partial(self._layers.__setitem__, row) if keeps else None,
                 # Rows with equal prompts must draw different samples.
                 sampling=replace(job.request.sampling, sample=row),
             )
@@ -144,14 +164,30 @@ class _Call:
         if streamer is not None:
             streamer.end()  # type: ignore[no-untyped-call]
 
-    def output(self, config: GenerationConfig) -> ModelOutput | torch.LongTensor:
-        """The output in the form that `generate` returns."""
-        found = sequences(self._rows.ids, [job.tokens for job in self._jobs], self._rows.pad)
+    def output(self) -> ModelOutput | torch.LongTensor:
+        """The output in the form that `generate` returns; a cache of the caller's holds its tokens then."""
+        config, ids = self._prepared.config, self._rows.ids
+        tokens = sequences(ids, [job.tokens for job in self._jobs], self._rows.pad)
+        recorded: dict[str, Any] = {}
+        if self._is_recorded():
+            layers = [self._layers[row] for row in range(len(ids))] if len(self._layers) == len(ids) else None
+            columns = ids.shape[1] if self._rows.seen is None else self._rows.seen.shape[1]
+            with self._engine.forward_lock:
+                finished = Finished(tokens, ids.shape[1], columns, layers)
+                recorded = replay(self._model, finished, self._prepared.arguments, config)
         if not config.return_dict_in_generate:
-            return found
+            return tokens
         kind = CopiedEncoderDecoderOutput if self._model.config.is_encoder_decoder else CopiedDecoderOnlyOutput
         results = [job.result for job in self._jobs if job.result is not None]
-        return kind(sequences=found, scores=stacked(self._scores), logits=stacked(self._logits), results=results)
+        scores, logits = stacked(self._scores), stacked(self._logits)
+        return kind(sequences=tokens, scores=scores, logits=logits, results=results, **recorded)
+
+    def _is_recorded(self) -> bool:
+        """Whether the call returns more than tokens and scores, or has a cache of its caller's to fill."""
+        config, asked = self._prepared.config, self._prepared.asked
+        if config.return_dict_in_generate:
+            return config.use_cache is not False or bool(config.output_hidden_states or config.output_attentions)
+        return asked is None or any(asked.get(name) is not None for name in CACHES)
 
 
 def _options(rows: Rows, own: Mapping[str, Any], *, sampled: bool) -> CallOptions:
@@ -179,18 +215,24 @@ def _loading(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"on_unsupported": own["on_unsupported"]} if own.get("on_unsupported") is not None else {}
 
 
-def _tokenizer(own: Mapping[str, Any], lost: Mapping[str, object]) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that was given; None: load the model's own by its name."""
+def _tokenizer(
+    model: PreTrainedModel, own: Mapping[str, Any], lost: Mapping[str, object]
+) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that was given; None: load the model's own by its name. A model without a name gets one that
+    encodes nothing, which token ids do not need."""
     tokenizer = own.get("copyspec_tokenizer") or own.get("tokenizer") or lost.get("tokenizer")
     check_type(tokenizer is None or callable(tokenizer), "tokenizer", tokenizer, "a transformers tokenizer")
+    reads_text = own.get("stop") is not None or own.get("output_cache") is not None
+    if tokenizer is None and not model.name_or_path and not reads_text:
+        return _NO_TOKENIZER
     return cast("PreTrainedTokenizerBase | None", tokenizer)
 
 
-def _lost_arguments(loop: object) -> Mapping[str, object]:
-    """`tokenizer`, `streamer` and `synced_gpus` as given by the caller of `generate`.
+def _asked(loop: object) -> Mapping[str, object] | None:
+    """The keyword arguments as given by the caller of `generate`; None if they are not found.
 
-    transformers (5.17 to 5.23) removes them from the arguments of custom loops. They are still in the frame of
-    `generate`'s wrapper, recognised by its `custom_generate`. If that frame is not found, only these are lost, and the
+    transformers (5.17 to 5.24) removes `tokenizer`, `streamer` and `synced_gpus` from those of custom loops. They are
+    still in the frame of `generate`'s wrapper, recognised by its `custom_generate`. If that frame is not found, the
     caller can give `copyspec_tokenizer` and `copyspec_streamer` instead.
     """
     frame: FrameType | None = sys._getframe(2)
@@ -201,7 +243,7 @@ def _lost_arguments(loop: object) -> Mapping[str, object]:
         if isinstance(keywords, dict) and keywords.get("custom_generate") is loop:
             return keywords
         frame = frame.f_back
-    return {}
+    return None
 
 
 hf = CustomGenerate()

@@ -7,7 +7,7 @@ each calls them with its own ids, [1, L], including the padding that `generate` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from transformers import EosTokenCriteria, LogitsProcessor, LogitsProcessorList, MaxLengthCriteria
@@ -21,16 +21,24 @@ if TYPE_CHECKING:
     from copyspec.decoding.requests import StopCondition
 
 
-class RowProcessors(LogitsProcessor):
-    """The processors of one row, called with the padding before its prompt."""
+class Shown(NamedTuple):
+    """What `generate` shows of a row before its output."""
 
-    def __init__(self, processors: Sequence[LogitsProcessor], padding: torch.Tensor) -> None:
+    ids: torch.Tensor  # with masked tokens, [1, width]
+    read: int  # how many tokens of the row are decoded from
+
+
+class RowProcessors(LogitsProcessor):
+    """The processors of one row, called with the masked tokens of its prompt, too."""
+
+    def __init__(self, processors: Sequence[LogitsProcessor], shown: Shown) -> None:
         self._processors = LogitsProcessorList(processors)
-        self._padding = padding  # [1, pads]
+        self._shown = shown
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        if self._padding.shape[1]:
-            input_ids = cast("torch.LongTensor", torch.cat([self._padding, input_ids], dim=1))
+        ids, read = self._shown
+        if ids.shape[1] != read:
+            input_ids = cast("torch.LongTensor", torch.cat([ids, input_ids[:, read:]], dim=1))
         return cast("torch.FloatTensor", self._processors(input_ids, scores))
 
 
@@ -45,12 +53,10 @@ class ScoreRecorder(LogitsProcessor):
         return scores
 
 
-def row_processors(
-    processors: LogitsProcessorList, row: int, rows: int, padding: torch.Tensor
-) -> list[LogitsProcessor]:
+def row_processors(processors: LogitsProcessorList, row: int, rows: int, shown: Shown) -> list[LogitsProcessor]:
     """`processors` for row number `row` of `rows`, as a list of at most one."""
     own = [of_row(each, row, rows) for each in processors]
-    return [RowProcessors(own, padding)] if own else []
+    return [RowProcessors(own, shown)] if own else []
 
 
 def row_stops(
