@@ -425,7 +425,10 @@ def _places(text: str, part: str, at: int) -> Iterator[int]:
         at += 1
 
 
-def could_be_bare(text: str) -> bool:
-    """Whether an output that begins like this may turn out to be a call without tags around it."""
+def could_be_bare(text: str, names: Sequence[str] = ()) -> bool:
+    """Whether an output that begins like this may turn out to be a call without tags around it. `names`: of tools that
+    may be called as Python does it."""
     begun = text.lstrip()
-    return not begun or begun[0] in "{[`" or begun.startswith(BEFORE)
+    if not begun or begun[0] in "{[`" or begun.startswith(BEFORE):
+        return True
+    return any(begun.startswith(f"{name}(") or f"{name}(".startswith(begun) for name in names)

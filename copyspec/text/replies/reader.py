@@ -10,12 +10,14 @@ from typing import Literal, NamedTuple
 from copyspec.text.replies.calls import (
     CallError,
     InvalidCall,
+    PythonCalls,
     Tool,
     ToolCall,
     arguments_of,
     bare_calls,
     could_be_bare,
     json_value,
+    tool_names,
 )
 from copyspec.text.replies.learning import ReplyFormat
 from copyspec.text.replies.marks import BEFORE, MarkedDetokenizer, marked, shown, unmarked
@@ -122,6 +124,7 @@ class TaggedReader(ReplyReader):
         syntax = reply.format.calls
         self._thoughts = reply.format.thoughts
         self._calls = syntax if reply.tools else None
+        self._names = tool_names(reply.tools) if isinstance(syntax, PythonCalls) else []
         self._starts = self._calls.frame.starts if self._calls is not None else ()
         self._is_thinking = reply.is_thinking
         self._has_reasoned = self._has_content = self._follows_thought = False
@@ -161,7 +164,7 @@ class TaggedReader(ReplyReader):
         thought = self._opens_thought()
         if thought is not None:
             return thought if thought else None
-        if self._is_bare and not self._has_content and could_be_bare(self._held):
+        if self._is_bare and not self._has_content and could_be_bare(self._held, self._names):
             return None
         self._is_bare = False
         start = min((at for tag in self._starts if (at := self._held.find(tag)) >= 0), default=-1)
