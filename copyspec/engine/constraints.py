@@ -165,7 +165,7 @@ class Constraints:
             self._tokenizers[ends] = self._tokenizer(ends)
         made, added = self._tokenizers[ends], self._codec.tokenizer.get_added_vocab()
         special = [token for token in added.values() if token < self._vocab_size and made.is_special_token(token)]
-        return Tokens(added.get, frozenset(special), ends)
+        return Tokens(added.get, frozenset(special), ends, self._codec.special_ids)
 
     def _compile(self, grammar: str, ends: tuple[int, ...], option: str, reply: Reply | None) -> Any:
         try:
@@ -175,7 +175,7 @@ class Constraints:
         if option == _SCHEMA:
             grammar = schema_grammar(json.dumps(followed(json.loads(grammar))))
         if reply is not None:
-            grammar = behind_thought(grammar, reply, tokens)
+            grammar = behind_thought(grammar, reply, tokens, is_call=option == _TOOLS)
         matcher = library().LLMatcher(self._tokenizers[ends], grammar, log_level=0)
         if matcher.is_error():
             raise ValueError(f"{option} is not a valid grammar: {first_line(matcher.get_error())}")
