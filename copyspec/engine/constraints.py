@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from copyspec.checks import brief
+from copyspec.checks import brief, cut
 from copyspec.drafters.custom import DraftContext
 from copyspec.forks import fork_safe
 from copyspec.sequences import common_prefix
@@ -258,4 +258,4 @@ def _library() -> Any:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "unknown")
+    return cut(next((line.strip() for line in text.splitlines() if line.strip()), "unknown"))
