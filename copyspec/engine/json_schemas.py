@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from copyspec.checks import brief
+from copyspec.checks import brief, cut
 
 logger = logging.getLogger(__name__)
 
@@ -157,4 +157,4 @@ def library() -> Any:
 
 def first_line(text: str) -> str:
     """The first line of a message that is not empty."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "unknown")
+    return cut(next((line.strip() for line in text.splitlines() if line.strip()), "unknown"))
