@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from copyspec.checks import brief, cut
+from copyspec.checks import brief
 from copyspec.drafters.custom import DraftContext
 from copyspec.engine.call_grammars import HARMONY, Forced, Tokens, behind_thought, call_grammar
 from copyspec.engine.json_schemas import JSON_STYLE as JSON_STYLE

@@ -123,7 +123,7 @@ SAID = {
     "glm": "</think>\n<tool_call>paint\n<arg_key>colour</arg_key>\n<arg_value>green</arg_value>\n</tool_call>",
     "mistral": '[TOOL_CALLS][{"name": "paint", "arguments": {"colour": "red", "coats": 1}}]',
     "mistral-named": '[TOOL_CALLS]paint[ARGS]{"colour": "green"}',
-    "kimi": '<|section_begin|><|call_begin|>functions.paint:0<|argument|>{"colour": "green"}<|call_end|><|section_end|>',
+    "kimi": '<|section_begin|><|call_begin|>functions.paint:0<|argument|>{"colour": "green"}<|call_end|>',
     "deepseek": '<|calls_begin|><|call_begin|>paint<|sep|>{"colour": "green"}<|call_end|><|calls_end|>',
     "minimax": '<m:tool_call><invoke name="paint"><parameter name="colour">green</parameter></invoke></m:tool_call>',
 }
