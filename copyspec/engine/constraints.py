@@ -142,7 +142,7 @@ class Constraints:
         self, options: CallOptions, ends: tuple[int, ...], reply: Reply | None, asked: Calling | None
     ) -> tuple[str, str] | None:
         """The grammar of the calls that an output may hold; None if they are not constrained."""
-        if reply is None or asked is None or not asked.is_constrained:
+        if reply is None or asked is None or not asked.by_grammar:
             return None
         why = "" if ends else "no token ends the output"
         if not why:
@@ -150,7 +150,7 @@ class Constraints:
                 tokens = self._tokens(ends)
             syntax = HARMONY if reply.format.is_harmony else reply.format.calls
             forced: Forced | None = ("opened" if asked.beginning else "whole") if asked.is_forced else None
-            grammar = call_grammar(syntax, asked.tools, tokens, forced)
+            grammar = call_grammar(syntax, asked.wanted, tokens, forced)
             if grammar is not None:
                 return grammar, _TOOLS
             why = "its calls have no tags"
