@@ -15,12 +15,14 @@ class LiveSet(Generic[T]):
 
     def __init__(self) -> None:
         self._by_id: WeakValueDictionary[int, T] = WeakValueDictionary()
+        self.refs = self._by_id.valuerefs
+        """Returns weak references to them, of which some may be dead."""
 
     def add(self, item: T) -> None:
         self._by_id[id(item)] = item
 
     def __iter__(self) -> Iterator[T]:
-        return iter([item for ref in self._by_id.valuerefs() if (item := ref()) is not None])
+        return iter([item for ref in self.refs() if (item := ref()) is not None])
 
 
 class cached_property(Generic[T]):  # named like the class of functools that it replaces

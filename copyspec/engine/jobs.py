@@ -28,7 +28,7 @@ from copyspec.engine.recording import TraceRecorder, drafter_name
 from copyspec.engine.results import Change, Result, Span
 from copyspec.engine.row_processors import check_processors, of_row
 from copyspec.engine.spans import CopiedOutput, NamedSource
-from copyspec.engine.tool_choice import Calling, begun, calling
+from copyspec.engine.tool_choice import NO_CALLS, Calling, begun, calling
 from copyspec.sources import Source, SourceKind
 from copyspec.targets.selftest.probes import ignores_zero_types
 from copyspec.text.codec import Codec, Encoded, Lead
@@ -239,8 +239,10 @@ class JobMaker:
                 )
             options = shared.of_prompt(index, len(prompts)) if shared.lists else shared
             encoded = self._encoder.prompt(index, given, options, pad)
-            asked = calling(encoded.reply, options)
-            encoded = begun(encoded, asked, self._codec)
+            asked = NO_CALLS
+            if encoded.reply is not None or options.tool_choice is not None:
+                asked = calling(encoded.reply, options)
+                encoded = begun(encoded, asked, self._codec)
             prompt, start = encoded.ids, target.start(encoded.ids)
             cache = options.output_cache if options.drafts else None
             earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []

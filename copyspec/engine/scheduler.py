@@ -130,7 +130,8 @@ class CallScheduler:
                     f"{waiting} requests wait for {self.name!r} already, and max_waiting={self.max_waiting}: "
                     "try again later, or raise engine.scheduler.max_waiting"
                 )
-            lanes = [lane for scheduler in list(_ALL) for lane in list(scheduler._lanes.values())]
+            live = [scheduler for ref in _ALL.refs() if (scheduler := ref()) is not None]
+            lanes = [lane for scheduler in live for lane in list(scheduler._lanes.values())]
             if any([each.driver == get_ident() for each in lanes]):
                 # Submitted inside a pass, of this or another engine, by a criterion for example: it cannot wait for a
                 # lane whose driver may be waiting for the model that this thread holds.

@@ -38,6 +38,9 @@ class Calling:
     """Marked text that begins a call which must be one. It goes into the prompt, where no thought may come first."""
 
 
+NO_CALLS = Calling()
+
+
 def chosen(choice: object, tools: Sequence[Tool]) -> Sequence[Tool]:
     """The tools one of which must be called; empty if none must. `choice`: None or "auto", "any", "required" or True,
     the name of a tool, or OpenAI's `{"type": "function", "function": {"name": ...}}`. Raises ValueError for an unknown
@@ -62,7 +65,7 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
     tools = reply.tools if reply is not None else ()
     forced = chosen(options.tool_choice, tools)
     if reply is None or not tools:
-        return Calling()
+        return NO_CALLS
     wanted = forced or tools
     found = Calling(wanted, bool(forced))
     if options.strict is not False and not options.is_constrained:

@@ -27,7 +27,7 @@ from copyspec.text.chat import (
     render,
     unused_mark,
 )
-from copyspec.text.control_tokens import ControlTokens, cut, kept_apart, number_of
+from copyspec.text.control_tokens import ControlTokens, cut, kept_apart
 from copyspec.text.replies.formats import ReplyFormats
 from copyspec.text.replies.marks import MarkedDetokenizer
 from copyspec.text.replies.reader import Reply
@@ -103,9 +103,12 @@ class Codec:
         # normalizer, unless it still emits one found in the vocabulary.
         for split in [True] if is_written else [False, True]:
             encoded = self._tokenized(text, wrap, split_special_tokens=split)
-            if counted.isdisjoint(encoded.ids) or (
-                number_of(encoded.ids, counted) == number_of(self._tokenized("", wrap).ids, counted)
-            ):
+            if counted.isdisjoint(encoded.ids):
+                return encoded
+            written, framing = (
+                sum(token in counted for token in ids) for ids in (encoded.ids, self._tokenized("", wrap).ids)
+            )
+            if written == framing:
                 return encoded
         return self._encode_pieces(cut(text, control), wrap=wrap)
 
