@@ -11,7 +11,6 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from copyspec.checks import brief
@@ -22,6 +21,7 @@ from copyspec.engine.json_schemas import check_size, first_line, followed, json_
 from copyspec.engine.json_schemas import closed as closed
 from copyspec.engine.json_schemas import why_no_schema as why_no_schema
 from copyspec.forks import fork_safe
+from copyspec.lockless import cached_property
 from copyspec.sequences import common_prefix
 from copyspec.text.codec import encodable
 from copyspec.tree import EMPTY, DraftTree
