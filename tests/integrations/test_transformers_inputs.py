@@ -127,7 +127,11 @@ def test_models_that_read_images_take_text_alone(name: str) -> None:
     model = with_vision(name)
     for inputs in (padded(prompts(1)), padded(prompts(3, seed=1)), {"input_ids": torch.tensor(prompts(1, seed=2))}):
         plain = by_transformers(model, inputs)
-        assert torch.equal(plain, by_copyspec(model, inputs, {"references": plain.tolist()}))
+        try:
+            assert torch.equal(plain, by_copyspec(model, inputs, {"references": plain.tolist()}))
+        except copyspec.UnsupportedModelError:  # it attends to later tokens of a prompt in some versions
+            assert name == "paligemma2"
+            return
     if "mm_token_type_ids" in forward_arguments(model):
         types = torch.zeros_like(inputs["input_ids"])
         assert torch.equal(*both(model, inputs | {"mm_token_type_ids": types}))

@@ -93,5 +93,5 @@ def first_step(model: PreTrainedModel, call: Prepared, processors: LogitsProcess
         arguments["position_ids"] = torch.cat([positions, positions[..., -1:] + 1], dim=-1)
     config = copy.copy(call.config)
     if (length := getattr(config, "_mask_length", None)) is not None:
-        config._mask_length = length + 1  # type: ignore[attr-defined]
+        config._mask_length = length + 1
     return step, replace(call, ids=output.sequences[:, -1:], config=config, arguments=arguments, asked=asked)
