@@ -16,7 +16,9 @@ import os
 import sys
 from time import monotonic, sleep
 from typing import Protocol, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet
+
+from copyspec.lockless import LiveSet
 
 FORK_TIMEOUT = 10.0
 """Seconds that a fork waits: longer than a pass of any practical model, shorter than loading a large one."""
@@ -38,7 +40,7 @@ class Lock(Protocol):
 
 AnyLock = TypeVar("AnyLock", bound=Lock)
 
-_LOCKS: WeakValueDictionary[int, Lock] = WeakValueDictionary()
+_LOCKS: LiveSet[Lock] = LiveSet()
 held_at_fork: WeakSet[Lock] = WeakSet()
 """In a forked child: the locks that other threads of the parent held."""
 
@@ -49,7 +51,7 @@ is_waiting = False
 
 def fork_safe(lock: AnyLock) -> AnyLock:
     """Register `lock`, so that forks wait until it is free, and return it."""
-    _LOCKS[id(lock)] = lock
+    _LOCKS.add(lock)
     return lock
 
 
@@ -65,7 +67,7 @@ def check_forked(lock: Lock, what: str) -> None:
 def _before() -> None:
     global is_waiting
     is_waiting = True
-    locks = sorted((lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None), key=id)
+    locks = sorted(_LOCKS, key=id)
     end = monotonic() + FORK_TIMEOUT
     while not _take(locks):
         if monotonic() > end:
@@ -97,7 +99,7 @@ def _end() -> None:
 
 def _in_child() -> None:
     held = set(map(id, _taken))
-    for lock in [lock for ref in _LOCKS.valuerefs() if (lock := ref()) is not None]:
+    for lock in _LOCKS:
         if id(lock) not in held:
             lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does it for its own locks
             held_at_fork.add(lock)

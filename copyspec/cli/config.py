@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from copyspec.checks import brief
 from copyspec.cli.common import UsageError
 
 FILES = (".copyspec.toml", "pyproject.toml")
@@ -64,7 +65,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     tool = read.get("tool")
     table: Any = read if is_dedicated else tool.get("copyspec") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise UsageError(f"{path}: [tool.copyspec] must be a table, got {table!r}")
+        raise UsageError(f"{path}: [tool.copyspec] must be a table, got {brief(table)}")
     return table
 
 
@@ -74,23 +75,40 @@ def _setting(path: Path, key: str, value: object) -> tuple[str, object]:
     if name not in ALLOWED:
         close = difflib.get_close_matches(name, ALLOWED, n=1)
         hint = f"did you mean {close[0].replace('_', '-')!r}?" if close else f"known are {', '.join(sorted(ALLOWED))}"
-        raise UsageError(f"{path}: a project cannot set {key!r}; {hint}")
+        raise UsageError(f"{path}: a project cannot set {brief(key)}; {hint}")
     if name in _LIST_OPTIONS:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise UsageError(f"{path}: {key} must be a list of strings, got {value!r}")
+            raise UsageError(f"{path}: {key} must be a list of strings, got {brief(value)}")
         return name, _from_folder(path.parent, name, value)
     if isinstance(value, (dict, list)):
-        raise UsageError(f"{path}: {key} must be a single value, got {value!r}")
+        raise UsageError(f"{path}: {key} must be a single value, got {brief(value)}")
     return name, value
 
 
 def _from_folder(folder: Path, name: str, value: list[str]) -> list[str]:
     """The value of a list option as it is meant in the folder of the settings, wherever copyspec is started."""
     if name == "words":
-        return [str(folder / each) for each in value]
+        return [str(_inside(folder, each)) for each in value]
     if name == "exclude":  # a pattern fits there at any depth
         if empty := [each for each in value if not each.strip("./ ")]:
             raise UsageError(f"{folder}: exclude: {empty[0]!r} is the whole folder; name files or folders in it")
         escaped = Path(glob.escape(str(folder)))
         return [str(inside / each) for each in value for inside in (escaped, escaped / "*")]
     return value
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The path of a word list. Raises UsageError for one that leads out of the folder, or to a device or a pipe: a
+    stranger's project could make copyspec read what the user keeps elsewhere, or wait for ever."""
+    path = folder / name
+    try:
+        real = path.resolve()
+        is_inside = folder.resolve() in real.parents and (real.is_file() or not real.exists())
+    except (OSError, ValueError, RuntimeError):  # no name that the system knows, or links in a circle
+        is_inside = False
+    if not is_inside:
+        raise UsageError(
+            f"{folder}: words: {brief(name)} is no file in this folder, and a project's word lists must be: copy it "
+            "there, or give it yourself with --words"
+        )
+    return path

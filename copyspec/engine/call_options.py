@@ -30,13 +30,16 @@ from copyspec.engine.option_checks import (
     check_config,
     check_constraint,
     check_contrast,
+    check_tools,
     parse_callables,
     parse_draft_models,
     parse_drafters,
     parse_token_ids,
 )
+from copyspec.engine.tool_choice import check_choice
 from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.text.chat import check_variables
 from copyspec.text.codec import encodable
 from copyspec.verification.contrast import DEFAULT_CUTOFF, DEFAULT_STRENGTH, ContrastOptions
 from copyspec.verification.registry import DEFAULT_RULE, make_rule, may_change_tokens
@@ -128,6 +131,17 @@ class CallOptions:
     chat: bool | Literal["auto"] = "auto"
     """True makes a str prompt the user message of a chat; False sends it raw. "auto", the default: True with `system`
     and for the models that copyspec names ("default", "smollm2", "smollm2-correct"), otherwise raw."""
+    chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    """Variables of the chat template, {"enable_thinking": False} for example, as in vLLM and SGLang."""
+    tools: Sequence[Mapping[str, object]] = ()
+    """Tools that the model may call, in OpenAI's format; the chat template shows them to it. Its calls are
+    `Result.tool_calls`."""
+    tool_choice: str | bool | Mapping[str, object] | None = None
+    """"required" makes the output a call, the name of a tool a call of that one; "auto", the default, leaves it to the
+    model, and "none" to write none."""
+    strict: bool | None = None
+    """True raises an error if calls cannot be constrained by the tools' schemas, False constrains nothing. None, the
+    default, constrains them where the schemas allow it."""
     rendered: bool = False
     """True: a str prompt is the output of a chat template (`apply_chat_template(..., tokenize=False)`): its control
     tokens are parsed as such, and nothing is added around it."""
@@ -357,7 +371,7 @@ class CallOptions:
 _UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, object]] = {}
 
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "trace"), check_flag),
+    **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "trace", "strict"), check_flag),
     "prefix_cache": check_flag_or_count,
     "batch_size": check_count,
     "n": partial(check_whole, low=1, high=MAX_SAMPLES, why="for more, call several times"),
@@ -366,10 +380,13 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "threads": partial(check_whole, low=1, high=MAX_THREADS),
     "generation_config": check_config,
     "output_cache": check_cache,
+    "chat_template_kwargs": check_variables,
+    "tools": check_tools,
+    "tool_choice": check_choice,
 }
 """Checks of options that need no others; the rest are checked while attributes are derived from them."""
 
-_MAPPINGS = ("logit_bias", "rule_settings")
+_MAPPINGS = ("logit_bias", "rule_settings", "chat_template_kwargs")
 """Options with an empty dict as their default. Their `default_factory` leaves `Field.default` MISSING, so that one that
 was not given would count as given."""
 

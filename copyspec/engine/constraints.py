@@ -7,6 +7,7 @@ of grammar for JSON schemas, regular expressions and choices that also tells whi
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from copyspec.checks import brief
 from copyspec.drafters.custom import DraftContext
+from copyspec.engine.call_grammars import HARMONY, Forced, Tokens, behind_thought, call_grammar
 from copyspec.engine.json_schemas import JSON_STYLE as JSON_STYLE
 from copyspec.engine.json_schemas import check_size, first_line, followed, json_schema_of, library, schema_grammar
 from copyspec.engine.json_schemas import closed as closed
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 
     from copyspec.budget import Budget
     from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.tool_choice import Calling
     from copyspec.text.codec import Codec
+    from copyspec.text.replies.reader import Reply
 
 MAX_COMPILED = 8
 """Number of compiled grammars kept. A large schema takes a few megabytes and some hundredths of a second to compile."""
@@ -37,7 +41,9 @@ MAX_COMPILED = 8
 MAX_CHOICES = 1900
 """The parser follows 2000 alternatives at once; beyond, it ends with an error after seconds."""
 
-_SCHEMA = "json_schema"  # the option
+_SCHEMA, _TOOLS = "json_schema", "tools"  # the options
+
+logger = logging.getLogger(__name__)
 
 FORCED = 0.98
 """Estimated acceptance of a forced token: its characters are certain, but the model may tokenize them differently."""
@@ -106,36 +112,70 @@ class Constraints:
         less), or more, for padding."""
         return max(self._codec.tokenizer.get_vocab().values(), default=-1) + 1
 
-    def make(self, options: CallOptions, eos: Collection[int]) -> Constraint | None:
-        """The constraint of one row, or None. Raises ValueError for an invalid grammar or if no token ends the
+    def make(
+        self, options: CallOptions, eos: Collection[int], reply: Reply | None = None, asked: Calling | None = None
+    ) -> Constraint | None:
+        """The constraint of one row, or None. It begins behind the thought of a model that thinks, see `reply`.
+        `asked`: the tools that the row may call. Raises ValueError for an invalid grammar, or if no token ends the
         output."""
-        found = grammar_of(options)
+        ends = tuple(sorted(token for token in eos if 0 <= token < min(self._vocab_size, self._known)))
+        found = grammar_of(options) or self._of_calls(options, ends, reply, asked)
         if found is None:
             return None
         grammar, option = found
-        ends = tuple(sorted(token for token in eos if 0 <= token < min(self._vocab_size, self._known)))
         if not ends:
             raise ValueError(
                 f"{option} needs a token that ends the output: leave out ignore_eos, or give stop_token_ids"
             )
         with self._lock:
-            key = (option, grammar, ends)
+            thinks = reply and (reply.format.thoughts, reply.format.is_harmony, reply.is_thinking, reply.may_think)
+            key = (option, grammar, ends, thinks)
             matcher = self._compiled.get(key)
             if matcher is None:
-                matcher = self._compiled[key] = self._compile(grammar, ends, option)
+                matcher = self._compiled[key] = self._compile(grammar, ends, option, reply)
             self._compiled.move_to_end(key)
             while len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
             return Constraint(matcher.deep_copy(), self._vocab_size)
 
-    def _compile(self, grammar: str, ends: tuple[int, ...], option: str) -> Any:
+    def _of_calls(
+        self, options: CallOptions, ends: tuple[int, ...], reply: Reply | None, asked: Calling | None
+    ) -> tuple[str, str] | None:
+        """The grammar of the calls that an output may hold; None if they are not constrained."""
+        if reply is None or asked is None or not asked.is_constrained:
+            return None
+        why = "" if ends else "no token ends the output"
+        if not why:
+            with self._lock:
+                tokens = self._tokens(ends)
+            syntax = HARMONY if reply.format.is_harmony else reply.format.calls
+            forced: Forced | None = ("opened" if asked.beginning else "whole") if asked.is_forced else None
+            grammar = call_grammar(syntax, asked.tools, tokens, forced)
+            if grammar is not None:
+                return grammar, _TOOLS
+            why = "its calls have no tags"
+        if options.strict:
+            raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
+        logger.info("tool calls are not constrained by the tools' schemas: %s", why)
+        return None
+
+    def _tokens(self, ends: tuple[int, ...]) -> Tokens:
+        """The tokenizer as grammars need it."""
         if ends not in self._tokenizers:
-            try:
-                self._tokenizers[ends] = self._tokenizer(ends)
-            except ValueError as error:
-                raise ValueError(f"{option} cannot be used with this tokenizer: {error}") from error
+            self._tokenizers[ends] = self._tokenizer(ends)
+        made, added = self._tokenizers[ends], self._codec.tokenizer.get_added_vocab()
+        special = [token for token in added.values() if token < self._vocab_size and made.is_special_token(token)]
+        return Tokens(added.get, frozenset(special), ends)
+
+    def _compile(self, grammar: str, ends: tuple[int, ...], option: str, reply: Reply | None) -> Any:
+        try:
+            tokens = self._tokens(ends)
+        except ValueError as error:
+            raise ValueError(f"{option} cannot be used with this tokenizer: {error}") from error
         if option == _SCHEMA:
             grammar = schema_grammar(json.dumps(followed(json.loads(grammar))))
+        if reply is not None:
+            grammar = behind_thought(grammar, reply, tokens)
         matcher = library().LLMatcher(self._tokenizers[ends], grammar, log_level=0)
         if matcher.is_error():
             raise ValueError(f"{option} is not a valid grammar: {first_line(matcher.get_error())}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.checks import check_type
 from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
 from copyspec.drafters.predictors.store import Store
 from copyspec.fingerprints import tokenizer_fingerprint
+from copyspec.lockless import cached_property
 
 if TYPE_CHECKING:
     from copyspec.drafters.predictors.base import RowContext

@@ -33,6 +33,7 @@ from copyspec.targets.limits import trained_length
 from copyspec.targets.locks import lock_of
 from copyspec.targets.prefixes import PrefixCache
 from copyspec.targets.static.static_target import StaticTarget
+from copyspec.text.chat import check_variables
 from copyspec.text.codec import Codec
 
 if TYPE_CHECKING:
@@ -115,6 +116,16 @@ class Engine:
         """
         self._check_loaded()
         return self._target.encoder_length if self._target.is_encoder_decoder else self._target.max_length
+
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, object]:
+        """Variables of the chat template for all chats, {"enable_thinking": False} for example; those of a call come on
+        top. Set them before the engine is shared."""
+        return self.codec.chat_template_kwargs
+
+    @chat_template_kwargs.setter
+    def chat_template_kwargs(self, variables: Mapping[str, object]) -> None:
+        self.codec.chat_template_kwargs = check_variables("chat_template_kwargs", variables)
 
     @property
     def layers_by(self) -> str:
@@ -360,7 +371,8 @@ class Engine:
         template = dict(template) if isinstance(template, Mapping) else template  # as it is now
         vocabulary = (*sizes, tuple(tokenizer.all_special_ids), template)
         if vocabulary != self._vocabulary:
-            codec = Codec(tokenizer) if self._vocabulary else self.codec  # the first time it is new
+            # The first time it is new.
+            codec = Codec(tokenizer, self.chat_template_kwargs) if self._vocabulary else self.codec
             self._drafting.rematch(codec)
             with self._lock:
                 self.codec = codec

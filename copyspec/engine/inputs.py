@@ -18,6 +18,7 @@ from copyspec.engine.spans import NamedSource, Reference
 from copyspec.forks import fork_safe
 from copyspec.text.chat import ChatError, Message, check_chat, map_texts, with_system
 from copyspec.text.codec import Codec, Encoded, Lead, encodable
+from copyspec.text.replies.reader import Reply
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
@@ -60,6 +61,7 @@ class Prompt:
     ids: list[int] | None = None
     leaves_space: bool = False  # for ids: see `Encoded`
     may_pad: bool = False  # for ids: they came as an array or an encoding, without an attention_mask
+    reply: Reply | None = None  # for ids: see `Encoded`
     has_types: bool = False  # for ids: they came in an encoding with token_type_ids, all of them 0
     edit: Reference | None = None
     references: Sequence[Reference] = ()
@@ -107,7 +109,7 @@ def _parse_one(prompt: object, where: str, form: Prompt | None = None) -> Prompt
             raise ValueError(f"{where} is an empty string; the model needs at least one token to continue from")
         return Prompt(text=encodable(prompt, where))
     if isinstance(prompt, Encoded):
-        return Prompt(ids=prompt.ids, leaves_space=prompt.leaves_space)
+        return Prompt(ids=prompt.ids, leaves_space=prompt.leaves_space, reply=prompt.reply)
     form = form or Prompt()
     may_pad, has_types = form.may_pad or _may_pad(prompt), form.has_types or _has_types(prompt)
     if _is_encoding(prompt):
@@ -344,6 +346,7 @@ class InputEncoder:
     def prompt(self, index: int, prompt: Prompt, options: CallOptions, pad: int | None) -> Encoded:
         """Encode the prompt with number `index`, without `pad` around ids that may be padded. Raises ValueError if it
         does not fit the model."""
+        is_chat = prompt.messages is not None or options.system is not None or options.chat is True
         if prompt.ids is not None:
             if options.system is not None:
                 raise ChatError(f"system={brief(options.system)} needs a str or a chat; prompt {index} is token ids")
@@ -353,7 +356,7 @@ class InputEncoder:
             ids = prompt.ids
             if prompt.may_pad and pad is not None:
                 ids = without_padding(ids, pad, f"prompt {index}")
-            encoded = Encoded(ids, leaves_space=prompt.leaves_space)
+            encoded = Encoded(ids, leaves_space=prompt.leaves_space, reply=prompt.reply)
         elif prompt.text is not None and options.system is None and options.chat is not True:
             if options.rendered:
                 encoded = self._codec.encode_rendered(prompt.text)
@@ -367,7 +370,14 @@ class InputEncoder:
             if not encoded.ids:
                 raise ValueError(f"prompt {index} has no tokens: {brief(prompt.text)}; the model needs at least one")
         else:
-            encoded = self._codec.encode_chat(self._messages(index, prompt, options))
+            messages, variables = self._messages(index, prompt, options), options.chat_template_kwargs
+            tools = () if options.tool_choice == "none" else options.tools
+            encoded = self._codec.encode_chat(messages, tools, variables)
+        if (options.tools or options.chat_template_kwargs) and not is_chat:
+            name = "tools" if options.tools else "chat_template_kwargs"
+            raise ChatError(
+                f"{name}= is read by chat templates, and prompt {index} is no chat: give messages, or chat=True"
+            )
         self.check_tokens(f"prompt {index}", encoded.ids, "was the model" if prompt.ids is None else "were the ids")
         start = self._target.start(encoded.ids)
         for length, limit in ((len(encoded.ids), self._target.encoder_length), (len(start), self._target.max_length)):

@@ -28,10 +28,13 @@ from copyspec.engine.recording import TraceRecorder, drafter_name
 from copyspec.engine.results import Change, Result, Span
 from copyspec.engine.row_processors import check_processors, of_row
 from copyspec.engine.spans import CopiedOutput, NamedSource
+from copyspec.engine.tool_choice import Calling, begun, calling
 from copyspec.sources import Source, SourceKind
 from copyspec.targets.selftest.probes import ignores_zero_types
 from copyspec.text.codec import Codec, Encoded, Lead
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
+from copyspec.text.replies.marks import split
+from copyspec.text.replies.reader import Parts, Reply
 from copyspec.text.stops import CriterionStop, StopStrings
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
@@ -82,6 +85,8 @@ class Job:
     """Whether a leading space is dropped from the text, because the chat template leaves it to the answer."""
     skipped: int = 0
     """Characters that were dropped from the text; known once there is some."""
+    reply: Reply | None = None
+    """How the output is split into thought, answer and calls; None: it is not."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     _origins: list[Origin | None] = field(default_factory=list)
     _margins: list[Margin] = field(default_factory=list)
@@ -144,7 +149,14 @@ class Job:
             _spans=partial(copied.find_spans, self.codec.decode),
             _sources=partial(copied.source_texts, self.codec.decode),
             _trace=self._trace(),
+            _parts=None if self.reply is None else partial(self._parts, self.reply, finish, len(text)),
         )
+
+    def _parts(self, reply: Reply, finish: Finish, length: int) -> Parts:
+        """The parts of the output, whose text has this length."""
+        marked = split(self.codec.marked(self._shown_tokens(finish)), self.skipped)[1]
+        parts = reply.read(split(marked, length)[0])
+        return replace(parts, num_reasoning_tokens=reply.count_reasoning(self.tokens, self.codec.marked_detokenizer()))
 
     def _trace(self) -> Callable[[], Trace] | None:
         recorder = self.request.recorder
@@ -162,11 +174,14 @@ class Job:
         starts = [*(max(0, start) for start, _ in offsets), ends]
         return tuple(Change(starts[each.start], starts[each.end], each.margin) for each in divergences)
 
-    def _text(self, finish: Finish) -> str:
+    def _shown_tokens(self, finish: Finish) -> list[int]:
+        """The tokens of the text, without the one that ended the output."""
         ended_by_token = finish.reason == "stop" and isinstance(finish.detail, int)
         kept = self.options.include_stop and finish.detail in self.options.stop_ids
-        tokens = self.tokens[:-1] if ended_by_token and not kept else self.tokens
-        text = self.codec.text_of(tokens)
+        return self.tokens[:-1] if ended_by_token and not kept else self.tokens
+
+    def _text(self, finish: Finish) -> str:
+        text = self.codec.text_of(self._shown_tokens(finish))
         match = self.stop_strings.match if self.stop_strings is not None else None
         if match is None or finish.detail != match.string:
             return text
@@ -224,6 +239,8 @@ class JobMaker:
                 )
             options = shared.of_prompt(index, len(prompts)) if shared.lists else shared
             encoded = self._encoder.prompt(index, given, options, pad)
+            asked = calling(encoded.reply, options)
+            encoded = begun(encoded, asked, self._codec)
             prompt, start = encoded.ids, target.start(encoded.ids)
             cache = options.output_cache if options.drafts else None
             earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
@@ -240,10 +257,11 @@ class JobMaker:
             finds = options.drafts and options.copies and len(sources) == 1 and not target.is_encoder_decoder
             copyable = Copyable(sources, prompt_blocks(self._codec, prompt) if finds else [], comparisons)
             for sample in range(options.n):
-                jobs.append(self._job(index, sample, output, copyable, options))
+                jobs.append(self._job(index, sample, output, copyable, options, (encoded.reply, asked)))
                 # A constraint holds for the whole text.
                 is_free = not target.is_encoder_decoder and not options.is_constrained
                 jobs[-1].leaves_space = encoded.leaves_space and is_free
+                jobs[-1].reply = encoded.reply
         return jobs
 
     def settings(self, options: CallOptions) -> generation_config.Settings:
@@ -309,6 +327,7 @@ class JobMaker:
         output: generation_config.Output,
         copyable: Copyable,
         options: CallOptions,
+        replying: tuple[Reply | None, Calling],
     ) -> Job:
         settings = output.settings
         replaced = {type(each) for each in options.criteria}  # they take the places of the config's, as in `generate`
@@ -341,7 +360,9 @@ class JobMaker:
         if options.logprobs is not None:
             changes = [] if sampling.is_greedy else warpers(sampling)
             recorder = LogprobRecorder(output.start, options.logprobs, changes, self._codec.decode)
-        constraint = self._constraints.make(options, eos) if options.is_constrained else None
+        constraint = None
+        if options.is_constrained or replying[1].is_constrained:
+            constraint = self._constraints.make(options, eos, *replying)
         own, limits = options.own_drafters, list[Any]()
         if constraint is not None:
             own, limits = (*own, constraint.drafter), [constraint.processor(output.start)]

@@ -6,12 +6,12 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 from copyspec.forks import fork_safe
+from copyspec.lockless import cached_property
 
 if TYPE_CHECKING:
     from copyspec.text.codec import Codec

@@ -23,6 +23,19 @@ def check_cache(name: str, value: object) -> None:
     check_type(isinstance(value, OutputCache), name, value, "an OutputCache: copyspec.OutputCache('a namespace')")
 
 
+def check_tools(name: str, value: object) -> None:
+    """Raise TypeError for anything but tools in OpenAI's format."""
+    wanted = "{'type': 'function', 'function': {'name': ..., 'parameters': {...}}}"
+    check_type(isinstance(value, (list, tuple)), name, value, f"a list of tools: [{wanted}]")
+    assert isinstance(value, (list, tuple))
+    for i, tool in enumerate(value):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        is_named = isinstance(function, Mapping) and isinstance(function.get("name"), str)
+        check_type(
+            is_named, f"{name}[{i}]", tool, "{'type': 'function', 'function': {'name': ..., 'parameters': {...}}}"
+        )
+
+
 def check_constraint(json_schema: object, regex: object, choices: object, grammar: object) -> None:
     """Raise TypeError or ValueError for an invalid constraint, or for more than one."""
     given = {"json_schema": json_schema, "regex": regex, "choices": choices, "grammar": grammar}

@@ -9,6 +9,8 @@ from typing import Any
 from copyspec.decoding.requests import FinishReason
 from copyspec.decoding.stats import Stats as Stats
 from copyspec.engine.logprobs import TokenLogprob
+from copyspec.text.replies.calls import ToolCall
+from copyspec.text.replies.reader import Parts
 from copyspec.verification.margins import Margin
 from copyspec.views.page import framed
 from copyspec.views.pass_trace import Trace
@@ -71,6 +73,7 @@ class Result:
     _spans: tuple[Span, ...] | Callable[[], tuple[Span, ...]] = field(default=(), repr=False)
     _sources: Callable[[], tuple[SourceText, ...]] = field(default=tuple, repr=False, compare=False)
     _trace: Trace | Callable[[], Trace] | None = field(default=None, repr=False, compare=False)
+    _parts: Parts | Callable[[], Parts] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -90,6 +93,29 @@ class Result:
         if callable(self._spans):
             self._spans = self._spans()
         return self._spans
+
+    @property
+    def parts(self) -> Parts:
+        """The thought, the answer and the tool calls of the output of a chat: `reasoning`, `content`, `calls` and those
+        that cannot be read, `invalid`. Any other output is all `content`. Computed on first access."""
+        if callable(self._parts):
+            self._parts = self._parts()
+        return Parts(content=self.text) if self._parts is None else self._parts
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before it answered a chat, without the tags around it."""
+        return self.parts.reasoning
+
+    @property
+    def content(self) -> str:
+        """The answer: the text without thoughts and tool calls."""
+        return self.parts.content
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of `tools` that the model has written."""
+        return self.parts.calls
 
     @property
     def trace(self) -> Trace | None:
@@ -120,6 +146,9 @@ class Result:
         trace."""
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
+            "content": self.content,
+            "tool_calls": [asdict(call) for call in self.tool_calls],
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             "stop_reason": self.stop_reason,
@@ -135,7 +164,7 @@ class Result:
         }
 
     def __getstate__(self) -> tuple[object, ...]:
-        self.spans, self.trace  # noqa: B018  pickle spans, not the encodings and sources they come from
+        self.spans, self.trace, self.parts  # noqa: B018  pickle spans, not the encodings and sources they come from
         return tuple(tuple if name == "_sources" else getattr(self, name) for name in Result.__slots__)
 
     def __setstate__(self, state: Sequence[object]) -> None:
@@ -161,6 +190,10 @@ class Chunk:
     result: Result | None = None  # with the last chunk of a prompt
     logprobs: tuple[TokenLogprob, ...] = ()
     """One entry per token of `token_ids`, if `logprobs=` was given."""
+    reasoning: str = field(default="", kw_only=True)
+    """The piece of a thought that this step completes; see `Result.parts`."""
+    content: str = field(default="", kw_only=True)
+    """The piece of the answer. Tool calls come with the result."""
     _spans: Callable[[], tuple[Span, ...]] = field(default=tuple, repr=False, compare=False)
 
     @property

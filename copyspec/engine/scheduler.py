@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
-from weakref import WeakSet
 
 from copyspec.checks import shown
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.engine.call import Lane, Ticket, TimeLimit, next_look
 from copyspec.forks import fork_safe
+from copyspec.lockless import LiveSet
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
@@ -410,7 +410,7 @@ class CallScheduler:
         return False
 
 
-_ALL: WeakSet[CallScheduler] = WeakSet()
+_ALL: LiveSet[CallScheduler] = LiveSet()
 
 
 @atexit.register

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from copyspec.sources import OUTPUT
-from copyspec.text.stops import Detokenizer
+from copyspec.text.stops import INCOMPLETE, Detokenizer
 from copyspec.tree import Origin
 from copyspec.views.provenance import Place, SourceText, Span
 
 # Other places listed per span: enough to show that a phrase is common, without flooding the result.
 MAX_TIES = 8
 
+
+CHARACTER = 8  # tokens that hold any character that was split into bytes
 
 SHORT = 8
 """Length in tokens up to which a copied run may be merged into the next one, from another place."""
@@ -86,9 +88,11 @@ class CopiedOutput:
         spans: list[Span] = []
         for run in runs:
             length = run.end - run.start
-            ties = tuple(places.place(origin, length) for origin in finder.others(run))
-            first, last = places.characters[run.start], places.characters[run.end]
-            spans.append(Span(places.place(run.origin, length), run.start, run.end, first, last, ties))
+            whole = places.whole(run)
+            others = (origin for origin in finder.others(run) if places.are_whole(origin, whole))
+            ties = tuple(places.place(origin, length, whole) for origin in others)
+            first, last = (places.characters[run.start + at] for at in whole)
+            spans.append(Span(places.place(run.origin, length, whole), run.start, run.end, first, last, ties))
         return tuple(spans)
 
     def source_texts(self, decode: Callable[[Sequence[int]], str]) -> tuple[SourceText, ...]:
@@ -158,27 +162,60 @@ class _Places:
     """Converts origins into places with character offsets; each source's offsets are computed once."""
 
     def __init__(self, output: CopiedOutput, decode: Callable[[Sequence[int]], str]) -> None:
-        self._sources = output.sources
+        self._sources, self._tokens, self._decode = output.sources, output.tokens, decode
         self._offsets: dict[int, Sequence[tuple[int, int]] | None] = {}
         _, characters = _decoded(output.tokens, decode, takes_back=output.takes_back)
         self.characters = [min(max(each - output.skipped, 0), len(output.text)) for each in characters]
         """Number of characters of the text before each output token and after the last. [n + 1]"""
 
-    def place(self, origin: Origin, length: int) -> Place:
+    def whole(self, run: _Run) -> tuple[int, int]:
+        """The first and the last place between tokens of the run, counted from its start, at which no character is
+        split, neither in the output nor in the source: the characters between them are equal. (0, 0) if there are no
+        two: the run is a part of a character."""
+        length = run.end - run.start
+
+        def is_whole(at: int) -> bool:
+            return not self._splits(OUTPUT, run.start + at) and not self._splits(run.source, run.offset + at)
+
+        first = next((at for at in range(length) if is_whole(at)), length)
+        last = next((at for at in range(length, first, -1) if is_whole(at)), first)
+        return (first, last) if first < last else (0, 0)
+
+    def are_whole(self, origin: Origin, places: tuple[int, int]) -> bool:
+        """Whether no character is split at two places between tokens, counted from `origin`."""
+        return not any(self._splits(origin.source, origin.offset + at) for at in places)
+
+    def place(self, origin: Origin, length: int, whole: tuple[int, int]) -> Place:
+        """The place of `length` tokens, and of their characters between two places among them (`whole`)."""
         index, start = origin
-        end = start + length
+        end, (first, last) = start + length, (start + at for at in whole)
         if index == OUTPUT:
-            return Place("output", "output", None, start, end, self.characters[start], self.characters[end])
-        source = self._sources[index]
-        if index not in self._offsets:
-            self._offsets[index] = source.offsets() if source.offsets is not None else None
-        offsets = self._offsets[index]
+            return Place("output", "output", None, start, end, self.characters[first], self.characters[last])
+        source, offsets = self._sources[index], self._offsets_of(index)
         if offsets is None:
             return Place(source.name, source.kind, source.index, start, end, None, None)
         # Tokens that a tokenizer adds, such as the end of a prompt, have no characters: their range is (0, 0).
-        ranges = [each for each in offsets[start:end] if each[0] < each[1]] or [offsets[start]]
-        first, last = ranges[0][0], max(stop for _, stop in ranges)
-        return Place(source.name, source.kind, source.index, start, end, first, last)
+        ranges = [each for each in offsets[first:last] if each[0] < each[1]] or [(offsets[start][0],) * 2]
+        begin, stop = ranges[0][0], max(stop for _, stop in ranges)
+        return Place(source.name, source.kind, source.index, start, end, begin, stop)
+
+    def _offsets_of(self, index: int) -> Sequence[tuple[int, int]] | None:
+        if index not in self._offsets:
+            given = self._sources[index].offsets
+            self._offsets[index] = given() if given is not None else None
+        return self._offsets[index]
+
+    def _splits(self, index: int, at: int) -> bool:
+        """Whether a character is split between the tokens before `at` and those from `at` on, of a source or the
+        output."""
+        if index == OUTPUT:
+            before = [token for token in self._tokens[max(0, at - CHARACTER) : at] if token >= 0]
+            return bool(before) and self._decode(before).endswith(INCOMPLETE)
+        offsets = self._offsets_of(index)
+        if offsets is None or not 0 < at < len(offsets):
+            return False
+        start, end = offsets[at]
+        return start < end and start < offsets[at - 1][1]
 
 
 class _Finder:

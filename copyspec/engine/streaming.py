@@ -9,6 +9,8 @@ from copyspec.decoding.requests import StepOutput
 from copyspec.engine.jobs import Job
 from copyspec.engine.results import Chunk
 from copyspec.sources import OUTPUT
+from copyspec.text.replies.marks import split, unmarked
+from copyspec.text.replies.reader import KINDS
 from copyspec.text.stops import held_back
 
 
@@ -24,7 +26,7 @@ class ChunkMaker:
         for output in outputs:
             job = self._jobs[output.row]
             job.add(output)
-            text = self._texts[output.row].push(output.tokens)
+            text, reasoning, content = self._texts[output.row].push(output.tokens)
             sources = _sources(job, output)
             first = next((source for source in sources if source is not None), None)
             logprobs = tuple(job.logprobs[-len(output.tokens) :]) if output.tokens else ()
@@ -38,6 +40,8 @@ class ChunkMaker:
                 sources=sources,
                 skipped=job.skipped,
                 logprobs=logprobs,
+                reasoning=reasoning,
+                content=content,
                 _spans=spans,
             )
 
@@ -47,26 +51,42 @@ class _TextStream:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._detokenizer = job.codec.detokenizer()
-        self._held = ""
+        self._reader = None if job.reply is None else job.reply.reader()
+        self._detokenizer = job.codec.detokenizer() if self._reader is None else job.codec.marked_detokenizer()
+        self._held = ""  # marked text, if the output has parts
         self._given = 0
+        self._parts = {kind: 0 for kind in KINDS}  # characters of each that were given
         self._is_first = True
 
-    def push(self, tokens: Sequence[int]) -> str:
+    def push(self, tokens: Sequence[int]) -> tuple[str, str, str]:
+        """The text that these tokens complete, and the thought and the answer in it."""
         result = self._job.result
         if result is not None:
-            return result.text[self._given :]
-        text = self._held + self._detokenizer.push(tokens)
+            reasoning, content = result.reasoning, result.content
+            return result.text[self._given :], reasoning[self._parts["reasoning"] :], content[self._parts["content"] :]
+        held = self._held + self._detokenizer.push(tokens)
+        text = held if self._reader is None else unmarked(held)
         strings = self._job.stop_strings
         keep = held_back(text, strings.strings) if strings is not None else 0
-        piece = text[: len(text) - keep]
-        self._held = text[len(text) - keep :]
-        if piece and self._is_first:
-            self._is_first, whole = False, piece
-            piece = self._job.without_leading_space(whole)
-            self._job.skipped = len(whole) - len(piece)
-        self._given += len(piece)
-        return piece
+        if self._reader is None:
+            piece, self._held = text[: len(text) - keep], text[len(text) - keep :]
+        else:
+            piece, self._held = split(held, len(text) - keep)
+        shown = text[: len(text) - keep]
+        if shown and self._is_first:
+            self._is_first, whole = False, shown
+            shown = self._job.without_leading_space(whole)
+            self._job.skipped = len(whole) - len(shown)
+            piece = piece if self._reader is None else split(piece, self._job.skipped)[1]
+        self._given += len(shown)
+        if self._reader is None:
+            self._parts["content"] += len(shown)
+            return shown, "", shown
+        pieces = list(self._reader.push(piece))
+        reasoning, content = ("".join(part.text for part in pieces if part.kind == kind) for kind in KINDS)
+        self._parts["reasoning"] += len(reasoning)
+        self._parts["content"] += len(content)
+        return shown, reasoning, content
 
 
 def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:

@@ -42,13 +42,19 @@ MAX_RANK = 1024
 MAX_ALPHA = 1e6  # those that are trained have up to twice the rank
 
 _NAMED = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-_OTHER_KINDS = (
-    "use_dora", "use_qalora", "fan_in_fan_out", "alora_invocation_tokens", "rank_pattern", "alpha_pattern",
-    "layer_replication", "modules_to_save",
+_NEUTRAL = frozenset(
+    (
+        "peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path", "revision",
+        "inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "bias", "init_lora_weights", "target_modules",
+        "exclude_modules", "layers_to_transform", "layers_pattern", "megatron_config", "megatron_core", "loftq_config",
+        "eva_config", "corda_config", "lora_ga_config", "runtime_config", "qalora_group_size", "ensure_weight_tying",
+        "parent_library", "processor_class",
+    )
 )  # fmt: skip
-_CHANGED_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initialisations of peft (`init_lora_weights`) that subtract their first factors from the base's weights."""
-
+"""Settings that are taken over, or that the names of the weights hold already. Any other one that is set changes what
+the adapter computes, or may: DoRA, patterns of ranks, activated LoRA, modules that are saved whole."""
+_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the base's weights as they are. Those of others are part of the update."""
 _COPIED = {
     GENERATION: MAX_JSON,
     TOKENIZER: MAX_TOKENIZER,
@@ -162,15 +168,15 @@ def _rank_and_scale(config: Mapping[str, object]) -> tuple[int, float]:
     kind = config.get("peft_type")
     if kind != "LORA":
         raise FileError(f"{ADAPTER} has peft_type {kind!r}; only 'LORA' can be merged")
-    for name in _OTHER_KINDS:
-        if config.get(name):
+    for name in config:
+        if name not in _NEUTRAL and config[name]:
             raise FileError(
-                f"{ADAPTER} has {name}={str(config[name])[:60]}, which is not supported; merge it with peft"
+                f"{ADAPTER} has {name[:60]}={str(config[name])[:60]}, which is not supported; merge it with peft"
             )
-    if str(start := config.get("init_lora_weights")).lower().startswith(_CHANGED_BASES):
+    if (start := config.get("init_lora_weights")) not in _STARTS:
         raise FileError(
-            f"{ADAPTER} has init_lora_weights={str(start)[:60]!r}, which changes the base's weights, too; convert it "
-            "with peft to an adapter of the unchanged base"
+            f"{ADAPTER} has init_lora_weights={str(start)[:60]!r}, which may change the base's weights, too; convert "
+            "it with peft to an adapter of the unchanged base"
         )
     if config.get("bias", "none") != "none":
         raise FileError(f"{ADAPTER} has bias={str(config['bias'])[:60]!r}; only 'none' is supported")

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ from copyspec.models.bounds import LOADING, bounded, check_complete
 from copyspec.models.digests import content_digest
 from copyspec.models.errors import FileError, first_line
 from copyspec.models.gguf_header import MAGIC, Value, read_header
+from copyspec.models.gguf_rope import FACTORS, LONG, SHORT, adopt_rope
+from copyspec.models.gguf_settings import adopt_settings
+from copyspec.models.gguf_tokens import adopt_tokens
 from copyspec.models.model_cache import made_once
 
 if TYPE_CHECKING:
@@ -28,8 +31,10 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".gguf"
 _NEEDED = ("gguf", "accelerate")  # packages transformers needs to read GGUF
-_FORMAT = 1  # version of the conversion; a folder of another version is converted again
+_FORMAT = 2  # version of the conversion; a folder of another version is converted again
 _SCRATCH = "copyspec-gguf-"  # beginning of the name of a temporary folder
+_LISTS = frozenset(f"tokenizer.ggml.{name}" for name in ("tokens", "scores", "token_type", "merges"))
+_UNREAD = re.compile(r"blk\.\d+\.attn[_.]rot_embd(?:\.weight)?")  # frequencies, which are computed
 # By general.file_type; all other types are quantised or bfloat16.
 _DTYPES: dict[Value, str] = {0: "float32", 1: "float16"}
 
@@ -117,6 +122,7 @@ def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTo
     with building(), bounded(file.stat().st_size, "its header"):
         read, found = auto.from_pretrained(file.parent, dtype=dtype, quantization_config=dense, **LOADING, **where)
     check_complete(found)
+    ends = _adopt(file, read, tokenizer, found["unexpected_keys"])
     # A model read from GGUF stays marked as quantised and cannot be saved, so its weights move into a new one.
     config = read.config
     config.__dict__.pop("quantization_config", None)
@@ -126,7 +132,68 @@ def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTo
         model.load_state_dict(read.state_dict(), assign=True)
         model.tie_weights()
     model.generation_config = read.generation_config
+    if ends and model.generation_config is not None:
+        model.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
     return model, tokenizer
+
+
+def _adopt(
+    file: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, unexpected: Collection[str]
+) -> list[int]:
+    """Take over into the model's configuration and its tokenizer what transformers did not; returns the tokens that end
+    an output. Raises FileError, with its name, for a setting or a tensor that would be lost."""
+    from gguf import GGUFReader, dequantize
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+
+    reader = GGUFReader(file)
+    settings = {key: field.contents() for key, field in reader.fields.items() if key not in _LISTS}
+    architecture = settings["general.architecture"]
+    scales = {
+        tensor.name: dequantize(tensor.data, tensor.tensor_type)
+        for tensor in reader.tensors
+        if tensor.name in (FACTORS, LONG, SHORT)
+    }
+    if lost := next(iter(_lost(model, architecture, [tensor.name for tensor in reader.tensors], unexpected)), None):
+        raise FileError(f"it has the tensor {lost[:100]!r}, which transformers' model of it cannot take over")
+    if settings.pop("general.type", "model") != "model":
+        raise FileError("it is not a model: its general.type is another")
+    adopt_settings(settings, architecture, model.config)
+    adopt_rope(settings, architecture, model.config, scales)
+    ends = adopt_tokens(settings, tokenizer)
+    if sampling := [key for key in settings if key.startswith("general.sampling.")]:
+        logger.warning("the defaults for sampling in the file are not taken over: %s", ", ".join(sampling))
+    prefixes = {key.partition(".")[0] for key in settings}
+    if others := sorted(prefixes & {*GGUF_CONFIG_MAPPING, "adapter", "clip"} - {"general", "tokenizer"}):
+        raise FileError(f"its header has settings of {others[0]!r}, and its architecture is {architecture!r}")
+    return ends
+
+
+def _lost(
+    model: PreTrainedModel, architecture: str, names: Sequence[str], unexpected: Collection[str]
+) -> Iterator[str]:
+    """Yield the names of tensors that transformers does not read."""
+    from transformers import modeling_gguf_pytorch_utils
+
+    legacy: Any = modeling_gguf_pytorch_utils
+    yield from (name for name in unexpected if not name.startswith("mtp.") and name not in (FACTORS, LONG, SHORT))
+    if architecture in _read_otherwise():
+        return
+    make = legacy.TENSOR_PROCESSORS.get(architecture, legacy.TensorProcessor)
+    known = legacy.get_gguf_hf_weights_map(model, make(config={}))
+    for name in names:
+        is_read = name in known or name.removesuffix(".weight") in known or name in (FACTORS, LONG, SHORT)
+        if not is_read and not _UNREAD.fullmatch(name) and (architecture, name) != ("gpt2", "output.weight"):
+            yield name
+
+
+def _read_otherwise() -> Collection[str]:
+    """Architectures whose tensors transformers reads by a table of their own, so that it names the unexpected ones."""
+    try:
+        from transformers.integrations.gguf.gguf_conversion_mapping import GGUF_ARCHS
+    except ImportError:  # before 5.24
+        return ()
+    archs: Collection[str] = GGUF_ARCHS
+    return archs
 
 
 def _dtype(file_type: Value) -> torch.dtype:

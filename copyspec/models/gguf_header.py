@@ -21,13 +21,18 @@ from copyspec.models.files import MAX_PIECE, MAX_REPEATS, MAX_TEMPLATE
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_BYTES = 64 << 20  # of the header; one with a vocabulary of 260,000 tokens and its merges has about 20 MB
+_MAX_NAME = 65_535  # bytes of a key, by the format; names of tensors are shorter
+_MAX_STRING = 16 << 20  # bytes of a setting
+_MAX_ITEMS = 1_500_000  # of all lists together: the largest vocabularies have 260,000 tokens and twice as many merges
+_MAX_SETTINGS, _MAX_TENSORS = 10_000, 100_000  # known files have up to a hundred, and some thousands
+"""The libraries make several objects of each, and a list of each byte of a setting."""
 _ALIGNMENT = 32  # of tensors, where the header names no other
 _MAX_DIMENSIONS = 4
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _ARCHITECTURE = re.compile(rb"[A-Za-z0-9_-]+")  # it is the first part of keys
 _LAYERS = re.compile(r"[^.]+\.block_count")
-_TEMPLATE = "tokenizer.chat_template"
+_TOKENIZER, _TEMPLATE = "tokenizer.", "tokenizer.chat_template"  # other lists have an item for each layer at most
 _LAYER = re.compile(r"(enc\.|dec\.)?blk\.(\d{1,9})\.")
 
 Value = bool | int | float | bytes | None
@@ -80,20 +85,26 @@ class _Reader:
         if (version := self._number("I")) not in _VERSIONS:
             raise FileError(f"it has version {version} of the format; {_VERSIONS[0]} and {_VERSIONS[1]} can be read")
         self._tensors, self._settings = self._number("Q"), self._number("Q")
+        self._items, self._longest = 0, 0  # of all lists so far; the most that the next may have
 
     def settings(self) -> dict[str, Value]:
         found = dict[str, Value]()
         for _ in range(self._settings):
-            name = self._string().decode()
+            name = self._name()
             if name in found:
                 raise FileError(f"its header has {name[:100]!r} twice")
+            if len(found) == _MAX_SETTINGS:
+                raise FileError(f"its header has more than {_MAX_SETTINGS:,} settings")
+            self._longest = _MAX_ITEMS if name.startswith(_TOKENIZER) else MAX_REPEATS
             found[name] = self._value(self._number("I"))
         return found
 
     def tensors(self) -> list[_Tensor]:
         found = []
         for _ in range(self._tensors):
-            name, dimensions = self._string().decode(), self._number("I")
+            name, dimensions = self._name(), self._number("I")
+            if len(found) == _MAX_TENSORS:
+                raise FileError(f"its header has more than {_MAX_TENSORS:,} tensors")
             if dimensions > _MAX_DIMENSIONS:
                 raise FileError(f"its tensor {name[:100]!r} has {dimensions} dimensions")
             shape = tuple(self._number("Q") for _ in range(dimensions))
@@ -112,6 +123,11 @@ class _Reader:
         if kind != _ARRAY:
             raise FileError(f"its header has a value of the unknown type {kind}")
         inner, length = self._number("I"), self._number("Q")
+        self._items += length
+        if length > len(self._content):
+            raise struct.error
+        if length > self._longest or self._items > _MAX_ITEMS:
+            raise FileError(f"its header has a list of {length:,} items, more than it may have")
         if inner in (_STRING, _ARRAY):
             for _ in range(length):
                 value = self._value(inner, depth + 1)
@@ -130,8 +146,13 @@ class _Reader:
             raise FileError(f"its header has more than {_MAX_BYTES >> 20} MB")
         return int(value)
 
-    def _string(self) -> bytes:
+    def _name(self) -> str:
+        return self._string(_MAX_NAME).decode()
+
+    def _string(self, limit: int = _MAX_STRING) -> bytes:
         length = self._number("Q")
+        if limit < length <= len(self._content):  # more is damage
+            raise FileError(f"its header has a text of {length:,} bytes, more than {limit:,}")
         start = self.place
         self._skip(length)
         return self._content[start : self.place]

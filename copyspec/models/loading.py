@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,9 @@ BUNDLED_LANGUAGES = ("en",)
 """Codes of the languages that the bundled model was trained to correct, as `Alias.languages` of others."""
 DEFAULT = "default"
 """Name of the model in the package, whatever is configured. For a folder of that name give "./default" or a `Path`."""
+
+
+_OUTSIDE = ("XLORA", "POLY")  # kinds of PEFT adapters whose weights are chosen by what surrounds the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +76,43 @@ class ModelChoice:
 def unwrapped(model: object) -> object:
     """The transformers model inside a `torch.compile` or PEFT wrapper; anything else is returned unchanged.
 
-    PEFT adapters inside the layers (LoRA and similar) stay in effect. Prompt-tuning adapters would be lost and raise
-    TypeError.
+    PEFT adapters inside the layers (LoRA and similar) stay in effect. Those that work outside of them would be lost, and
+    raise TypeError: prompts of their own, weights that depend on the text (activated LoRA, X-LoRA) or on a task (Poly).
     """
     model = getattr(model, "_orig_mod", model)
+    for config in _adapters(model):
+        kind = str(getattr(config, "peft_type", "")).rpartition(".")[2]
+        which = "a prompt of its own" if getattr(config, "is_prompt_learning", False) else None
+        if getattr(config, "alora_invocation_tokens", None):
+            which = "in effect from its alora_invocation_tokens on"
+        elif kind in _OUTSIDE:
+            which = f"of the kind {kind}"
+        if which is not None:
+            raise TypeError(
+                f"model is a {type(model).__name__} whose adapter is {which}, which is not supported; adapters inside "
+                "the layers (LoRA and its like) are"
+            )
     base = getattr(model, "get_base_model", None)
-    if not callable(base):
-        return model
-    config = getattr(model, "active_peft_config", None)
-    if getattr(config, "is_prompt_learning", False):
-        raise TypeError(
-            f"model is a {type(model).__name__} whose adapter is a prompt of its own, which is not supported; adapters "
-            "inside the layers (LoRA and its like) are"
-        )
-    return unwrapped(base())
+    return unwrapped(base()) if callable(base) else model
+
+
+def _adapters(model: object) -> list[object]:
+    """The configurations of the adapters that are active in a model of PEFT, or in one of transformers that has
+    adapters."""
+    configs, active = getattr(model, "peft_config", None), getattr(model, "active_adapters", None)
+    one = getattr(model, "active_peft_config", None)
+    if not isinstance(configs, Mapping):
+        return [] if one is None else [one]
+    try:
+        names = active() if callable(active) else active
+    except ValueError:  # transformers, without an adapter
+        return []
+    chosen = (
+        [configs[name] for name in names if name in configs]
+        if isinstance(names, (list, tuple))
+        else [*configs.values()]
+    )
+    return chosen if one is None else [one, *chosen]
 
 
 def check_own_steps(model: PreTrainedModel) -> None:

@@ -572,6 +572,11 @@ rank_draft(PyObject *draft, double *gains, Py_ssize_t room)
     PyObject *given[2], *taken[2], *order = NULL;
     Py_ssize_t most;
     double scale;
+    if (!PyTuple_Check(draft)) { /* PyArg_ParseTuple raises SystemError */
+        PyErr_Format(PyExc_TypeError, "a draft is a tuple of parents, scores, scale and size, not %.100s",
+                     Py_TYPE(draft)->tp_name);
+        return NULL;
+    }
     if (!PyArg_ParseTuple(draft, "OOdn", &given[0], &given[1], &scale, &most) || take_tuples(given, taken, 2) < 0) {
         return NULL;
     }

@@ -7,7 +7,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
 from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from copyspec.lockless import cached_property
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 from copyspec.targets.hooks.attention import masked_attention, split_masks, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode

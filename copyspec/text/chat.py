@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 
-from copyspec.checks import brief
+from copyspec.checks import brief, check_type, shown
 from copyspec.text.templates import LimitError, bounded, text_size
 
 if TYPE_CHECKING:
@@ -20,6 +22,13 @@ Message = Mapping[str, object]
 # Noncharacters, reserved by Unicode for internal use.
 _MARK, _MARK_MORE = "\ufdd0", "\ufdd1"
 
+
+_OWN_VARIABLES = frozenset(
+    {"conversation", "messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message", "padding"}
+    | {"tokenize", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"}
+    | {"tokenizer_kwargs", "processor_kwargs", "self", "template", "environment"}
+)
+"""What `apply_chat_template` takes itself, or the chat, its tools and its ends."""
 
 MAX_DEPTH = 64  # of lists and mappings inside a message; tool calls have fewer than ten
 
@@ -60,25 +69,33 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
 
 
 def render(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, object]] = (),
+    variables: Mapping[str, object] = MappingProxyType({}),
 ) -> str:
     """Apply the chat template. A final assistant message is continued; otherwise the assistant's turn is opened.
 
     If the template rejects a system role, its text is put before the first user message. `tools`: JSON schemas of
-    callable tools; their texts come from the program and are not escaped.
+    callable tools; `variables`: further variables of the template. Neither is escaped.
     """
     if not tokenizer.chat_template:
         raise ChatError(
             f"{_name(tokenizer)} has no chat template: give the prompt as a str (without system= and chat=True), "
             "or set tokenizer.chat_template"
         )
+    if tools and "tools" not in str(tokenizer.chat_template):
+        raise ChatError(
+            f"the chat template of {_name(tokenizer)} does not support tools: use a model trained to call them, or "
+            "call it without tools"
+        )
     try:
-        return _apply(tokenizer, messages, tools)
+        return apply(tokenizer, messages, tools, variables)
     except Exception as error:  # a template is a program and may raise any error
         folded = _fold_system(messages)
         if folded is not None and isinstance(error, (TemplateError, TypeError)) and not isinstance(error, LimitError):
             try:
-                return _apply(tokenizer, folded, tools)
+                return apply(tokenizer, folded, tools, variables)
             except Exception:
                 pass
         why = " ".join(str(error).split())[:500]
@@ -96,6 +113,23 @@ def continues(messages: Sequence[Message]) -> bool:
     """Whether the chat ends with an assistant message that is to be continued."""
     last = messages[-1] if messages else {}
     return last.get("role") == "assistant" and bool(last.get("content"))
+
+
+def check_variables(name: str, variables: object) -> Mapping[str, object]:
+    """Check the variables of a chat template, given as the option `name`. Raises TypeError or ValueError."""
+    named = isinstance(variables, Mapping) and all(isinstance(each, str) for each in variables)
+    check_type(named, name, variables, "a mapping of the chat template's variables, {'enable_thinking': False}")
+    assert isinstance(variables, Mapping)
+    for variable, value in variables.items():
+        if variable in _OWN_VARIABLES or not variable.isidentifier():
+            raise ValueError(
+                f"{name} holds {brief(variable)}, which is no variable that chat templates leave to a call"
+            )
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise TypeError(f"{name}[{variable!r}] must be JSON data; got {shown(value)}") from None
+    return variables
 
 
 def map_texts(messages: Sequence[Message], change: Callable[[str, str], str]) -> list[Message]:
@@ -165,20 +199,30 @@ def unused_mark(messages: Sequence[Message]) -> str:
     return mark
 
 
-def _apply(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, object]]
+def apply(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, object]],
+    variables: Mapping[str, object],
+    *,
+    opens: bool | None = None,
+    goes_on: bool | None = None,
 ) -> str:
-    goes_on = continues(messages)
+    """Apply the chat template, within limits. `opens` and `goes_on`: whether the assistant's turn is opened, and
+    whether the last message is continued; None: one of both. Raises what the template raises."""
+    goes_on = continues(messages) if goes_on is None else goes_on
     called: Any = [dict(tool) for tool in tools] or None
+    given: Any = dict(variables)
     source = tokenizer.get_chat_template(tools=called)
-    with bounded(source, text_size([*messages, *(called or ())])):
+    with bounded(source, text_size([*messages, *(called or ()), given])):
         text = tokenizer.apply_chat_template(
             [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
             tools=called,
             chat_template=source,
             tokenize=False,
-            add_generation_prompt=not goes_on,
+            add_generation_prompt=not goes_on if opens is None else opens,
             continue_final_message=goes_on,
+            **given,
         )
     if not isinstance(text, str) or not text:
         raise TemplateError("it renders an empty prompt")

@@ -8,15 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import brief, is_panic
 from copyspec.forks import fork_safe
+from copyspec.lockless import cached_property
 from copyspec.text.block_tokens import break_tokens
-from copyspec.text.chat import ChatError, Message, continues, map_contents, map_texts, render, unused_mark
+from copyspec.text.chat import (
+    ChatError,
+    Message,
+    check_variables,
+    continues,
+    map_contents,
+    map_texts,
+    render,
+    unused_mark,
+)
 from copyspec.text.control_tokens import ControlTokens, cut, kept_apart, number_of
+from copyspec.text.replies.formats import ReplyFormats
+from copyspec.text.replies.marks import MarkedDetokenizer
+from copyspec.text.replies.reader import Reply
 from copyspec.text.stops import Detokenizer, text_of
 
 if TYPE_CHECKING:
@@ -47,13 +61,19 @@ class Encoded:
     leaves_space: bool = False
     """Whether the prompt ends right before the answer's first word, so that the answer's leading space belongs to the
     template."""
+    reply: Reply | None = None
+    """How the answer to a chat is split into thought, answer and calls; None: it is its text."""
 
 
 class Codec:
     """The engine's interface to a tokenizer. Thread-safe, which fast tokenizers are not."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, object] | None = None
+    ) -> None:
+        """`chat_template_kwargs`: variables of the chat template for all chats."""
         self.tokenizer = tokenizer
+        self.chat_template_kwargs = check_variables("chat_template_kwargs", chat_template_kwargs or {})
         self._lock = fork_safe(threading.Lock())
         self._for_long: PreTrainedTokenizerBase | None = None
         """A copy for long texts, with a lock of its own, so that other callers do not wait for them."""
@@ -63,6 +83,7 @@ class Codec:
         """Matches the strings of control tokens; None if there are none."""
         self.special_ids = tokens.special_ids
         """Ids of control tokens and of the unknown token."""
+        self._replies = ReplyFormats(tokenizer, tokens)
         self.takes_back = not tokenizer.is_fast and self._takes_back()
         """Whether a further token may change the text of those before it, as after the "@@" of CTRL's tokenizer."""
 
@@ -106,15 +127,23 @@ class Codec:
                 raise
         return [encoding.ids for encoding in encodings]
 
-    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()) -> Encoded:
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, object]] = (),
+        variables: Mapping[str, object] = MappingProxyType({}),
+    ) -> Encoded:
         """Apply the chat template and encode the result, up to where the assistant's answer begins or continues.
 
+        `tools`: JSON schemas of callable tools; `variables`: of the template, besides those of `chat_template_kwargs`.
         Raises ChatError if there is no template or it rejects the messages.
         """
+        variables = {**self.chat_template_kwargs, **variables}
         for message in messages:  # a template writes the role between control tokens, and templates compare it
             if control := self._tokens.in_role(str(message["role"])):
                 raise ChatError(f"role {brief(message['role'])} holds {control} of the tokenizer")
-        mark = unused_mark(messages)
+        others: Message = {"role": "", "tools": list(tools), "variables": variables}
+        mark = unused_mark([*messages, others])
 
         def guard(text: str, role: str) -> str:
             # Templates strip markers like "</think>" from assistant turns only, so these must stay intact there.
@@ -123,9 +152,14 @@ class Codec:
         guarded = map_texts(messages, guard)
         if self.control is not None:
             guarded = map_contents(guarded, partial(kept_apart, self.control, mark))
-        text = render(self.tokenizer, guarded, tools)
+        (others,) = map_texts([others], guard)
+        text = render(self.tokenizer, guarded, others["tools"], others["variables"])  # type: ignore[arg-type]
         ids = self._encode_pieces(text.split(mark), wrap=False).ids
-        return Encoded(ids, leaves_space=not continues(messages) and self.lead(ids, starts_text=False) == " ")
+        return Encoded(
+            ids,
+            leaves_space=not continues(messages) and self.lead(ids, starts_text=False) == " ",
+            reply=self._replies.reply(text, messages, tools, variables),
+        )
 
     def encode_rendered(self, text: str) -> Encoded:
         """Encode rendered text as the tokenizer does, parsing control tokens and adding nothing around it."""
@@ -176,6 +210,15 @@ class Codec:
     def detokenizer(self) -> Detokenizer:
         """A detokenizer for one output."""
         return Detokenizer(self.decode, takes_back=self.takes_back)
+
+    def marked_detokenizer(self) -> MarkedDetokenizer:
+        """A detokenizer for one output whose control tokens are to be seen."""
+        return MarkedDetokenizer(self.detokenizer(), self._tokens.texts)
+
+    def marked(self, tokens: Sequence[int]) -> str:
+        """The text of a whole output with its control tokens, see `replies.marks`."""
+        detokenizer = self.marked_detokenizer()
+        return detokenizer.push(tokens) + detokenizer.finish()
 
     def _takes_back(self) -> bool:
         """Whether a token that another follows decodes to something else than alone, tried with some of them."""

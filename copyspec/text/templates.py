@@ -128,7 +128,8 @@ def _compiled(source: str) -> Template:
         "metered value": _literal,
         "metered time": _ticked,
     }
-    environment.tests = {name: _test(test) for name, test in plain.tests.items()}
+    tests: Any = plain.tests
+    environment.tests = {name: _test(test) for name, test in tests.items()}
     environment.globals = {**plain.globals, "namespace": _PlainNamespace}
     environment.globals.pop("lipsum", None)  # generates any amount of text
     return environment.from_string(source)

@@ -22,6 +22,7 @@ from .file_state import (
     keep_attributes,
     kept_as_backup,
     kept_beside,
+    not_replaceable,
     short,
 )
 from .journal import fingerprint, fingerprint_of
@@ -133,7 +134,10 @@ class AtomicFile:
                 os.replace(self.temporary, self.path)
             return
         if not exchanged(self.temporary, self.path):
-            os.replace(self.temporary, self.path)
+            try:
+                os.replace(self.temporary, self.path)
+            except PermissionError as error:  # an immutable file, or one that its folder protects
+                raise not_replaceable(self.path, error.strerror) from error
             return
         if FileState.of(self.temporary) != standing:
             exchanged(self.temporary, self.path)  # another program saved the file at that moment

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Protocol, runtime_checkable
 
 from copyspec.checks import check_flag, check_type, check_whole, shown
 from copyspec.engine.results import Change, Result
+from copyspec.lockless import cached_property
 
 from ..documents import Refusal
 from ..edits.earlier import PLACES

@@ -51,7 +51,8 @@ class FileState:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise OSError for a file that cannot be replaced without a loss: read-only, or with several hard links."""
+    """Raise OSError for a file that cannot be replaced without a loss: read-only, with several hard links, or another
+    user's in a shared folder such as /tmp."""
     with contextlib.suppress(FileNotFoundError):
         found = os.stat(path)
         if not os.access(path, os.R_OK):
@@ -63,6 +64,15 @@ def check_replaceable(path: Path) -> None:
                 f"{os.fspath(path)!r} has {found.st_nlink} hard links, and a new file would replace only one of "
                 "them. Write elsewhere, or copy it first"
             )
+        folder = os.stat(path.parent)
+        is_shared = folder.st_mode & stat.S_ISVTX and hasattr(os, "geteuid")  # only owners may replace files there
+        if is_shared and os.geteuid() not in (0, found.st_uid, folder.st_uid):
+            raise not_replaceable(path, "its folder is shared, and the file is another user's")
+
+
+def not_replaceable(path: Path, why: str) -> PermissionError:
+    """The error for a file that the system lets nobody else replace; it stays as it is."""
+    return PermissionError(f"{os.fspath(path)!r} cannot be replaced ({why}): write elsewhere")
 
 
 def keep_attributes(old: Path, new: Path) -> None:

@@ -9,12 +9,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from copyspec.checks import check_flag, check_type
 from copyspec.filesystem import open_input
+from copyspec.lockless import cached_property
 
 from ..documents import Format, Part
 from ..formats import FormatOptions, format_of

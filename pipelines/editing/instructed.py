@@ -6,17 +6,17 @@ import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from copyspec import Result
 from copyspec.checks import check_flag, check_number, check_type
 
 from ..documents import FormatError, Refusal
+from ..edits.lines import aligned
 from ..edits.render import unified_diff
-from ..guards.wrappers import unwrapped
 from ..instructions import fill
 from ..models import engine_of, is_bundled, wants_chat
+from .answers import version
 from .correctors import check_prompting
 from .model_corrector import INSTRUCTION, output_limit, why_cut
 
@@ -40,7 +40,7 @@ class EditOptions:
     system: str | None = None  # a system message, for models with a chat template
     max_new_tokens: int | None = None  # None: chosen by the length of the text
     max_edit_ratio: float | None = None  # changed lines per line, above which the text stays as it was. None: no limit
-    strip_wrappers: bool = True  # removes comments and fences that chat models put around a text
+    strip_wrappers: bool = True  # removes what chat models put around a text, and refuses what is no version of it
     drafts: bool = True  # False decodes plainly; the output is the same
     draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
 
@@ -72,9 +72,9 @@ class Edited:
 class EditPipeline:
     """Rewrites whole texts and programs by an instruction.
 
-    The output is expected to follow the text. It is used unchanged except for three things: wrappers of chat models are
-    removed, line ends become those of the source, and white space around the text is kept. An output that was cut is
-    never used.
+    The output is expected to follow the text. It is used unchanged except for three things: what chat models put around
+    a text is removed, lines keep their ends, and the text the white space around it. An output that was cut, that has
+    left parts out, or that is no version of the text (a patch, a question) is never used.
     """
 
     def __init__(self, model: ModelLike = None, options: EditOptions | None = None) -> None:
@@ -102,7 +102,7 @@ class EditPipeline:
         result = self._ask(prompt_of(instruction, shown), shown)
         if result is None:
             return Edited(text, text, Refusal("length", "it does not fit into the model's context: edit it in parts"))
-        return self._edited(text, body, shown, result)
+        return self._edited(text, body, instruction, result)
 
     def check(self, instruction: str) -> None:
         """Raise TypeError for an instruction that is no str, ValueError for one that the model cannot follow."""
@@ -133,26 +133,30 @@ class EditPipeline:
         ((_, result),) = self.engine.generate_each([asked], skip_too_long=True, **options)
         return result
 
-    def _edited(self, text: str, body: str, shown: str, result: Result) -> Edited:
+    def _edited(self, text: str, body: str, instruction: str, result: Result) -> Edited:
         if result.finish_reason != "stop":
             detail = f"{why_cut(result)}: allow more, or edit it in parts"
             return Edited(text, text, Refusal("cut", detail), result)
-        output = unwrapped(result.text, shown) if self.options.strip_wrappers else result.text
-        output = _LINE_END.sub("\n", output).strip()
-        if not output:
+        shown, output = _LINE_END.sub("\n", body), _LINE_END.sub("\n", result.text)
+        read: str | Refusal = output.strip()
+        if self.options.strip_wrappers:
+            read = version(output, shown, instruction, may_shrink=self.options.max_edit_ratio is not None)
+        if isinstance(read, Refusal):
+            return Edited(text, text, read, result)
+        if not read:
             return Edited(text, text, Refusal("empty", "the model wrote nothing"), result)
-        if refusal := self._too_much(shown, output):
+        if refusal := self._too_much(shown, read):
             return Edited(text, text, refusal, result)
         start = text.index(body)
-        ended = output.replace("\n", _line_end(body))
-        return Edited(text, text[:start] + ended + text[start + len(body) :], result=result)
+        end = start + len(body)
+        return Edited(text, text[:start] + _ended(read, body, text[end:]) + text[end:], result=result)
 
     def _too_much(self, shown: str, output: str) -> Refusal | None:
         if self.options.max_edit_ratio is None:
             return None
         before, after = shown.split("\n"), output.split("\n")
-        blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
-        changed = max(len(before), len(after)) - sum(block.size for block in blocks)
+        same = sum(end - start for tag, start, end, _, _ in aligned(before, after) if tag == "equal")
+        changed = max(len(before), len(after)) - same
         if changed <= self.options.max_edit_ratio * len(before):
             return None
         limit = f"the limit of {100 * self.options.max_edit_ratio:g} % (max_edit_ratio)"
@@ -177,7 +181,18 @@ def decoded(data: bytes) -> str:
     return text
 
 
-def _line_end(body: str) -> str:
-    """The most frequent line end of a text."""
-    found = _LINE_END.findall(body)
-    return max(("\n", "\r\n", "\r"), key=found.count) if found else "\n"
+def _ended(version: str, body: str, after: str) -> str:
+    """A version of a text with the line ends of the text: each line's own, or those of the line that it replaces, or of
+    the line before. `after`: the white space behind the text, which holds the end of its last line."""
+    lines, before, ends = version.split("\n"), _LINE_END.split(body), _LINE_END.findall(f"{body}{after}")
+    if len(set(ends)) < 2:
+        return version.replace("\n", ends[0] if ends else "\n")
+    made = list[str]()
+    for tag, start, end, first, last in aligned(before, lines):
+        if tag == "delete":
+            continue
+        for index in range(first, last):
+            source = start + index - first
+            known = source < min(end, len(ends))
+            made.append(ends[source] if known else made[-1] if made else ends[min(start, len(ends) - 1)])
+    return "".join(f"{line}{end}" for line, end in zip(lines, [*made[:-1], ""], strict=True))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import accumulate
 
 from ..edits.alignment import Shared
 from ..edits.words import Tolerance, words
@@ -13,7 +14,8 @@ from ..edits.words import Tolerance, words
 _THOUGHTS = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)\s*", re.DOTALL | re.IGNORECASE
 )
-_FENCE = re.compile(r"(?:\A|\n)[ \t]*(```+|~~~+)[^\n`]*\n(.*?)(?:\n[ \t]*\1[ \t]*(?=\n|\Z)|\Z)", re.DOTALL)
+FENCE = re.compile(r"([ \t]*)(`{3,}(?=[^`]*\Z)|~{3,})[ \t]*(.*?)[ \t]*")
+"""A line of Markdown that opens a block of code: its indentation, the fence, and what the block holds."""
 _TAG = re.compile(r"<(/?)(\w[\w-]*)>")
 _WHAT = (
     r"(?:the |your |my |a |an )?(?:fully |slightly |grammatically |lightly )?"
@@ -60,7 +62,7 @@ def unwrapped(output: str, source: str) -> str:
     Something is removed only if it looks like a wrapper and what remains is closer to the source, so that words and
     marks of the source are never lost. An answer that says that nothing is wrong gives the source.
     """
-    text = _without_thoughts(output, source).strip()
+    text = without_thoughts(output, source).strip()
     if not text or text == source.strip():
         return text
     shared = Shared(words(source, _EXACT))
@@ -109,7 +111,25 @@ class _Answer:
         return self._shared.size + last - first - 2 * common[last - first]
 
 
-def _without_thoughts(output: str, source: str) -> str:
+def is_closing(line: str, fence: str) -> bool:
+    """Whether a line of Markdown closes a block of code that `fence` opened."""
+    mark = line.strip(" \t")
+    return len(mark) >= len(fence) and mark == fence[0] * len(mark)
+
+
+def open_fence(lines: Iterable[str]) -> str | None:
+    """The fence of the block of code that is still open after lines of Markdown."""
+    fence: str | None = None
+    for line in lines:
+        if fence is None:
+            fence = found[2] if (found := FENCE.fullmatch(line)) else None
+        elif is_closing(line, fence):
+            fence = None
+    return fence
+
+
+def without_thoughts(output: str, source: str) -> str:
+    """An output without the thoughts that a model wrote before its answer."""
     if found := _THOUGHTS.match(output):
         return output if source.lstrip().startswith(f"<{found[1]}>") else output[found.end() :]
     _, closed, rest = output.partition("</think>")  # opened by the chat template
@@ -125,8 +145,7 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _candidates(text: str) -> Iterator[tuple[int, int]]:
     """Spans of `text` that may remain when one wrapper is removed."""
-    for found in _FENCE.finditer(text):
-        yield found.span(2)
+    yield from _inside_fences(text)
     yield from _inside_tags(text)
     end = len(text)
     if _OPENING.match(text):
@@ -141,8 +160,30 @@ def _candidates(text: str) -> Iterator[tuple[int, int]]:
     if echoes := list(_ECHO.finditer(text)):
         yield echoes[-1].end(), end
     for pair in _PAIRS:
-        if len(text) > 2 and text[0] == pair[0] and text[-1] == pair[1]:
+        if len(text) > 2 and text[0] == pair[0] and text[-1] == pair[1] and text[:3] not in ("```", "***", "___"):
             yield 1, end - 1
+
+
+def _inside_fences(text: str) -> Iterator[tuple[int, int]]:
+    """Spans between a fence and the one that closes it in Markdown, and, since models put files that have fences into
+    such fences, the last one that could; the end of the text if there is none."""
+    lines = text.split("\n")
+    starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+    closing = dict[str, int]()  # by the fence: the last line that closes it
+    at = 0
+    while at < len(lines):
+        found = FENCE.fullmatch(lines[at])
+        if found is None:
+            at += 1
+            continue
+        fence = found[2]
+        end = next((index for index in range(at + 1, len(lines)) if is_closing(lines[index], fence)), len(lines))
+        if fence not in closing:
+            closing[fence] = max((index for index in range(len(lines)) if is_closing(lines[index], fence)), default=-1)
+        for last in {end, closing[fence]}:
+            if last > at:
+                yield starts[at + 1], max(starts[at + 1], starts[min(last, len(lines))] - 1)
+        at = end + 1
 
 
 def _inside_tags(text: str) -> Iterator[tuple[int, int]]:

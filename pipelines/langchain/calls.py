@@ -129,7 +129,9 @@ def usage(result: Result) -> UsageMetadata:
     output = sum(len(each.token_ids) for each in samples)
     accepted = sum(each.stats.num_accepted_tokens for each in samples)
     drafted = sum(each.stats.num_draft_tokens for each in samples)
+    reasoning = sum(each.parts.num_reasoning_tokens for each in samples)
     details = {"accepted_prediction": accepted, "rejected_prediction": drafted - accepted}
+    details |= {"reasoning": reasoning} if reasoning else {}
     return UsageMetadata(
         input_tokens=result.prompt_tokens,
         output_tokens=output,

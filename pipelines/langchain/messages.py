@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import (
@@ -20,8 +21,6 @@ from langchain_core.messages import (
 
 from copyspec.text.chat import ChatError, Message
 from copyspec.text.codec import Encoded
-
-from .fields import engine_name
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -48,22 +47,23 @@ Tool = Mapping[str, object]
 """A tool in OpenAI's format, as chat templates expect it."""
 
 
-def encoded_prompt(engine: Engine, messages: Sequence[BaseMessage], tools: Sequence[Tool] = ()) -> Encoded:
+def encoded_prompt(
+    engine: Engine,
+    messages: Sequence[BaseMessage],
+    tools: Sequence[Tool] = (),
+    variables: Mapping[str, object] = MappingProxyType({}),
+) -> Encoded:
     """The prompt as token ids, ending where the answer begins, or continues if the last message is the assistant's.
 
     If the template rejects the messages, adjacent ones with the same role are merged, and then tool results become user
-    messages. Raises ChatError if that does not help, and for tools if the template does not support them.
+    messages. `variables`: of the template. Raises ChatError if that does not help, and for tools if the template does
+    not support them.
     """
     if not messages:
         raise ChatError("there are no messages: give at least one")
     if not any(message.content or getattr(message, "tool_calls", None) for message in messages):
         raise ChatError("every message is empty: there is nothing to answer")
     template = str(engine.tokenizer.chat_template or "")
-    if tools and "tools" not in template:
-        raise ChatError(
-            f"the chat template of {engine_name(engine)!r} does not support tools: use a model trained to call them, "
-            "or call it without tools"
-        )
     chat = to_chat(messages)
     if "tool" not in template:  # the template may silently drop such messages
         chat = without_tool_roles(chat)
@@ -75,7 +75,7 @@ def encoded_prompt(engine: Engine, messages: Sequence[BaseMessage], tools: Seque
     ]
     for change in attempts:
         try:
-            return engine.codec.encode_chat(change(chat), tools=tools)
+            return engine.codec.encode_chat(change(chat), tools, variables)
         except ChatError as error:
             first = first or error
     assert first is not None
@@ -141,6 +141,9 @@ def _to_message(message: BaseMessage) -> Message:
     invalid = message.invalid_tool_calls if isinstance(message, AIMessage) else []
     content = "\n".join(filter(None, (message_text(message), *map(_invalid_call, invalid))))
     chat: dict[str, object] = {"role": _role(message), "content": content}
+    reasoning = message.additional_kwargs.get("reasoning_content") if isinstance(message, AIMessage) else None
+    if isinstance(reasoning, str) and reasoning:
+        chat["reasoning_content"] = reasoning  # the template decides which turns keep their thoughts
     if isinstance(message, AIMessage) and message.tool_calls:
         chat["tool_calls"] = [
             {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
@@ -157,13 +160,13 @@ def _invalid_call(call: InvalidToolCall) -> str:
     """A call that could not be read, in the format of calls, so that the model sees what an error message is about. Its
     arguments are as they were written."""
     written = call["args"] or ""
-    if call["name"]:  # other chat models store name and arguments apart
-        arguments = f', "arguments": {written}' if written else ""
-        written = f'{{"name": {json.dumps(call["name"], ensure_ascii=False)}{arguments}}}'
-    elif not call["error"]:  # of a stream, which brings them as a JSON string (`ChatCall.messages_of`)
+    if not call["error"]:  # of a stream, which brings them as a JSON string (`ChatCall.messages_of`)
         with suppress(ValueError, RecursionError):
             decoded = json.loads(written)
             written = decoded if isinstance(decoded, str) else written
+    if call["name"] and call["name"] not in written:  # other chat models store name and arguments apart
+        arguments = f', "arguments": {written}' if written else ""
+        written = f'{{"name": {json.dumps(call["name"], ensure_ascii=False)}{arguments}}}'
     return f"{OPEN}\n{written}\n{CLOSE}"
 
 

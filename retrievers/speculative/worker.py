@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Generic, TypeVar
 
 from copyspec.forks import fork_safe
+from copyspec.lockless import LiveSet
 
 Found = TypeVar("Found", covariant=True)
 
@@ -140,17 +141,17 @@ class Worker:
             thread.join()
 
 
-_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+_WORKERS: LiveSet[Worker] = LiveSet()
 _SEARCHING: dict[int, Search[object]] = {}  # the running search of each worker thread
 _Queue = SimpleQueue[Search[object] | None]  # None ends the thread
-_RUNNING: weakref.WeakKeyDictionary[threading.Thread, _Queue] = weakref.WeakKeyDictionary()
+_RUNNING: dict[threading.Thread, _Queue] = {}
 
 
 def _started(queue: _Queue) -> threading.Thread:
     # A daemon thread: else the interpreter would wait for it before it runs the atexit handlers.
     thread = threading.Thread(target=_run, args=(queue,), name="copyspec-search", daemon=True)
+    _RUNNING[thread] = queue  # until it ends
     thread.start()
-    _RUNNING[thread] = queue
     return thread
 
 
@@ -160,6 +161,7 @@ def _run(queue: _Queue) -> None:
         _SEARCHING[me] = search
         search.run()
         del search, _SEARCHING[me]  # free it now, not when the next search comes
+    _RUNNING.pop(threading.current_thread(), None)
 
 
 @atexit.register

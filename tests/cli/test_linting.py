@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shlex
+import socket
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,44 @@ def test_a_project_says_what_stays(project: Path, capfdbinary: pytest.CaptureFix
     assert defaults(project / "docs") == {"protect": ["childrens"]}
     (project / "docs" / ".copyspec.toml").write_text('words = ["my.txt"]\nany-language = true\n')
     assert defaults(project / "docs") == {"words": [str(project / "docs" / "my.txt")], "any_language": True}
+
+
+@pytest.mark.parametrize("words", ["my.txt", "docs/my.txt", "./my.txt", "docs/../my.txt", "link.txt", "new.txt"])
+def test_a_projects_word_lists_are_its_own_files(project: Path, words: str) -> None:
+    (project / "docs").mkdir()
+    for name in ("my.txt", "docs/my.txt"):
+        (project / name).write_text("childrens")
+    (project / "link.txt").symlink_to("docs/my.txt")
+    (project / ".copyspec.toml").write_text(f"words = [{words!r}]")
+    assert defaults(project) == {"words": [str(project / words)]}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("/dev/stdin", "/dev/zero", "/dev/fd/0", "/proc/self/fd/0", "/proc/self/environ", "/etc/passwd", "/dev/tty"),
+        *("../other.txt", "docs/../../other.txt", "link.txt", "far/passwd", "pipe", "socket", ".", "", "docs"),
+        *("loop", "a\\u0000b", "x" * 5000, "{folder}/../other.txt"),
+    ],
+)
+def test_a_projects_word_lists_name_nothing_else(
+    project: Path, words: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = project / "home"
+    (home / "docs").mkdir(parents=True)
+    (project / "other.txt").write_text("childrens")
+    (home / "link.txt").symlink_to("../other.txt")
+    (home / "far").symlink_to("/etc")
+    (home / "loop").symlink_to("loop")
+    os.mkfifo(home / "pipe")
+    with socket.socket(socket.AF_UNIX) as unix:
+        monkeypatch.chdir(home)
+        unix.bind("socket")
+    named = words.replace("{folder}", str(home))
+    (home / ".copyspec.toml").write_text(f'words = ["{named}"]')
+    (home / "a.txt").write_text(WRONG)
+    code, out, err = run_binary(capfdbinary, "gec", "a.txt", "--check", "-q")
+    assert (code, out) == (2, b"") and "is no file in this folder" in err and len(err) < 500
 
 
 @pytest.mark.parametrize(("started_in", "named"), [("", "docs"), ("docs", "."), ("docs", "{project}/docs")])

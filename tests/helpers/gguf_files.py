@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import torch
+    from gguf import GGUFWriter
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _NAMES = {
@@ -22,16 +24,26 @@ _NAMES = {
     "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
 }
 _OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_llama(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Write a Llama in float32 with a byte-level BPE tokenizer."""
+def write_llama(
+    path: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    architecture: str = "llama",
+    more: Callable[[GGUFWriter], None] = lambda writer: None,
+) -> None:
+    """Write a Llama, or another model with the same names of weights, in float32, with a byte-level BPE tokenizer.
+    `more`: adds settings and tensors."""
     from gguf import GGUFWriter
 
     config = model.config
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -46,7 +58,9 @@ def write_llama(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeniz
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        writer.add_tensor(_name(name), _permuted(name, weight, config).numpy().astype(np.float32))
+        ordered = _permuted(name, weight, config) if architecture == "llama" else weight
+        writer.add_tensor(_name(name), ordered.detach().numpy().astype(np.float32))
+    more(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -71,11 +85,11 @@ def _add_tokenizer(writer: object, tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def _name(name: str) -> str:
-    stem = name.removesuffix(".weight")
+    stem, _, kind = name.rpartition(".")  # weight or bias
     if stem in _OUTSIDE:
-        return f"{_OUTSIDE[stem]}.weight"
+        return f"{_OUTSIDE[stem]}.{kind}"
     _, _, layer, rest = stem.split(".", 3)
-    return f"blk.{layer}.{_NAMES[rest]}.weight"
+    return f"blk.{layer}.{_NAMES[rest]}.{kind}"
 
 
 def _permuted(name: str, weight: torch.Tensor, config: object) -> torch.Tensor:

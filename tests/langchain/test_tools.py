@@ -21,7 +21,6 @@ from typing_extensions import TypedDict
 from copyspec import Engine
 from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.pipelines.langchain.messages import encoded_prompt
-from copyspec.pipelines.langchain.tools import OPEN, Forced, forced, may_begin_call, parse
 from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -189,7 +188,7 @@ def test_a_call_that_the_model_begins_holds_to_the_schemas(llm: ChatCopySpec) ->
     """The text before the tag is the model's own; after it, the output is constrained to a tool's schema."""
     pytest.importorskip("llguidance")
     text = "Let me see. "
-    bad = text + OPEN + '{"name": "divide", "arguments": {"a": "six"}}'
+    bad = text + '<tool_call>{"name": "divide", "arguments": {"a": "six"}}'
     bound = llm.bind_tools([multiply, paint])
     free = bound.invoke("6 times 7?", logits_processor=says(bad), strict=False)
     assert free.invalid_tool_calls or free.tool_calls[0]["name"] == "divide"
@@ -217,11 +216,11 @@ def test_schemas_that_cannot_constrain(llm: ChatCopySpec, caplog: pytest.LogCapt
     odd = {"name": "odd", "description": "Odd.", "parameters": {"type": "object", "not": {"required": ["x"]}}}
     with pytest.raises(ValueError, match=r"strict=True, and the tools' schemas cannot constrain the call: .*not"):
         llm.bind_tools([odd], tool_choice="odd", strict=True).invoke("hi")
-    caplog.set_level("INFO", "copyspec.pipelines.langchain")
-    script = says('{"x": 1}}</tool_call>')
+    caplog.set_level("INFO", "copyspec")
+    script = says('{"name": "odd", "arguments": {"x": 1}}</tool_call>')
     answer = llm.bind_tools([odd], tool_choice="odd").invoke("hi", logits_processor=script)
     assert answer.tool_calls[0]["args"] == {"x": 1}
-    assert "is not constrained by its schema" in caplog.text
+    assert "the JSON schema is followed without what cannot be enforced: " in caplog.text and "not" in caplog.text
 
 
 def test_choices_that_cannot_be_meant_are_named(llm: ChatCopySpec) -> None:
@@ -231,7 +230,7 @@ def test_choices_that_cannot_be_meant_are_named(llm: ChatCopySpec) -> None:
     assert unseen.tool_calls == [] and CALL in str(unseen.content)
     plain = tiny_tokenizer()
     without = ChatCopySpec(model=Engine(tiny_model(), plain, name="plain"), max_tokens=4)
-    with pytest.raises(ValueError, match="the chat template of 'plain' does not support tools"):
+    with pytest.raises(ValueError, match="does not support tools"):
         without.bind_tools([multiply]).invoke("hi")
 
 
@@ -294,36 +293,8 @@ def test_an_agent_answers_in_a_schema(tools: list[Any]) -> None:
     answer = agents.create_agent(llm, tools, response_format=Joke).invoke({"messages": [HumanMessage("a joke")]})
     assert answer["structured_response"] == Joke(setup="Why?", punchline="Because.")
     plain = ChatCopySpec(model=tiny_engine(name="plain"))
-    with pytest.raises(ValueError, match="the chat template of 'plain' does not support tools"):
+    with pytest.raises(ValueError, match="does not support tools"):
         agents.create_agent(plain, tools, response_format=Joke).invoke({"messages": [HumanMessage("a joke")]})
-
-
-def test_what_counts_as_a_call() -> None:
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    assert parse("plain", tools).text == "plain"
-    two = parse('<tool_call>{"name": "f", "arguments": {}}</tool_call> and <tool_call>{"name": "g"}', tools)
-    assert [call["name"] for call in two.calls] == ["f", "g"] and two.text == "and"
-    assert parse('{"name": "f", "parameters": {"x": 1}}', tools).calls[0]["args"] == {"x": 1}
-    assert parse('[{"name": "f", "arguments": "{\\"x\\": 1}"}]', tools).calls[0]["args"] == {"x": 1}
-    assert parse('{"name": "other", "parameters": {}}', tools).calls == (), "not one of the tools: an answer in JSON"
-    assert parse('{"answer": 1}', tools).text == '{"answer": 1}'
-    broken = parse("<tool_call>{not json</tool_call>", tools)
-    assert broken.calls == () and broken.invalid[0]["args"] == "{not json"
-    for value in ("[" * 100_000, "9" * 5000, '{"name": "f", "arguments": "' + "[" * 100_000 + '"}'):
-        assert parse(f"<tool_call>{value}</tool_call>", tools).invalid[0]["args"] == value
-        assert parse(value, tools).text == value
-    assert may_begin_call("") and may_begin_call(" <tool") and may_begin_call('{"a"') and not may_begin_call("The")
-    two_tools = [*tools, {"function": {"name": "g"}}]
-    assert forced("any", two_tools, OPEN, constrain=False) == Forced(f'{OPEN}\n{{"name": "', None, True)
-    llama = '"parameters": dictionary'
-    assert forced("f", tools, llama, constrain=False) == Forced('{"name": "f", "parameters": ', None, True)
-    assert forced("auto", tools, OPEN, constrain=True) == Forced()
-    any_of = forced("any", two_tools, OPEN, constrain=True)
-    assert any_of.beginning == f"{OPEN}\n" and len(any_of.schema["anyOf"]) == 2  # type: ignore[index,arg-type]
-    one = forced("f", two_tools, llama, constrain=True)
-    assert one.beginning == "" and one.schema is not None and one.schema["required"] == ["name", "parameters"]
-    with pytest.raises(ValueError, match="needs tools"):
-        forced("any", [], "", constrain=True)
 
 
 def test_the_type_of_an_answer_is_a_message(llm: ChatCopySpec) -> None:

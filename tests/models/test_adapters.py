@@ -143,6 +143,11 @@ def test_weights_that_do_not_fit_are_refused(
         {"lora_alpha": float("inf")}, {"lora_alpha": 10**400},
         {"use_dora": True}, {"bias": "all"}, {"rank_pattern": {"q": 8}}, {"layer_replication": [[0, 2], [1, 2]]},
         {"modules_to_save": ["lm_head"]}, {"init_lora_weights": "pissa_niter_4"}, {"init_lora_weights": "OLoRA"},
+        {"alpha_pattern": {"q": 8}}, {"fan_in_fan_out": True}, {"lora_bias": True}, {"use_qalora": True},
+        {"trainable_token_indices": [1, 2]}, {"target_parameters": ["experts.up_proj"]}, {"arrow_config": {"top_k": 2}},
+        {"alora_invocation_tokens": [5, 6]}, {"use_bdlora": {"nblocks": 2}}, {"init_lora_weights": "milora"},
+        {"init_lora_weights": "loftq"}, {"init_lora_weights": "new_start"}, {"a_setting_of_tomorrow": 1},
+        {"bias": "lora_only"}, {"peft_type": "PROMPT_TUNING"}, {"peft_type": "TRAINABLE_TOKENS"}, {"peft_type": "LOHA"},
     ],
 )  # fmt: skip
 def test_other_kinds_of_adapter_are_refused(
@@ -150,6 +155,41 @@ def test_other_kinds_of_adapter_are_refused(
 ) -> None:
     with pytest.raises(FileError, match=next(iter(change))):
         read_adapter(write(tmp_path / "adapter", tensors, CONFIG | change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"use_dora": False, "rank_pattern": {}, "alpha_pattern": {}, "modules_to_save": None, "lora_bias": False},
+        {"use_rslora": True, "task_type": "CAUSAL_LM", "lora_dropout": 0.1, "peft_version": "0.19.0"},
+        {"init_lora_weights": "gaussian", "layers_to_transform": [1], "layers_pattern": "layers", "revision": None},
+        {"alora_invocation_tokens": None, "trainable_token_indices": None, "target_parameters": None, "eva_config": {}},
+        {"init_lora_weights": True, "megatron_core": "megatron.core", "qalora_group_size": 16, "exclude_modules": "x"},
+    ],
+)
+def test_settings_that_change_nothing_are_let_through(
+    change: dict[str, Any], tensors: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    read = read_adapter(write(tmp_path / "adapter", tensors, CONFIG | change))
+    assert read.scale == (4.0 if change.get("use_rslora") else 2.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{NAME}.lora_magnitude_vector",
+        f"{NAME}.lora_B.bias",
+        f"{NAME}.lora_embedding_A",
+        f"{NAME}.base_layer.bias",
+        "base_model.model.lm_head.weight",
+        "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta",
+        "prompt_embeddings",
+        f"{NAME}.ia3_l",
+    ],
+)
+def test_weights_that_nobody_takes_are_named(name: str, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=f"has '{name[:90]}"):
+        read_adapter(write(tmp_path / "adapter", {**tensors, name: torch.ones(4)}))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"peft_type":' * 50_000])

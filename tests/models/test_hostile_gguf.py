@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import struct
+import tracemalloc
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -160,6 +162,77 @@ def test_tokens_have_a_largest_length(tmp_path: Path) -> None:
     listed = text(b"tokens") + struct.pack("<IIQ", 9, 8, 2)
     path = headed(tmp_path / "x.gguf", settings=1, then=listed + text(b"a") + text(b"a" * 10_001))
     with pytest.raises(FileError, match="its header has a list with a text of 10,001 bytes"):
+        gguf_header.read_header(path)
+
+
+STRINGS, BYTES = struct.pack("<II", 9, 8), struct.pack("<II", 9, 0)  # lists of them
+NAMED = text(b"x")
+COSTLY = {
+    "empty strings": (1, NAMED + STRINGS + struct.pack("<Q", 7_000_000) + bytes(56_000_000)),
+    "some empty strings": (1, NAMED + STRINGS + struct.pack("<Q", 30_000) + bytes(240_000)),
+    "empty tokens": (1, text(b"tokenizer.ggml.tokens") + STRINGS + struct.pack("<Q", 7_000_000) + bytes(56_000_000)),
+    "short tokens": (
+        1,
+        text(b"tokenizer.ggml.tokens") + STRINGS + struct.pack("<Q", 3_000_000) + 3_000_000 * text(b"a"),
+    ),
+    "two lists": (
+        2,
+        b"".join(
+            text(b"tokenizer.ggml." + name) + STRINGS + struct.pack("<Q", length) + bytes(8 * length)
+            for name, length in ((b"tokens", 90_000), (b"merges", 1_450_000))
+        ),
+    ),
+    "bytes": (
+        1,
+        text(b"tokenizer.ggml.precompiled_charsmap") + BYTES + struct.pack("<Q", 50_000_000) + bytes(50_000_000),
+    ),
+    "scalars": (1, NAMED + BYTES + struct.pack("<Q", 25_000) + bytes(25_000)),
+    "lists": (1, NAMED + struct.pack("<IIQ", 9, 9, 4_000_000) + 4_000_000 * struct.pack("<IQ", 0, 0)),
+    "lists in a list": (
+        1,
+        text(b"tokenizer.x") + struct.pack("<IIQ", 9, 9, 3) + 3 * (struct.pack("<IQ", 0, 600_000) + bytes(600_000)),
+    ),
+    "a long string": (1, NAMED + struct.pack("<I", 8) + text(bytes(60_000_000))),
+    "a long key": (1, text(b"a" * 60_000_000) + struct.pack("<IB", 0, 1)),
+    "a key above the format's": (1, text(b"a" * 65_536) + struct.pack("<IB", 0, 1)),
+    "settings": (1_000_000, b"".join(text(b"%07d" % i) + struct.pack("<IB", 0, 1) for i in range(20_000))),
+    "strings as settings": (200_000, b"".join(text(b"%07d" % i) + struct.pack("<IQ", 8, 0) for i in range(20_000))),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_header_that_costs_too_much_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    settings, then = COSTLY[name]
+    path = headed(tmp_path / "x.gguf", settings=settings, then=then)
+    begin = process_time()
+    tracemalloc.start()
+    with pytest.raises(FileError, match=r"its header has (a list of|a text of|more than) .+") as caught:
+        gguf_header.read_header(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert process_time() - begin < 3 and peak < 20 << 20 and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("length", [0, 1, 60, 64 << 10, 2 << 20])
+def test_tensors_that_cost_too_much_are_refused_at_once(length: int, tmp_path: Path) -> None:
+    count = min(200_000, (60 << 20) // (length + 24))
+    tensor = text(b"t" * length) + struct.pack("<IIQ", 0, 0, 0)
+    path = headed(tmp_path / "x.gguf", tensors=1 << 40, then=count * tensor)
+    begin = process_time()
+    with pytest.raises(FileError, match=r"its header (has|is)"):
+        gguf_header.read_header(path)
+    assert process_time() - begin < 3
+
+
+def test_large_vocabularies_are_read(tmp_path: Path) -> None:
+    """As large as those of Gemma: tokens, scores, types and merges."""
+    tokens, merges = 262_144, 514_906
+    then = text(b"tokenizer.ggml.tokens") + STRINGS + struct.pack("<Q", tokens) + tokens * text(b"token")
+    then += text(b"tokenizer.ggml.scores") + struct.pack("<IIQ", 9, 6, tokens) + bytes(4 * tokens)
+    then += text(b"tokenizer.ggml.token_type") + struct.pack("<IIQ", 9, 5, tokens) + bytes(4 * tokens)
+    then += text(b"tokenizer.ggml.merges") + STRINGS + struct.pack("<Q", merges) + merges * text(b"to ken")
+    path = headed(tmp_path / "x.gguf", settings=4, then=then)
+    with pytest.raises(FileError, match=r"no general\.architecture"):
         gguf_header.read_header(path)
 
 

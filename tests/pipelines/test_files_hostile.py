@@ -6,6 +6,7 @@ import ctypes
 import errno
 import io
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -404,3 +405,51 @@ def test_what_may_never_end_is_not_read(tmp_path: Path, capsys: pytest.CaptureFi
         file.write(b"a pipe of the shell")
     assert read_input(f"/dev/fd/{read_end}") == b"a pipe of the shell"
     os.close(read_end)
+
+
+def another_users(folder: Path, name: str, mode: int) -> Path:
+    """A file of root that all may write, in a folder that others share."""
+    folder.mkdir()
+    os.chmod(folder.parent, 0o755)
+    file = folder / ("real.txt" if name == "link.txt" else name)
+    file.write_bytes(OLD)
+    if name == "link.txt":
+        (folder / name).symlink_to("real.txt")
+    file.chmod(0o666)
+    os.chown(folder, 0, 65534)
+    folder.chmod(mode)
+    return file
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be several users")
+@pytest.mark.parametrize("mode", [0o1777, 0o1775, 0o1773])
+@pytest.mark.parametrize("name", ["a.txt", "b c.md", "link.txt"])
+@pytest.mark.parametrize("backup", [None, ".bak"])
+def test_a_file_of_another_user_in_a_shared_folder_stays(mode: int, name: str, backup: str | None) -> None:
+    asked: list[int] = []
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to other users
+        file = another_users(Path(place) / "shared", name, mode)
+        os.setegid(65534)
+        os.seteuid(65534)
+        try:
+            report = correct(file.with_name(name), lambda: asked.append(1), backup=backup)
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+        assert f"{file.name}' cannot be replaced (its folder is shared" in str(report.error) and not asked
+        assert file.read_bytes() == OLD and set(os.listdir(file.parent)) == {file.name, name}
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
+def test_a_file_that_the_system_protects_is_named(number: int, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.replace
+
+    def refused(source: Path, target: Path) -> None:
+        if Path(target) == file:
+            raise PermissionError(number, os.strerror(number))
+        plain(source, target)
+
+    monkeypatch.setattr("copyspec.pipelines.editing.atomic_file.exchanged", lambda *_: False)
+    monkeypatch.setattr(os, "replace", refused)
+    assert f"a.txt' cannot be replaced ({os.strerror(number)}): write elsewhere" in str(correct(file).error)
+    assert file.read_bytes() == OLD and not list(file.parent.glob(".*"))  # the journal stays, for --resume

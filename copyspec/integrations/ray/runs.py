@@ -9,12 +9,14 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from copyspec.checks import check_count
 from copyspec.integrations.ray.columns import ERROR, ColumnTask
-from copyspec.integrations.ray.parts import Row, RowPart, file_digest, find_files, split
+from copyspec.integrations.ray.json_rows import Row, dumped, written
+from copyspec.integrations.ray.parts import RowPart, file_digest, find_files, split
 from copyspec.integrations.ray.pool import mapped
 
 RUN_FILE, REPORT_FILE = "run.json", "report.json"
@@ -85,43 +87,51 @@ class PartWriter:
         if load is not None:  # its time does not count as the part's
             load()
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        rows, failed = part.read()
-        done: list[Row] = []
-        for row in self._results(rows):
-            error = row.pop(ERROR, None)
+        rows, broken = part.read()
+        done: list[str] = []
+        failed = list(map(dumped, broken))
+        for row, changes, error in self._results(rows):
             if error is None:
-                done.append(row)
+                done.append(written(row, changes, without=ERROR))
             else:
-                failed.append({**row, "error": error})
+                failed.append(written(row, {**changes, "error": error}, without=ERROR))
         write_lines(self._folder / f"{part.name}.jsonl", done)
         if failed:
             write_lines(self._folder / FAILED / f"{part.name}.jsonl", failed)
+        else:  # one of an attempt that was killed
+            (self._folder / FAILED / f"{part.name}.jsonl").unlink(missing_ok=True)
         record = {"rows": len(done), "failed": len(failed), "worker": f"{platform.node()}:{os.getpid()}"}
         record |= {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - cpu_begun}
         write_lines(self._folder / DONE / f"{part.name}.json", [record])  # written last: it marks the part as done
         return record
 
-    def _results(self, rows: list[Row]) -> Iterator[Row]:
+    def _results(self, rows: list[Row]) -> Iterator[tuple[Row, dict[str, Any], Any]]:
+        """Yield each row, what the task changes in it, and why it has no complete result, or None."""
         if not rows:
             return
-        rows = [{**row, ERROR: None} if ERROR in row else row for row in rows]  # the errors are of an earlier run
+        # The errors that a row holds are of an earlier run.
         names = list(dict.fromkeys(name for row in rows for name in row))
-        columns = self._task({name: [row.get(name) for row in rows] for name in names})
+        columns = self._task({name: [None if name == ERROR else row.get(name) for row in rows] for name in names})
         for i, row in enumerate(rows):
-            found = {name: column[i] for name, column in columns.items()}
-            # A row without a column that others have was given None there, and stays without it.
-            changed = {name: value for name, value in found.items() if value is not row.get(name)}
-            yield {**row, **changed, ERROR: found.get(ERROR)}
+            made = {name: column[i] for name, column in columns.items()}
+            error = made.pop(ERROR, None)
+            # A row without a column that others have was given None there, and stays without it. What a task has
+            # copied is no change; 1, True and 1.0 are equal, but not the same.
+            yield row, {name: value for name, value in made.items() if not _is_same(value, row.get(name))}, error
 
 
-def write_lines(path: Path, rows: Iterable[Row]) -> None:
-    """Write JSON lines atomically."""
+def _is_same(value: object, before: object) -> bool:
+    return value is before or (type(value) is type(before) and repr(value) == repr(before))
+
+
+def write_lines(path: Path, rows: Iterable[Row | str]) -> None:
+    """Write JSON lines atomically: rows, or lines as they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # A unique name, because an actor that was presumed dead may still be writing the same part.
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    with scratch.open("w", encoding="utf-8") as file:
+    with scratch.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
-            file.write(json.dumps(row, default=str) + "\n")
+            file.write((row if isinstance(row, str) else dumped(row)) + "\n")
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
@@ -140,7 +150,8 @@ def _begin(folder: Path, identity: Mapping[str, object]) -> None:
                 "folder, or remove it"
             )
         return
-    if folder.exists() and any(folder.iterdir()):
+    # A run that was killed while it wrote the file leaves a part of it.
+    if folder.exists() and not all(fnmatch(path.name, f".{RUN_FILE}.*.part") for path in folder.iterdir()):
         raise ValueError(f"{str(folder)!r} is not empty, and no run of this kind wrote it: give another folder")
     write_lines(file, [record])
 

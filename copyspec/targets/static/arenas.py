@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
-from weakref import WeakSet
 
 import torch
 
 from copyspec.forks import fork_safe
+from copyspec.lockless import LiveSet
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.running import CAPTURING, ProgramRunner
@@ -87,8 +87,7 @@ class ArenaPool:
         self._free: list[Arena] = []  # most recently used last
         self._kept = KEPT
         self._lock = fork_safe(threading.RLock())
-        with _POOLS_LOCK:
-            _POOLS.add(self)
+        _POOLS.add(self)
 
     def take(self, size: ArenaSize, make: Callable[[ArenaSize], Arena]) -> Arena:
         """Take the smallest free arena with space for `size`, or create one in place of those that it could replace."""
@@ -125,8 +124,7 @@ class ArenaPool:
         self.clear()
 
 
-_POOLS: WeakSet[ArenaPool] = WeakSet()
-_POOLS_LOCK = fork_safe(threading.RLock())
+_POOLS: LiveSet[ArenaPool] = LiveSet()
 
 _Made = TypeVar("_Made")
 
@@ -135,9 +133,7 @@ def with_memory(device: torch.device, make: Callable[[], _Made]) -> _Made:
     """Call `make`; if memory runs out, drop the free arenas of all targets on its device, and call it again."""
     with suppress(torch.OutOfMemoryError):
         return make()
-    with _POOLS_LOCK:
-        pools = list(_POOLS)
-    for pool in pools:
+    for pool in _POOLS:
         pool.clear(device)
     gc.collect()
     with CAPTURING:  # during another thread's capture, torch refuses to empty its cache

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
-from weakref import WeakSet, proxy
+from weakref import proxy
 
 import torch
 
 from copyspec.forks import fork_safe
+from copyspec.lockless import LiveSet
 from copyspec.static_options import StaticOptions
 from copyspec.targets.causal import TreeSession, training_error
 from copyspec.targets.facts import read_facts
@@ -57,7 +58,7 @@ class StaticTarget:
         self._is_checked = is_checked
         self._layout: CacheLayout | None = None
         self._state: ModelState | None = None  # of the model when its programs were made
-        self._runners: WeakSet[ProgramRunner] = WeakSet()
+        self._runners: LiveSet[ProgramRunner] = LiveSet()
         self._captures = Captures()
         self._refused: str | None = None
         self._is_dynamic = False  # whether open sessions are dynamic for the sake of a drafter
@@ -66,7 +67,7 @@ class StaticTarget:
         self._fused_layers_work: bool | None = None
         self._failures: dict[str, str | None] = {}  # by kind of attention: what `_failure` found
         self._fused: Sequence[FusedLayer] = ()
-        self._sessions: WeakSet[Session] = WeakSet()
+        self._sessions: LiveSet[Session] = LiveSet()
         self._lock = fork_safe(threading.RLock())
 
     @property

@@ -1,0 +1,434 @@
+"""The ways in which models write tool calls, each learned from a template (`learning.py`) and read from outputs.
+
+| syntax | a call of `look(city="Rome", days=2)` | models |
+|---|---|---|
+| `JsonCalls` | `<tool_call>{"name": "look", "arguments": {"city": "Rome", ...}}</tool_call>` | Hermes, Qwen, Llama |
+| `NamedCalls` | `[TOOL_CALLS]look[ARGS]{"city": "Rome", "days": 2}` | Mistral, DeepSeek, Kimi |
+| `TaggedCalls` | `<function=look><parameter=city>Rome</parameter>...</function>` | Qwen-Coder, GLM, MiniMax |
+| `PythonCalls` | `[look(city="Rome", days=2)]` | Llama 4, LFM2, OLMo |
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from copyspec.text.replies.marks import BEFORE, pieces, shown
+
+Tool = Mapping[str, object]
+"""A tool in OpenAI's format, as chat templates take it."""
+
+NAME = re.compile(r"[\w.\-/]+")
+_SPACE = re.compile(r"\s*")
+_FENCE = re.compile(r"```\w*[ \t]*\n?")
+_NOTHING = {"none": None, "null": None, "true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that a model has written."""
+
+    name: str
+    arguments: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidCall:
+    """The text of a call that cannot be read."""
+
+    text: str
+    error: str
+    name: str | None = None  # of the tool, if that can be read
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What stands around calls, in marked text."""
+
+    section: str = ""  # once, before the first call
+    opening: str = ""  # before each call
+    closing: str = ""  # after each call
+    end: str = ""  # once, after the last call
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The pieces with which calls may begin: the first of the section's and of a call's opening, and the last of
+        the latter, which some models write alone."""
+        openings = pieces(self.opening)
+        return tuple(dict.fromkeys([*pieces(self.section)[:1], *openings[:1], *openings[-1:]]))
+
+
+class CallError(ValueError):
+    """A call that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSyntax(ABC):
+    """How one model writes calls."""
+
+    frame: Frame = field(default_factory=Frame)
+
+    @abstractmethod
+    def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
+        """The calls of the value at `at`, after a call's opening, and where it ends. Raises CallError."""
+
+    def read_all(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[ToolCall], list[InvalidCall]]:
+        """The text between the calls of a text that begins with one, the calls, and those that cannot be read."""
+        opening = _optional(self.frame.opening)
+        closing = pieces(self.frame.closing)
+        glue = [piece for part in (self.frame.section, self.frame.closing, self.frame.end) for piece in pieces(part)]
+        calls: list[ToolCall] = []
+        invalid: list[InvalidCall] = []
+        between: list[str] = []
+        at = 0
+        while (at := _skip(text, at, glue)) < len(text):
+            opened = opening.match(text, at)
+            if opened is None or opened.end() == at:
+                start = self.start(text, at + 1)
+                between.append(text[at:start])
+                at = start
+                continue
+            try:
+                read, end = self.read(text, opened.end(), tools)
+                calls += read
+            except CallError as error:
+                end = self.start(text, opened.end())
+                if closing and (closed := text.find(closing[0], opened.end(), end)) >= 0:
+                    end = closed
+                body = shown(text[opened.end() : end]).strip()
+                invalid.append(InvalidCall(body, str(error), named_tool(body, tools)))
+            at = max(end, opened.end())
+        return "".join(between), calls, invalid
+
+    def start(self, text: str, at: int = 0) -> int:
+        """Where the next call begins; the length of the text if there is none."""
+        places = [place for start in self.frame.starts if (place := text.find(start, at)) >= 0]
+        return min(places, default=len(text))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCalls(CallSyntax):
+    """Calls as JSON objects with a name and arguments, or lists of them."""
+
+    name: str = "name"
+    """The key of the tool's name; empty: that name is the only key, and its value the arguments."""
+    arguments: str = "arguments"
+    is_list: bool = False
+
+    def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
+        value, end = json_value(text, at)
+        calls = [self._call(item) for item in (value if isinstance(value, list) else [value])]
+        if not calls:
+            raise CallError("an empty list")
+        return calls, end
+
+    def _call(self, value: object) -> ToolCall:
+        if isinstance(value, Mapping) and isinstance(value.get("function"), Mapping):  # as APIs write it
+            value = value["function"]
+        if not isinstance(value, Mapping):
+            raise CallError("no JSON object with a name and arguments")
+        if not self.name and len(value) == 1:
+            ((name, arguments),) = value.items()
+            return ToolCall(str(name), arguments_of(arguments))
+        name = next((value[key] for key in (self.name, "name", "tool_name") if isinstance(value.get(key), str)), None)
+        if name is None:
+            raise CallError("no JSON object with a name and arguments")
+        keys = (self.arguments, "arguments", "parameters")
+        return ToolCall(name, arguments_of(next((value[key] for key in keys if key in value), {})))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCalls(CallSyntax):
+    """Calls as the name of the tool, and a JSON object of its arguments."""
+
+    before: str = ""  # text before the name that is no part of it
+    between: str = ""  # what stands between name and arguments, with an id of nine characters as `ID`
+    ID: ClassVar[str] = "abcde0001"  # Mistral's templates want nine letters or digits
+
+    def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
+        at = _after(_SPACE, text, at)
+        if self.before and text.startswith(self.before, at):
+            at += len(self.before)
+        named = NAME.match(text, at)
+        if named is None:
+            raise CallError("no name of a tool")
+        between = r"\s*".join(map(re.escape, self.between.split())).replace(self.ID, r"\w*")
+        pattern = re.compile(r"\s*" + re.sub(r":\d+", r":\\d+", between) + r"\s*")
+        value, end = json_value(text, _after(pattern, text, named.end()))
+        return [ToolCall(named[0], arguments_of(value))], end
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedCalls(CallSyntax):
+    """Calls as the name of the tool, and its arguments as text between tags; `look` is named, `city` is a key:
+    `look` head (key_opening `city` key_closing value value_closing)* and the frame's closing."""
+
+    head: str = ""
+    key_opening: str = ""
+    key_closing: str = ""
+    value_closing: str = ""
+    is_padded: bool = False  # whether a line end stands on either side of a value
+
+    def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
+        at = _after(_SPACE, text, at)
+        named = NAME.match(text, at)
+        if named is None:
+            raise CallError("no name of a tool")
+        name, at = named[0], _after(re.compile(_loose(self.head)), text, named.end())
+        types = properties(name, tools)
+        values: dict[str, object] = {}
+        closing = pieces(self.frame.closing)
+        opening, middle = re.compile(_loose(self.key_opening)), re.compile(_loose(self.key_closing))
+        while True:
+            at = _after(_SPACE, text, at)
+            opened = opening.match(text, at) if text[at:] else None
+            if opened is None or opened.end() == at:
+                break
+            separated = middle.search(text, opened.end())
+            if separated is None:
+                raise CallError("the name of an argument does not end")
+            end, after = self._value_end(text, separated.end(), closing)
+            value = text[separated.end() : end]
+            if self.is_padded:
+                value = value.removeprefix("\n").removesuffix("\n")
+            key = text[opened.end() : separated.start()].strip()
+            values[key] = typed(shown(value), types.get(key))
+            at = after
+        if closing and not text.startswith(closing[0], at):
+            raise CallError("the call does not end")
+        return [ToolCall(name, values)], at
+
+    def _value_end(self, text: str, at: int, closing: Sequence[str]) -> tuple[int, int]:
+        """Where a value ends, and what follows it: its closing tag, after which comes another key or the call's end.
+        The tag may be text of the value, too."""
+        follows = "|".join([_loose(self.key_opening), *map(re.escape, closing[:1])])
+        ends = re.compile(rf"{_loose(self.value_closing)}(?=\s*(?:{follows}|\Z))")
+        match = ends.search(text, at)
+        if match is None:
+            raise CallError("the value of an argument does not end")
+        return match.start(), match.end()
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCalls(CallSyntax):
+    """Calls as Python writes them, one or a list."""
+
+    is_list: bool = False
+
+    def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
+        at = _after(_SPACE, text, at)
+        closing = pieces(self.frame.closing)
+        ends = [place for place in _places(text, closing[0], at)] if closing else []
+        for end in [*ends, len(text)]:  # the closing tag may be text of an argument, too
+            try:
+                calls = [_as_declared(call, tools) for call in _python_calls(shown(text[at:end]).strip())]
+                return calls, end
+            except CallError as error:
+                last = error
+        raise last
+
+
+def bare_calls(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
+    """The calls of an output that is nothing else, as JSON or as Python, perhaps in a fence; empty if it is anything
+    else than calls of the tools."""
+    body = text.strip()
+    if (fence := _FENCE.match(body)) is not None and body.endswith("```"):
+        body = body[fence.end() : -3].strip()
+    names = tool_names(tools)
+    for syntax in (JsonCalls(), PythonCalls()):
+        if not body or (isinstance(syntax, PythonCalls) and not re.match(r"\[?[\w.\-]+\(", body)):
+            continue
+        try:
+            calls, end = syntax.read(body, 0, tools)
+        except CallError:
+            continue
+        if not body[end:].strip() and all(call.name in names for call in calls):
+            return calls
+    return []
+
+
+def tool_names(tools: Sequence[Tool]) -> list[str]:
+    """The names of the tools."""
+    return [name for tool in tools if (name := tool_name(tool)) is not None]
+
+
+def tool_name(tool: Tool) -> str | None:
+    """The name of a tool; None if it has none."""
+    function = tool.get("function")
+    return str(function["name"]) if isinstance(function, Mapping) and "name" in function else None
+
+
+def named_tool(text: str, tools: Sequence[Tool]) -> str | None:
+    """The tool whose name comes first in the text of a call that cannot be read."""
+    places = {
+        name: match.start() for name in tool_names(tools) if (match := re.search(rf"\b{re.escape(name)}\b", text))
+    }
+    return min(places, key=lambda name: places[name], default=None)
+
+
+def parameters_of(tool: Tool) -> Mapping[str, object]:
+    """The JSON schema of a tool's arguments."""
+    function = tool.get("function")
+    schema = function.get("parameters") if isinstance(function, Mapping) else None
+    return schema if isinstance(schema, Mapping) and schema else {"type": "object", "properties": {}}
+
+
+def properties(name: str, tools: Sequence[Tool]) -> Mapping[str, object]:
+    """The JSON schemas of the arguments of the tool with this name; empty if they are not known."""
+    schema = next((parameters_of(tool) for tool in tools if tool_name(tool) == name), {})
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def json_value(text: str, at: int) -> tuple[object, int]:
+    """The JSON value at `at`, after white space and the beginning of a fence, and where it ends, after that of the
+    fence. Raises CallError."""
+    at = _after(_FENCE, text, _after(_SPACE, text, at))
+    at = _after(_SPACE, text, at)
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+        if BEFORE in (body := text[at:end]):  # a string of the value holds a control token
+            value = _DECODER.decode(shown(body))
+    except (ValueError, RecursionError):  # also thousands of digits, or of nested brackets
+        raise CallError("no JSON object with a name and arguments") from None
+    after = _after(_SPACE, text, end)
+    return value, after + 3 if text.startswith("```", after) else end
+
+
+_DECODER = json.JSONDecoder(strict=False)  # models write line ends inside strings as they are
+
+
+def arguments_of(value: object) -> Mapping[str, object]:
+    """The arguments of a call, which some models write as JSON inside a string. Raises CallError."""
+    if isinstance(value, str):
+        try:
+            value = _DECODER.decode(value) if value.strip() else {}
+        except (ValueError, RecursionError):
+            raise CallError("arguments that are no JSON object") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise CallError("arguments that are no JSON object")
+    return value
+
+
+def typed(text: str, schema: object) -> object:
+    """An argument that was written as text, as its schema wants it."""
+    kinds = types_of(schema)
+    if not kinds or "string" in kinds:
+        return None if text.strip() == "null" and "null" in kinds else text
+    word = text.strip()
+    if word.lower() in _NOTHING:
+        return _NOTHING[word.lower()]
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value: object = read(word)
+            return int(value) if kinds == {"integer"} and isinstance(value, float) and value.is_integer() else value
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return text
+
+
+def types_of(schema: object) -> set[str]:
+    """The JSON types that a schema names; empty if it names none."""
+    if not isinstance(schema, Mapping):
+        return set()
+    kind = schema.get("type")
+    kinds = {kind} if isinstance(kind, str) else {each for each in kind if isinstance(each, str)} if kind else set()
+    for name in ("anyOf", "oneOf"):
+        options = schema.get(name)
+        for option in options if isinstance(options, list) else ():
+            kinds |= types_of(option)
+    if not kinds and isinstance(values := schema.get("enum"), list):
+        kinds = {"string"} if all(isinstance(value, str) for value in values) else set()
+    return kinds
+
+
+def _as_declared(call: ToolCall, tools: Sequence[Tool]) -> ToolCall:
+    """The call with its arguments as the tool declares them: some models write numbers as strings."""
+    types = properties(call.name, tools)
+    values = {
+        key: typed(value, types.get(key)) if isinstance(value, str) else value for key, value in call.arguments.items()
+    }
+    return ToolCall(call.name, values)
+
+
+def _python_calls(text: str) -> Iterator[ToolCall]:
+    """Calls written as a Python expression, with literals as arguments."""
+    try:
+        body = ast.parse(text, mode="exec").body
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise CallError("no call") from None
+    nodes = [statement.value if isinstance(statement, ast.Expr) else statement for statement in body]
+    if len(nodes) == 1 and isinstance(nodes[0], (ast.List, ast.Tuple)):
+        nodes = list(nodes[0].elts)
+    if not nodes:
+        raise CallError("no call")
+    for node in nodes:
+        if not isinstance(node, ast.Call) or node.args or any(each.arg is None for each in node.keywords):
+            raise CallError("no call with named arguments")
+        try:
+            values = {str(each.arg): _literal(each.value) for each in node.keywords}
+        except (ValueError, RecursionError):
+            raise CallError("an argument that is no literal") from None
+        yield ToolCall(ast.unparse(node.func), values)
+
+
+def _literal(node: ast.expr) -> object:
+    """The value of a literal, with JSON's constants, too."""
+    if isinstance(node, ast.Name) and node.id.lower() in _NOTHING:
+        return _NOTHING[node.id.lower()]
+    if isinstance(node, ast.Dict):
+        return {_literal(key): _literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_literal(item) for item in node.elts]
+    return ast.literal_eval(node)
+
+
+def _loose(text: str) -> str:
+    """A pattern of a text in which white space may be any, or none."""
+    return r"\s*".join(map(re.escape, text.split()))
+
+
+def _optional(opening: str) -> re.Pattern[str]:
+    """A pattern of a call's opening, of which all but the last piece may be left out."""
+    *leading, last = pieces(opening) or [""]
+    return re.compile("".join(rf"(?:{re.escape(piece)}\s*)?" for piece in leading) + re.escape(last))
+
+
+def _skip(text: str, at: int, glue: Sequence[str]) -> int:
+    """The next place that holds neither white space, nor a comma, nor one of the pieces between calls."""
+    while True:
+        start = at
+        at = _after(_SPACE, text, at)
+        at += text.startswith(",", at)
+        for piece in glue:
+            if text.startswith(piece, at):
+                at += len(piece)
+        if at == start:
+            return at
+
+
+def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
+
+
+def _places(text: str, part: str, at: int) -> Iterator[int]:
+    while (at := text.find(part, at)) >= 0:
+        yield at
+        at += 1
+
+
+def could_be_bare(text: str, names: Sequence[str] = ()) -> bool:
+    """Whether an output that begins like this may turn out to be a call without tags around it. `names`: of tools that
+    may be called as Python does it."""
+    begun = text.lstrip()
+    if not begun or begun[0] in "{[`" or begun.startswith(BEFORE):
+        return True
+    return any(begun.startswith(f"{name}(") or f"{name}(".startswith(begun) for name in names)

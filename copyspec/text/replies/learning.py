@@ -1,0 +1,331 @@
+"""Learns from a chat template how its model writes thoughts and tool calls, by rendering a chat that has some."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from copyspec.sequences import common_prefix
+from copyspec.text.replies.calls import (
+    CallSyntax,
+    Frame,
+    JsonCalls,
+    NamedCalls,
+    PythonCalls,
+    TaggedCalls,
+    arguments_of,
+)
+from copyspec.text.replies.marks import AFTER, BEFORE, PIECE, pieces
+
+Render = Callable[[Sequence[Mapping[str, object]], bool, bool], str]
+"""Renders messages in marked text: with a tool or without, and with the assistant's turn opened or not. Raises any
+error."""
+
+PAIRS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+)
+"""Tags around thoughts, for templates that cut them out of earlier turns, and so never render one."""
+
+NAME, FIRST, SECOND = "lookup_place", "alpha_key", "beta_key"
+WORD, NUMBER, NUMERAL = "Quixotville", 48151623, "48151623"
+"""The call that is rendered: words that no template holds."""
+
+PROBE: Mapping[str, object] = {
+    "type": "function",
+    "function": {
+        "name": NAME,
+        "description": "Looks a place up.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                FIRST: {"type": "string", "description": "A place."},
+                SECOND: {"type": "integer", "description": "A number."},
+            },
+            "required": [FIRST, SECOND],
+        },
+    },
+}
+"""The tool of that call."""
+
+HERMES = Frame(opening="<tool_call>", closing="</tool_call>")
+"""Of templates that describe calls to the model, but render none."""
+
+_QUESTION = "Which place?"
+_USER = {"role": "user", "content": _QUESTION}
+_ANSWER, _THOUGHT = "Nephelokokkygia.", "Considerandum."
+_ARGUMENTS = {FIRST: WORD, SECOND: NUMBER}
+_IDS = (NamedCalls.ID, "abcde0002")
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """The tags around a thought, in marked text."""
+
+    opening: str
+    closing: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFormat:
+    """How a model writes what is not its answer."""
+
+    thoughts: Thoughts | None = None
+    calls: CallSyntax | None = None
+    """None: unknown, or the template has no tools."""
+    is_harmony: bool = False
+    """Whether outputs consist of messages in channels, as gpt-oss writes them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.thoughts or self.calls or self.is_harmony)
+
+
+def learn(template: str, tokens: Sequence[str], render: Render, mark: Callable[[str], str]) -> ReplyFormat:
+    """How the model of this template writes thoughts and calls. `tokens`: the strings of added tokens; `mark`: makes
+    marked text."""
+    if "<|channel|>" in template and "<|message|>" in template:
+        return ReplyFormat(is_harmony=True)
+    thoughts = _rendered_thoughts(render) or _named_thoughts(template, tokens, mark)
+    calls = _calls(render, thoughts) if "tool" in template else None
+    if calls is None and HERMES.opening in template:
+        calls = JsonCalls(HERMES)
+    return ReplyFormat(thoughts, calls)
+
+
+def _rendered_thoughts(render: Render) -> Thoughts | None:
+    """The tags that the template itself writes around a thought."""
+    for name in _THOUGHT_FIELDS:
+        text = _try(render, [_USER, {"role": "assistant", "content": _ANSWER, name: _THOUGHT}])
+        if text is None or _THOUGHT not in text or _ANSWER not in text:
+            continue
+        before, _, rest = text.partition(_THOUGHT)
+        after = rest.partition(_ANSWER)[0]
+        opening, closing = pieces(before)[-1:], pieces(after)[:1]
+        # A tag that stands before the answer, too, begins any message.
+        if opening and closing and _is_tag(opening[0]) and _is_tag(closing[0]) and opening[0] not in pieces(after):
+            return Thoughts(opening[0], closing[0])
+    return None
+
+
+def _named_thoughts(template: str, tokens: Sequence[str], mark: Callable[[str], str]) -> Thoughts | None:
+    for opening, closing in PAIRS:
+        if closing in template or (opening in tokens and closing in tokens):
+            return Thoughts(mark(opening), mark(closing))
+    return None
+
+
+def _calls(render: Render, thoughts: Thoughts | None) -> CallSyntax | None:
+    opened = _try(render, [_USER], opens=True)
+    answered = _try(render, [_USER, {"role": "assistant", "content": _ANSWER}])
+    if opened is None:
+        return None
+    header, turn_end = "", ""
+    if answered is not None and _ANSWER in answered:
+        before, _, turn_end = answered.rpartition(_ANSWER)
+        header = before.rpartition(_QUESTION)[2]
+    for content in ({"content": ""}, {"content": None}, {}):
+        for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
+            one, two = ([_call(number, arguments) for number in range(count)] for count in (1, 2))
+            text = _try(render, [_USER, {"role": "assistant", **content, "tool_calls": one}])
+            if text is None or not all(word in text for word in (NAME, FIRST, WORD, NUMERAL)):
+                continue
+            again = _try(render, [_USER, {"role": "assistant", **content, "tool_calls": two}])
+            turn = _Turn(opened, header, turn_end, thoughts)
+            syntax = _syntax(turn.body(text), None if again is None else turn.body(again))
+            if syntax is not None:
+                return syntax
+    return None
+
+
+def _call(number: int, arguments: object) -> Mapping[str, object]:
+    return {"type": "function", "id": _IDS[number], "function": {"name": NAME, "arguments": arguments}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What stands around the model's turn in a rendered chat."""
+
+    opened: str  # the chat up to where the turn opens
+    header: str  # between question and answer
+    end: str  # after the answer
+    thoughts: Thoughts | None
+
+    def body(self, text: str) -> str:
+        """What the model writes: from where its turn opens to where it ends, without a thought."""
+        start = common_prefix(text, self.opened)
+        # The texts may part inside a tag, or after the first letters of what is written.
+        begun = re.search(rf"[<\[{BEFORE}][^>\]{AFTER}\s]*\Z|[\w{{\"']+\Z", text[:start])
+        body = text[begun.start() if begun is not None else start :]
+        asked = body.rpartition(_QUESTION)  # the template may show tools elsewhere where a call follows
+        if asked[1]:
+            body = asked[2]
+            for piece in pieces(self.header):
+                body = body.lstrip().removeprefix(piece)
+        closed = common_prefix(body[::-1], self.end[::-1])
+        body = body[: max(body.rfind(NUMERAL), len(body) - closed)]
+        if self.thoughts is not None and self.thoughts.closing in body:
+            body = body.rpartition(self.thoughts.closing)[2]
+        return body
+
+
+def _syntax(body: str, again: str | None) -> CallSyntax | None:
+    """The syntax of a body that is one call; `again`: of two."""
+    return (
+        _json_syntax(body, again) or _named_syntax(body, again) or _python_syntax(body) or _tagged_syntax(body, again)
+    )
+
+
+def _json_syntax(body: str, again: str | None) -> JsonCalls | None:
+    for start, end, value in _values(body):
+        is_list = isinstance(value, list)
+        item = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if isinstance(item, Mapping) and isinstance(item.get("function"), Mapping):
+            item = item["function"]
+        if not isinstance(item, Mapping):
+            continue
+        name = next((key for key, text in item.items() if text == NAME), "")
+        arguments = next((key for key, inner in item.items() if _are_arguments(inner)), None)
+        if arguments is None or not (name or arguments == NAME):
+            continue
+        frame = _frame(body[:start], body[end:], None if is_list else _between(again, start, end, body))
+        return JsonCalls(frame, name=str(name), arguments=str(arguments) if name else "", is_list=is_list)
+    return None
+
+
+def _named_syntax(body: str, again: str | None) -> NamedCalls | None:
+    named = body.find(NAME)
+    for start, end, value in _values(body):
+        if named < 0 or start < named or not _are_arguments(value):
+            continue
+        opening, between = body[:named], body[named + len(NAME) : start]
+        before = re.search(r"[\w.]+\Z", opening)
+        prefix = before[0] if before is not None else ""
+        frame = _frame(
+            opening[: len(opening) - len(prefix)], body[end:], _between(again, named - len(prefix), end, body)
+        )
+        return NamedCalls(frame, before=prefix, between=between.strip())
+    return None
+
+
+def _python_syntax(body: str) -> PythonCalls | None:
+    found = re.search(rf"(\[?)\s*{NAME}\(.*?{NUMERAL}[\"']?\)(\]?)", body, re.DOTALL)
+    if found is None or f"{FIRST}=" not in found[0]:
+        return None
+    return PythonCalls(_frame(body[: found.start()], body[found.end() :], None), is_list=bool(found[1]))
+
+
+def _tagged_syntax(body: str, again: str | None) -> TaggedCalls | None:
+    places = [body.find(word) for word in (NAME, FIRST, WORD, SECOND, NUMERAL)]
+    if -1 in places or places != sorted(places):
+        return None
+    named, first, word, second, numeral = places
+    head, middle = body[named + len(NAME) : first], body[first + len(FIRST) : word]
+    between_keys, rest = body[word + len(WORD) : second], body[numeral + len(NUMERAL) :]
+    shared = pieces(head)[-1:]
+    if (
+        not shared
+        or pieces(between_keys)[-1:] != shared
+        or body[second + len(SECOND) : numeral].split() != middle.split()
+    ):
+        return None
+    key_opening = shared[0]
+    value_closing = between_keys[: between_keys.rfind(key_opening)].strip()
+    if not value_closing or not middle.strip() or not rest.lstrip().startswith(value_closing):
+        return None
+    closing = rest[rest.find(value_closing) + len(value_closing) :]
+    end = numeral + len(NUMERAL) + len(rest)
+    frame = _frame(body[:named], closing, _between(again, named, end - len(closing), body))
+    return TaggedCalls(
+        frame,
+        head=head[: head.rfind(key_opening)].strip(),
+        key_opening=key_opening,
+        key_closing=middle.strip(),
+        value_closing=value_closing,
+        is_padded=middle.endswith("\n") and between_keys.startswith("\n"),
+    )
+
+
+def _values(body: str) -> list[tuple[int, int, object]]:
+    """The JSON objects and lists in a text that no other holds, each with its range, and those inside of them."""
+    values: list[tuple[int, int, object]] = []
+    for match in re.finditer(r"[\[{\"]", body):
+        try:
+            value, end = json.JSONDecoder().raw_decode(body, match.start())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, str) and not _are_arguments(value):
+            continue
+        values.append((match.start(), end, value))
+    return values
+
+
+def _are_arguments(value: object) -> bool:
+    if value == _ARGUMENTS:
+        return True
+    try:
+        return isinstance(value, str) and arguments_of(value) == _ARGUMENTS
+    except ValueError:
+        return False
+
+
+def _between(again: str | None, start: int, end: int, body: str) -> str | None:
+    """What stands between two calls: `again` has two of them, `body` one at [start, end)."""
+    if again is None:
+        return None
+    # The second call has another id, or another number.
+    second = again.rfind(NAME) - body.find(NAME, start) + start
+    return again[end:second] if end < second and again[:start] == body[:start] else None
+
+
+def _frame(before: str, after: str, between: str | None) -> Frame:
+    """What stands around calls, by what stands before and after one, and between two."""
+    openings, closings = pieces(before), pieces(after)
+    middle = pieces(between) if between is not None else [*closings, *openings]
+    own = 0
+    while own < min(len(openings), len(middle)) and openings[-1 - own] == middle[-1 - own]:
+        own += 1
+    closed = 0
+    while closed < min(len(closings), len(middle) - own) and closings[closed] == middle[closed]:
+        closed += 1
+    opening = _last(before, own)
+    closing = _first(after, closed)
+    return Frame(
+        before[: len(before) - len(opening)].strip(), opening.strip(), closing.strip(), after[len(closing) :].strip()
+    )
+
+
+def _last(text: str, count: int) -> str:
+    """The end of a text from its last `count` pieces on."""
+    matches = list(PIECE.finditer(text))
+    return text[matches[-count].start() :] if count else ""
+
+
+def _first(text: str, count: int) -> str:
+    """The beginning of a text up to its first `count` pieces."""
+    matches = list(PIECE.finditer(text))
+    return text[: matches[count - 1].end()] if count else ""
+
+
+def _is_tag(piece: str) -> bool:
+    return piece[0] in f"<[◁{BEFORE}"
+
+
+def _try(render: Render, messages: Sequence[Mapping[str, object]], *, opens: bool = False) -> str | None:
+    """What the template makes of these messages, with the tool; None if it rejects them."""
+    for with_tool in (True, False):
+        try:
+            return render(messages, with_tool, opens)
+        except Exception:  # a template is a program and may raise any error
+            continue
+    return None

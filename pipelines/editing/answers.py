@@ -1,0 +1,243 @@
+"""Reads the answer of a chat model as a new version of a file: all of it, or a refusal that says why it is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..documents import Refusal
+from ..edits.lines import distance, new_lines, shared
+from ..guards.wrappers import FENCE, is_closing, open_fence, without_thoughts
+from .omissions import omission
+
+_PREFACE = re.compile(
+    r"\W*(?:sure|certainly|of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|below|the following|"
+    r"this is|here(?:'s|’s| is| are)|(?:the |your )?(?:\w+ )?(?:corrected|revised|edited|improved|updated|new|modified|"
+    r"fixed|final|full|complete)\b|i(?:'ve|’ve| have)? \w+(?:ed|ten|de)\b|output|answer|result|response)\b",
+    re.IGNORECASE,
+)
+"""How a line before the file may begin."""
+_LABEL = re.compile(
+    r"[*_#\s]*(?:(?:here(?:'s|’s| is) )?(?:the |your )?(?:corrected|revised|edited|improved|updated|new|modified|fixed|"
+    r"final|rewritten|translated)(?: \w+){0,2}|output|answer|result|response|edit|correction|translation)"
+    r"[*_]*\s*[:：][*_]*[ \t]+(?=\S)",
+    re.IGNORECASE,
+)
+_TAG = re.compile(
+    r"<(answer|output|result|response|file|text|code|document|edited|corrected|updated|new|content|version)>"
+)
+_QUOTES = ('""', "''", "“”", "‘’", "«»", "„“", "``")
+_MARKS = tuple({pair[0] for pair in _QUOTES})
+_QUOTING = re.compile(r"quot|backtick|zitat|anführung|guillemet|comillas", re.IGNORECASE)
+_REFUSES = re.compile(
+    r"\W*(?:i(?:'m|’m| am) (?:so |very )?(?:sorry|afraid|unable|not (?:able|sure))|sorry\b|(?:my )?apologies|"
+    r"i (?:can(?:no|'|’)t|could not|couldn(?:'|’)t|don(?:'|’)t|do not|need|would need|see no|did not|didn(?:'|’)t)\b|"
+    r"unfortunately|as an ai|(?:could|can|would|do) you\b|(?:which|what|where|how|who|should i|shall i|do i)\b[^\n]*\?|"
+    r"please (?:provide|clarify|specify|share|tell|let|give|paste|send)|no (?:changes?|corrections?|edits?)\b|"
+    r"(?:the|your|this) (?:code|file|text|document|program|function|version) (?:is|looks|seems|appears|does|already)\b|"
+    r"there (?:is|are) (?:nothing|no)\b|it (?:is|looks|seems) (?:already|fine|good|correct))",
+    re.IGNORECASE,
+)
+"""How an answer begins that is no file."""
+_NOTES = re.compile(
+    r"\W*(?:i(?:'ve|’ve| have|'m|’m)? \w+|i hope|let me know|feel free|if you (?:need|want|have|would|'d|’d)|would you|"
+    r"is there|please (?:let|note)|(?:key |main |the )?(?:changes|edits|corrections|modifications|explanation|"
+    r"summary of)\b[^\n]{0,40}:?|what (?:i )?changed|this (?:version|code|change|update|file|will|should)\b|"
+    r"the (?:changes|main changes|above|updated|new|rest|code|file)\b|"
+    r"notes?\b[^\n]*\b(?:i|i've|changed|corrected|updated|fixed|renamed|above|original)\b|hope this)",
+    re.IGNORECASE,
+)
+"""How a paragraph after the file may begin."""
+_PATCH = re.compile(
+    r"@@ -\d|diff --git |(?:---|\+\+\+) (?:[ab]/|/dev/null)|<{5,9}(?: |$)|>{5,9}(?: |$)|"
+    r"\*\*\* (?:begin|end|update|add|delete)\b",
+    re.IGNORECASE,
+)
+_PATCHES = {"diff", "patch", "udiff"}  # what the fence of a patch says
+_NUMBER = re.compile(r"\s*\d+\s?[:|.)\t]?\s?")
+
+_TOLD = re.compile(
+    r"remov|delet|drop|strip|short|summar|trim|simplif|reduc|only|minim|extract|cut|keep|clear|empty|condens|less|"
+    r"without|first|last|abridg|abstract|outline|compress|replace|rewrite|split|clean|entfern|lösch|kürz|streich|zusammenfass|"
+    r"supprim|retir|raccourc|résum|enlev|elimin|borra|quita|resum|acorta|удал|сократ|删|缩|削除|要約",
+    re.IGNORECASE,
+)
+"""An instruction that may mean that much of the file goes."""
+_SHORT = 4
+"""Lines below which a file may well become half as long."""
+
+
+def version(answer: str, source: str, instruction: str, *, may_shrink: bool = False) -> str | Refusal:
+    """The new version of `source` that an answer to `instruction` holds, both with `\\n` as line ends and without white
+    space around them. What stands around a file is left out only if the answer, read as Markdown, leaves no doubt about
+    where the file begins and ends. `may_shrink`: whatever the instruction says."""
+    text = without_thoughts(answer, source).removeprefix("\ufeff").rstrip()
+    lines, before = text.split("\n"), source.split("\n")
+    while len(lines) > 1 and not lines[0].strip():
+        del lines[0]
+    body = _unfenced(lines, before)
+    if isinstance(body, Refusal):
+        return body
+    if len(body) == len(lines):
+        body = _unwrapped(_after_preface(body, before), before, instruction)
+        if refusal := _chat(body, before):
+            return refusal
+    version = "\n".join(body).strip()
+    if not version or version == source:
+        return version
+    return _why_none(version.split("\n"), before, instruction, may_shrink) or version
+
+
+def _unfenced(lines: Sequence[str], before: Sequence[str]) -> Sequence[str] | Refusal:
+    """The lines inside the fence that is around the file; all of them if none is."""
+    start = next((index for index, line in enumerate(lines) if FENCE.fullmatch(line)), None)
+    if start is None:
+        return lines
+    found = FENCE.fullmatch(lines[start])
+    assert found is not None
+    ends = [at for at in range(start + 1, len(lines)) if is_closing(lines[at], found[2])]
+    if open_fence(lines) is not None:
+        ends.append(len(lines))  # it was never closed
+    is_open = open_fence(before) is not None
+    best, least = lines, distance(lines, before)
+    outside: Sequence[str] = ()
+    for end in ends:
+        inner, after = lines[start + 1 : end], lines[end + 1 :]
+        has_text = any(line.strip() for line in inner)
+        if not has_text or (open_fence(inner) is not None) != is_open or open_fence(after) is not None:
+            continue
+        if (least_here := distance(inner, before)) < least:
+            best, least, outside = inner, least_here, [*lines[:start], *after]
+    if best is lines:
+        return lines
+    if found[3].split(" ")[0].casefold() in _PATCHES and lines[start] not in before:
+        return _PATCH_REFUSAL
+    best = _dedented(best, found[1], before)
+    is_unclear = any(is_closing(line, found[2]) or line == lines[start] for line in new_lines(best, before))
+    if is_unclear or any(FENCE.fullmatch(line) for line in outside):
+        return Refusal("blocks", "the answer has several blocks of code, and none of them is the file")
+    if shared([*outside, found[3]], before):
+        return Refusal("blocks", "a part of the file stands outside of the answer's block of code")
+    return best
+
+
+def _dedented(lines: Sequence[str], indent: str, before: Sequence[str]) -> Sequence[str]:
+    """Lines without the indentation of their fence, if they have it and the file has not."""
+    less = [line.removeprefix(indent) for line in lines]
+    has = all(line.startswith(indent) for line in lines if line.strip())
+    return (
+        less if indent and has and distance(less, before, exact=True) <= distance(lines, before, exact=True) else lines
+    )
+
+
+def _after_preface(lines: Sequence[str], before: Sequence[str]) -> Sequence[str]:
+    """Lines without a first one that announces the file."""
+    first = lines[0].strip().strip("*_# ")
+    if not first.endswith((":", "：")) or not _PREFACE.match(first) or _PREFACE.match(before[0]) or lines[0] in before:
+        return lines
+    rest = list(lines[1:])
+    while rest and not rest[0].strip():
+        rest.pop(0)
+    return rest or lines
+
+
+def _unwrapped(lines: Sequence[str], before: Sequence[str], instruction: str) -> Sequence[str]:
+    """Lines without a label in front of them, and without the tags or quotes around them."""
+    if (label := _LABEL.match(lines[0])) and not _PREFACE.match(before[0]):
+        lines = [lines[0][label.end() :], *lines[1:]]
+    tag = _TAG.fullmatch(lines[0].strip())
+    if tag and lines[-1].strip() == f"</{tag[1]}>" and lines[0] not in before:
+        return lines[1:-1]
+    text = "\n".join(lines)
+    pair = text[:1] + text[-1:]
+    if len(text) > 2 and pair in _QUOTES and before[0][:1] not in _MARKS and not _QUOTING.search(instruction):
+        inner = text[1:-1]
+        return lines if pair[0] in inner or pair[1] in inner else inner.split("\n")
+    return lines
+
+
+def _chat(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
+    """A refusal of an answer that talks about the file, at its beginning or its end."""
+    known = {line.strip() for line in before}
+    first = next((line for line in lines if line.strip()), "")
+    if first.strip() not in known and not _REFUSES.match(before[0]) and _REFUSES.match(first):
+        return Refusal("chat", f"the model answered instead of editing: {first.strip()[:80]!r}")
+    ends = (":", "!", "?") if len(lines) > 1 else (":", "!", "?", ".")
+    if first.strip() not in known and first.rstrip().endswith(ends) and _is_talk(_PREFACE, first, before[0]):
+        return Refusal("chat", f"the model put a text of its own around the file: {first.strip()[:80]!r}")
+    blank = max((index for index, line in enumerate(lines) if not line.strip()), default=None)
+    if blank is None:
+        return None
+    paragraphs = "\n".join(lines).split("\n\n")
+    last = next((part for part in reversed(paragraphs) if part.strip(" \n-*_=")), "")
+    note = last.strip("\n").split("\n")[0]
+    is_new = not any(line.strip() in known for line in last.split("\n") if line.strip(" -*_="))
+    if len(paragraphs) > 1 and is_new and _is_talk(_NOTES, note, before[-1]):
+        return Refusal("chat", f"the model put a text of its own around the file: {note.strip()[:80]!r}")
+    return None
+
+
+def _is_talk(kind: re.Pattern[str], line: str, own: str) -> bool:
+    """Whether a line of an answer is no line of the file, whose own line in its place is not alike."""
+    return kind.match(line.strip("*_# ")) is not None and kind.match(own) is None
+
+
+def _why_none(lines: Sequence[str], before: Sequence[str], instruction: str, may_shrink: bool) -> Refusal | None:
+    """Why lines are no version of a file; None if they may be one."""
+    new = list(new_lines(lines, before))
+    if any(_PATCH.match(line.strip()) for line in new) or _is_patch(new, before):
+        return _PATCH_REFUSAL
+    if _is_fence(lines[0]) and not _is_fence(before[0]):
+        return Refusal("blocks", f"the answer begins with {lines[0]!r}, and where its block of code ends is unclear")
+    if (open_fence(lines) is None) != (open_fence(before) is None) or _in_new_blocks(lines, before):
+        return Refusal("blocks", "the answer has blocks of code, and none of them is the file")
+    if _numbered(new, before):
+        return Refusal("numbers", "the answer has the numbers of the lines in front of them")
+    if mark := omission(lines, before):
+        return Refusal("omission", f"the answer leaves out a part of the file: {mark.strip()[:80]!r} stands for it")
+    old, now = (sum(bool(line.strip()) for line in each) for each in (before, lines))
+    if not may_shrink and old >= _SHORT and 2 * now < old and not _TOLD.search(instruction):
+        return Refusal(
+            "omission",
+            f"{old} lines would become {now}, and the instruction does not ask for that: say what to remove, or set "
+            "max_edit_ratio",
+        )
+    return None
+
+
+_PATCH_REFUSAL = Refusal("patch", "the answer is a patch, not the whole file: ask for all of it")
+
+
+def _is_fence(line: str) -> bool:
+    return FENCE.fullmatch(line) is not None
+
+
+def _is_patch(new: Sequence[str], before: Sequence[str]) -> bool:
+    """Whether lines of the file came back with the signs of a patch."""
+    known = {line for line in before if line.strip()}
+    removed = sum(line[:1] == "-" and line[1:] in known for line in new)
+    added = sum(line[:1] == "+" for line in new)
+    kept = sum(line[:1] == " " and line[1:] in known and line not in known for line in new)
+    return (removed > 0 and added > 0) or (added + removed > 0 and kept > 1)
+
+
+def _numbered(new: Sequence[str], before: Sequence[str]) -> bool:
+    known = {line.strip() for line in before if line.strip()}
+    numbered = sum((found := _NUMBER.match(line)) is not None and line[found.end() :].strip() in known for line in new)
+    return numbered > 1 and 2 * numbered > len([line for line in new if line.strip()])
+
+
+def _in_new_blocks(lines: Sequence[str], before: Sequence[str]) -> bool:
+    """Whether most lines of the file that an answer repeats stand in blocks that the file does not have."""
+    known, opened = set(before), None
+    inside = total = 0
+    is_new = False
+    for line in lines:
+        if opened is None and (found := FENCE.fullmatch(line)):
+            opened, is_new = found[2], line not in known
+        elif opened is not None and is_closing(line, opened):
+            opened = None
+        elif line.strip() and line in known:
+            total += 1
+            inside += opened is not None and is_new
+    return 2 * inside > total

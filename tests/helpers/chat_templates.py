@@ -1,0 +1,117 @@
+"""Chat templates that write thoughts and tool calls as those of well-known families do, with the tokens of each."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import NamedTuple
+
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerBase
+
+from tests.helpers.texts import byte_level
+
+
+class Family(NamedTuple):
+    """A chat template, and the tokens that its tokenizer has besides ordinary ones."""
+
+    template: str
+    special: tuple[str, ...] = ()  # left out of texts
+    ordinary: tuple[str, ...] = ()  # added, but text like any other
+
+
+_TOOLS = "{% if tools %}<|im_start|>system\nTools: {{ tools | tojson }}<|im_end|>\n{% endif %}"
+_OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+_THOUGHT = "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+
+
+def chatml(call: str, thought: str = "", opened: str = "") -> str:
+    """ChatML with this form of a call `f`, and perhaps thoughts."""
+    return (
+        _TOOLS + "{% for m in messages %}<|im_start|>{{ m.role }}\n" + thought + "{{ m.content or '' }}"
+        "{% for c in m.tool_calls or [] %}{% set f = c.function %}"
+        + call
+        + "{% endfor %}<|im_end|>\n{% endfor %}"
+        + _OPEN.replace("{% endif %}", opened + "{% endif %}")
+    )
+
+
+_JSON = '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}'
+_CODER = (
+    "\n<tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments.items() %}<parameter={{ k }}>\n"
+    "{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>"
+)
+_GLM = (
+    "\n<tool_call>{{ f.name }}\n{% for k, v in f.arguments.items() %}<arg_key>{{ k }}</arg_key>\n"
+    "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>"
+)
+_MINIMAX = (
+    '{% if loop.first %}\n<m:tool_call>{% endif %}\n<invoke name="{{ f.name }}">{% for k, v in f.arguments.items() %}\n'
+    '<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>{% endfor %}\n</invoke>'
+    "{% if loop.last %}\n</m:tool_call>{% endif %}"
+)
+_PYTHON = (
+    "{% if loop.first %}[{% endif %}{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}"
+    "{{ ', ' if not loop.last }}{% endfor %}){{ ', ' if not loop.last else ']' }}"
+)
+_DEEPSEEK = (
+    "{% if loop.first %}<|calls_begin|>{% endif %}<|call_begin|>{{ f.name }}<|sep|>{{ f.arguments | tojson }}"
+    "<|call_end|>{% if loop.last %}<|calls_end|>{% endif %}"
+)
+_KIMI = (
+    "{% if loop.first %}<|section_begin|>{% endif %}<|call_begin|>functions.{{ f.name }}:{{ loop.index0 }}<|argument|>"
+    "{{ f.arguments | tojson }}<|call_end|>{% if loop.last %}<|section_end|>{% endif %}"
+)
+_LIST = "{% if loop.first %}[TOOL_CALLS][{% endif %}" + _JSON + "{{ ', ' if not loop.last else ']' }}"
+_KEYED = (
+    '{% if loop.first %}<|tools_prefix|>[{% endif %}{"{{ f.name }}": {{ f.arguments | tojson }}}'
+    "{{ ', ' if not loop.last else ']<|tools_suffix|>' }}"
+)
+_CHATML = ("<|im_start|>", "<|im_end|>")
+
+FAMILIES = {
+    "hermes": Family(chatml("\n<tool_call>\n" + _JSON + "\n</tool_call>"), _CHATML, ("<tool_call>", "</tool_call>")),
+    "qwen3": Family(
+        chatml("\n<tool_call>\n" + _JSON + "\n</tool_call>", _THOUGHT),
+        _CHATML,
+        ("<tool_call>", "</tool_call>", "<think>", "</think>"),
+    ),
+    "qwen-coder": Family(chatml(_CODER, _THOUGHT), _CHATML, ("<tool_call>", "</tool_call>")),
+    "glm": Family(
+        chatml(_GLM, _THOUGHT, "<think>\n"),
+        (*_CHATML, "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+        ("<think>", "</think>"),
+    ),
+    "minimax": Family(chatml(_MINIMAX, _THOUGHT), _CHATML),
+    "python": Family(chatml(_PYTHON), _CHATML),
+    "deepseek": Family(
+        chatml(_DEEPSEEK), (*_CHATML, "<|calls_begin|>", "<|call_begin|>", "<|sep|>", "<|call_end|>", "<|calls_end|>")
+    ),
+    "kimi": Family(
+        chatml(_KIMI, _THOUGHT),
+        (*_CHATML, "<|section_begin|>", "<|call_begin|>", "<|argument|>", "<|call_end|>", "<|section_end|>"),
+    ),
+    "mistral": Family(chatml(_LIST), (*_CHATML, "[TOOL_CALLS]")),
+    "mistral-named": Family(
+        chatml("[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ c.id }}[ARGS]{{ f.arguments | tojson }}"),
+        (*_CHATML, "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+    ),
+    "llama": Family(chatml('{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}'), _CHATML),
+    "keyed": Family(chatml(_KEYED), (*_CHATML, "<|tools_prefix|>", "<|tools_suffix|>")),
+}
+"""By name: each writes calls in its own syntax."""
+
+HARMONY = Family(
+    "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+    "{# <|channel|> #}",
+    ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"),
+)
+
+
+def tokenizer_of(family: Family) -> PreTrainedTokenizerBase:
+    """A byte-level tokenizer with the family's template and tokens."""
+    tokenizer = deepcopy(byte_level())
+    tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in family.special])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in family.ordinary])
+    tokenizer.chat_template = family.template
+    return tokenizer

@@ -1,0 +1,383 @@
+"""Answers of chat models as files: the version that was meant, to the byte, or a refusal that says why."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import copyspec
+from copyspec.engine.results import Result, Stats
+from copyspec.pipelines import EditPipeline
+from copyspec.pipelines.documents import Refusal
+from copyspec.pipelines.editing.answers import version
+from copyspec.pipelines.guards.wrappers import unwrapped
+from tests.helpers.tiny import tiny_engine
+
+SOURCES = {
+    "python": (
+        "import os\n\n\ndef first(x):\n    '''Doc:\n\n    ```\n    first(2)\n    ```\n    '''\n"
+        "    return x + 1\n\n\ndef second(y):\n    total = y * 2\n    return total\n\n\nclass Boat:\n"
+        "    def __init__(self):\n        self.name = 'Anna'\n\n    def sail(self):\n        ...\n"
+        "        return os.sep"
+    ),
+    "javascript": (
+        "// A boat\nconst a = 1;\n\nfunction sail(x) {\n  const y = [...x];\n  return y;\n}\n\n"
+        "function row(x) {\n  // fast\n  return x + a;\n}\n\nexport default { sail, row };"
+    ),
+    "sql": ("-- boats\nSELECT name\nFROM boats\nWHERE size > 3\nORDER BY name;\n\nDELETE FROM boats\nWHERE old = 1;"),
+    "html": ("<!-- page -->\n<html>\n<body>\n<h1>Boats</h1>\n<p>They sail.</p>\n<p>They row.</p>\n</body>\n</html>"),
+    "markdown": (
+        "# Boats\n\nBuild:\n\n```bash\nmake boat\n```\n\nRun:\n\n```bash\n./boat\n```\n\n- one\n- two\n\nThe end of it."
+    ),
+    "nested": ("# Fences\n\n````markdown\nText\n\n```py\nx = 1\n```\n````\n\n~~~\nplain\n~~~\n\nThe end of it."),
+    "fenced": ("```py\nx = 1\ny = 2\nz = 3\n```\n\nText of a page.\n\nMore text of it."),
+    "yaml": (
+        "name: boat\non: [push]\njobs:\n  build:\n    steps:\n      - run: make\n      - run: make test\n    os: linux"
+    ),
+    "c": (
+        '/* boats */\n#include <stdio.h>\n\nint main(void)\n{\n    printf("%d\\n", 1);\n    return 0;\n}\n'
+        "\nint f(int a)\n{\n    return a;\n}"
+    ),
+    "tex": (
+        "% boats\n\\section{Boats}\nThey sail \\emph{far}.\n\n\\begin{itemize}\n\\item one\n\\item two\n"
+        "\\end{itemize}\n\nDone."
+    ),
+    "lua": (
+        "-- boats\nlocal a = 1\n\nfunction sail(x)\n  return x + a\nend\n\nfunction row(...)\n"
+        "  return ...\nend\n\nreturn sail"
+    ),
+    "prose": (
+        "The boats sail on the sea.\nThey are old, and they leak.\n\nNobody knows the way home.\n"
+        "The wind is cold.\n\nIt rains."
+    ),
+}
+
+
+def intended(source: str, rng: random.Random) -> str:
+    """A version with a few lines changed, added or removed, outside of fences."""
+    lines = source.split("\n")
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(lines))
+        if "```" in lines[at] or "~~~" in lines[at] or not lines[at].strip():
+            continue
+        kind = rng.randrange(4)
+        if kind == 0:
+            lines[at] = lines[at].replace("a", "u", 1) + rng.choice(["", " x"])
+        elif kind == 1:
+            lines.insert(at, f"{lines[at]} too")
+        elif kind == 2 and len(lines) > 6:
+            del lines[at]
+        else:
+            lines[at] = f"{lines[at]} {rng.randint(2, 99)}"
+    return "\n".join(lines).strip()
+
+
+PREFACES = [
+    "Here is the corrected version:",
+    "Sure! Here is the file:",
+    "Certainly! I have updated it as you asked.",
+    "I changed one line:",
+]
+NOTES = [
+    "I renamed the boat.",
+    "Let me know if you need more.",
+    "**Changes:**\n- one line\n- another",
+    "Hope this helps!",
+]
+
+
+def wrapped(text: str, name: str, rng: random.Random) -> str:
+    """An answer that has all of the text, in a way that leaves no doubt."""
+    longest = max([0, *(len(line.strip()) for line in text.split("\n") if set(line.strip()) == {"`"})])
+    kind = rng.randrange(9)
+    if kind == 0:
+        return f"{text}\n"
+    if kind == 1:
+        return f"{PREFACES[rng.choice([0, 1, 3])]}\n\n{text}"
+    if kind == 2:
+        return f"<think>\nWhat now?\n</think>\n\n{text}"
+    info = rng.choice(["", name, "markdown", "text title=a.b"])
+    fence = (
+        "`" * max(3, longest + 1) if kind == 3 else "~~~~~" if kind == 4 else "```" if longest <= 3 else "`" * longest
+    )
+    body = f"{fence}{info}\n{text}\n{fence}"
+    if kind == 5:
+        body = "\n".join(f"  {line}" for line in body.split("\n"))
+    if kind >= 6:
+        body = f"{rng.choice(PREFACES)}\n\n{body}"
+    if kind == 8:
+        body = f"{body}\n\n{rng.choice(NOTES)}"
+    return body
+
+
+MARKS = [
+    "# ... rest of the code unchanged",
+    "// ... existing code ...",
+    "/* ... */",
+    "<!-- rest stays the same -->",
+    "[...]",
+    "…",
+    "...",
+    "-- same as before",
+    "(unchanged)",
+    "# …",
+    "% ... (rest omitted)",
+    ";; remaining functions unchanged",
+    "{/* ... rest of component ... */}",
+    "[rest of the file remains the same]",
+    "// rest of file",
+    "(* ... *)",
+    "# (other methods stay the same)",
+    "<rest of the code>",
+    "... (rest of the file unchanged)",
+    "    # ... existing code",
+    "REM ... the rest as before",
+    "<!-- ... -->",
+    "/* remaining code omitted */",
+    "'... same as before",
+    "{- ... -}",
+    "# Rest of code remains unchanged...",
+    "// [unchanged code]",
+    "… restlicher Code unverändert",
+    "# ... reste inchangé",
+    "// No changes below",
+    "/* keep the existing implementation */",
+    "-- [snip]",
+    "# --- rest of the file ---",
+    "The rest of the text stays the same.",
+    "# ... (keep everything else the same)",
+    "// etc.",
+    "# ...other code...",
+]
+
+
+TALK = [
+    "I'm sorry, but I cannot do that.",
+    "Which function do you mean?",
+    "Could you show me the file?",
+    "Unfortunately, the file is too long.",
+    "No changes needed.",
+    "The code is already correct.",
+]
+
+
+def spoilt(text: str, source: str, name: str, rng: random.Random) -> str:
+    """An answer that has not all of the text, or something else."""
+    lines, kind = text.split("\n"), rng.randrange(9)
+    at = rng.randrange(1, len(lines) - 2)
+    if kind < 4:
+        end = rng.randint(at + 2, len(lines)) if rng.random() < 0.6 else len(lines)
+        while sum(bool(line.strip()) for line in lines[at:end]) < 2 and end < len(lines):
+            end += 1
+        short = "\n".join([*lines[:at], rng.choice(MARKS), *lines[end:]])
+        return rng.choice([short, f"```{name}\n{short}\n```", f"Here it is:\n\n```\n{short}\n```\n\nI renamed it."])
+    if kind == 4:
+        return rng.choice(TALK)
+    if kind == 5:
+        body = f"--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n {lines[0]}\n-{source.split(chr(10))[at]}\n+{lines[at]} x"
+        return rng.choice([body, f"```diff\n{body}\n```", f"```\n{body}\n```"])
+    if kind == 6:
+        old = source.split("\n")[at]
+        return f"f.x\n```{name}\n<<<<<<< SEARCH\n{old}\n=======\n{old} x\n>>>>>>> REPLACE\n```"
+    if kind == 7:
+        first, second = "\n".join(lines[:at]), "\n".join(lines[at:])
+        return f"First change this:\n\n```{name}\n{first}\n```\n\nThen this:\n\n```{name}\n{second}\n```"
+    return "\n".join(f"{number}: {line}" for number, line in enumerate(lines, 1))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_answers_are_the_version_that_was_meant_or_refused(seed: int) -> None:
+    rng = random.Random(seed)
+    kept = whole = 0
+    for index in range(50):
+        name = list(SOURCES)[index % len(SOURCES)]
+        source = SOURCES[name]
+        meant = intended(source, rng)
+        is_whole = rng.random() < 0.5
+        answer = wrapped(meant, name, rng) if is_whole else spoilt(meant, source, name, rng)
+        got = version(answer, source, "Change the boats.")
+        assert isinstance(got, Refusal) or got == meant, f"{name}\n{answer}\n=====\n{got}"
+        if is_whole:
+            whole += 1
+            kept += not isinstance(got, Refusal)
+        else:
+            assert isinstance(got, Refusal), f"{name}\n{answer}\n=====\n{got}"
+    assert kept >= 0.85 * whole, "most whole answers are used"
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_omissions_are_named(mark: str) -> None:
+    for name, source in SOURCES.items():
+        lines = source.split("\n")
+        for answer in ("\n".join([*lines[:2], mark]), "\n".join([*lines[:1], mark, *lines[-2:]])):
+            got = version(answer, source, "Remove nothing but the name.")
+            assert isinstance(got, Refusal) and got.reason in ("omission", "blocks", "chat"), (name, answer)
+            if got.reason == "omission":
+                assert mark.strip() in got.detail, got.detail
+
+
+@pytest.fixture(scope="module")
+def engine() -> copyspec.Engine:
+    return tiny_engine()
+
+
+def edited(engine: copyspec.Engine, monkeypatch: pytest.MonkeyPatch, source: str, answer: str) -> Any:
+    """What `EditPipeline` makes of a text if the model gives this answer."""
+
+    def generate_each(inputs: Any, **options: object) -> Iterator[tuple[int, Result]]:
+        yield 0, Result(answer, (1, 2), "stop", None, prompt_tokens=3, stats=Stats())
+
+    monkeypatch.setattr(engine, "generate_each", generate_each)
+    return EditPipeline(engine)(source, "Change the boats.")
+
+
+ENDS = ["\n", "\r\n", "\r"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lines_keep_their_ends(seed: int, engine: copyspec.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    for _ in range(10):
+        count = rng.randint(2, 9)
+        words = [f"line {index}{rng.choice(['', ' ', chr(12), chr(0x2028), chr(0x85)])}x" for index in range(count)]
+        ends = [rng.choice(ENDS) for _ in words]
+        around = rng.choice(["", "\ufeff", "\ufeff\r\n", "\n  "]), rng.choice(["", "\r", " \r\n\n", "\t"])
+        if around[0].strip("\ufeff"):
+            words[0] = words[0].strip()
+        source = around[0] + "".join(map(str.__add__, words, [*ends[:-1], ""])) + around[1]
+        same = edited(engine, monkeypatch, source, "\n".join(words))
+        assert not same.changed and same.text == source and same.refusal is None
+        at = rng.randrange(count)
+        lines = [*words[:at], f"{words[at]} y", *words[at + 1 :]]
+        meant = around[0] + "".join(map(str.__add__, lines, [*ends[:-1], ""])) + around[1]
+        assert edited(engine, monkeypatch, source, "\n".join(lines)).text == meant
+        fenced = edited(engine, monkeypatch, source, "```\r\n" + "\r\n".join(lines) + "\r\n```")
+        assert fenced.text == meant
+        at = rng.randrange(1, count)
+        more = [*words[:at], "a new line", *words[at:]]
+        new = [*ends[:at], ends[at - 1], *ends[at:-1], ""]
+        meant = around[0] + "".join(map(str.__add__, more, new)) + around[1]
+        assert edited(engine, monkeypatch, source, "\n".join(more)).text == meant
+        less = [*words[:at], *words[at + 1 :]]
+        kept = [*ends[:at], *ends[at + 1 :]]
+        kept[-1] = ""
+        meant = around[0] + "".join(map(str.__add__, less, kept)) + around[1]
+        assert edited(engine, monkeypatch, source, "\n".join(less)).text == meant
+
+
+def test_a_line_at_the_end_takes_the_end_of_the_file(engine: copyspec.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for source, meant in (
+        ("a b\nc d\r\n", "a b\nc d\r\ne f\r\n"),
+        ("a b\rc d", "a b\rc d\re f"),
+        ("a b\r\nc d\ne x\n", "a b\r\nc d\ne x\ne f\n"),
+        ("a b", "a b\ne f"),
+    ):
+        answer = "\n".join([*source.replace("\r\n", "\n").replace("\r", "\n").split("\n"), "e f"]).replace("\n\n", "\n")
+        assert edited(engine, monkeypatch, source, answer).text == meant
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_fences_are_read_as_markdown(name: str) -> None:
+    source = SOURCES[name]
+    meant = source.replace("oat", "oot").replace("Text", "Test").replace("end", "END", 1)
+    longest = 4 if name == "nested" else 3
+    for fence in ("`" * longest, "`" * (longest + 2), "~" * 4, "~" * 7):
+        for info in ("", "markdown", " py title='a'"):
+            for before in ("", "Here is the file:\n\n", "I changed it.\n"):
+                for after in ("", "\n", "\n\nI renamed it.", "\n\n1. A note\n2. Another one"):
+                    answer = f"{before}{fence}{info}\n{meant}\n{fence}{after}"
+                    assert version(answer, source, "Rename.") == meant, answer
+
+
+def test_fences_that_leave_doubt_are_refused() -> None:
+    source = SOURCES["python"]
+    for answer in (
+        f"```python\n{source[:80]}\n```\n\n{source[80:]}",
+        f"```python\n{source}\n```\n\n```sh\npython boat.py\n```",
+        f"Text\n\n```\n{source[:90]}\n```\n\nText\n\n```\n{source[90:]}\n```",
+        "```\nboat\n```\n\nOne of it.",
+        f"```{source}",
+    ):
+        assert isinstance(version(answer, source, "Rename."), Refusal), answer
+    unclosed = SOURCES["sql"].replace("boats", "boots")
+    assert version(f"```sql\n{unclosed}", SOURCES["sql"], "Rename.") == unclosed
+
+
+def test_what_a_correction_peels_off_are_whole_fences() -> None:
+    """The same reading in `unwrapped`, which correctors use."""
+    for name in ("markdown", "python", "nested"):
+        source = SOURCES[name]
+        meant = source.replace("The end", "An end").replace("return 1", "return 2")
+        longest = 4 if name == "nested" else 3
+        for info in ("", "markdown", "text"):
+            answer = f"{'`' * longest}{info}\n{meant}\n{'`' * longest}"
+            assert unwrapped(answer, source) == meant, answer
+            assert unwrapped(f"Here is the file:\n\n{answer}\n\nI renamed it.", source) == meant
+
+
+def test_much_that_goes_must_be_asked_for(engine: copyspec.Engine) -> None:
+    source = SOURCES["python"]
+    short = source[: source.index("def second")].strip()
+    got = version(short, source, "Rename the boat.")
+    assert isinstance(got, Refusal) and got.reason == "omission" and "say what to remove" in got.detail
+    for told in ("Remove the class.", "Keep only the first function", "Lösche den Rest", "Summarize it"):
+        assert version(short, source, told) == short
+    assert version(short, source, "Rename the boat.", may_shrink=True) == short
+    assert version("One.", "Two.\nThree.", "Join them") == "One."
+
+
+LEGITIMATE = [
+    ("python", "        ...\n", "        raise NotImplementedError\n"),
+    ("python", "    return x + 1", "    # a copy of the existing file, and no other\n    y = x\n    return y + 1"),
+    ("javascript", "[...x]", "[...x, ...x]"),
+    ("javascript", "  // fast", "  // faster than the other functions, and much safer with all of the existing boats"),
+    ("lua", "return ...", "print(...)\n  return ..."),
+    ("prose", "It rains.", "It rains...\n\nAnd the sun stays the same."),
+    ("markdown", "The end of it.", "## Use\n\nSee the [rest](a.md) of the files.\n\n- three\n- four"),
+    ("yaml", "- run: make test", "- run: make test\n      # etc. is not read\n      - run: ls"),
+    ("c", "return a;", "return a; /* unchanged by f */"),
+    ("html", "<p>They row.</p>", "<p>They row ...</p>\n<p>Sure, they do:</p>"),
+    ("prose", "The boats sail", "Here is where the boats sail"),
+    ("tex", "Done.", "Done.\n\nNotes: none."),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), LEGITIMATE, ids=range(len(LEGITIMATE)))
+def test_versions_that_look_like_it_are_used(name: str, old: str, new: str) -> None:
+    source = SOURCES[name]
+    meant = source.replace(old, new, 1)
+    assert meant != source and version(meant, source, "Change it.") == meant
+    assert (
+        version(f"```\n{meant}\n```" if name != "markdown" else f"````\n{meant}\n````", source, "Change it.") == meant
+    )
+
+
+SHORT = ["He go to school.", "He go to school.\nShe go, too.", "x = 1\ny = 2\n\nz = 3"]
+
+
+@pytest.mark.parametrize("source", SHORT)
+def test_short_texts(source: str) -> None:
+    meant = source.replace("go", "goes").replace("1", "10")
+    for answer in (
+        f'"{meant}"',
+        f"“{meant}”",
+        f"Corrected text: {meant}",
+        f"**Answer:** {meant}",
+        f"<answer>\n{meant}\n</answer>",
+        f"Sure! Here is the corrected text:\n{meant}",
+        f"Here you go:\n\n```\n{meant}\n```\n",
+        f"boat.py\n```python\n{meant}\n```",
+    ):
+        assert version(answer, source, "Correct it.") == meant, answer
+    for answer in (
+        *TALK,
+        "Sure, which one?",
+        "I have corrected it.",
+        f"{meant}\n\nI corrected the verb.",
+        f"{meant}\n```",
+    ):
+        assert isinstance(version(answer, source, "Correct it."), Refusal), answer
+    assert version(f'"{meant}"', source, "Put it in quotes.") == f'"{meant}"'
