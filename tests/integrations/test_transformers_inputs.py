@@ -313,6 +313,18 @@ def test_embeddings_are_read_by_generate_and_tokens_follow(name: str, options: d
                 assert list(result.token_ids) == row[: len(result.token_ids)]
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt2", "mistral", "bloom"])
+def test_embeddings_continue_from_a_filled_cache(name: str) -> None:
+    model, embeds = model_of(name), torch.randn(2, 14, 32, generator=torch.Generator().manual_seed(1))
+    mask = torch.tensor([[0, 0, *[1] * 12], [1] * 14])
+    first = {"inputs_embeds": embeds[:, :9], "attention_mask": mask[:, :9]}
+    outputs = []
+    for function in (by_transformers, by_copyspec):
+        cache = getattr(function(model, first, return_dict_in_generate=True, max_new_tokens=1), CACHE_FIELD)
+        outputs.append(function(model, {"inputs_embeds": embeds, "attention_mask": mask, CACHE_FIELD: cache}))
+    assert torch.equal(*outputs)
+
+
 def test_embeddings_stream_sample_and_are_refused_beside_what_does_not_fit() -> None:
     model, inputs = model_of("llama"), padded(prompts(2))
     call = {"inputs_embeds": torch.randn(2, 12, 32), "attention_mask": inputs["attention_mask"]}

@@ -70,8 +70,9 @@ def first_step(model: PreTrainedModel, call: Prepared, processors: LogitsProcess
     asked = None if call.asked is None else {**call.asked, "inputs_embeds": None}
     refuse_arguments(model, arguments, asked)
     cache = cache_of(arguments)
-    if cache is None or cached_columns(cache):
-        raise ValueError("inputs_embeds need an empty cache, which takes what follows them: leave the cache out")
+    if cache is None:
+        raise ValueError(f"inputs_embeds need a cache, and {type(model).__name__} has none: give input_ids=")
+    cached_columns(cache)  # raises for one that cannot be read
     for name in ("output_hidden_states", "output_attentions"):
         if call.config.return_dict_in_generate and getattr(call.config, name):
             raise ValueError(f"{name}=True cannot be combined with inputs_embeds; leave one out")
