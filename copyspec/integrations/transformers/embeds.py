@@ -11,7 +11,7 @@ import torch
 from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from copyspec.decoding.requests import Finish, StepOutput
-from copyspec.integrations.transformers.arguments import refuse_arguments, refuse_options
+from copyspec.integrations.transformers.arguments import refuse_arguments
 from copyspec.integrations.transformers.caches import cache_of, cached_columns
 from copyspec.integrations.transformers.masks import check_padding, check_positions, mask_of
 from copyspec.targets.locks import lock_of
@@ -63,7 +63,6 @@ class _Once(StoppingCriteria):
 
 def first_step(model: PreTrainedModel, call: Prepared, processors: LogitsProcessorList) -> tuple[FirstStep, Prepared]:
     """Read the embeddings and pick the first tokens. Returns them, and the call that goes on from there."""
-    refuse_options(call.config)
     arguments, config = dict(call.arguments), copy.copy(call.config)
     embeds = arguments.pop("inputs_embeds")
     assert isinstance(embeds, torch.Tensor)

@@ -16,7 +16,7 @@ from copyspec import api
 from copyspec.checks import check_type
 from copyspec.engine.call_options import check_options
 from copyspec.engine.row_processors import check_processors
-from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded
+from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded, refuse_options
 from copyspec.integrations.transformers.call import Prepared, Rows, read_rows
 from copyspec.integrations.transformers.embeds import FirstStep, first_step
 from copyspec.integrations.transformers.outputs import (
@@ -92,6 +92,7 @@ class CustomGenerate:
         refuse_encoded(lost)
         given.setdefault("synced_gpus", lost.get("synced_gpus"))
         prepared = Prepared(input_ids, inputs_tensor, generation_config, stopping_criteria, given, asked)
+        refuse_options(generation_config)
         check_processors(logits_processor, "leave out custom_generate")
         first: FirstStep | None = None
         if given.get("inputs_embeds") is not None and not model.config.is_encoder_decoder:
