@@ -18,6 +18,11 @@ def brief(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def cut(message: str) -> str:
+    """A library's message without its middle if it is long: it may repeat what it was given, and says why at an end."""
+    return message if len(message) <= 500 else f"{message[:300]} ... {message[-150:]}"
+
+
 def shown(value: object) -> str:
     """Format a bad value for an error message: its type, and as much of it as fits a line."""
     return f"{type(value).__name__}: {brief(value)}"

@@ -43,6 +43,13 @@ def serve(
             rich_help_panel=_ADDRESS,
         ),
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Web page that may use the server, such as http://localhost:3000; *: any. Repeatable.",
+            rich_help_panel=_ADDRESS,
+        ),
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Outputs decoded together.", rich_help_panel=_LIMITS)] = 8,
     max_waiting: Annotated[
         int, typer.Option(help="Prompts that may wait; more get status 429.", rich_help_panel=_LIMITS)
@@ -87,6 +94,7 @@ def serve(
     settings = ServerSettings(
         names=tuple(name or ()) or (_name(model, adapter),),
         api_key=api_key if api_key is not None else os.environ.get(KEY_VARIABLE),
+        allow_origins=tuple(allow_origin or ()),
         batch_size=batch_size,
         max_waiting=max_waiting,
         max_body_bytes=_bytes("--max-body", max_body, 1 << 20),

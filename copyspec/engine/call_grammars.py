@@ -44,6 +44,8 @@ class Tokens:
     """The added tokens that llguidance does not match with text."""
     ends: Collection[int]
     """The tokens that end an output."""
+    control: Collection[int] = ()
+    """The tokens that texts of outputs leave out."""
 
     def symbol(self, piece: str) -> str:
         """A control token, or text that is perhaps one token of its own."""
@@ -54,25 +56,27 @@ class Tokens:
         return f"({text} | <[{token}]>)" if token in self.special else text
 
     def written(self, text: str) -> str:
-        """The symbols of a marked text, with white space that may differ."""
+        """The symbols of a marked text."""
         symbols, end = [], 0
         for match in PIECE.finditer(text):
-            symbols += [f"{_quoted(text[end : match.start()])}?"] if match.start() > end else []
-            symbols.append(self.symbol(match[0]))
-            end = match.end()
+            if self.id_of(shown(match[0])) is not None:
+                symbols += [_quoted(text[end : match.start()])] if match.start() > end else []
+                symbols.append(self.symbol(match[0]))
+                end = match.end()
+        symbols += [_quoted(text[end:])] if text[end:] else []
         return " ".join(symbols) or '""'
 
     def any_but(self, *others: int) -> str:
         """Any token but these and those that end the output."""
         return f"<[^{','.join(map(str, sorted({*others, *self.ends})))}]>"
 
-    def up_to(self, name: str, piece: str) -> tuple[str, str]:
+    def up_to(self, name: str, piece: str, *, is_text: bool = False) -> tuple[str, str]:
         """A symbol for any text up to a tag, with the tag, and the rules that it needs; their names begin with
-        `name`."""
-        token = self.id_of(shown(piece))
+        `name`. `is_text`: without control tokens."""
+        token, control = self.id_of(shown(piece)), self.control if is_text else ()
         if token is not None and (piece.startswith(BEFORE) or token in self.special):
-            return f"{self.any_but(token)}* <[{token}]>", ""
-        passed = sorted(set(self.special) - set(self.ends))
+            return f"{self.any_but(token, *control)}* <[{token}]>", ""
+        passed = sorted(set(self.special) - set(self.ends) - set(control))
         others = f"{name}_passed* " if passed else ""
         rules = f"{name}_end[lazy]: TEXT {_quoted(shown(piece))}\n"
         rules += f"{name}_passed: TEXT? <[{','.join(map(str, passed))}]>\n" if passed else ""
@@ -86,9 +90,10 @@ HARMONY = NamedCalls(
 """Calls in OpenAI's harmony format."""
 
 
-def behind_thought(grammar: str, reply: Reply, tokens: Tokens) -> str:
-    """The grammar of an output that thinks first, and then follows `grammar`; the same where nothing is thought."""
-    before, rules = _thought(reply, tokens)
+def behind_thought(grammar: str, reply: Reply, tokens: Tokens, *, is_call: bool = False) -> str:
+    """The grammar of an output that thinks first, and then follows `grammar`, which is an answer's or, with `is_call`,
+    a call's; the same where nothing is thought."""
+    before, rules = _thought(reply, tokens, is_call)
     if not before:
         return grammar
     inner = json.loads(grammar)["grammars"][0] if grammar.lstrip().startswith("{") else {"lark_grammar": grammar}
@@ -96,14 +101,15 @@ def behind_thought(grammar: str, reply: Reply, tokens: Tokens) -> str:
     return json.dumps({"grammars": [outer, {**inner, "name": BODY}]})
 
 
-def _thought(reply: Reply, tokens: Tokens) -> tuple[str, str]:
+def _thought(reply: Reply, tokens: Tokens, is_call: bool) -> tuple[str, str]:
     if reply.format.is_harmony:
         ids = [tokens.id_of(token) for token in _HARMONY_MESSAGES]
         if None in ids:
             return "", ""
         channel, message, end, start, constrain = ids
-        other = f'<[{channel}]> ("analysis" | "commentary") <[{message}]> {tokens.any_but(end)}* <[{end}]> <[{start}]>'  # type: ignore[arg-type]
-        return f'({other} "assistant")* <[{channel}]> "final" (<[{constrain}]> "json")? <[{message}]>', ""
+        thought = f'<[{channel}]> "analysis" <[{message}]> {tokens.any_but(end)}* <[{end}]> <[{start}]> "assistant"'  # type: ignore[arg-type]
+        final = "" if is_call else f' <[{channel}]> "final" (<[{constrain}]> "json")? <[{message}]>'
+        return f"({thought})*{final}", ""
     thoughts = reply.format.thoughts
     if thoughts is None or not (reply.is_thinking or reply.may_think):
         return "", ""
@@ -128,14 +134,14 @@ def call_grammar(
         return None
     syntax = syntax or JsonCalls()
     rules: list[str] = []
-    values = _values(syntax, tools, tokens, rules)
+    values = _values(syntax, tools, tokens, rules, is_one=forced is not None)
     frame, gap = syntax.frame, " SPACE " if isinstance(syntax, (JsonCalls, PythonCalls)) else " "
     if forced:
         before = (frame.section, frame.opening) if forced == "whole" else ()
         opening = " SPACE ".join(tokens.written(part) for part in before if part)
         ending = f" SPACE {tokens.written(frame.end)}" if frame.end else ""
         return f"start: {opening}{gap if opening else ''}{values}{ending}\n{''.join(rules)}{_RULES}"
-    if not frame.starts or isinstance(syntax, PythonCalls):
+    if not frame.starts or isinstance(syntax, PythonCalls) or syntax is HARMONY:
         return None
     first, *others = [piece for part in (frame.section, frame.opening) for piece in PIECE.findall(part)]
     text, more = tokens.up_to("free", first)
@@ -153,14 +159,15 @@ def _rest(tokens: Tokens) -> str:
     return f"(TEXT? <[{','.join(map(str, passed))}]>)* TEXT?" if passed else "TEXT?"
 
 
-def _values(syntax: CallSyntax, tools: Sequence[Tool], tokens: Tokens, rules: list[str]) -> str:
-    """The symbol of a call's value, with what closes it; its rules are appended to `rules`."""
+def _values(syntax: CallSyntax, tools: Sequence[Tool], tokens: Tokens, rules: list[str], *, is_one: bool) -> str:
+    """The symbol of a call's value, with what closes it; its rules are appended to `rules`. `is_one`: lists hold one
+    call."""
     closing = tokens.written(syntax.frame.closing) if syntax.frame.closing else ""
     closes = f" SPACE {closing}" if closing else ""
     if isinstance(syntax, JsonCalls):
         schema = call_schema(tools, syntax.name, syntax.arguments)
         if syntax.is_list:
-            schema = {"type": "array", "items": schema, "minItems": 1}
+            schema = {"type": "array", "items": schema, "minItems": 1, **({"maxItems": 1} if is_one else {})}
         rules.append(f"value: %json {_followed(schema)}\n")
         return f"value{closes}"
     calls = []
@@ -177,7 +184,8 @@ def _values(syntax: CallSyntax, tools: Sequence[Tool], tokens: Tokens, rules: li
             calls.append(_python(name, parameters, number, rules))
     rules.append("value: " + "\n    | ".join(calls) + "\n")
     if isinstance(syntax, PythonCalls):
-        return '"[" value ("," SPACE value)* "]"' if syntax.is_list else "value"
+        more = "" if is_one else '("," SPACE value)* '
+        return f'"[" value {more}"]"' if syntax.is_list else "value"
     return "value"
 
 
@@ -217,8 +225,12 @@ def _tagged(
     symbols = [_quoted(name), tokens.written(syntax.head)] if syntax.head else [_quoted(name)]
     for place, (key, schema, is_required) in enumerate(_arguments(parameters)):
         rule = f"argument_{number}_{place}"
-        if "string" in types_of(schema) or not types_of(schema):
-            value, more = tokens.up_to(rule, syntax.value_closing)
+        values = schema.get("enum") if isinstance(schema, dict) else None
+        if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
+            value = f"({' | '.join(map(_quoted, values))}) {pad}{tokens.written(syntax.value_closing)}"
+            more = ""
+        elif "string" in types_of(schema) or not types_of(schema):
+            value, more = tokens.up_to(rule, syntax.value_closing, is_text=True)
         else:
             closing = f"{pad or 'SPACE '}{tokens.written(syntax.value_closing)}"
             value, more = f"{rule}_json {closing}", f"{rule}_json: %json {_followed(closed(schema))}\n"

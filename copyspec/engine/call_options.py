@@ -27,6 +27,7 @@ from copyspec.checks import (
 from copyspec.engine.datastores import TokenStore, check_datastores
 from copyspec.engine.option_checks import (
     check_cache,
+    check_choice,
     check_config,
     check_constraint,
     check_contrast,
@@ -36,7 +37,6 @@ from copyspec.engine.option_checks import (
     parse_drafters,
     parse_token_ids,
 )
-from copyspec.engine.tool_choice import check_choice
 from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.text.chat import check_variables

@@ -142,7 +142,7 @@ class Constraints:
         self, options: CallOptions, ends: tuple[int, ...], reply: Reply | None, asked: Calling | None
     ) -> tuple[str, str] | None:
         """The grammar of the calls that an output may hold; None if they are not constrained."""
-        if reply is None or asked is None or not asked.is_constrained:
+        if reply is None or asked is None or not asked.by_grammar:
             return None
         why = "" if ends else "no token ends the output"
         if not why:
@@ -150,7 +150,7 @@ class Constraints:
                 tokens = self._tokens(ends)
             syntax = HARMONY if reply.format.is_harmony else reply.format.calls
             forced: Forced | None = ("opened" if asked.beginning else "whole") if asked.is_forced else None
-            grammar = call_grammar(syntax, asked.tools, tokens, forced)
+            grammar = call_grammar(syntax, asked.wanted, tokens, forced)
             if grammar is not None:
                 return grammar, _TOOLS
             why = "its calls have no tags"
@@ -165,7 +165,7 @@ class Constraints:
             self._tokenizers[ends] = self._tokenizer(ends)
         made, added = self._tokenizers[ends], self._codec.tokenizer.get_added_vocab()
         special = [token for token in added.values() if token < self._vocab_size and made.is_special_token(token)]
-        return Tokens(added.get, frozenset(special), ends)
+        return Tokens(added.get, frozenset(special), ends, self._codec.special_ids)
 
     def _compile(self, grammar: str, ends: tuple[int, ...], option: str, reply: Reply | None) -> Any:
         try:
@@ -175,7 +175,7 @@ class Constraints:
         if option == _SCHEMA:
             grammar = schema_grammar(json.dumps(followed(json.loads(grammar))))
         if reply is not None:
-            grammar = behind_thought(grammar, reply, tokens)
+            grammar = behind_thought(grammar, reply, tokens, is_call=option == _TOOLS)
         matcher = library().LLMatcher(self._tokenizers[ends], grammar, log_level=0)
         if matcher.is_error():
             raise ValueError(f"{option} is not a valid grammar: {first_line(matcher.get_error())}")

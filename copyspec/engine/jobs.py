@@ -361,7 +361,7 @@ class JobMaker:
             changes = [] if sampling.is_greedy else warpers(sampling)
             recorder = LogprobRecorder(output.start, options.logprobs, changes, self._codec.decode)
         constraint = None
-        if options.is_constrained or replying[1].is_constrained:
+        if options.is_constrained or replying[1].by_grammar:
             constraint = self._constraints.make(options, eos, *replying)
         own, limits = options.own_drafters, list[Any]()
         if constraint is not None:

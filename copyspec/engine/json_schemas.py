@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
-from copyspec.checks import brief
+from copyspec.checks import brief, cut
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +67,19 @@ def check_size(schema: object) -> None:
 
 
 def followed(schema: object) -> object:
-    """The schema, without what cannot be enforced; that is named in the log. One that is invalid stays invalid."""
-    schema, dropped = _followed(schema)
+    """The schema, without what cannot be enforced; that is named in the log, once for a schema. One that is invalid
+    stays invalid."""
+    data = json.dumps(schema, allow_nan=False)
+    kept = _followed_data(data)
+    return schema if kept == data else json.loads(kept)
+
+
+@lru_cache(maxsize=64)  # calls come again and again with the same few schemas
+def _followed_data(data: str) -> str:
+    schema, dropped = _followed(json.loads(data))
     if dropped:
         logger.warning("the JSON schema is followed without what cannot be enforced: %s", "; ".join(dropped))
-    return schema
+    return json.dumps(schema)
 
 
 def why_no_schema(schema: object, *, strict: bool = True) -> str | None:
@@ -157,4 +166,4 @@ def library() -> Any:
 
 def first_line(text: str) -> str:
     """The first line of a message that is not empty."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "unknown")
+    return cut(next((line.strip() for line in text.splitlines() if line.strip()), "unknown"))

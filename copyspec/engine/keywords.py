@@ -85,6 +85,17 @@ class GenerateOptions(TypedDict, total=False):
     chat: bool | Literal["auto"] | None
     """True makes a str prompt the user message of a chat; False sends it raw. "auto", the default: True with `system`
     and for the models that copyspec names ("default", "smollm2", "smollm2-correct"), otherwise raw."""
+    chat_template_kwargs: Mapping[str, object] | None
+    """Variables of the chat template, {"enable_thinking": False} for example, as in vLLM and SGLang."""
+    tools: Sequence[Mapping[str, object]] | None
+    """Tools that the model may call, in OpenAI's format; the chat template shows them to it. Its calls are
+    `Result.tool_calls`."""
+    tool_choice: str | bool | Mapping[str, object] | None
+    """"required" makes the output a call, the name of a tool a call of that one; "auto", the default, leaves it to the
+    model, and "none" to write none."""
+    strict: bool | None
+    """True raises an error if calls cannot be constrained by the tools' schemas, False constrains nothing. None, the
+    default, constrains them where the schemas allow it."""
     rendered: bool | None
     """True: a str prompt is the output of a chat template (`apply_chat_template(..., tokenize=False)`): its control
     tokens are parsed as such, and nothing is added around it."""

@@ -36,6 +36,12 @@ def check_tools(name: str, value: object) -> None:
         )
 
 
+def check_choice(name: str, value: object) -> None:
+    """Raise TypeError for anything but a choice of tools."""
+    fits = value is None or isinstance(value, (str, bool, Mapping))
+    check_type(fits, name, value, '"auto", "none", "required", the name of a tool, or OpenAI\'s form of one')
+
+
 def check_constraint(json_schema: object, regex: object, choices: object, grammar: object) -> None:
     """Raise TypeError or ValueError for an invalid constraint, or for more than one."""
     given = {"json_schema": json_schema, "regex": regex, "choices": choices, "grammar": grammar}

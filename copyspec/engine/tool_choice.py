@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from copyspec.checks import brief, check_type
+from copyspec.checks import brief
 from copyspec.engine.call_grammars import call_schema
 from copyspec.engine.json_schemas import why_no_schema
 from copyspec.text.codec import Encoded
@@ -29,19 +29,13 @@ _ANY = ("any", "required", True)
 class Calling:
     """How one output may call tools."""
 
-    tools: Sequence[Tool] = ()
+    wanted: Sequence[Tool] = ()
     """Those that it may call."""
     is_forced: bool = False
-    is_constrained: bool = False
+    by_grammar: bool = False
     """Whether a grammar holds its calls to the tools' schemas."""
     beginning: str = ""
     """Marked text that begins a call which must be one. It goes into the prompt, where no thought may come first."""
-
-
-def check_choice(name: str, value: object) -> None:
-    """Raise TypeError for anything but a choice of tools."""
-    fits = value is None or isinstance(value, (str, bool, Mapping))
-    check_type(fits, name, value, '"auto", "none", "required", the name of a tool, or OpenAI\'s form of one')
 
 
 def chosen(choice: object, tools: Sequence[Tool]) -> Sequence[Tool]:
@@ -75,7 +69,7 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
         why = why_no_schema(call_schema(wanted, "name", "arguments"), strict=bool(options.strict))
         if why is None:
             opening = _opening(reply) if forced and not _may_think(reply) else ""
-            return replace(found, is_constrained=True, beginning=opening)
+            return replace(found, by_grammar=True, beginning=opening)
         if options.strict:
             raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
         logger.info("tool calls are not constrained by the tools' schemas: %s", why)

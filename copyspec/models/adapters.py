@@ -45,10 +45,10 @@ _NAMED = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _NEUTRAL = frozenset(
     (
         "peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path", "revision",
-        "inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "bias", "init_lora_weights", "target_modules",
-        "exclude_modules", "layers_to_transform", "layers_pattern", "megatron_config", "megatron_core", "loftq_config",
-        "eva_config", "corda_config", "lora_ga_config", "runtime_config", "qalora_group_size", "ensure_weight_tying",
-        "parent_library", "processor_class",
+        "inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "bias", "init_lora_weights",
+        "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "megatron_config",
+        "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "runtime_config",
+        "qalora_group_size", "ensure_weight_tying", "parent_library", "processor_class",
     )
 )  # fmt: skip
 """Settings that are taken over, or that the names of the weights hold already. Any other one that is set changes what

@@ -88,6 +88,20 @@ def _convert(file: Path, folder: Path) -> None:
         raise FileError(f"{os.fspath(file)!r} cannot be read: {_reason(error)}") from error
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    _check_saved(file, folder, tokenizer)
+
+
+def _check_saved(file: Path, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise FileError if the saved tokenizer adds other tokens to a text: some versions of transformers do not write
+    down that it adds any."""
+    from transformers import AutoTokenizer
+
+    saved = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    if saved("a")["input_ids"] != tokenizer("a")["input_ids"]:
+        raise FileError(
+            f"{os.fspath(file)!r} cannot be read: its header has tokenizer.ggml.add_bos_token or add_eos_token, which "
+            "this version of transformers does not save"
+        )
 
 
 def _reason(error: Exception) -> str:

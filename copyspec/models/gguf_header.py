@@ -100,7 +100,7 @@ class _Reader:
         return found
 
     def tensors(self) -> list[_Tensor]:
-        found = []
+        found: list[_Tensor] = []
         for _ in range(self._tensors):
             name, dimensions = self._name(), self._number("I")
             if len(found) == _MAX_TENSORS:

@@ -41,6 +41,7 @@ def adopt_tokens(settings: Settings, tokenizer: PreTrainedTokenizerBase) -> list
         value = settings.pop(key)
         if key not in ("tokenizer.chat_template", "tokenizer.huggingface.json", "tokenizer.chat_templates"):
             logger.warning("%s=%s is not taken over", key[:100], str(value)[:40])
+    added = {"bos": own.get("bos_token_id"), "eos": own.get("eos_token_id")}
     ends = [own.pop(name) for name in _ENDS if own.get(name) is not None]
     for end in ends:
         if type(end) is not int or not 0 <= end < len(tokenizer):
@@ -48,7 +49,7 @@ def adopt_tokens(settings: Settings, tokenizer: PreTrainedTokenizerBase) -> list
     for name in [name for name in own if name in _READ or _UNUSED.fullmatch(name)]:
         del own[name]
     _check_split(own.pop("pre", None), tokenizer)
-    _adopt_added(own, tokenizer)
+    _adopt_added(own, tokenizer, added)
     for name, value in own.items():
         if name not in _ENDS:
             raise FileError(f"its header has {_OWN}{name[:100]}={str(value)[:60]}, which transformers does not read")
@@ -69,10 +70,11 @@ def _check_split(name: object, tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
-def _adopt_added(own: Settings, tokenizer: PreTrainedTokenizerBase) -> None:
+def _adopt_added(own: Settings, tokenizer: PreTrainedTokenizerBase, added: Settings) -> None:
     """Make the tokenizer add the tokens and the space that the file says."""
     changeable: Any = tokenizer
-    for name, token, place in (("bos", tokenizer.bos_token_id, 0), ("eos", tokenizer.eos_token_id, -1)):
+    for name, place in (("bos", 0), ("eos", -1)):
+        token = added[name]
         wanted = own.pop(f"add_{name}_token", None)
         if wanted is None:
             continue

@@ -76,8 +76,8 @@ class ModelChoice:
 def unwrapped(model: object) -> object:
     """The transformers model inside a `torch.compile` or PEFT wrapper; anything else is returned unchanged.
 
-    PEFT adapters inside the layers (LoRA and similar) stay in effect. Those that work outside of them would be lost, and
-    raise TypeError: prompts of their own, weights that depend on the text (activated LoRA, X-LoRA) or on a task (Poly).
+    PEFT adapters inside the layers (LoRA and similar) stay in effect. Those that work outside of them would be lost,
+    and raise TypeError: prompts, weights that depend on the text (activated LoRA, X-LoRA) or on a task (Poly).
     """
     model = getattr(model, "_orig_mod", model)
     for config in _adapters(model):
@@ -107,11 +107,7 @@ def _adapters(model: object) -> list[object]:
         names = active() if callable(active) else active
     except ValueError:  # transformers, without an adapter
         return []
-    chosen = (
-        [configs[name] for name in names if name in configs]
-        if isinstance(names, (list, tuple))
-        else [*configs.values()]
-    )
+    chosen = [config for name, config in configs.items() if not isinstance(names, (list, tuple)) or name in names]
     return chosen if one is None else [one, *chosen]
 
 

@@ -1,4 +1,5 @@
-"""Middleware that checks every request before the application: API key, body size and time to read the body."""
+"""Middleware that checks every request before the application: the page that sends it, API key, body size and time to
+read the body."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from copyspec.server.asgi import (
     route_path,
 )
 from copyspec.server.metrics import Metrics
+from copyspec.server.origins import Origins, is_preflight
 from copyspec.server.settings import ServerSettings
 
 OPEN = frozenset(("/health", "/metrics"))
@@ -44,6 +46,7 @@ class Gate:
         self._app = app
         self._settings = settings
         self._metrics = metrics
+        self._origins = Origins(settings)
         self._key = None if settings.api_key is None else settings.api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,6 +61,10 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                added = [
+                    (name.encode(), value.encode("latin-1")) for name, value in self._origins.headers(scope).items()
+                ]
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
             await send(message)
 
         try:
@@ -66,6 +73,13 @@ class Gate:
             self._metrics.answered(route_path(scope), status, time.perf_counter() - begun)
 
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (refusal := self._origins.refusal(scope)) is not None:
+            error = error_body(refusal, "invalid_request_error", code="origin_not_allowed")
+            await refuse(send, 403, error, CLOSE, rest=Rest(receive, STRANGER_SECONDS, MAX_SKIPPED))
+            return
+        if is_preflight(scope):
+            await refuse(send, 200, b"")
+            return
         if not self._may_ask(scope):
             message = "wrong or missing key: send it as `Authorization: Bearer KEY`"
             error = error_body(message, "invalid_request_error", code="invalid_api_key")

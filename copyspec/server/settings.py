@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-from copyspec.checks import check_number, check_whole
+from copyspec.checks import brief, check_number, check_whole
 from copyspec.engine.call_options import CallOptions
 from copyspec.server.limits import MAX_CHARACTERS
+
+ANY_ORIGIN = "*"
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/\\?#@,*]+")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Limits of a server, its model names and its API key."""
+    """Limits of a server, its model names, its API key and the pages that may use it."""
 
     names: tuple[str, ...] = ()  # model names that requests may use; empty: the engine's own
+    allow_origins: tuple[str, ...] = ()  # of web pages that may use the server, such as "http://localhost:3000"
     api_key: str | None = field(default=None, repr=False)  # None: no key needed
     batch_size: int = CallOptions().batch_size  # rows of the batch shared by all requests
     max_waiting: int = 256  # prompts waiting for a row; further ones get status 429
@@ -39,6 +44,12 @@ class ServerSettings:
         for name in self.names:
             if not name:
                 raise ValueError("a model name is empty")
+        for origin in self.allow_origins:
+            if origin not in (ANY_ORIGIN, "null") and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"allow_origins: {brief(origin)} is no origin: name the page's scheme, host and port, such as "
+                    f"http://localhost:3000, without a path, or {ANY_ORIGIN} for any page"
+                )
 
 
 def _check_key(key: str) -> None:

@@ -128,7 +128,7 @@ def _compiled(source: str) -> Template:
         "metered value": _literal,
         "metered time": _ticked,
     }
-    tests: Any = plain.tests
+    tests: dict[str, Any] = plain.tests
     environment.tests = {name: _test(test) for name, test in tests.items()}
     environment.globals = {**plain.globals, "namespace": _PlainNamespace}
     environment.globals.pop("lipsum", None)  # generates any amount of text

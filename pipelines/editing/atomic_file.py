@@ -137,7 +137,7 @@ class AtomicFile:
             try:
                 os.replace(self.temporary, self.path)
             except PermissionError as error:  # an immutable file, or one that its folder protects
-                raise not_replaceable(self.path, error.strerror) from error
+                raise not_replaceable(self.path, error.strerror or "the system refuses it") from error
             return
         if FileState.of(self.temporary) != standing:
             exchanged(self.temporary, self.path)  # another program saved the file at that moment

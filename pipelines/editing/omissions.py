@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from ..edits.lines import aligned, new_lines, shared
 
 _COMMENT = r"(?:\#+|//+|/\*+|\*+|<!--|--+|;+|%+|'|\"{3}|rem\b|dnl\b|\{-|\(\*|\{/\*|\{#|<%--|=begin|\.\.(?!\.))"
-_DOTS = r"(?:\.{3,}|…|\. \. \.)"
+_DOTS = r"(?:\.{3,}|…|⋮|\. \. \.)"
 _BARE = re.compile(rf"[\s\W]*{_DOTS}[\s\W]*", re.IGNORECASE)
 _ABRIDGED = re.compile(
     rf"\s*(?:{_COMMENT}\s*)?[\[({{<]*\s*(?:{_DOTS}.*|.*{_DOTS})\s*[\])}}>]*\s*(?:\*/|-->|-\}}|\*\)|\*/\}}|\#\}}|--%>)?\s*",
     re.IGNORECASE,
 )
-_CUT = re.compile(rf"\W*{_DOTS}[\s(\[]+\w")
+_CUT = re.compile(rf"[\W_]*(?:c\s+)?{_DOTS}[\s(\[]+\w")
 _UNCHANGED = re.compile(
-    r"\W*(?:the )?(?:rest|remainder|remaining|other|everything)\b.*\b(?:same|unchanged|as (?:is|before)|omitted)\W*",
+    r"\W*(?:the )?(?:rest|remainder|remaining|other|everything)\b.*\b(?:same|unchanged|as (?:is|before)|omitted)\W*"
+    rf"|\s*{_COMMENT}\W*(?:the )?(?:rest|same|remainder)\W*",
     re.IGNORECASE,
 )
 _TRAILS = re.compile(rf".*{_DOTS}\W*")
@@ -29,8 +30,8 @@ _WORDED = re.compile(
     r"omitted))|(?:stays?|remains?|is|are|kept|left|keep) (?:the same|unchanged|as (?:is|before|it was)|as-is)|"
     r"same as (?:before|above|previous|original|in)|as (?:before|above)|unchanged|unmodified|not shown|omitted|"
     r"no changes?(?: here| below| needed)?|truncated|abbreviated|snip(?:ped)?|(?:code|file|text) continues|"
-    r"continues? (?:here|below|as|unchanged)|etc)\b|restlicher|unverändert|inchangé|sin cambios|invariat|без изменений|"
-    r"остальн|不变|其余|省略|同じ",
+    r"continues? (?:here|below|as|unchanged)|etc|and so on|(?:no further|nothing else) changes?)\b|restlicher|"
+    r"unverändert|inchangé|sin cambios|\bresto del?\b|invariat|без изменений|остальн|不变|其余|省略|同じ",
     re.IGNORECASE,
 )
 _MARKED = re.compile(rf"\s*(?:{_COMMENT}|[\[({{<])", re.IGNORECASE)

@@ -173,3 +173,33 @@ PROPERTIES = {f"p{i}": {"type": "integer"} for i in range(481)}
 def test_grammars_too_large_to_follow(tiny: copyspec.Engine, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny.generate("the cat", max_new_tokens=3, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"regex": "(" * 20_000},
+        {"regex": "(" * 20_000 + ")" * 20_000},
+        {"regex": "[" * 20_000},
+        {"regex": "a{" * 9_000},
+        {"regex": "(?P<a>" * 9_000},
+        {"regex": "\\" + "q" * 20_000},
+        {"regex": "(?" + "x" * 9_999 + ")"},
+        {"regex": "\\p{" + "L" * 9_999 + "}"},
+        {"regex": "é" * 9_999 + "("},
+        {"grammar": "(" * 20_000},
+        {"grammar": "start: " + "a" * 20_000},
+        {"grammar": 'start: "' + "a" * 20_000},
+        {"json_schema": {"type": "x" * 20_000}},
+        {"json_schema": {"$ref": "#/" + "x" * 20_000}},
+        {"json_schema": {"type": "string", "pattern": "(" * 20_000}},
+        {"json_schema": {"type": "string", "format": "f" * 20_000}},
+        {"json_schema": {"type": "object", "properties": {"a": {"type": "x" * 20_000}}}},
+        {"json_schema": "{" * 20_000},
+    ],
+    ids=lambda options: str(options)[:40],
+)
+def test_messages_about_long_constraints_are_cut(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(options))} ") as caught:
+        new_engine().generate("the", max_new_tokens=1, **options)
+    assert len(str(caught.value)) < 800

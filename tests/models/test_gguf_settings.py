@@ -322,7 +322,9 @@ def test_tokens_that_the_file_adds_are_added(bos: bool | None, eos: bool | None,
 
 
 def test_ways_to_split_that_transformers_does_not_know_are_named(tmp_path: Path) -> None:
-    pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping")
+    mapping = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping")
+    if not hasattr(mapping, "GGUF_PRE_TOKENIZER_SPLITS"):
+        pytest.skip("this version of transformers splits by the architecture")
     path = file(tmp_path)
     for known in (b"llama3", b"smollm"):
         (tmp_path / "b.gguf").write_bytes(_with_pre(path.read_bytes(), known))

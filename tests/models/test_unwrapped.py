@@ -63,7 +63,7 @@ def test_adapters_that_work_outside_of_the_layers_are_refused(adapter: dict[str,
     if adapter in TAKEN:
         assert unwrapped(wrapped) is (wrapped if inside else model)
         return
-    with pytest.raises(TypeError, match="whose adapter is .+, which is not supported; adapters inside the layers"):
+    with pytest.raises(TypeError, match=r"whose adapter is .+, which is not supported; adapters inside the layers"):
         unwrapped(wrapped)
 
 

@@ -151,6 +151,20 @@ MARKS = [
     "# ... (keep everything else the same)",
     "// etc.",
     "# ...other code...",
+    "{{!-- ... --}}",
+    "# TODO: rest of implementation",
+    "    pass  # same as before",
+    "# code omitted for brevity",
+    "// Implementation remains the same",
+    "# --- (unchanged) ---",
+    "<existing code>",
+    "# and so on",
+    "# same",
+    "⋮",
+    "_... rest of the text ..._",
+    "c ... rest",
+    "# nothing else changes",
+    "# 剩余代码保持不变",
 ]
 
 

@@ -6,13 +6,15 @@ import base64
 import datetime
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from copyspec.checks import plain_value, shown
-from copyspec.pipelines.formats.json_values import DECODER, after_space
 
 _MAX_DIGITS = 4_000  # of an integer; Python reads no longer ones
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder(parse_int=len, parse_float=len)  # finds the ends of numbers without converting them
 
 Row = dict[str, Any]
 
@@ -74,16 +76,22 @@ def _with_json_types(value: object) -> object:
 def _members(line: str) -> list[tuple[str, int, int, int]]:
     """Of each member of the object in `line`: its name, and where it begins, where its value does, and its end."""
     members: list[tuple[str, int, int, int]] = []
-    at = after_space(line, after_space(line, 0) + 1)
+    at = _after_space(line, _after_space(line, 0) + 1)
     while line[at] != "}":
         if members:
-            at = after_space(line, at + 1)
-        name, end = DECODER.raw_decode(line, at)
-        value = after_space(line, after_space(line, end) + 1)
-        _, stop = DECODER.raw_decode(line, value)
+            at = _after_space(line, at + 1)
+        name, end = _DECODER.raw_decode(line, at)
+        value = _after_space(line, _after_space(line, end) + 1)
+        _, stop = _DECODER.raw_decode(line, value)
         members.append((name, at, value, stop))
-        at = after_space(line, stop)
+        at = _after_space(line, stop)
     return members
+
+
+def _after_space(line: str, at: int) -> int:
+    space = _SPACE.match(line, at)
+    assert space is not None
+    return space.end()
 
 
 def _integer(digits: str) -> int | float:

@@ -157,10 +157,13 @@ class NamedCalls(CallSyntax):
         named = NAME.match(text, at)
         if named is None:
             raise CallError("no name of a tool")
-        between = r"\s*".join(map(re.escape, self.between.split())).replace(self.ID, r"\w*")
-        pattern = re.compile(r"\s*" + re.sub(r":\d+", r":\\d+", between) + r"\s*")
-        value, end = json_value(text, _after(pattern, text, named.end()))
+        between = "".join(rf"(?:{self._pattern(piece)}\s*)?" for piece in pieces(self.between))
+        value, end = json_value(text, _after(re.compile(rf"\s*{between}"), text, named.end()))
         return [ToolCall(named[0], arguments_of(value))], end
+
+    def _pattern(self, piece: str) -> str:
+        """A piece between name and arguments, for any id and number of the call."""
+        return r"\w+" if piece == self.ID else re.sub(r":\d+", r":\\d+", re.escape(piece))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from copyspec.text.replies.calls import (
     TaggedCalls,
     arguments_of,
 )
-from copyspec.text.replies.marks import AFTER, BEFORE, PIECE, pieces
+from copyspec.text.replies.marks import AFTER, BEFORE, PIECE, pieces, shown
 
 Render = Callable[[Sequence[Mapping[str, object]], bool, bool], str]
 """Renders messages in marked text: with a tool or without, and with the assistant's turn opened or not. Raises any
@@ -58,9 +58,6 @@ PROBE: Mapping[str, object] = {
 }
 """The tool of that call."""
 
-HERMES = Frame(opening="<tool_call>", closing="</tool_call>")
-"""Of templates that describe calls to the model, but render none."""
-
 _QUESTION = "Which place?"
 _USER = {"role": "user", "content": _QUESTION}
 _ANSWER, _THOUGHT = "Nephelokokkygia.", "Considerandum."
@@ -97,9 +94,7 @@ def learn(template: str, tokens: Sequence[str], render: Render, mark: Callable[[
     if "<|channel|>" in template and "<|message|>" in template:
         return ReplyFormat(is_harmony=True)
     thoughts = _rendered_thoughts(render) or _named_thoughts(template, tokens, mark)
-    calls = _calls(render, thoughts) if "tool" in template else None
-    if calls is None and HERMES.opening in template:
-        calls = JsonCalls(HERMES)
+    calls = _calls(render, thoughts) or _described(render, template, mark) if "tool" in template else None
     return ReplyFormat(thoughts, calls)
 
 
@@ -146,6 +141,23 @@ def _calls(render: Render, thoughts: Thoughts | None) -> CallSyntax | None:
             if syntax is not None:
                 return syntax
     return None
+
+
+def _described(render: Render, template: str, mark: Callable[[str], str]) -> CallSyntax | None:
+    """The syntax that a template describes to the model, if it renders no calls itself."""
+    text = shown(_try(render, [_USER], opens=True) or template)
+    if "<tool_call>" not in text:
+        return None
+    opening, closing = mark("<tool_call>"), mark("</tool_call>")
+    if "<function=" in text and "<parameter=" in text:  # Qwen3-Coder
+        frame = Frame(opening=f"{opening}\n<function=", closing=f"</function>\n{closing}")
+        return TaggedCalls(frame, ">", "<parameter=", ">", "</parameter>", is_padded=True)
+    if "<arg_key>" in text and "<arg_value>" in text:  # GLM
+        tags = [mark(tag) for tag in ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")]
+        return TaggedCalls(Frame(opening=opening, closing=closing), "", tags[0], f"{tags[1]}\n{tags[2]}", tags[3])
+    arguments = re.search(r'<tool_call>\s*{\s*"name"[^{}]*?"(arguments|parameters)"', text)
+    frame = Frame(opening=opening, closing=closing)
+    return JsonCalls(frame, arguments=arguments[1] if arguments is not None else "arguments")
 
 
 def _call(number: int, arguments: object) -> Mapping[str, object]:

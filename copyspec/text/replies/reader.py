@@ -26,7 +26,7 @@ from copyspec.text.stops import held_back
 Kind = Literal["reasoning", "content"]
 
 
-class Piece(NamedTuple):
+class ReplyPiece(NamedTuple):
     """A piece of an output."""
 
     kind: Kind
@@ -100,19 +100,19 @@ class ReplyReader:
         """Whether the text read so far ends inside a thought."""
         raise NotImplementedError
 
-    def push(self, text: str) -> Iterator[Piece]:
+    def push(self, text: str) -> Iterator[ReplyPiece]:
         """The pieces that `text`, the next of the marked text, completes."""
         self._held += text
         yield from _plain(self._pieces())
 
-    def finish(self) -> Iterator[Piece]:
+    def finish(self) -> Iterator[ReplyPiece]:
         """What was held back, at the end of the output."""
         yield from _plain(self._last())
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[ReplyPiece]:
         raise NotImplementedError
 
-    def _last(self) -> Iterator[Piece]:
+    def _last(self) -> Iterator[ReplyPiece]:
         raise NotImplementedError
 
 
@@ -137,14 +137,14 @@ class TaggedReader(ReplyReader):
     def is_thinking(self) -> bool:
         return self._is_thinking
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[ReplyPiece]:
         while self._held and not self._is_calling:
             piece = self._thought() if self._is_thinking else self._answer()
             if piece is None:
                 return
             yield piece
 
-    def _thought(self) -> Piece | None:
+    def _thought(self) -> ReplyPiece | None:
         """The next piece of the thought, or its end; None if more text is needed."""
         assert self._thoughts is not None
         closing = self._thoughts.closing
@@ -152,10 +152,10 @@ class TaggedReader(ReplyReader):
         if at >= 0:
             text, self._held = self._held[:at].rstrip(), self._held[at + len(closing) :]
             self._is_thinking, self._follows_thought = False, True
-            return Piece("reasoning", text if self._has_reasoned else text.lstrip())
+            return ReplyPiece("reasoning", text if self._has_reasoned else text.lstrip())
         return self._cut("reasoning", (closing,), strips=True)
 
-    def _answer(self) -> Piece | None:
+    def _answer(self) -> ReplyPiece | None:
         """The next piece of the answer, or the beginning of a thought or call; None if more text is needed."""
         if self._follows_thought and not self._has_content:
             self._held = self._held.lstrip()
@@ -174,15 +174,15 @@ class TaggedReader(ReplyReader):
         self._has_content = self._has_content or (piece is not None and bool(piece.text.strip()))
         return piece
 
-    def _calling(self, start: int) -> Piece:
+    def _calling(self, start: int) -> ReplyPiece:
         """The end of the text before the first call, which begins at `start`."""
         text, self._held = self._held[:start], self._held[start:]
         self._is_calling = True
         shown = text.rstrip()
         self._space = text[len(shown) :] if shown or self._has_content else ""
-        return Piece("content", shown)
+        return ReplyPiece("content", shown)
 
-    def _opens_thought(self) -> Piece | Literal[False] | None:
+    def _opens_thought(self) -> ReplyPiece | Literal[False] | None:
         """An empty piece if a thought begins here, False if that is not known yet, None if none does. Text between the
         tags of a thought is one only at the beginning: an answer may be about them."""
         if self._thoughts is None:
@@ -191,16 +191,16 @@ class TaggedReader(ReplyReader):
         if opening.startswith(BEFORE) and (at := self._held.find(opening)) >= 0:
             text, self._held = self._held[:at].rstrip(), self._held[at + len(opening) :].lstrip()
             self._is_thinking = True
-            return Piece("content", text)
+            return ReplyPiece("content", text)
         begun = self._held.lstrip()
         if self._has_content or not (begun.startswith(opening) or opening.startswith(begun)):
             return None
         if len(begun) < len(opening):
             return False
         self._held, self._is_thinking = begun[len(opening) :].lstrip(), True
-        return Piece("reasoning", "")
+        return ReplyPiece("reasoning", "")
 
-    def _cut(self, kind: Kind, tags: Sequence[str], *, strips: bool) -> Piece | None:
+    def _cut(self, kind: Kind, tags: Sequence[str], *, strips: bool) -> ReplyPiece | None:
         """All but what may begin a tag, and with `strips` but the white space before it."""
         if kind == "reasoning":
             self._held = self._held if self._has_reasoned else self._held.lstrip()
@@ -210,25 +210,25 @@ class TaggedReader(ReplyReader):
         self._held = self._held[len(text) :]
         if kind == "reasoning":
             self._has_reasoned = self._has_reasoned or bool(text)
-        return Piece(kind, text) if text else None
+        return ReplyPiece(kind, text) if text else None
 
-    def _last(self) -> Iterator[Piece]:
+    def _last(self) -> Iterator[ReplyPiece]:
         yield from self._pieces()
         text, self._held = self._held, ""
         if self._is_thinking:
-            yield Piece("reasoning", text.rstrip())
+            yield ReplyPiece("reasoning", text.rstrip())
         elif self._is_calling and self._calls is not None:
             between, calls, invalid = self._calls.read_all(text, self._reply.tools)
             self.calls += calls
             self.invalid += invalid
             if between := between.rstrip():  # white space between the texts belongs to them
-                yield Piece("content", (self._space or " " * self._has_content) + between)
+                yield ReplyPiece("content", (self._space or " " * self._has_content) + between)
         elif self._is_bare and (calls := bare_calls(unmarked(text), self._reply.tools)):
             self.calls += calls
         else:
             start = min((at for tag in self._starts if (at := text.find(tag)) >= 0), default=-1)
             if start < 0:
-                yield Piece("content", text)
+                yield ReplyPiece("content", text)
             else:
                 self._held = text
                 yield self._calling(start)
@@ -253,7 +253,7 @@ class HarmonyReader(ReplyReader):
     def is_thinking(self) -> bool:
         return self._kind == "reasoning"
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[ReplyPiece]:
         while self._held:
             if self._kind is None and self._tool is None:
                 if not self._header():
@@ -263,7 +263,7 @@ class HarmonyReader(ReplyReader):
             if at < 0:
                 if self._kind is not None:
                     text, self._held = self._held, ""
-                    yield Piece(self._kind, text)
+                    yield ReplyPiece(self._kind, text)
                 return
             yield from self._message(self._held[:at])
             self._held = self._held[at:]
@@ -285,10 +285,10 @@ class HarmonyReader(ReplyReader):
             self._kind = "reasoning" if "analysis" in header else "content"
         return True
 
-    def _message(self, body: str) -> Iterator[Piece]:
+    def _message(self, body: str) -> Iterator[ReplyPiece]:
         """The end of a message."""
         if self._kind is not None:
-            yield Piece(self._kind, body)
+            yield ReplyPiece(self._kind, body)
         elif self._tool is not None:
             try:
                 value, end = json_value(body, 0) if body.strip() else ({}, len(body))
@@ -299,14 +299,14 @@ class HarmonyReader(ReplyReader):
                 self.invalid.append(InvalidCall(shown(body).strip(), str(error)))
         self._kind = self._tool = None
 
-    def _last(self) -> Iterator[Piece]:
+    def _last(self) -> Iterator[ReplyPiece]:
         yield from self._pieces()
         if self._kind is not None or self._tool is not None:
             yield from self._message(self._held)
         self._held = ""
 
 
-def _plain(pieces: Iterator[Piece]) -> Iterator[Piece]:
+def _plain(pieces: Iterator[ReplyPiece]) -> Iterator[ReplyPiece]:
     """The pieces that have text, without control tokens."""
     for piece in pieces:
         if text := unmarked(piece.text):
