@@ -7,7 +7,7 @@ import functools
 import random
 import re
 from collections.abc import Callable
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +15,19 @@ import torch
 import transformers
 
 import copyspec
+from copyspec.integrations.transformers.replay import CACHE_FIELD
 from copyspec.targets.facts import forward_arguments
-from tests.helpers.both_ways import PAD, both, by_copyspec, by_transformers, model_of, padded, prompts, tokenizer
+from tests.helpers.both_ways import (
+    PAD,
+    assert_caches_are_equal,
+    both,
+    by_copyspec,
+    by_transformers,
+    model_of,
+    padded,
+    prompts,
+    tokenizer,
+)
 from tests.helpers.models import CAUSAL, SEQ2SEQ, VARIANTS, VOCAB_SIZE, spread_logits, tiny
 from tests.helpers.vision import VISION, with_vision
 
@@ -116,7 +127,11 @@ def test_models_that_read_images_take_text_alone(name: str) -> None:
     model = with_vision(name)
     for inputs in (padded(prompts(1)), padded(prompts(3, seed=1)), {"input_ids": torch.tensor(prompts(1, seed=2))}):
         plain = by_transformers(model, inputs)
-        assert torch.equal(plain, by_copyspec(model, inputs, {"references": plain.tolist()}))
+        try:
+            assert torch.equal(plain, by_copyspec(model, inputs, {"references": plain.tolist()}))
+        except copyspec.UnsupportedModelError:  # it attends to later tokens of a prompt in some versions
+            assert name == "paligemma2"
+            return
     if "mm_token_type_ids" in forward_arguments(model):
         types = torch.zeros_like(inputs["input_ids"])
         assert torch.equal(*both(model, inputs | {"mm_token_type_ids": types}))
@@ -262,3 +277,76 @@ def test_a_call_without_texts_needs_no_tokenizer(name: str) -> None:
     for own in ({"references": ["12"]}, {"edit_source": ["1", "2", "3"]}, {"prediction": "12"}, {"stop": ["12"]}):
         with pytest.raises(TypeError, match=r"without a name to find|holds a text, .*; give tokenizer="):
             by_copyspec(model, inputs, {"tokenizer": None, **own})
+
+
+EMBEDDED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "ends": {"eos_token_id": list(range(8, 60))},
+    "one token": {"max_new_tokens": 1},
+    "two tokens": {"max_new_tokens": 2},
+    "scores": {"suppress_tokens": [9, 20, 57], "output_scores": True, "output_logits": True},
+    "static": {"cache_implementation": "static"},
+}
+
+
+@pytest.mark.parametrize("options", EMBEDDED.values(), ids=EMBEDDED)
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma3_text", "gpt2", "mistral", "opt", "qwen3", "bloom", "cohere2", "falcon", "phi", "olmo2"]
+)
+def test_embeddings_are_read_by_generate_and_tokens_follow(name: str, options: dict[str, Any]) -> None:
+    model, generator = model_of(name), torch.Generator().manual_seed(len(name))
+    for rows in (1, 3):
+        inputs = padded(prompts(rows))
+        embeds = torch.randn(*inputs["input_ids"].shape, 32, generator=generator) * 0.7
+        for given in ({}, {"attention_mask": inputs["attention_mask"]}, inputs):
+            call = {"inputs_embeds": embeds, **given}
+            plain = by_transformers(model, call, return_dict_in_generate=True, **options)
+            own = {"references": plain.sequences.tolist()}
+            copied = by_copyspec(model, call, own, return_dict_in_generate=True, **options)
+            assert torch.equal(plain.sequences, copied.sequences)
+            assert_caches_are_equal(getattr(plain, CACHE_FIELD), getattr(copied, CACHE_FIELD))
+            for field in ("scores", "logits") if "output_scores" in options else ():
+                for expected, got in zip(plain[field], copied[field], strict=True):
+                    torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)
+            width = inputs["input_ids"].shape[1] if "input_ids" in given else 0
+            for result, row in zip(copied.results, plain.sequences[:, width:].tolist(), strict=True):
+                assert list(result.token_ids) == row[: len(result.token_ids)]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt2", "mistral", "bloom"])
+def test_embeddings_continue_from_a_filled_cache(name: str) -> None:
+    model, embeds = model_of(name), torch.randn(2, 14, 32, generator=torch.Generator().manual_seed(1))
+    mask = torch.tensor([[0, 0, *[1] * 12], [1] * 14])
+    first = {"inputs_embeds": embeds[:, :9], "attention_mask": mask[:, :9]}
+    outputs = []
+    for function in (by_transformers, by_copyspec):
+        cache = getattr(function(model, first, return_dict_in_generate=True, max_new_tokens=1), CACHE_FIELD)
+        outputs.append(function(model, {"inputs_embeds": embeds, "attention_mask": mask, CACHE_FIELD: cache}))
+    assert torch.equal(*outputs)
+
+
+def test_embeddings_stream_sample_and_are_refused_beside_what_does_not_fit() -> None:
+    model, inputs = model_of("llama"), padded(prompts(2))
+    call = {"inputs_embeds": torch.randn(2, 12, 32), "attention_mask": inputs["attention_mask"]}
+    told: dict[str, list[Any]] = {"plain": [], "copied": []}
+    for key, function in (("plain", by_transformers), ("copied", by_copyspec)):
+        streamer = SimpleNamespace(put=lambda value, key=key: told[key].append(value.tolist()), end=lambda: None)
+        function(model, call, streamer=streamer, eos_token_id=list(range(20, 50)))
+    assert told["plain"] == told["copied"]
+    samples = []
+    for seed in (1, 1, 2):
+        transformers.set_seed(seed)
+        samples.append(by_copyspec(model, call, do_sample=True, num_return_sequences=2))
+    assert torch.equal(samples[0], samples[1]) and not torch.equal(samples[0], samples[2])
+    for more, message in (
+        (
+            {"output_hidden_states": True, "return_dict_in_generate": True},
+            "output_hidden_states=True cannot be combined",
+        ),
+        ({"attention_mask": inputs["attention_mask"].flip(1)}, "row 0 is padded on the right"),
+        ({"position_ids": torch.arange(12).repeat(2, 1) + 1}, "leave position_ids out"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            by_copyspec(model, call | more)
+    with pytest.raises(ValueError, match="does not pass inputs_embeds to the model"):
+        by_copyspec(model_of("t5"), {"inputs_embeds": torch.randn(2, 5, 32)})

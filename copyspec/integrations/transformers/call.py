@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import EosTokenCriteria, MaxLengthCriteria
 
-from copyspec.integrations.transformers.arguments import refuse_arguments, refuse_options
+from copyspec.integrations.transformers.arguments import refuse_arguments
 from copyspec.integrations.transformers.caches import cache_of, cached_columns, cached_rows
 from copyspec.integrations.transformers.masks import (
     check_encoder_padding,
@@ -56,7 +56,6 @@ class Rows:
 def read_rows(model: PreTrainedModel, call: Prepared) -> Rows:
     """Parse the arguments. Raises ValueError or TypeError for anything unsupported, before decoding starts."""
     ids, config, criteria = call.ids, call.config, call.criteria
-    refuse_options(config)
     refuse_arguments(model, call.arguments, call.asked)
     samples = config.num_return_sequences or 1
     limit = criteria.max_length

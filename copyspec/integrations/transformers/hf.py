@@ -16,8 +16,9 @@ from copyspec import api
 from copyspec.checks import check_type
 from copyspec.engine.call_options import check_options
 from copyspec.engine.row_processors import check_processors
-from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded
+from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded, refuse_options
 from copyspec.integrations.transformers.call import Prepared, Rows, read_rows
+from copyspec.integrations.transformers.embeds import FirstStep, first_step
 from copyspec.integrations.transformers.outputs import (
     CopiedDecoderOnlyOutput,
     CopiedEncoderDecoderOutput,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
     from transformers.utils.generic import ModelOutput
 
+    from copyspec.decoding.requests import StepOutput
     from copyspec.engine.call_options import CallOptions
     from copyspec.engine.engine import Engine
     from copyspec.engine.jobs import Job
@@ -90,12 +92,18 @@ class CustomGenerate:
         refuse_encoded(lost)
         given.setdefault("synced_gpus", lost.get("synced_gpus"))
         prepared = Prepared(input_ids, inputs_tensor, generation_config, stopping_criteria, given, asked)
-        rows = read_rows(model, prepared)
+        refuse_options(generation_config)
         check_processors(logits_processor, "leave out custom_generate")
+        first: FirstStep | None = None
+        if given.get("inputs_embeds") is not None and not model.config.is_encoder_decoder:
+            first, prepared = first_step(model, prepared, logits_processor)
+        rows = read_rows(model, prepared)
+        if first is not None:
+            rows = first.before(rows, input_ids, stopping_criteria)
         engine = api.load(model, tokenizer=_tokenizer(model, own, lost), **_loading(own))
         options = _options(rows, own, sampled=bool(generation_config.do_sample))
         jobs, _ = engine.jobs(list(rows.prompts), own.get("references"), options)
-        call = _Call(engine, prepared, rows, jobs, options)
+        call = _Call(engine, prepared, rows, jobs, options, first)
         call.prepare(logits_processor)
         streamer: Any = given.get("streamer") or lost.get("streamer")
         if own.get("copyspec_streamer") is not None:
@@ -108,21 +116,26 @@ class CustomGenerate:
 class _Call:
     """One call of `generate`, from its rows to its output."""
 
-    def __init__(self, engine: Engine, prepared: Prepared, rows: Rows, jobs: list[Job], options: CallOptions) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        prepared: Prepared,
+        rows: Rows,
+        jobs: list[Job],
+        options: CallOptions,
+        first: FirstStep | None,
+    ) -> None:
+        """`first`: a step that was made before; its tokens are the last column of the rows' ids."""
         self._engine, self._model, self._prepared = engine, engine.model, prepared
-        self._rows, self._jobs, self._options = rows, jobs, options
+        self._rows, self._jobs, self._options, self._first = rows, jobs, options, first
         self._logits: list[ScoreRecorder] | None = None
         self._scores: list[ScoreRecorder] | None = None
         self._layers: dict[int, Layers] = {}  # keys and values of rows that have ended
 
     def prepare(self, processors: LogitsProcessorList) -> None:
         """Replace each request's processors and stop conditions with those that `generate` prepared for its row."""
-        ids, device, config, criteria = (
-            self._rows.ids,
-            self._model.device,
-            self._prepared.config,
-            self._prepared.criteria,
-        )
+        ids, device, criteria = self._rows.ids, self._model.device, self._prepared.criteria
+        config = self._prepared.config
         if config.return_dict_in_generate and config.output_logits:
             self._logits = [ScoreRecorder() for _ in self._jobs]
         if config.return_dict_in_generate and config.output_scores:
@@ -150,15 +163,27 @@ class _Call:
     def run(self, streamer: BaseStreamer | None) -> None:
         """Decode all rows."""
         columns = None if streamer is None else StreamerColumns(streamer, len(self._jobs), self._rows.pad)
-        steps = self._engine.steps([job.request for job in self._jobs], self._options)
+
+        def add(row: int, output: StepOutput) -> None:
+            self._jobs[row].add(output)
+            if columns is not None:
+                columns.push(row, output.tokens, ended=output.finish is not None)
+
+        going = list(range(len(self._jobs)))
+        if self._first is not None:
+            for row in going:
+                add(row, self._first.output(row))
+                self._first.record(row, self._scores, self._logits)
+            going = [row for row in going if not self._first.ended[row]]
+        steps = self._engine.steps([self._jobs[row].request for row in going], self._options)
         try:
             for outputs in steps:
                 for output in outputs:
-                    self._jobs[output.row].add(output)
-                    if columns is not None:
-                        columns.push(output.row, output.tokens, ended=output.finish is not None)
+                    add(going[output.row], output)
                 if columns is not None:
                     columns.flush()
+            if columns is not None:
+                columns.flush()
         finally:
             steps.close()
         if streamer is not None:
@@ -167,13 +192,16 @@ class _Call:
     def output(self) -> ModelOutput | torch.LongTensor:
         """The output in the form that `generate` returns; a cache of the caller's holds its tokens then."""
         config, ids = self._prepared.config, self._rows.ids
+        if self._first is not None:
+            ids = ids[:, :-1]
         tokens = sequences(ids, [job.tokens for job in self._jobs], self._rows.pad)
         recorded: dict[str, Any] = {}
         if self._is_recorded():
             layers = [self._layers[row] for row in range(len(ids))] if len(self._layers) == len(ids) else None
             columns = ids.shape[1] if self._rows.seen is None else self._rows.seen.shape[1]
+            read, width = (tokens, ids.shape[1]) if self._first is None else (tokens[:, ids.shape[1] :], 1)
             with self._engine.forward_lock:
-                finished = Finished(tokens, ids.shape[1], columns, layers)
+                finished = Finished(read, width, columns, layers)
                 recorded = replay(self._model, finished, self._prepared.arguments, config)
         if not config.return_dict_in_generate:
             return tokens

@@ -53,6 +53,8 @@ def replay(
     """
     generation: Any = model  # typed Any, since its type does not show GenerationMixin's methods
     wanted, cache = list(_wanted(model, config)), cache_of(arguments)
+    if finished.ids.shape[1] == finished.width:  # all rows ended with the caller's step
+        return {CACHE_FIELD: cache}
     written, rereads = finished.ids.shape[1] - finished.width - 1, not arguments.get("use_cache", True)
     passes: list[Any] = []
     left = written
