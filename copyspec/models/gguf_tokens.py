@@ -53,7 +53,8 @@ def adopt_tokens(settings: Settings, tokenizer: PreTrainedTokenizerBase) -> list
     for name, value in own.items():
         if name not in _ENDS:
             raise FileError(f"its header has {_OWN}{name[:100]}={str(value)[:60]}, which transformers does not read")
-    return list(dict.fromkeys([*ends, *_end_of_turn(tokenizer)]))
+    _warn_end_of_turn(tokenizer, ends)
+    return list(dict.fromkeys(ends))
 
 
 def _check_split(name: object, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -94,17 +95,24 @@ def _adopt_added(own: Settings, tokenizer: PreTrainedTokenizerBase, added: Setti
         raise FileError(f"its header has {_OWN}add_space_prefix={wanted}, and the tokenizer does otherwise")
 
 
-def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The special token that the chat template writes behind an answer: files that were made early do not name it."""
+def _warn_end_of_turn(tokenizer: PreTrainedTokenizerBase, ends: list[int]) -> None:
+    """Warn of a special token that the chat template writes behind an answer, if it is not among the file's `ends`:
+    files that were made early do not name it, and in texts that are no chats it ends nothing."""
     if not tokenizer.chat_template:
-        return []
+        return
     mark = "answer-of-the-model"
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
     try:
         text = tokenizer.apply_chat_template(turns, tokenize=False)
     except Exception:  # a template may refuse these turns
-        return []
+        return
     rest = str(text).partition(mark)[2].lstrip()
-    ends = {str(token): id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
-    found = [token for token in ends if token and rest.startswith(token)]
-    return [ends[max(found, key=len)]] if found else []
+    special = {str(token): id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    written = [token for token in special if token and rest.startswith(token)]
+    if written and (end := special[max(written, key=len)]) not in ends:
+        logger.warning(
+            "it names no end of a turn, and its chat template ends turns with %r, which outputs may run past: give chats "
+            "stop_token_ids=[%d]",
+            max(written, key=len),
+            end,
+        )

@@ -286,7 +286,9 @@ def test_divisors_that_are_no_known_scaling_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("template", [None, "plain", "ends"])
 @pytest.mark.parametrize("ends", [{}, {"eot": 2}, {"eom": 3}, {"eot": 2, "eom": 4}, {"eot": 1}])
-def test_every_end_of_a_turn_ends(ends: dict[str, int], template: str | None, tmp_path: Path) -> None:
+def test_every_end_of_a_turn_ends(
+    ends: dict[str, int], template: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tokenizer = copy.deepcopy(byte_level())
     end = "<|system|>" if template == "ends" else "</s>"
     turn = "{% for m in messages %}<|user|>{{ m['content'] }}" + end + "\n{% endfor %}"
@@ -297,10 +299,12 @@ def test_every_end_of_a_turn_ends(ends: dict[str, int], template: str | None, tm
             add(writer, f"tokenizer.ggml.{name}_token_id", token)
 
     write_llama(tmp_path / "a.gguf", model_of("llama"), tokenizer, more=more)
-    folder = converted(tmp_path / "a.gguf")
+    with caplog.at_level("WARNING", "copyspec"):
+        folder = converted(tmp_path / "a.gguf")
     read = GenerationConfig.from_pretrained(folder).eos_token_id
-    expected = {1, *ends.values(), *([4] if template == "ends" else [])}
-    assert set(read if isinstance(read, list) else [read]) == expected
+    assert set(read if isinstance(read, list) else [read]) == {1, *ends.values()}
+    is_missing = template == "ends" and 4 not in ends.values()
+    assert ("ends turns with '<|system|>'" in caplog.text) == is_missing
 
 
 @pytest.mark.parametrize("bos", [None, True, False])
