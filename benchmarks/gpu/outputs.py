@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.outputs --device cuda --model default --rows 1 32
 
-Methods: `generate`, its prompt lookup, `generate` with a static cache, which transformers compiles on CUDA, and
-copyspec with static passes, plain and with drafts. The task is to edit the texts of benchmarks/data; the prompts of
+Methods: `generate`, its prompt lookup, both with a static cache, which transformers compiles on CUDA, and copyspec with
+static passes, plain and with drafts. The task is to edit the texts of benchmarks/data; the prompts of
 `text not named` are the same, without `edit_source`. Every output is compared with that of `generate`.
 """
 
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from benchmarks.gpu.exact_mode import cases
 from benchmarks.reporting import generate_padded, without_cudnn_attention, write_json
 from benchmarks.speed.methods import LOOKUP_TOKENS, synchronise
+from copyspec.targets.facts import forward_arguments
+from copyspec.targets.hooks.caches import cache_argument
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -32,6 +34,7 @@ def ways(engine: Engine, rows: int) -> dict[str, Way]:
     found: dict[str, Way] = {"generate": partial(_by_transformers, engine, {})}
     if rows == 1:
         found["prompt lookup"] = partial(_by_transformers, engine, {"prompt_lookup_num_tokens": LOOKUP_TOKENS})
+        found["prompt lookup, static cache"] = partial(_by_static_lookup, engine)
     found["static cache"] = partial(_by_transformers, engine, {"cache_implementation": "static"})
     found["plain"] = partial(_by_copyspec, engine, "none", True)
     found["copyspec"] = partial(_by_copyspec, engine, "auto", True)
@@ -67,6 +70,17 @@ def _by_transformers(
     prompts = [engine.tokenizer(prompt)["input_ids"] for prompt, _ in texts]
     limits = {"max_new_tokens": tokens, "min_new_tokens": tokens, "eos_token_id": None}
     return generate_padded(engine.model, prompts, (), pad=0, **limits, **extra)
+
+
+def _by_static_lookup(engine: Engine, texts: Sequence[tuple[str, str]], tokens: int) -> list[list[int]]:
+    """Prompt lookup with a static cache, which transformers compiles on CUDA from 5.24 on. The cache has room for the
+    drafts of the last pass: `cache_implementation="static"` makes one without, and runs over its end."""
+    from transformers import StaticCache
+
+    width = max(len(engine.tokenizer(prompt)["input_ids"]) for prompt, _ in texts)
+    cache = StaticCache(config=engine.model.config, max_cache_len=width + tokens + LOOKUP_TOKENS + 1)
+    name = cache_argument(forward_arguments(engine.model))
+    return _by_transformers(engine, {"prompt_lookup_num_tokens": LOOKUP_TOKENS, name: cache}, texts, tokens)
 
 
 def _by_copyspec(
