@@ -137,7 +137,7 @@ class EditPipeline:
         if result.finish_reason != "stop":
             detail = f"{why_cut(result)}: allow more, or edit it in parts"
             return Edited(text, text, Refusal("cut", detail), result)
-        shown, output = _LINE_END.sub("\n", body), _LINE_END.sub("\n", result.text)
+        shown, output = _LINE_END.sub("\n", body), _LINE_END.sub("\n", result.content)
         read: str | Refusal = output.strip()
         if self.options.strip_wrappers:
             read = version(output, shown, instruction, may_shrink=self.options.max_edit_ratio is not None)

@@ -111,7 +111,7 @@ class ModelCorrector:
         """Yield the continuations of prompts made by `begun`."""
         for index, result in self.engine.generate_each(inputs, ordered=False, skip_too_long=True, **self._options()):
             if result is not None:
-                yield index, result.text
+                yield index, result.content
 
     def _options(self) -> GenerateOptions:
         options: GenerateOptions = {
@@ -190,7 +190,7 @@ class ModelCorrector:
             return Outcome(None, Refusal("length", f"longer than the model's context: {_shortened(text)}"))
         if result.finish_reason != "stop":
             return Outcome(None, Refusal("cut", f"{why_cut(result)}: {_shortened(text)}"), result)
-        return Outcome(result.text, result=result, lost=self._lost(text), changes=result.changes or None)
+        return Outcome(result.content, result=result, lost=self._lost(text), changes=result.changes or None)
 
     def _lost(self, text: str) -> str:
         """Characters that the tokenizer cannot represent; some vocabularies lack symbols."""

@@ -155,7 +155,7 @@ class DocumentAnswers:
             temperature=0.0,  # even if the model's generation_config samples: answers must repeat
         )
         answer = _by_words(hits, found)
-        cited = citations(result.text.strip(), {hit.id: hit.text})
+        cited = citations(result.content.strip(), {hit.id: hit.text})
         agrees = any(each.document_start < best.end and each.document_end > best.start for each in cited)
         return DocumentAnswer(answer.text, True, answer.is_sure and agrees, answer.citations, tuple(hits), result)
 
@@ -175,7 +175,7 @@ class DocumentAnswers:
         settling = Settling(texts)
         with closing(chunks):  # type: ignore[type-var]
             for chunk in chunks:
-                written += chunk.text
+                written += chunk.content
                 result = chunk.result or result
                 if NOTHING.startswith(_plain(written)):
                     continue  # may become a refusal, which is no answer

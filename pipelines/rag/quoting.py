@@ -106,7 +106,7 @@ def answer(
             "no answer: no content word of the question %r occurs in or next to the quoted sentences", question
         )
         return Quote("", best.id, None, None, result, is_found=False)
-    text = result.text.strip()
+    text = result.content.strip()
     start = best.text.find(text) if text else -1
     return Quote(
         text=text,
@@ -120,7 +120,7 @@ def answer(
 
 def _is_beside(question: str, result: Result, shown: Mapping[int, str]) -> bool:
     """Whether no quote of the result is near a word of the question."""
-    text = result.text.strip()
+    text = result.content.strip()
     return bool(citations(text, shown)) and not _near_ones(question, text, shown)
 
 

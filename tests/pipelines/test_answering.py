@@ -150,7 +150,7 @@ class Writing(copyspec.Engine):
     def stream(self, prompt: object, references: object = None, **options: object) -> Iterator[copyspec.Chunk]:  # type: ignore[override]
         self.asked.append((prompt, references))
         for word in self.said.split(" "):
-            yield copyspec.Chunk(word + " ", 1)
+            yield copyspec.Chunk(word + " ", (1,), content=word + " ")
 
 
 TEXTS = ["The kettle boils at noon every day.", "Herons wait in shallow water.", "Kettle soup is sold there."]
