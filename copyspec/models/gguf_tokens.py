@@ -111,8 +111,8 @@ def _warn_end_of_turn(tokenizer: PreTrainedTokenizerBase, ends: list[int]) -> No
     written = [token for token in special if token and rest.startswith(token)]
     if written and (end := special[max(written, key=len)]) not in ends:
         logger.warning(
-            "it names no end of a turn, and its chat template ends turns with %r, which outputs may run past: give chats "
-            "stop_token_ids=[%d]",
+            "it names no end of a turn, and its chat template ends turns with %r, which outputs may run past: give "
+            "chats stop_token_ids=[%d]",
             max(written, key=len),
             end,
         )

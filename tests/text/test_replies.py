@@ -347,8 +347,17 @@ def test_arguments_have_the_types_of_their_schemas() -> None:
     assert read("unknown", "5") == "5"
 
 
-def test_harmony_messages() -> None:
+@pytest.mark.parametrize("are_tokens", [True, False])
+def test_harmony_messages(are_tokens: bool) -> None:
     reply = reply_of("harmony")
+    if not are_tokens:
+        made = Codec(tokenizer_of(HARMONY._replace(special=()))).encode_chat(USER, TOOLS).reply
+        assert made is not None
+        reply = made
+
+    def marked(token: str) -> str:
+        return mark_all(token, codec_of("harmony")._tokens.special) if are_tokens else token
+
     header, end = (
         marked("<|channel|>") + "%s" + marked("<|message|>"),
         marked("<|end|>") + marked("<|start|>") + "assistant",

@@ -83,6 +83,8 @@ class ReplyFormat:
     """None: unknown, or the template has no tools."""
     is_harmony: bool = False
     """Whether outputs consist of messages in channels, as gpt-oss writes them."""
+    is_text: bool = False
+    """Whether the tags of these messages are text to the tokenizer, and no control tokens."""
 
     def __bool__(self) -> bool:
         return bool(self.thoughts or self.calls or self.is_harmony)
@@ -92,7 +94,7 @@ def learn(template: str, tokens: Sequence[str], render: Render, mark: Callable[[
     """How the model of this template writes thoughts and calls. `tokens`: the strings of added tokens; `mark`: makes
     marked text."""
     if "<|channel|>" in template and "<|message|>" in template:
-        return ReplyFormat(is_harmony=True)
+        return ReplyFormat(is_harmony=True, is_text=mark("<|channel|>") == "<|channel|>")
     thoughts = _rendered_thoughts(render) or _named_thoughts(template, tokens, mark)
     calls = _calls(render, thoughts) or _described(render, template, mark) if "tool" in template else None
     return ReplyFormat(thoughts, calls)

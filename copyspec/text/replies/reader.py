@@ -20,7 +20,7 @@ from copyspec.text.replies.calls import (
     tool_names,
 )
 from copyspec.text.replies.learning import ReplyFormat
-from copyspec.text.replies.marks import BEFORE, MarkedDetokenizer, marked, shown, unmarked
+from copyspec.text.replies.marks import BEFORE, MarkedDetokenizer, mark_all, marked, shown, unmarked
 from copyspec.text.stops import held_back
 
 Kind = Literal["reasoning", "content"]
@@ -235,6 +235,8 @@ class TaggedReader(ReplyReader):
                 yield from self._last()
 
 
+_TAGS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
+_TAG = re.compile("|".join(map(re.escape, _TAGS)))
 _START, _MESSAGE = marked("<|start|>"), marked("<|message|>")
 _ENDS = tuple(map(marked, ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")))
 _FUNCTIONS = "functions."
@@ -248,6 +250,19 @@ class HarmonyReader(ReplyReader):
         super().__init__(reply)
         self._kind: Kind | None = None  # of the message; None: in its header, or in a call
         self._tool: str | None = None  # of the call whose arguments are read
+        self._unmarked = ""  # text that may end in the beginning of a tag
+
+    def push(self, text: str) -> Iterator[ReplyPiece]:
+        if self._reply.format.is_text:
+            text = self._unmarked + text
+            keep = held_back(text, _TAGS)
+            text, self._unmarked = text[: len(text) - keep], text[len(text) - keep :]
+            text = mark_all(text, _TAG)
+        return super().push(text)
+
+    def finish(self) -> Iterator[ReplyPiece]:
+        self._held += mark_all(self._unmarked, _TAG)
+        return super().finish()
 
     @property
     def is_thinking(self) -> bool:
