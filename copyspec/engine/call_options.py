@@ -30,6 +30,7 @@ from copyspec.engine.option_checks import (
     check_config,
     check_constraint,
     check_contrast,
+    check_rendered,
     check_tools,
     parse_callables,
     parse_draft_models,
@@ -142,9 +143,10 @@ class CallOptions:
     strict: bool | None = None
     """True raises an error if calls cannot be constrained by the tools' schemas, False constrains nothing. None, the
     default, constrains them where the schemas allow it."""
-    rendered: bool = False
+    rendered: bool | Literal["auto"] = False
     """True: a str prompt is the output of a chat template (`apply_chat_template(..., tokenize=False)`): its control
-    tokens are parsed as such, and nothing is added around it."""
+    tokens are parsed as such, and nothing is added around it. "auto" parses those of any str, as vLLM and llama.cpp do,
+    and adds the tokenizer's own where they are missing."""
     n: int = 1
     """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
     drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] = "auto"
@@ -275,7 +277,7 @@ class CallOptions:
         )
         if system is not None and chat is False:
             raise ValueError("system= makes the prompt a chat; leave out chat=False, or write it into the prompt")
-        if self.rendered and (system is not None or chat is True):
+        if self.rendered is True and (system is not None or chat is True):
             raise ValueError(
                 "rendered=True says that the prompt went through a chat template: leave out system= and chat=True"
             )
@@ -371,7 +373,8 @@ class CallOptions:
 _UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, object]] = {}
 
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "trace", "strict"), check_flag),
+    **dict.fromkeys(("include_stop", "ignore_eos", "lossy", "trace", "strict"), check_flag),
+    "rendered": check_rendered,
     "prefix_cache": check_flag_or_count,
     "batch_size": check_count,
     "n": partial(check_whole, low=1, high=MAX_SAMPLES, why="for more, call several times"),
