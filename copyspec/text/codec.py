@@ -177,8 +177,9 @@ class Codec:
         ids, offsets = wrapped.ids, wrapped.offsets
         added = len(ids) - len(bare)
         before = next((at for at in range(added + 1) if ids[at : at + len(bare)] == bare), 0)
-        start = int(before > 0 and ids[before - 1] == bare[0])
-        end = len(ids) - int(added > before and ids[before + len(bare)] == bare[-1])
+        start = int(before > 0 and ids[before - 1 : before] == bare[:1])
+        after = before + len(bare)
+        end = len(ids) - int(added > before and ids[after : after + 1] == bare[-1:])
         return Encoded(ids[start:end], offsets and partial(_part, offsets, start, end))
 
     def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
