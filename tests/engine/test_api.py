@@ -15,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria
 import copyspec
 from copyspec.engine.engine import Engine
 from copyspec.engine.results import Result
-from tests.helpers.texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, new_engine, sentencepiece_like
+from tests.helpers.texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, sentencepiece_like
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
