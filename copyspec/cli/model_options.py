@@ -47,7 +47,7 @@ def _variables(text: str) -> dict[str, object]:
         return dict(check_variables("the object", value))
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(
-            f'{brief(text)}, a JSON object such as {{"enable_thinking": false}}: {error}'
+            f'{brief(text)} is no JSON object such as {{"enable_thinking": false}}: {error}'
         ) from None
 
 

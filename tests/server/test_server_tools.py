@@ -53,7 +53,8 @@ SAID: list[tuple[str, str, str, str, Sequence[Any]]] = [
     ),
     (
         "harmony",
-        "<|channel|>analysis<|message|>What?<|end|><|start|>assistant<|channel|>commentary to=functions.wait<|message|>{}",
+        "<|channel|>analysis<|message|>What?<|end|><|start|>assistant"
+        "<|channel|>commentary to=functions.wait<|message|>{}",
         "What?",
         "",
         [WAITED],
