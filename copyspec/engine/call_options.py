@@ -103,7 +103,7 @@ class CallOptions:
     prompt and seed, same output."""
     stop: str | Sequence[str] | None = None
     """End the output before this string, or before the first of several, instead of the generation_config's
-    `stop_strings`."""
+    `stop_strings`. One that is a special token of the tokenizer is that token, too."""
     include_stop: bool = False
     """Keep the stop string (or the text of the stop token) in the text."""
     stop_token_ids: Sequence[int] | None = None
@@ -148,7 +148,8 @@ class CallOptions:
     tokens are parsed as such, and nothing is added around it. "auto" parses those of any str, as vLLM and llama.cpp do,
     and adds the tokenizer's own where they are missing."""
     n: int = 1
-    """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
+    """Samples per prompt (`Result.samples`; in streams `Chunk.sample` is its number); above 1 it needs a
+    temperature."""
     drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] = "auto"
     """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
     function that takes a `copyspec.DraftContext` and returns a `Drafter`: [drafts of your own](#your-own-drafter); in a
