@@ -52,6 +52,12 @@ RENAMED = dict.fromkeys(("max_completion_tokens", "max_new_tokens", "max_length"
 """Fields of other endpoints and of Python callers, and what they are called here."""
 
 
+OPTIONS = (
+    *("temperature", "top_p", "n", "seed", "top_k", "min_p", "repetition_penalty", "stop_token_ids"),
+    *("prediction", "edit_source"),
+)
+"""Fields that are options of the same name."""
+
 MAX_TEMPERATURE, MAX_BIAS = 2.0, 100.0  # as in OpenAI's API
 MAX_DIGITS = 20  # of a token id
 MAX_STOPS = 256  # each is searched for at every token, which all requests wait for; OpenAI takes four
@@ -141,9 +147,7 @@ class SharedBody(BaseModel):
         do not know them, and the option `stop` would take their place."""
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options is for streams only: set stream, or leave it out")
-        names = ("temperature", "top_p", "n", "seed", "top_k", "min_p", "repetition_penalty", "stop_token_ids")
-        names = (*names, "prediction", "edit_source")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
         if self.temperature is not None:
             check_number("temperature", self.temperature, low=0.0, high=MAX_TEMPERATURE)
         if self.top_p == 0:
