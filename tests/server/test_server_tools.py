@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
 import openai
+import pydantic
 import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
 from starlette.testclient import TestClient
 
 from copyspec.server.endpoints import Server
@@ -356,3 +358,56 @@ def test_what_cannot_be_asked_is_named(fields: dict[str, Any], words: str, field
         body = {"messages": fields.pop("messages", CHAT), "extra_body": fields}
         client.chat.completions.create(model="tiny", max_tokens=9, **body)
     assert words in refused.value.message and refused.value.param == field
+
+
+class Painting(pydantic.BaseModel):
+    colour: Literal["red", "blue"]
+    coats: int
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3", "mistral-named"])
+def test_helpers_of_the_client_read_answers(name: str) -> None:
+    pytest.importorskip("llguidance")
+    tool = openai.pydantic_function_tool(Painting, name="paint")
+    text = next(said for family, said, *_ in SAID if family == name and ("paint" in said or "wait" in said))
+    scripted = Scripted(engine_of(name), text.replace("wait", "paint"))
+    with scripted.client() as client:
+        asked: dict[str, Any] = {"model": "tiny", "messages": CHAT, "max_tokens": 200}
+        for choice in ("auto", "required"):
+            answer = client.chat.completions.parse(**asked, tools=[tool], tool_choice=choice).choices[0].message
+            (call,) = answer.tool_calls
+            assert isinstance(call.function.parsed_arguments, Painting)
+            with client.chat.completions.stream(**asked, tools=[tool], tool_choice=choice) as stream:
+                whole = stream.get_final_completion().choices[0]
+            assert whole.message.tool_calls[0].function.arguments == call.function.arguments
+            assert whole.finish_reason == "tool_calls"
+    with Scripted(engine_of(name), '{"colour": "blue", "coats": 12}').client() as client:
+        answer = client.chat.completions.parse(**asked, response_format=Painting).choices[0].message
+        assert answer.parsed == Painting(colour="blue", coats=12)
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3", "qwen-coder", "deepseek"])
+def test_langchains_model_of_openai_calls_tools(name: str) -> None:
+    pytest.importorskip("llguidance")
+    chat = pytest.importorskip("langchain_openai").ChatOpenAI
+    text = next(said for family, said, *_ in SAID if family == name and ("paint" in said or "wait" in said))
+    scripted = Scripted(engine_of(name), text)
+    with scripted.client(), TestClient(scripted.app) as http:
+        llm = chat(base_url="http://localhost/v1", api_key="any", model="tiny", max_tokens=200, http_client=http)
+        bound = llm.bind_tools(TOOLS)
+        answer = bound.invoke("The wall, please.")
+        (call,) = answer.tool_calls
+        pieces = list(bound.stream("The wall, please."))
+        joined = pieces[0]
+        for piece in pieces[1:]:
+            joined += piece
+        assert [(each["name"], each["args"]) for each in joined.tool_calls] == [(call["name"], call["args"])]
+        history = ["The wall, please.", answer, ToolMessage("done", tool_call_id=call["id"])]
+        bound.invoke([HumanMessage(history[0]), *history[1:]])
+        assert "done" in scripted.engine.tokenizer.decode(scripted.jobs[0].request.prompt)
+    for method in ("json_schema", "function_calling"):
+        scripted = Scripted(engine_of(name), '{"colour": "blue", "coats": 2}' if method == "json_schema" else text)
+        with scripted.client(), TestClient(scripted.app) as http:
+            llm = chat(base_url="http://localhost/v1", api_key="any", model="tiny", max_tokens=200, http_client=http)
+            structured = llm.with_structured_output(Painting, method=method)
+            assert isinstance(structured.invoke("The wall, please."), Painting)
