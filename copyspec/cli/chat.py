@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli.common import UsageError, quiet_libraries, read, read_line
-from copyspec.cli.model_options import Adapter, Device, Dtype, Model, loading
+from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Variables, loading
 from copyspec.cli.printing import echo
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def chat(
     adapter: Adapter = None,
     device: Device = None,
     dtype: Dtype = "auto",
+    chat_template_kwargs: Variables = None,
     system: Annotated[str | None, typer.Option(help="System message of the conversation.")] = None,
     add: Annotated[
         list[Path] | None, typer.Option("--add", "-a", help="Reference file, like /add FILE. Repeatable.")
@@ -72,6 +73,7 @@ def chat(
     check_options(options)
     quiet_libraries()
     engine = copyspec.load(model, **loading(device, dtype, adapter))
+    engine.chat_template_kwargs = chat_template_kwargs or {}
     if not engine.tokenizer.chat_template:
         raise UsageError(
             f"{engine.name!r} has no chat template: --model names another model (see: copyspec models), and copyspec "

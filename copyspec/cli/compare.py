@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, quiet_libraries, read_edited, read_prompt
-from copyspec.cli.model_options import MODEL, Adapter, Device, Model
+from copyspec.cli.model_options import MODEL, Adapter, Device, Model, Variables
 from copyspec.cli.printing import console, echo, flush_stdout
 from copyspec.cli.prompt_options import (
     Chat,
@@ -49,6 +49,7 @@ def compare(
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch on a CPU, the same for all runs.", rich_help_panel=MODEL)
     ] = None,
+    chat_template_kwargs: Variables = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Default: 512, or more if the edited text is longer.")
     ] = None,
@@ -84,6 +85,8 @@ def compare(
     }
     if adapter is not None:
         options["adapter"] = adapter
+    if chat_template_kwargs:
+        options["chat_template_kwargs"] = chat_template_kwargs
     sources = read_references(references, reference_file)
     quiet_libraries()
     return _compared(text, sources, options, html, wants_json=json_output, races=race)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -125,7 +125,13 @@ class ReportOptions:
         return CHANGED if self.only_looks and total.files_changed else 0
 
 
-def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, threads: int | None = None) -> Corrector:
+def corrector_of(
+    model: str | None,
+    loading: LoadOptions,
+    asked: ModelOptions,
+    threads: int | None = None,
+    variables: Mapping[str, object] | None = None,
+) -> Corrector:
     """Load the model. Raises UsageError if it cannot be loaded or used."""
     import copyspec
     from copyspec.api import load_corrector
@@ -136,6 +142,7 @@ def corrector_of(model: str | None, loading: LoadOptions, asked: ModelOptions, t
     try:
         engine = load_corrector(model, **loading)
         engine.threads = threads
+        engine.chat_template_kwargs = variables or {}
         corrector = ModelCorrector(engine, asked)
     except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:
         raise UsageError(str(error)) from error

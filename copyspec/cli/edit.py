@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ from copyspec.cli import correction_options as options
 from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout, in_options, quiet_libraries, quiet_log
 from copyspec.cli.correcting import CHANGED, FAILED, reason
 from copyspec.cli.correction_options import GUARDS, OUTPUT
-from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
+from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, Variables, loading
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
 from copyspec.filesystem import read_input
 
@@ -64,6 +64,7 @@ def edit(
     device: Device = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
+    chat_template_kwargs: Variables = None,
     max_new_tokens: options.MaxNewTokens = None,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,
@@ -94,7 +95,7 @@ def edit(
         raise UsageError("--instruction is empty: say what to change")
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))
     with quiet_log(quiet):
-        pipeline = pipeline_of(model, loading(device, dtype, adapter), asked, threads)
+        pipeline = pipeline_of(model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs)
     pipeline.check(instruction)
     shown = _NewVersions(in_place, suffix, output, whole, quiet, check)
     changed, failed = _edit_files(pipeline, paths, instruction, shown)
@@ -104,7 +105,11 @@ def edit(
 
 
 def pipeline_of(
-    model: str | None, options: LoadOptions, asked: EditOptions, threads: int | None = None
+    model: str | None,
+    options: LoadOptions,
+    asked: EditOptions,
+    threads: int | None = None,
+    variables: Mapping[str, object] | None = None,
 ) -> EditPipeline:
     """Load the model."""
     import copyspec
@@ -113,6 +118,7 @@ def pipeline_of(
     quiet_libraries()
     engine = copyspec.load(model, **options)
     engine.threads = threads
+    engine.chat_template_kwargs = variables or {}
     return EditPipeline(engine, asked)
 
 

@@ -14,7 +14,7 @@ from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout
 from copyspec.cli.correcting import FAILED, LISTS, ReportOptions, corrector_of, run_files, run_on_ray
 from copyspec.cli.correction_options import GUARDS, INPUT, OUTPUT, RUN
 from copyspec.cli.inputs import check_terminal, inputs_of, words_of
-from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
+from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, Variables, loading
 from copyspec.cli.narrowing import narrow_inputs
 
 
@@ -187,6 +187,7 @@ def gec(
     device: Device = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
+    chat_template_kwargs: Variables = None,
     max_new_tokens: options.MaxNewTokens = None,
     batch_size: Annotated[int, typer.Option(help="Texts decoded together.", rich_help_panel=RUN)] = 8,
     segmenter: Annotated[
@@ -316,7 +317,7 @@ def gec(
     check_terminal(inputs, format, report)
     check_stdout(inputs)
     check_outputs(reports, inputs)
-    make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads)
+    make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs)
     if ray is None and actors != 1:
         raise UsageError(f"--actors {actors} is for --ray: name a cluster too, or leave it out")
     if ray is not None:

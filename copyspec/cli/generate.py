@@ -11,7 +11,7 @@ import typer
 
 from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, quiet_libraries, read_edited, read_prompt
 from copyspec.cli.index import corpus_folder, default_folder
-from copyspec.cli.model_options import DRAFT_MODEL_HELP, Adapter, Device, Dtype, Model, Threads, loading
+from copyspec.cli.model_options import DRAFT_MODEL_HELP, Adapter, Device, Dtype, Model, Threads, Variables, loading
 from copyspec.cli.printing import echo
 from copyspec.cli.prompt_options import (
     Chat,
@@ -55,6 +55,7 @@ def generate(
     device: Device = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
+    chat_template_kwargs: Variables = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Default: 512, or more if the edited text is longer.", rich_help_panel=_SAMPLING)
     ] = None,
@@ -173,6 +174,8 @@ def generate(
     }
     if adapter is not None:
         options["adapter"] = adapter
+    if chat_template_kwargs:
+        options["chat_template_kwargs"] = chat_template_kwargs
     if rule is not None:
         options["rule"] = rule
     if rule_setting:

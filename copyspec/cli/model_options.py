@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
+
+from copyspec.checks import brief
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
@@ -32,6 +35,31 @@ Dtype: TypeAlias = Annotated[str, typer.Option(help="auto, float32, bfloat16 or 
 Threads: TypeAlias = Annotated[
     int | None,
     typer.Option(help="Threads of torch on a CPU. Default: the number measured to be fastest.", rich_help_panel=MODEL),
+]
+
+
+def _variables(text: str) -> dict[str, object]:
+    """The variables of the chat template. Raises BadParameter, as a ValueError would lose its message here."""
+    from copyspec.text.chat import check_variables
+
+    try:
+        value: object = json.loads(text)
+        return dict(check_variables("the object", value))
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(
+            f'{brief(text)} is no JSON object such as {{"enable_thinking": false}}: {error}'
+        ) from None
+
+
+Variables: TypeAlias = Annotated[
+    dict | None,  # type: ignore[type-arg]  # typer reads the plain class
+    typer.Option(
+        "--chat-template-kwargs",
+        parser=_variables,
+        metavar="JSON",
+        help='Variables of the chat template: {"enable_thinking": false}.',
+        rich_help_panel=MODEL,
+    ),
 ]
 
 

@@ -13,7 +13,7 @@ import typer
 import copyspec
 from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_options, quiet_libraries, read_line
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
-from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Threads, loading
+from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Threads, Variables, loading
 from copyspec.cli.printing import echo
 from copyspec.cli.showing import write_page
 
@@ -76,6 +76,7 @@ def rag(
     device: Device = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
+    chat_template_kwargs: Variables = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Default: 512.", rich_help_panel=MODEL)] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print answer and sources as JSON.", rich_help_panel=_OUTPUT)
@@ -118,6 +119,7 @@ def rag(
 
         engine = load_corrector(model, **loading(device, dtype, adapter))
         engine.threads = threads
+        engine.chat_template_kwargs = chat_template_kwargs or {}
     if reranker is not None:
         score = CrossEncoderScorer(reranker, device=device)
         retriever = RerankingRetriever(retriever, score, depth=max(_RERANKED, passages or 0))

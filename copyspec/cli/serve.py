@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
-from typing import Annotated
+import sys
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
 import copyspec
 from copyspec.cli.common import UsageError, quiet_libraries
-from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, loading
-from copyspec.cli.printing import echo
+from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, Variables, loading
+from copyspec.cli.printing import LogFormatter, echo
 
 KEY_VARIABLE = "COPYSPEC_API_KEY"
 MAX_AMOUNT = 1 << 20  # MiB or GiB; no machine has more
 MAX_STOP_SECONDS = 86_400
 REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
-_ADDRESS, _LIMITS = "Address", "Limits"
+_ADDRESS, _LIMITS, _LOG = "Address", "Limits", "Log"
+
+LogForm: TypeAlias = Literal["text", "json"]
 
 
 def serve(
@@ -32,6 +36,7 @@ def serve(
     device: Device = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
+    chat_template_kwargs: Variables = None,
     host: Annotated[
         str, typer.Option(help="0.0.0.0 accepts connections from other machines.", rich_help_panel=_ADDRESS)
     ] = "127.0.0.1",
@@ -75,6 +80,9 @@ def serve(
     timeout: Annotated[
         float, typer.Option(help="Seconds allowed per request, including waiting.", rich_help_panel=_LIMITS)
     ] = 600.0,
+    log: Annotated[
+        LogForm, typer.Option(help="Form of the lines on stderr, one per request.", rich_help_panel=_LOG)
+    ] = "text",
     stop_seconds: Annotated[
         float, typer.Option(help="Seconds that running requests get to finish on shutdown.", rich_help_panel=_LIMITS)
     ] = 30.0,
@@ -112,14 +120,27 @@ def serve(
         quiet_libraries()
         engine = copyspec.load(model, **loading(device, dtype, adapter))
         engine.threads = threads
+        engine.chat_template_kwargs = chat_template_kwargs or {}
         server = Server(engine, settings)
         server.warm_up()
         names = ", ".join(settings.names)
         echo(f"copyspec: {names} on {address_of(bound)}/v1 (Ctrl-C stops)", err=True, flush=True)
         if settings.api_key is None and not is_local(bound):
             echo(f"copyspec: anybody who reaches this address can use it: set {KEY_VARIABLE}", err=True)
+        _log_requests(log)
         uvicorn_server(server, stop_seconds=stop_seconds).run(sockets=[bound])
     return 0
+
+
+def _log_requests(form: LogForm) -> None:
+    """Write the access log on stderr."""
+    from copyspec.server.access import JsonFormatter, logger
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else LogFormatter("%(asctime)s %(message)s"))
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # --verbose would write each line twice
 
 
 def _name(model: str | None, adapter: str | None) -> str:

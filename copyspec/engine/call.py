@@ -61,7 +61,7 @@ class Call:
         self._ticket.is_whole = True
         for output in chain.from_iterable(self._scheduler.steps(self._ticket, self._timeout)):
             self.jobs[output.row].add(output)
-        return self._results()
+        return self.ended()
 
     async def aresults(self) -> list[Result]:
         """`results` for asyncio. Cancelling the task ends decoding within one step."""
@@ -70,16 +70,14 @@ class Call:
             async for outputs in steps:
                 for output in outputs:
                     self.jobs[output.row].add(output)
-        return self._results()
+        return self.ended()
 
     def chunks(self) -> Chunks:
         """Stream the outputs: one chunk per row and step; the last chunk of a row carries its result."""
-        self.check_stream()
         return Chunks(self, self._scheduler.steps(self._ticket, self._timeout), ChunkMaker(self.jobs))
 
     async def achunks(self) -> AsyncGenerator[Chunk, None]:
         """`chunks` for asyncio. Cancelling the task ends decoding within one step."""
-        self.check_stream()
         maker = ChunkMaker(self.jobs)
         async with aclosing(self._scheduler.asteps(self._ticket, self._timeout)) as steps:
             async for outputs in steps:
@@ -100,7 +98,9 @@ class Call:
     def __getstate__(self) -> NoReturn:
         raise TypeError("a running call cannot be copied or pickled; its results can: list(chunks), or call.results()")
 
-    def _results(self) -> list[Result]:
+    def ended(self) -> list[Result]:
+        """The results of a call whose outputs have all ended, in `results` or as a stream. Raises CancelledCallError if
+        some have not."""
         results = [job.result for job in self.jobs if job.result is not None]
         if len(results) < len(self.jobs):
             raise CancelledCallError("the call was cancelled before it had ended")
@@ -109,13 +109,6 @@ class Call:
             return results
         groups = [results[start : start + n] for start in range(0, len(results), n)]
         return [replace(group[0], samples=tuple(group)) for group in groups]
-
-    def check_stream(self) -> None:
-        """Drop the call and raise ValueError if its outputs cannot be streamed."""
-        n = self.jobs[0].options.n if self.jobs else 1
-        if n > 1:
-            self.drop()  # a notebook keeps the error, and this object with it
-            raise ValueError(f"n={n} cannot be streamed; leave stream out, or stream once per seed")
 
 
 class Chunks(Iterator["Chunk"]):

@@ -31,6 +31,7 @@ from copyspec.engine.option_checks import (
     check_config,
     check_constraint,
     check_contrast,
+    check_rendered,
     check_tools,
     parse_callables,
     parse_draft_models,
@@ -102,7 +103,7 @@ class CallOptions:
     prompt and seed, same output."""
     stop: str | Sequence[str] | None = None
     """End the output before this string, or before the first of several, instead of the generation_config's
-    `stop_strings`."""
+    `stop_strings`. One that is a special token of the tokenizer is that token, too."""
     include_stop: bool = False
     """Keep the stop string (or the text of the stop token) in the text."""
     stop_token_ids: Sequence[int] | None = None
@@ -142,11 +143,13 @@ class CallOptions:
     strict: bool | None = None
     """True raises an error if calls cannot be constrained by the tools' schemas, False constrains nothing. None, the
     default, constrains them where the schemas allow it."""
-    rendered: bool = False
+    rendered: bool | Literal["auto"] = False
     """True: a str prompt is the output of a chat template (`apply_chat_template(..., tokenize=False)`): its control
-    tokens are parsed as such, and nothing is added around it."""
+    tokens are parsed as such, and nothing is added around it. "auto" parses those of any str, as vLLM and llama.cpp do,
+    and adds the tokenizer's own where they are missing."""
     n: int = 1
-    """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
+    """Samples per prompt (`Result.samples`; in streams `Chunk.sample` is its number); above 1 it needs a
+    temperature."""
     drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] = "auto"
     """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
     function that takes a `copyspec.DraftContext` and returns a `Drafter`: [drafts of your own](#your-own-drafter); in a
@@ -275,7 +278,7 @@ class CallOptions:
         )
         if system is not None and chat is False:
             raise ValueError("system= makes the prompt a chat; leave out chat=False, or write it into the prompt")
-        if self.rendered and (system is not None or chat is True):
+        if self.rendered is True and (system is not None or chat is True):
             raise ValueError(
                 "rendered=True says that the prompt went through a chat template: leave out system= and chat=True"
             )
@@ -371,7 +374,8 @@ class CallOptions:
 _UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, object]] = {}
 
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(("include_stop", "ignore_eos", "rendered", "lossy", "trace", "strict"), check_flag),
+    **dict.fromkeys(("include_stop", "ignore_eos", "lossy", "trace", "strict"), check_flag),
+    "rendered": check_rendered,
     "prefix_cache": check_flag_or_count,
     "batch_size": check_count,
     "n": partial(check_whole, low=1, high=MAX_SAMPLES, why="for more, call several times"),

@@ -350,7 +350,7 @@ class InputEncoder:
         if prompt.ids is not None:
             if options.system is not None:
                 raise ChatError(f"system={brief(options.system)} needs a str or a chat; prompt {index} is token ids")
-            if options.chat is True or options.rendered:
+            if options.chat is True or options.rendered is True:
                 given = "chat=True" if options.chat is True else "rendered=True"
                 raise ChatError(f"{given} needs a str; prompt {index} is token ids, which are taken as they are")
             ids = prompt.ids
@@ -358,8 +358,11 @@ class InputEncoder:
                 ids = without_padding(ids, pad, f"prompt {index}")
             encoded = Encoded(ids, leaves_space=prompt.leaves_space, reply=prompt.reply)
         elif prompt.text is not None and options.system is None and options.chat is not True:
-            if options.rendered:
+            parsed = self._codec.encode_parsed(prompt.text) if options.rendered == "auto" else None
+            if options.rendered is True:
                 encoded = self._codec.encode_rendered(prompt.text)
+            elif parsed is not None:
+                encoded = parsed
             else:
                 if self._codec.control is not None and (found := self._codec.control.findall(prompt.text)):
                     edited = prompt.edit.text if prompt.edit is not None else None
@@ -439,7 +442,7 @@ class InputEncoder:
             )
 
     def _messages(self, index: int, prompt: Prompt, options: CallOptions) -> list[Message]:
-        if prompt.messages is not None and options.rendered:
+        if prompt.messages is not None and options.rendered is True:
             raise ChatError(f"prompt {index} is a chat, but rendered=True is for a str that a chat template made")
         if prompt.messages is not None and options.chat is False:
             raise ChatError(f"prompt {index} is a chat, but chat=False is given; leave it out, or give a str")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -128,7 +128,8 @@ class Job:
         text = self.without_leading_space(whole)
         # Ending at the model's own end-of-sequence token gives no stop reason.
         reason = None if isinstance(detail, int) and detail not in self.options.stop_ids else detail
-        is_string = self.stop_strings is not None and self.stop_strings.match is not None
+        strings = self.stop_strings
+        is_string = strings is not None and (strings.match is not None or strings.is_token)
         is_cut = detail in _CUTTING and not is_string  # a stop string may be such a name
         self.skipped = len(whole) - len(text)
         tokens = tuple(self.tokens)
@@ -176,7 +177,8 @@ class Job:
 
     def _shown_tokens(self, finish: Finish) -> list[int]:
         """The tokens of the text, without the one that ended the output."""
-        ended_by_token = finish.reason == "stop" and isinstance(finish.detail, int)
+        is_special = self.stop_strings is not None and self.stop_strings.is_token
+        ended_by_token = finish.reason == "stop" and (isinstance(finish.detail, int) or is_special)
         kept = self.options.include_stop and finish.detail in self.options.stop_ids
         return self.tokens[:-1] if ended_by_token and not kept else self.tokens
 
@@ -223,8 +225,6 @@ class JobMaker:
         target, settings = self._target, self.settings(options)
         self._encoder.check_tokens("logit_bias", options.sampling.logit_bias)
         self._encoder.check_tokens("stop_token_ids", options.stop_ids)
-        if options.stop_strings:
-            not_applied.log_once(_special_stops(self._codec, options.stop_strings), self._noted)
         if options.processors and len(prompts) * options.n > 1:
             check_processors(options.processors, "give it to one prompt at a time")
         shared, jobs = options if options.sampling.is_greedy else options.seeded(len(prompts)), list[Job]()
@@ -336,7 +336,7 @@ class JobMaker:
         eos = frozenset() if options.ignore_eos or EosTokenCriteria in replaced else settings.eos_token_ids
         eos |= options.stop_ids
         stop = options.stop_strings or (() if StopStringCriteria in replaced else settings.stops)
-        strings = StopStrings(stop, self._codec.decode, takes_back=self._codec.takes_back) if stop else None
+        strings = self._codec.stop_strings(stop) if stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
         criteria = [*options.criteria]
         if options.max_time is not None and MaxTimeCriteria not in replaced:
@@ -446,14 +446,6 @@ class JobMaker:
         context = DraftContext(tuple(row.prompt), shown, eos, size, lambda text: encode(text).ids, decode)
         made, layers = [make_custom(factory, context) for factory in own], len(decoder_layers(self._model))
         return JoinedDrafter(made, size, builtin() if builtin is not None else None, sources=sources, layers=layers)
-
-
-def _special_stops(codec: Codec, stop: Sequence[str]) -> Iterator[str]:
-    """Warnings about stop strings that are special tokens."""
-    for string in stop:
-        if (token := codec.special_id(string)) is not None:
-            text = f"stop={string!r} is a special token, which is not part of the text"
-            yield f"{text}; stop_token_ids=[{token}] ends with it"
 
 
 _KINDS: Mapping[str, SourceKind] = {"edit": "edit", "reference": "reference"}

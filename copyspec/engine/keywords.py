@@ -56,7 +56,7 @@ class GenerateOptions(TypedDict, total=False):
     prompt and seed, same output."""
     stop: str | Sequence[str] | None
     """End the output before this string, or before the first of several, instead of the generation_config's
-    `stop_strings`."""
+    `stop_strings`. One that is a special token of the tokenizer is that token, too."""
     include_stop: bool | None
     """Keep the stop string (or the text of the stop token) in the text."""
     stop_token_ids: Sequence[int] | None
@@ -96,11 +96,13 @@ class GenerateOptions(TypedDict, total=False):
     strict: bool | None
     """True raises an error if calls cannot be constrained by the tools' schemas, False constrains nothing. None, the
     default, constrains them where the schemas allow it."""
-    rendered: bool | None
+    rendered: bool | Literal["auto"] | None
     """True: a str prompt is the output of a chat template (`apply_chat_template(..., tokenize=False)`): its control
-    tokens are parsed as such, and nothing is added around it."""
+    tokens are parsed as such, and nothing is added around it. "auto" parses those of any str, as vLLM and llama.cpp do,
+    and adds the tokenizer's own where they are missing."""
     n: int | None
-    """Samples per prompt (`Result.samples`); above 1 it needs a temperature."""
+    """Samples per prompt (`Result.samples`; in streams `Chunk.sample` is its number); above 1 it needs a
+    temperature."""
     drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] | None
     """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
     function that takes a `copyspec.DraftContext` and returns a `Drafter`: drafts of your own; in a

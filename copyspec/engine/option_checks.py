@@ -23,6 +23,11 @@ def check_cache(name: str, value: object) -> None:
     check_type(isinstance(value, OutputCache), name, value, "an OutputCache: copyspec.OutputCache('a namespace')")
 
 
+def check_rendered(name: str, value: object) -> None:
+    """Raise TypeError for anything but True, False and "auto"."""
+    check_type(isinstance(value, bool) or value == "auto", name, value, "True, False or 'auto'")
+
+
 def check_tools(name: str, value: object) -> None:
     """Raise TypeError for anything but tools in OpenAI's format."""
     wanted = "{'type': 'function', 'function': {'name': ..., 'parameters': {...}}}"

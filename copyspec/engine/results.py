@@ -187,13 +187,15 @@ class Chunk:
     template. Known from the first text on, and the same in all later chunks."""
     source: SourceName | None = None  # source of the first copied token
     index: int = 0  # of the prompt
-    result: Result | None = None  # with the last chunk of a prompt
+    result: Result | None = None  # with the last chunk of a prompt, or of each of its samples
     logprobs: tuple[TokenLogprob, ...] = ()
     """One entry per token of `token_ids`, if `logprobs=` was given."""
     reasoning: str = field(default="", kw_only=True)
     """The piece of a thought that this step completes; see `Result.parts`."""
     content: str = field(default="", kw_only=True)
     """The piece of the answer. Tool calls come with the result."""
+    sample: int = field(default=0, kw_only=True)
+    """With `n` above 1: the number of the sample."""
     _spans: Callable[[], tuple[Span, ...]] = field(default=tuple, repr=False, compare=False)
 
     @property

@@ -40,6 +40,7 @@ class ChunkMaker:
                 sources=sources,
                 skipped=job.skipped,
                 logprobs=logprobs,
+                sample=job.request.sampling.sample,
                 reasoning=reasoning,
                 content=content,
                 _spans=spans,

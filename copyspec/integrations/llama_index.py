@@ -97,7 +97,7 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
         def pieces() -> CompletionResponseGen:
             written = ""
-            for chunk in self._engine.stream(prompt, **self._given(kwargs)):
+            for chunk in self._engine.stream(prompt, **self._streamed(kwargs)):
                 written += chunk.text
                 yield CompletionResponse(text=written, delta=chunk.text, raw=chunk)
 
@@ -119,7 +119,7 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
         def pieces() -> ChatResponseGen:
             written = ""
-            for chunk in self._engine.stream(_turns(messages), **self._given({"chat": True, **kwargs})):
+            for chunk in self._engine.stream(_turns(messages), **self._streamed({"chat": True, **kwargs})):
                 written += chunk.text
                 yield ChatResponse(message=_answer(written), delta=chunk.text, raw=chunk)
 
@@ -138,7 +138,7 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
         async def pieces() -> CompletionResponseAsyncGen:
             written = ""
-            chunks = agenerate(prompt, stream=True, model=self._engine, **self._given(kwargs))
+            chunks = agenerate(prompt, stream=True, model=self._engine, **self._streamed(kwargs))
             async with aclosing(chunks):
                 async for chunk in chunks:
                     written += chunk.text
@@ -165,7 +165,7 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
         async def pieces() -> ChatResponseAsyncGen:
             written = ""
-            given = self._given({"chat": True, **kwargs})
+            given = self._streamed({"chat": True, **kwargs})
             chunks = agenerate(_turns(messages), stream=True, model=self._engine, **given)
             async with aclosing(chunks):
                 async for chunk in chunks:
@@ -173,6 +173,13 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
                     yield ChatResponse(message=_answer(written), delta=chunk.text, raw=chunk)
 
         return pieces()
+
+    def _streamed(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a stream. Raises ValueError for several samples: their pieces would be one answer."""
+        given = self._given(options)
+        if (given.get("n") or 1) > 1:
+            raise ValueError(f"n={given['n']} cannot be streamed; leave stream out, or stream once per seed")
+        return given
 
     def _given(self, options: dict[str, Any]) -> dict[str, Any]:
         # LlamaIndex passes formatted=True for every prompt of a query engine: its variables are filled in, but nothing

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from importlib.metadata import version
 
@@ -22,20 +20,17 @@ from copyspec.engine.call import Call
 from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, CallOptions, check_options
 from copyspec.engine.engine import Engine
 from copyspec.engine.inputs import PromptTooLongError
-from copyspec.engine.results import Result
 from copyspec.engine.scheduler import QueueFullError
+from copyspec.server.access import access_of
 from copyspec.server.asgi import error_body
+from copyspec.server.errors import BAD_REQUEST, error_response, failure, field_of, http_error, invalid, json_response
 from copyspec.server.gate import Gate
+from copyspec.server.messages import template_messages
 from copyspec.server.metrics import CONTENT_TYPE, Metrics
 from copyspec.server.replies import DONE, Json, Replies, as_json, server_sent
-from copyspec.server.schemas import ChatBody, CompletionBody, SharedBody
+from copyspec.server.schemas import ChatBody, CompletionBody
 from copyspec.server.settings import ServerSettings
 from copyspec.text.chat import ChatError
-
-logger = logging.getLogger(__name__)
-
-BAD_REQUEST = "invalid_request_error"
-RETRY_SECONDS = "1"
 
 
 class Server:
@@ -66,8 +61,8 @@ class Server:
         app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"])
         app.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
         app.add_api_route("/v1/completions", self.completions, methods=["POST"], response_model=None)
-        app.add_exception_handler(RequestValidationError, _invalid)
-        app.add_exception_handler(HTTPException, _http_error)
+        app.add_exception_handler(RequestValidationError, invalid)
+        app.add_exception_handler(HTTPException, http_error)
         app.add_middleware(Gate, settings=self.settings, metrics=self.metrics)
         return app
 
@@ -81,7 +76,7 @@ class Server:
         return {"object": "list", "data": [self._card(name) for name in self.names]}
 
     async def model(self, name: str) -> Response:
-        return _json(as_json(self._card(name))) if name in self.names else self._no_such_model(name)
+        return json_response(as_json(self._card(name))) if name in self.names else self._no_such_model(name)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
         return await self._answer(body, request)
@@ -93,26 +88,25 @@ class Server:
         begun = time.perf_counter()
         if body.model is not None and body.model not in self.names:
             return self._no_such_model(body.model)
+        is_chat = isinstance(body, ChatBody)
         try:
-            prompt: object = body.chat() if isinstance(body, ChatBody) else body.prompt
+            prompt: object = template_messages(body.messages) if isinstance(body, ChatBody) else body.prompt
             prompts = 1 if isinstance(body, ChatBody) else body.prompts()
             call = await aio.submit(lambda: self.engine, prompt, body.references, self._options(body, prompts))
         except QueueFullError as error:
-            return _error(429, self._public(error), "rate_limit_error", code="queue_full", retry=True)
-        except PromptTooLongError as error:
-            return _error(400, str(error), BAD_REQUEST, code="context_length_exceeded")
-        except (TypeError, ValueError) as error:
-            return _error(400, self._public(error), BAD_REQUEST, param=getattr(error, "field", None))
+            return error_response(429, self._public(error), "rate_limit_error", code="queue_full", retry=True)
+        except (TypeError, ValueError, ImportError) as error:
+            code = "context_length_exceeded" if isinstance(error, PromptTooLongError) else None
+            return error_response(
+                400, self._public(error), BAD_REQUEST, code=code, param=field_of(error, body.__dict__)
+            )
         except RuntimeError as error:  # the engine is shutting down
-            return _error(503, str(error), "service_unavailable_error", retry=True)
+            return error_response(503, str(error), "service_unavailable_error", retry=True)
+        access_of(request.scope).jobs = call.jobs
         wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        replies = Replies(body.model or self.names[0], isinstance(body, ChatBody), bool(body.spans), wants_usage)
+        replies = Replies(body.model or self.names[0], is_chat, bool(body.spans), wants_usage, body.n or 1)
         if not body.stream:
             return await self._whole(call, replies, request, begun)
-        try:
-            call.check_stream()
-        except ValueError as error:
-            return _error(400, str(error), BAD_REQUEST)
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not buffer the stream
         return StreamingResponse(
             self._events(call, replies, begun), media_type="text/event-stream; charset=utf-8", headers=headers
@@ -125,7 +119,7 @@ class Server:
             message = message.replace(repr(name), repr(self.names[0]))
         return message.replace(", or raise engine.scheduler.max_waiting", " (--max-waiting)")
 
-    def _options(self, body: SharedBody, prompts: int) -> CallOptions:
+    def _options(self, body: ChatBody | CompletionBody, prompts: int) -> CallOptions:
         """The call options of a request with this number of prompts. Raises TypeError or ValueError for fields that
         this server does not offer."""
         body.check_extra()
@@ -143,6 +137,12 @@ class Server:
             )
         config = generation_config.read(self.engine.model)
         options = body.options(generation_config.stop_strings(config))
+        if isinstance(body, ChatBody):
+            options |= body.chat_options(str(self.engine.tokenizer.chat_template or ""))
+        else:
+            options |= body.text_options()
+        if (body.n or 1) > 1 and body.temperature is None and not config.do_sample:
+            options["temperature"] = 1.0  # OpenAI's default
         limit, asked = self.settings.max_tokens, body.limit()
         if limit is not None and asked is not None and asked > limit:
             raise ValueError(f"max_tokens={asked} is more than this server's limit of {limit} (--max-tokens)")
@@ -168,36 +168,35 @@ class Server:
                 return Response(status_code=499)  # the client is gone; nginx's status for the counters
             results = decoding.result()
         except Exception as error:
-            return _error(*_failure(error))
+            return error_response(*failure(error))
         finally:
             for task in (decoding, leaving):
                 task.cancel()
         self.metrics.began(time.perf_counter() - begun)
         self.metrics.finished(results)
-        return _json(as_json(replies.whole(results)))
+        return json_response(as_json(replies.whole(results)))
 
     async def _events(self, call: Call, replies: Replies, begun: float) -> AsyncIterator[bytes]:
         """Answer as server-sent events. An error is sent as a last event."""
-        results: list[Result] = []
         is_silent = True
         try:
             for event in replies.first():
                 yield server_sent(event)
             async with aclosing(call.achunks()) as chunks:
                 async for chunk in chunks:
-                    data = replies.event(chunk)
-                    if data is None:
+                    events = replies.events(chunk)
+                    if not events:
                         continue
                     if is_silent:
                         is_silent = False
                         self.metrics.began(time.perf_counter() - begun)
-                    if chunk.result is not None:
-                        results.append(chunk.result)
-                    yield server_sent(data)
+                    for event in events:
+                        yield server_sent(event)
         except Exception as error:
-            _, message, kind = _failure(error)
+            _, message, kind = failure(error)
             yield b"data: " + error_body(message, kind) + b"\n\n"
             return
+        results = call.ended()
         self.metrics.finished(results)
         for event in replies.last(results):
             yield server_sent(event)
@@ -209,51 +208,10 @@ class Server:
     def _no_such_model(self, name: str) -> Response:
         served = ", ".join(map(repr, self.names))
         message = f"no model {brief(name)} here; this server has {served}"
-        return _error(404, message, BAD_REQUEST, code="model_not_found", param="model")
+        return error_response(404, message, BAD_REQUEST, code="model_not_found", param="model")
 
 
 async def _left(request: Request) -> None:
     """Wait until the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _failure(error: Exception) -> tuple[int, str, str]:
-    """Status, message and type of an error raised while decoding."""
-    if isinstance(error, TimeoutError):
-        return 504, str(error), "timeout_error"
-    logger.error("a request failed", exc_info=error)
-    return 500, f"{type(error).__name__}: {error}", "server_error"
-
-
-def _error(
-    status: int, message: str, kind: str, *, code: str | None = None, param: str | None = None, retry: bool = False
-) -> Response:
-    """An error in OpenAI's format. `param`: the field of the request that it is about, if it is one."""
-    headers = {"retry-after": RETRY_SECONDS} if retry else None
-    return _json(error_body(message, kind, code=code, param=param), status, headers)
-
-
-def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, status, headers, media_type="application/json")
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    found: Sequence[dict[str, object]] = error.errors()
-    where = found[0].get("loc", ())
-    names = [str(each) for each in where if each != "body"] if isinstance(where, tuple) else []
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not names and kind != "application/json" and not re.fullmatch(r"application/.+\+json", kind):
-        given = f"the body's type is {kind!r}" if kind else "the body has no Content-Type"
-        return _error(415, f"{given}; send it with Content-Type: application/json", BAD_REQUEST)
-    field = names[0] if names and found[0].get("type") != "json_invalid" else None
-    more = f" ({found[0]['ctx']['error']})" if found[0].get("type") == "json_invalid" else ""  # type: ignore[index]
-    return _error(400, f"{field or 'the body'}: {found[0].get('msg')}{more}", BAD_REQUEST, param=field)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    response = _error(error.status_code, str(error.detail), BAD_REQUEST)
-    response.headers.update(error.headers or {})
-    return response

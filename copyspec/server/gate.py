@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import time
 
+from copyspec.server.access import HEADER, begin
 from copyspec.server.asgi import (
     App,
     BodyTooLargeError,
@@ -55,22 +57,24 @@ class Gate:
                 await self._app(scope, receive, send)
             return
         begun = time.perf_counter()
+        access = begin(scope)
         status = 0
 
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = [
-                    (name.encode(), value.encode("latin-1")) for name, value in self._origins.headers(scope).items()
-                ]
+                headers = {HEADER: access.id, **self._origins.headers(scope)}
+                added = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *added]}
             await send(message)
 
         try:
             await self._enter(scope, receive, sending)
         finally:
-            self._metrics.answered(route_path(scope), status, time.perf_counter() - begun)
+            seconds = time.perf_counter() - begun
+            self._metrics.answered(route_path(scope), status, seconds)
+            access.log(scope, status, seconds, logging.DEBUG if route_path(scope) in OPEN else logging.INFO)
 
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (refusal := self._origins.refusal(scope)) is not None:

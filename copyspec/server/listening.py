@@ -62,6 +62,7 @@ def uvicorn_server(server: Server, *, stop_seconds: float) -> uvicorn.Server:
     config = uvicorn.Config(
         server.app(),
         log_config=None,  # use the program's own logging; nothing goes to stdout
+        access_log=False,  # there is `access`, which knows tokens
         server_header=False,
         proxy_headers=False,
         limit_concurrency=MAX_CONNECTIONS,

@@ -20,9 +20,11 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class Metrics:
-    """The metrics of one server, in a registry of its own, so that several servers in one program stay separate."""
+    """The metrics of one server, or of a program that uses an engine itself, in a registry of their own, so that
+    several in one program stay separate."""
 
     def __init__(self, engine: Engine) -> None:
+        """Its running and waiting rows are shown as they are; results are counted when they are given to `finished`."""
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._requests = Counter(
@@ -68,4 +70,5 @@ class Metrics:
                 self._tokens["accepted_tokens"].inc(sample.stats.num_accepted_tokens)
 
     def text(self) -> bytes:
+        """All metrics in the text format of Prometheus, of `CONTENT_TYPE`."""
         return bytes(generate_latest(self.registry))

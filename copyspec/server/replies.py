@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from copyspec.engine.results import Chunk, Result
+from copyspec.text.replies.reader import Parts
 
 Json = dict[str, object]
+
+ID_CHARACTERS = 9
+"""Of a call's id: Mistral's templates take no others."""
 
 
 def usage(results: Sequence[Result]) -> Json:
@@ -22,12 +26,13 @@ def usage(results: Sequence[Result]) -> Json:
     accepted = sum(each.stats.num_accepted_tokens for each in outputs)
     drafted = sum(each.stats.num_draft_tokens for each in outputs)
     details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
+    details["reasoning_tokens"] = sum(each.parts.num_reasoning_tokens for each in outputs)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
         "prompt_tokens_details": {"cached_tokens": sum(each.stats.num_cached_tokens for each in results)},
-        "completion_tokens_details": {**details, "reasoning_tokens": 0},
+        "completion_tokens_details": details,
     }
 
 
@@ -39,6 +44,7 @@ class Replies:
     is_chat: bool
     with_spans: bool
     with_usage: bool = False  # in streams only
+    n: int = 1  # choices per prompt
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -50,28 +56,33 @@ class Replies:
 
     def first(self) -> list[Json]:
         """The opening events of a stream."""
-        return [self._event([self._delta(0, {"role": "assistant", "content": ""})])] if self.is_chat else []
+        role = {"role": "assistant", "content": ""}
+        return [self._event([self._delta(index, role)]) for index in range(self.n)] if self.is_chat else []
 
-    def event(self, chunk: Chunk) -> Json | None:
-        """The event for a chunk; None if it has neither text nor a result."""
-        if not chunk.text and chunk.result is None:
-            return None
-        delta = {"content": chunk.text} if self.is_chat else chunk.text
-        choice = self._delta(chunk.index, delta)
-        if chunk.result is not None:
-            choice["finish_reason"] = chunk.result.finish_reason
-            choice |= self._spans(chunk.result)
-        return self._event([choice])
+    def events(self, chunk: Chunk) -> list[Json]:
+        """The events for a chunk; none if it has neither text nor a result. Calls come with the result."""
+        index, result = chunk.index * self.n + chunk.sample, chunk.result
+        last = self._delta(index, {} if self.is_chat else chunk.text)
+        if result is not None:
+            last |= {"finish_reason": self._finish_reason(result), **self._spans(result)}
+        if not self.is_chat:
+            return [self._event([last])] if chunk.text or result is not None else []
+        delta = {"reasoning_content": chunk.reasoning, "content": chunk.content}
+        if result is not None:
+            delta["content"] += _content(result.parts)[len(result.parts.content) :]
+        deltas: list[Json] = [{name: text for name, text in delta.items() if text}]
+        if result is not None:
+            deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in enumerate(_calls(result.parts))]
+        choices = [self._delta(index, each) for each in deltas if each]
+        return [self._event([each]) for each in (choices if result is None else [*choices, last])]
 
     def last(self, results: Sequence[Result]) -> list[Json]:
         """The closing events of a stream."""
         return [{**self._head(streams=True), "choices": [], "usage": usage(results)}] if self.with_usage else []
 
     def _choice(self, index: int, output: Result) -> Json:
-        content: Json = (
-            {"message": {"role": "assistant", "content": output.text}} if self.is_chat else {"text": output.text}
-        )
-        ended = {"finish_reason": output.finish_reason, "logprobs": None}
+        content: Json = {"message": _message(output.parts)} if self.is_chat else {"text": output.text}
+        ended = {"finish_reason": self._finish_reason(output), "logprobs": None}
         return {"index": index, **content, **ended, **self._spans(output)}
 
     def _delta(self, index: int, delta: object) -> Json:
@@ -89,8 +100,37 @@ class Replies:
             "model": self.model,
         }
 
+    def _finish_reason(self, output: Result) -> str:
+        calls = self.is_chat and output.finish_reason == "stop" and bool(output.tool_calls)
+        return "tool_calls" if calls else output.finish_reason
+
     def _spans(self, output: Result) -> Json:
         return {"spans": [asdict(span) for span in output.spans]} if self.with_spans else {}
+
+
+def _message(parts: Parts) -> Json:
+    """An answer. Thoughts are where vLLM, SGLang and DeepSeek have them."""
+    calls, content = _calls(parts), _content(parts)
+    message: Json = {"role": "assistant", "content": content if content or not calls else None, "refusal": None}
+    if parts.reasoning:
+        message["reasoning_content"] = parts.reasoning
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _content(parts: Parts) -> str:
+    """The text of an answer, with that of calls that cannot be read: clients have no other place for it."""
+    return "\n".join(filter(None, [parts.content, *[call.text for call in parts.invalid]]))
+
+
+def _calls(parts: Parts) -> list[Json]:
+    return [
+        {
+            "id": uuid.uuid4().hex[:ID_CHARACTERS],
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+        }
+        for call in parts.calls
+    ]
 
 
 def as_json(data: object) -> bytes:

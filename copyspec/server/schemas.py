@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from copyspec.checks import brief, is_ids, shown
+from copyspec.checks import brief, check_number, check_whole, is_ids, shown
 from copyspec.engine.unknown import ELSEWHERE, MAX_NAME, reject_unknown
+from copyspec.server.errors import FieldError
 from copyspec.server.limits import check_references, count_characters
 
 IGNORED = frozenset(
@@ -28,6 +29,7 @@ IGNORED = frozenset(
 """OpenAI fields that do not affect the output and are ignored."""
 
 NOT_OFFERED: dict[str, tuple[object, ...]] = {
+    "add_special_tokens": (False,),
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
@@ -38,11 +40,8 @@ NOT_OFFERED: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
     "presence_penalty": (0,),
-    "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
@@ -53,16 +52,15 @@ RENAMED = dict.fromkeys(("max_completion_tokens", "max_new_tokens", "max_length"
 """Fields of other endpoints and of Python callers, and what they are called here."""
 
 
+OPTIONS = (
+    *("temperature", "top_p", "n", "seed", "top_k", "min_p", "repetition_penalty", "stop_token_ids"),
+    *("prediction", "edit_source"),
+)
+"""Fields that are options of the same name."""
+
+MAX_TEMPERATURE, MAX_BIAS = 2.0, 100.0  # as in OpenAI's API
 MAX_DIGITS = 20  # of a token id
 MAX_STOPS = 256  # each is searched for at every token, which all requests wait for; OpenAI takes four
-
-
-class FieldError(ValueError):
-    """A field that this server does not know or support; `field` is its name."""
-
-    def __init__(self, message: str, field: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 class StreamOptions(BaseModel):
@@ -89,6 +87,7 @@ class SharedBody(BaseModel):
     n: int | None = None
     seed: int | None = None
     stop: str | list[Any] | None = None
+    stop_token_ids: list[Any] | None = None
     logit_bias: dict[str, Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -135,19 +134,31 @@ class SharedBody(BaseModel):
         if name in RENAMED:
             raise ValueError(f"unknown option {name!r}; here it is {RENAMED[name]}")
         # Names of other libraries, for what has no field here: the Python option that they stand for would not help.
-        if name in ELSEWHERE and re.split(r"\W", ELSEWHERE[name])[0] not in ("not", *fields):
+        other = ELSEWHERE.get(name)
+        if other and ("generation_config" in other or re.split(r"\W", other)[0] not in ("not", *fields)):
             raise ValueError(f"{name} is not supported here: leave it out")
         reject_unknown({name: value}, fields)
 
     def options(self, own_stops: Sequence[str]) -> dict[str, object]:
-        """Options for `Engine.submit`, without limits and references.
+        """Options for `Engine.submit`, without limits and references. Raises ValueError for values that OpenAI's API
+        does not take.
 
         `own_stops`: the model's own stop strings, to which those of the request are added, as in OpenAI's API: clients
         do not know them, and the option `stop` would take their place."""
-        names = ("temperature", "top_p", "n", "seed", "top_k", "min_p", "repetition_penalty", "prediction")
-        given = {name: getattr(self, name) for name in (*names, "edit_source") if getattr(self, name) is not None}
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is for streams only: set stream, or leave it out")
+        given = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
+        if self.temperature is not None:
+            check_number("temperature", self.temperature, low=0.0, high=MAX_TEMPERATURE)
+        if self.top_p == 0:
+            given |= {"top_p": 1.0, "top_k": 1}
+        if self.seed is not None and self.seed < 0:
+            check_whole("seed", self.seed, low=-(1 << 63))
+            given["seed"] = self.seed + (1 << 64)  # the same 64 bits
         if self.logit_bias:
-            given["logit_bias"] = {_token_id(name): value for name, value in self.logit_bias.items()}
+            given["logit_bias"] = bias = {_token_id(name): value for name, value in self.logit_bias.items()}
+            for token, value in bias.items():
+                check_number(f"logit_bias[{token}]", value, low=-MAX_BIAS, high=MAX_BIAS)
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if len(stop) > MAX_STOPS:
             raise ValueError(f"stop holds {len(stop)} strings; at most {MAX_STOPS} are taken here")
@@ -160,22 +171,58 @@ class SharedBody(BaseModel):
 class ChatBody(SharedBody):
     messages: list[Any]
     max_completion_tokens: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the chat template.")
+    reasoning_effort: str | None = Field(None, description="The variable of this name, where the template reads it.")
 
     def limit(self) -> int | None:
         old, new = self.max_tokens, self.max_completion_tokens
         if old is not None and new is not None and old != new:
-            raise ValueError(f"max_tokens={old} and max_completion_tokens={new} differ: give one of them")
+            raise FieldError(f"max_tokens={old} and max_completion_tokens={new} differ: give one of them", None)
         return old if new is None else new
 
-    def chat(self) -> list[dict[str, object]]:
-        """The messages for the chat template: content joined into one str, role `developer` as `system`."""
-        if not self.messages:
-            raise ValueError("messages is empty: give at least one")
-        return [_message(i, message) for i, message in enumerate(self.messages)]
+    def chat_options(self, template: str) -> dict[str, object]:
+        """Options for `Engine.submit` that only chats have. `template`: the model's chat template."""
+        given: dict[str, object] = {"tools": self.tools or []}
+        if self.tool_choice is not None:
+            given["tool_choice"] = self.tool_choice
+        variables = {**self._effort(template), **(self.chat_template_kwargs or {})}
+        if variables:
+            given["chat_template_kwargs"] = variables
+        schema = _schema(self.response_format or {"type": "text"})
+        if schema is not None:
+            if self.tools and self.tool_choice != "none":
+                raise ValueError(
+                    "response_format holds the whole answer to a schema, which leaves no room for calls: leave tools "
+                    'out, or send tool_choice "none"'
+                )
+            given["json_schema"] = schema
+        return given
+
+    def _effort(self, template: str) -> dict[str, object]:
+        """The variables that `reasoning_effort` stands for."""
+        effort = self.reasoning_effort
+        if effort is None or "reasoning_effort" in template:
+            return {} if effort is None else {"reasoning_effort": effort}
+        if effort == "none":
+            return {"enable_thinking": False} if "enable_thinking" in template else {}
+        raise ValueError(
+            "reasoning_effort is not supported here, as the model's chat template does not read it: leave it out, or "
+            "give chat_template_kwargs that the template reads"
+        )
 
 
 class CompletionBody(SharedBody):
     prompt: str | list[Any]
+    add_special_tokens: bool | None = Field(None, description="False: put nothing around a text. Default: true.")
+
+    def text_options(self) -> dict[str, object]:
+        """Options for `Engine.submit` that only completions have."""
+        prompts = self.prompt if isinstance(self.prompt, list) else [self.prompt]
+        is_bare = self.add_special_tokens is False and any(isinstance(prompt, str) for prompt in prompts)
+        return {"rendered": True if is_bare else "auto"}
 
     def prompts(self) -> int:
         """The number of prompts. Raises ValueError for what only Python callers may give, like a tokenizer's output."""
@@ -190,30 +237,19 @@ class CompletionBody(SharedBody):
         return len(self.prompt) if self.prompt and isinstance(self.prompt[0], (str, list)) else 1
 
 
-def _message(index: int, message: object) -> dict[str, object]:
-    if not isinstance(message, dict):
-        raise ValueError(
-            f"messages[{index}] is not a chat message: {brief(message)}; write {{'role': 'user', 'content': 'text'}}"
-        )
-    if message.get("tool_calls") or message.get("function_call"):
-        raise ValueError(f"messages[{index}] calls tools, which this server does not offer")
-    kept = {name: value for name, value in message.items() if value is not None}
-    if kept.get("role") == "developer":
-        kept["role"] = "system"
-    content = kept.get("content")
-    if isinstance(content, list):
-        kept["content"] = "".join(_part(index, part) for part in content)
-    return kept
-
-
-def _part(index: int, part: object) -> str:
-    text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-    if not isinstance(text, str):
-        raise ValueError(
-            f"messages[{index}] holds a part that is not text: {shown(part)}; write {{'type': 'text', 'text': ...}}: "
-            "the model reads text only"
-        )
-    return text
+def _schema(form: Mapping[str, object]) -> object | None:
+    """The JSON schema that a `response_format` stands for; None for text. Raises ValueError for another format."""
+    kind = form.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    inner = form.get("json_schema") if kind == "json_schema" else None
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if not isinstance(schema, dict):
+        forms = "{'type': 'json_schema', 'json_schema': {'name': ..., 'schema': {...}}}, or type json_object or text"
+        raise ValueError(f"response_format is none that is known here: {brief(form)}; write {forms}")
+    return schema
 
 
 def _token_id(name: str) -> int:

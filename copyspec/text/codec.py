@@ -31,7 +31,7 @@ from copyspec.text.control_tokens import ControlTokens, cut, kept_apart
 from copyspec.text.replies.formats import ReplyFormats
 from copyspec.text.replies.marks import MarkedDetokenizer
 from copyspec.text.replies.reader import Reply
-from copyspec.text.stops import Detokenizer, text_of
+from copyspec.text.stops import Detokenizer, StopStrings, text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -168,6 +168,23 @@ class Codec:
         """Encode rendered text as the tokenizer does, parsing control tokens and adding nothing around it."""
         return self._tokenized(text, wrap=False)
 
+    def encode_parsed(self, text: str) -> Encoded | None:
+        """Encode text with control tokens as the tokenizer does, with its own special tokens around it, but none twice;
+        None for a text without them, or in which they are text: a tokenizer that writes the chat template around every
+        text reads the control tokens of one that begins with one, and adds nothing."""
+        if self.control is None or not self.control.search(text):
+            return None
+        if self.frames:
+            return self.encode_rendered(text) if self.control.match(text) else None
+        bare, wrapped = self.encode_rendered(text).ids, self._tokenized(text, wrap=True)
+        ids, offsets = wrapped.ids, wrapped.offsets
+        added = len(ids) - len(bare)
+        before = next((at for at in range(added + 1) if ids[at : at + len(bare)] == bare), 0)
+        start = int(before > 0 and ids[before - 1 : before] == bare[:1])
+        after = before + len(bare)
+        end = len(ids) - int(added > before and ids[after : after + 1] == bare[-1:])
+        return Encoded(ids[start:end], offsets and partial(_part, offsets, start, end))
+
     def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
         """The context before the output's first token, as far as it affects tokenization: nothing, a newline or a
         space.
@@ -261,9 +278,10 @@ class Codec:
 
         return break_tokens(encode)
 
-    def special_id(self, text: str) -> int | None:
-        """The id of the special token with the string `text`, or None."""
-        return self._tokens.strings.get(text)
+    def stop_strings(self, strings: Sequence[str]) -> StopStrings:
+        """A watcher for strings that end one output, of which some may be special tokens."""
+        special = {token: text for text in strings if (token := self._tokens.strings.get(text)) is not None}
+        return StopStrings(strings, self.decode, takes_back=self.takes_back, special=special)
 
     @cached_property
     def _marks_first_word(self) -> bool:
@@ -421,6 +439,11 @@ def _unjoined(
             passed += 1
         result.append((start - passed * width, stop - passed * width))
     return result
+
+
+def _part(offsets: Callable[[], Sequence[tuple[int, int]]], start: int, end: int) -> Sequence[tuple[int, int]]:
+    """The characters of the tokens in this range."""
+    return offsets()[start:end]
 
 
 def _shifted(offsets: Callable[[], Sequence[tuple[int, int]]], first: int, by: int) -> Sequence[tuple[int, int]]:

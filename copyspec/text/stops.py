@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from copyspec.checks import shown
@@ -116,10 +117,19 @@ class StopStrings:
     """Ends an output with the token that completes a stop string, even if the string starts or ends inside a token."""
 
     def __init__(
-        self, strings: Sequence[str], decode: Callable[[Sequence[int]], str], *, takes_back: bool = False
+        self,
+        strings: Sequence[str],
+        decode: Callable[[Sequence[int]], str],
+        *,
+        takes_back: bool = False,
+        special: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """`takes_back` as for the `Detokenizer`."""
+        """`takes_back` as for the `Detokenizer`. `special`: those of the strings that are special tokens, by id: such
+        a token ends the output, although it is no part of the text."""
         self.match: StopMatch | None = None
+        self.is_token = False
+        """Whether a special token has ended the output."""
+        self._special = special
         self.strings = strings
         self._detokenizer = Detokenizer(decode, takes_back=takes_back)
         self._overlap = max(map(len, strings)) - 1
@@ -129,6 +139,9 @@ class StopStrings:
     def push(self, token: int) -> str | None:
         """The stop string that this token completes: of several, the one that starts first, then the longest. Else
         None."""
+        if token in self._special:
+            self.is_token = True
+            return self._special[token]
         text = self._tail + self._detokenizer.push([token])
         found = [(at, -len(string), string) for string in self.strings if (at := text.find(string)) >= 0]
         if found:

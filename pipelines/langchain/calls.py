@@ -65,6 +65,7 @@ class Answers:
         given = {**options, "timeout": timeout}
         reject_unknown(given, OPTIONS)  # before a name meets an argument of `submit`
         own = [list(each) for each in references]
+        self._n = cast("int", options.get("n") or 1)
         self._call: Call = self.engine.submit(list(prompts), own, loop=loop, **given)  # type: ignore[arg-type]
 
     def results(self) -> list[Result]:
@@ -77,6 +78,7 @@ class Answers:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the answers in pieces. Closing the iterator ends the decoding within one step."""
+        self._check_stream()
         chunks = self._call.chunks()
         try:
             for chunk in chunks:
@@ -86,6 +88,7 @@ class Answers:
 
     async def achunks(self) -> AsyncGenerator[Chunk, None]:
         """Like `chunks`. Cancelling the task ends the decoding, too."""
+        self._check_stream()
         async with aclosing(self._call.achunks()) as chunks:
             async for chunk in chunks:
                 yield self._seen(chunk)
@@ -100,6 +103,12 @@ class Answers:
             "copyspec": {**_counters(result.stats), "spans": parts},
             **({"logprobs": {"content": list(map(_logprob, result.logprobs))}} if result.logprobs else {}),
         }
+
+    def _check_stream(self) -> None:
+        """Raise ValueError for several samples: LangChain would join the pieces of all to one message."""
+        if (n := self._n) > 1:
+            self._call.drop()
+            raise ValueError(f"n={n} cannot be streamed; leave stream out, or stream once per seed")
 
     def _noted(self, results: list[Result]) -> list[Result]:
         for index, result in enumerate(results):

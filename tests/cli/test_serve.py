@@ -98,8 +98,10 @@ def test_a_variable_that_is_no_key_is_refused(
 
 
 @needs_server
-def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
-    command = [sys.executable, "-m", "copyspec", "serve", "-m", str(folder), "--port", "0", "--name", "tiny"]
+@pytest.mark.parametrize(("form", "verbose"), [("text", []), ("json", ["-v"])])
+def test_it_serves_until_it_is_told_to_stop(folder: Path, form: str, verbose: list[str]) -> None:
+    command = [sys.executable, "-m", "copyspec", *verbose, "serve", "-m", str(folder), "--port", "0", "--name", "tiny"]
+    command += ["--log", form, "--chat-template-kwargs", '{"enable_thinking": false}']
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -113,6 +115,11 @@ def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
         assert process.returncode == 130 and out == "" and "Traceback" not in err
+        (line,) = [each for each in err.splitlines() if "/v1/chat/completions" in each]
+        if form == "json":
+            assert json.loads(line)["output_tokens"] == 4
+        else:
+            assert re.match(r"\d{4}-\d\d-\d\d .* POST /v1/chat/completions 200: .* tokens in, 4 out, id ", line)
     finally:
         process.kill()
         process.communicate()

@@ -15,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria
 import copyspec
 from copyspec.engine.engine import Engine
 from copyspec.engine.results import Result
-from tests.helpers.texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, new_engine, sentencepiece_like
+from tests.helpers.texts import CORPUS, bart, byte_fallback, byte_level, engine, llama, sentencepiece_like
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
 
@@ -496,12 +496,19 @@ def test_stop_strings_of_the_generation_config_end_the_output(caplog: pytest.Log
         assert "".join(pieces) == result.text
 
 
-def test_a_stop_string_that_is_a_special_token_is_noted_once(caplog: pytest.LogCaptureFixture) -> None:
-    tiny = new_engine()
-    for _ in range(2):
-        tiny.generate(PROMPT, stop=["</s>", "a"], max_new_tokens=2)
-    (note,) = [record.getMessage() for record in caplog.records]
-    assert note == "stop='</s>' is a special token, which is not part of the text; stop_token_ids=[1] ends with it"
+def test_a_stream_of_several_samples_says_which_is_which() -> None:
+    options: dict[str, Any] = {"n": 3, "temperature": 1.0, "seed": 4, "max_new_tokens": 12}
+    for prompts in ([PROMPT], [PROMPT, "The sea"]):
+        whole = engine().generate(prompts, **options)
+        texts = {(index, sample): "" for index in range(len(prompts)) for sample in range(3)}
+        results = {}
+        for chunk in engine().generate(prompts, stream=True, **options):
+            texts[chunk.index, chunk.sample] += chunk.text
+            if chunk.result is not None:
+                results[chunk.index, chunk.sample] = chunk.result.token_ids
+        for place, text in texts.items():
+            sample = whole[place[0]].samples[place[1]]
+            assert (text, results[place]) == (sample.text, sample.token_ids)
 
 
 def test_stats_are_under_vllms_names() -> None:

@@ -111,7 +111,6 @@ def test_wrong_options_raise_type_errors(options: dict[str, Any], expected: str)
         ({"n": 2}, "n=2 needs a temperature above 0: greedy samples would all be the same"),
         ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
         ({"system": "Be kind.", "chat": False}, "system= makes the prompt a chat; leave out chat=False"),
-        ({"stream": True, "temperature": 1.0, "n": 2}, "n=2 cannot be streamed; leave stream out"),
         ({"logit_bias": {9999: 1.0}}, "logit_bias holds token id 9999, but the model's vocabulary ends at 332"),
         ({"stop_token_ids": [5, 9999]}, "stop_token_ids holds token id 9999, but the model's vocabulary ends at 332"),
         ({"edit_source": ["a", "b"]}, "edit_source holds 2 texts for 1 prompt; give one per prompt"),

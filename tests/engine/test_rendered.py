@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import BatchEncoding, GenerationConfig
 
 import copyspec
-from tests.helpers.texts import bart, byte_level, llama, new_engine
+from tests.helpers.texts import FRAME_TEMPLATE, bart, byte_level, llama, new_engine
 
 CHAT = [{"role": "user", "content": "the cat sat on the mat"}]
 
@@ -51,6 +53,44 @@ def test_rendered_goes_with_no_chat(tiny: copyspec.Engine, options: dict[str, An
         tiny.generate("a", rendered=True, **options)
     with pytest.raises(ValueError, match="prompt 0 is a chat, but rendered=True"):
         tiny.generate(CHAT, rendered=True)
+    with pytest.raises(TypeError, match="rendered must be True, False or 'auto'; got str: 'yes'"):
+        tiny.generate("a", rendered="yes")  # type: ignore[call-overload]
+
+
+WRITTEN = ["</s>", "a</s>", "<s>a", "<s><s>a", "<s>a</s>", "</s></s>a b", "a <s> b </s> c", "é<s>", "x" * 50 + "</s>\n"]
+
+
+@pytest.mark.parametrize("around", ["$A", "<s> $A", "$A </s>", "<s> $A </s>"])
+def test_control_tokens_of_any_text_are_read_as_the_tokenizer_reads_them(around: str) -> None:
+    """As vLLM reads them, but without a second token at the beginning or end."""
+    tokenizer = deepcopy(byte_level())
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=around, special_tokens=special)
+    engine = copyspec.Engine(llama(len(tokenizer)), tokenizer)
+    for text in [*WRITTEN, "plain", "a < b | c"]:
+        begin = "<s>" * (around.startswith("<s>") and not text.startswith("<s>"))
+        end = "</s>" * (around.endswith("</s>") and not text.endswith("</s>"))
+        wanted = tokenizer(begin + text + end, add_special_tokens=False)["input_ids"]
+        found = engine.codec.encode_parsed(text)
+        assert (found is None) == (text in ("plain", "a < b | c"))
+        result = engine.generate(text, rendered="auto", max_new_tokens=4)
+        assert result.token_ids == engine.generate(wanted, max_new_tokens=4).token_ids
+        assert result.prompt_tokens == len(wanted)
+        if found is not None and found.offsets is not None:
+            assert len(found.offsets()) == len(found.ids)
+    as_chat = [engine.generate(CHAT, rendered=each, max_new_tokens=4).token_ids for each in (False, "auto")]
+    assert as_chat[0] == as_chat[1]
+
+
+def test_a_tokenizer_that_writes_the_template_adds_none_to_what_begins_with_a_control_token() -> None:
+    tokenizer = byte_level(template=FRAME_TEMPLATE, wraps=True)
+    engine = copyspec.Engine(llama(len(tokenizer)), tokenizer, name="framing")
+    shown = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"]
+    assert engine.generate(shown, rendered="auto", max_new_tokens=4).prompt_tokens == len(ids)
+    text = "write about </s> and <s>"
+    as_text, found = (engine.generate(text, rendered=given, max_new_tokens=4) for given in (False, "auto"))
+    assert found.token_ids == as_text.token_ids and found.prompt_tokens == as_text.prompt_tokens
 
 
 def test_encodings_are_prompts_without_their_padding(tiny: copyspec.Engine) -> None:

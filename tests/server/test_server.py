@@ -55,7 +55,7 @@ async def test_a_chat_is_the_engines_own_answer(engine: Engine) -> None:
     expected = engine.generate(MESSAGES, max_new_tokens=8)
     answer = (await post(engine, CHAT, {**ASKED, "model": "tiny"})).json()
     choice = answer["choices"][0]
-    assert choice["message"] == {"role": "assistant", "content": expected.text}
+    assert choice["message"] == {"role": "assistant", "content": expected.text, "refusal": None}
     assert choice["finish_reason"] == expected.finish_reason
     assert answer["object"] == "chat.completion" and answer["model"] == "tiny"
     written = len(expected.token_ids)
@@ -178,8 +178,13 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"max_tokens": 10**30, "n": 10**30, "temperature": 1}, "outputs"),
     ({"temperature": -1}, "temperature must be"),
     ({"temperature": float("nan")}, "temperature"),
-    ({"top_p": 0}, "top_p must be"),
-    ({"n": 2}, "needs a temperature"),
+    ({"top_p": -1}, "top_p must be"),
+    ({"temperature": 2.1}, "temperature must be"),
+    ({"logit_bias": {"5": 101}}, "logit_bias[5] must be"),
+    ({"logit_bias": {"5": -100.5}}, "logit_bias[5] must be"),
+    ({"seed": -(2**63) - 1}, "seed must be"),
+    ({"stream_options": {"include_usage": True}}, "stream_options is for streams only"),
+    ({"n": 2, "temperature": 0}, "needs a temperature"),
     ({"n": 65, "temperature": 1}, "64 outputs (prompts times n), not 65 (--max-outputs)"),
     ({"messages": [{"role": "user"}]}, "messages[0] has no content"),
     ({"eos_token_id": 2}, "eos_token_id is not supported here"),
@@ -190,7 +195,6 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"references": [[1] * 300_000]}, "1200027 characters"),
     ({"n": 4, "temperature": 1, "references": "x" * 300_000}, "times n=4, and at most 1000000"),
     ({"messages": [{"role": "user</s>", "content": "a"}]}, "a control token of the tokenizer"),
-    ({"n": 2, "temperature": 1, "stream": True}, "cannot be streamed"),
     ({"stop": [""]}, "stop must be"),
     ({"logit_bias": {"x": 1}}, "is not a token id"),
     ({"logit_bias": {"99999": 1}}, "99999"),
@@ -198,8 +202,10 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"references": [["a"], ["b"]]}, "references holds 2 lists"),
     ({"edit_source": {"a": 1}}, "edit_source must be"),
     ({"prediction": {"type": "content"}}, "prediction must be"),
-    ({"tools": [{"type": "function"}]}, "tools is not supported"),
-    ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
+    ({"tools": [{"type": "function"}]}, "tools[0] must be {'type': 'function'"),
+    ({"tool_choice": "required"}, "tool_choice='required' needs tools"),
+    ({"response_format": {"type": "xml"}}, "response_format is none that is known here"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs holds 'messages'"),
     ({"temprature": 1}, "did you mean 'temperature'"),
     ({"x" * 100_000: 1}, "unknown option 'xxx"),
     ({"messages": [1] * 500_000}, "messages[0] is not a chat message: 1"),

@@ -1,0 +1,216 @@
+"""Values that OpenAI's API takes, and what clients of vLLM and llama.cpp expect of completions."""
+
+from __future__ import annotations
+
+import random
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerBase
+
+import copyspec
+from tests.helpers.texts import CHAT_TEMPLATE, byte_level, llama
+from tests.server.test_server import ASKED, CHAT, MESSAGES, events, post
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+TEXTS = "/v1/completions"
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.7}, {"top_p": 0.5, "seed": -3}])
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("path", [CHAT, TEXTS])
+async def test_samples_without_a_temperature_and_in_streams(
+    engine: Engine, path: str, n: int, fields: dict[str, Any]
+) -> None:
+    prompts = ["The cat sat", "on the mat"]
+    body = {**ASKED} if path == CHAT else {"prompt": prompts, "max_tokens": 8}
+    body |= {"seed": 7, **fields, "n": n}
+    whole = (await post(engine, path, body)).json()
+    seed = body["seed"] % 2**64
+    options = {"temperature": 1.0, **fields, "seed": seed, "n": n, "max_new_tokens": 8}
+    asked: Any = MESSAGES if path == CHAT else prompts
+    results = engine.generate(asked, **options)
+    samples = [each.text for result in (results if isinstance(results, list) else [results]) for each in result.samples]
+    count = n if path == CHAT else 2 * n
+    assert len(set(samples)) > 1
+
+    def text(choice: Any) -> str:
+        return str(choice["message"]["content"] if path == CHAT else choice["text"])
+
+    assert [text(choice) for choice in whole["choices"]] == samples
+    assert [choice["index"] for choice in whole["choices"]] == list(range(count))
+    streamed = events(await post(engine, path, {**body, "stream": True, "stream_options": {"include_usage": True}}))
+    texts, reasons = [""] * count, [None] * count
+    for event in streamed[:-1]:
+        (choice,) = event["choices"]
+        texts[choice["index"]] += choice["delta"].get("content", "") if path == CHAT else choice["text"]
+        reasons[choice["index"]] = choice["finish_reason"] or reasons[choice["index"]]
+    assert texts == samples and reasons == [choice["finish_reason"] for choice in whole["choices"]]
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert streamed[-1]["usage"][name] == whole["usage"][name]
+    if path == CHAT:
+        roles = [event["choices"][0]["index"] for event in streamed[:-1] if "role" in event["choices"][0]["delta"]]
+        assert roles == list(range(n))
+
+
+async def test_seeds_of_64_bits(engine: Engine) -> None:
+    random_ = random.Random(2)
+    seeds = [-1, 0, 1, -(2**63), 2**63 - 1, *[random_.randrange(-(2**63), 2**63) for _ in range(8)]]
+    texts = []
+    for seed in seeds:
+        body = {**ASKED, "temperature": 1.5, "seed": seed}
+        first, second = [(await post(engine, CHAT, body)).json()["choices"] for _ in range(2)]
+        assert first == second
+        texts.append(first[0]["message"]["content"])
+    assert len(set(texts)) > len(texts) // 2
+
+
+@pytest.mark.parametrize("temperature", [None, 0, 0.5, 1, 2])
+async def test_a_top_p_of_zero_takes_the_likeliest_token(engine: Engine, temperature: float | None) -> None:
+    expected = engine.generate(MESSAGES, max_new_tokens=8).text
+    for seed in (1, 2):
+        body = {**ASKED, "temperature": temperature, "top_p": 0, "seed": seed}
+        assert (await post(engine, CHAT, body)).json()["choices"][0]["message"]["content"] == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": None, "max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 2, "temperature": 0}, "n"),
+        ({"seed": -(2**63) - 1}, "seed"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": [str(i) for i in range(300)]}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"stop_token_ids": [10**6]}, "stop_token_ids"),
+        ({"temperature": 2.01}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"5": 100.1}}, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"references": 3}, "references"),
+        ({"edit_source": {"a": 1}}, "edit_source"),
+        ({"prediction": {"type": "content"}}, "prediction"),
+        ({"messages": [{"role": "user"}]}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user</s>", "content": "a"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "word " * 2000}]}, "messages"),
+        ({"stream_options": {"include_usage": False}}, "stream_options"),
+    ],
+)
+async def test_errors_of_the_engine_name_the_field(engine: Engine, wrong: dict[str, object], field: str) -> None:
+    answer = await post(engine, CHAT, {**ASKED, **wrong})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == field, answer.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt"),
+        ({"prompt": [{"input_ids": [1]}]}, "prompt"),
+        ({"prompt": [10**6]}, "prompt"),
+        ({"prompt": "word " * 2000}, "prompt"),
+        ({"tools": []}, None),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
+    ],
+)
+async def test_errors_of_completions_name_the_field(
+    engine: Engine, wrong: dict[str, object], field: str | None
+) -> None:
+    answer = await post(engine, TEXTS, {"prompt": "a", "max_tokens": 2, **wrong})
+    assert answer.json().get("error", {}).get("param", "tools" if field is None else "") == (field or "tools")
+
+
+FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|file_sep|>")
+
+
+@pytest.fixture(scope="module")
+def fim() -> Engine:
+    tokenizer: PreTrainedTokenizerBase = deepcopy(byte_level(template=CHAT_TEMPLATE))
+    tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in FIM[:2]])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in FIM[2:]])
+    return copyspec.Engine(llama(len(tokenizer)), tokenizer, name="fim")
+
+
+PROMPTS = [
+    "<|fim_prefix|>def f():\n    return <|fim_suffix|>\n\nf()<|fim_middle|>",
+    "<|fim_suffix|>b<|fim_prefix|>a<|fim_middle|>",
+    "<|fim_prefix|><|fim_suffix|><|fim_middle|>",
+    "a <|fim_middle|> é",
+    "<|file_sep|>a.py\n<|fim_prefix|>x = <|fim_suffix|><|fim_middle|>",
+    "<s><|user|>The cat<|assistant|>",
+    "a</s>",
+    "no tokens < | here |>",
+    "<|fim_prefix",
+    "\n<|fim_middle|>\n",
+]
+
+
+async def test_prompts_of_completions_hold_control_tokens(fim: Engine) -> None:
+    answers = (await post(fim, TEXTS, {"prompt": PROMPTS, "max_tokens": 6})).json()["choices"]
+    for prompt, choice in zip(PROMPTS, answers, strict=True):
+        ids = fim.tokenizer(prompt)["input_ids"]
+        expected = fim.generate(ids, max_new_tokens=6)
+        assert choice["text"] == expected.text
+        for fields in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
+            answer = (await post(fim, TEXTS, {"prompt": prompt, "max_tokens": 6, **fields})).json()
+            assert answer["usage"]["prompt_tokens"] == len(ids) and answer["choices"][0]["text"] == expected.text
+        by_id = (await post(fim, TEXTS, {"prompt": ids, "max_tokens": 6, "add_special_tokens": False})).json()
+        assert by_id["choices"][0]["text"] == expected.text
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+async def test_messages_of_chats_hold_none(fim: Engine, prompt: str) -> None:
+    control = fim.tokenizer.convert_tokens_to_ids([*FIM, "<s>", "</s>", "<|user|>", "<|assistant|>"])
+    bare = fim.codec.encode_chat([{"role": "user", "content": "a"}]).ids
+    expected = sum(token in control for token in bare)
+    for message in (
+        {"role": "user", "content": prompt},
+        {"role": "system", "content": [{"type": "text", "text": prompt}]},
+    ):
+        chat = [{"role": "user", "content": "a"}, message] if message["role"] == "user" else [message, *MESSAGES]
+        ids = fim.codec.encode_chat(
+            [{**each, "content": prompt if each is message else each["content"]} for each in chat]
+        ).ids
+        answer = (await post(fim, CHAT, {"messages": chat, "max_tokens": 2})).json()
+        assert answer["usage"]["prompt_tokens"] == len(ids)
+        assert sum(token in control for token in ids) <= 2 * expected + 2
+        assert not {*fim.tokenizer.convert_tokens_to_ids(list(FIM))} & {*ids}
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXTS])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_that_end_the_output(fim: Engine, path: str, stream: bool) -> None:
+    body: dict[str, Any] = {"max_tokens": 24, "stream": stream}
+    body |= {"messages": MESSAGES} if path == CHAT else {"prompt": "The cat"}
+    plain: Any = fim.generate(MESSAGES if path == CHAT else "The cat", max_new_tokens=24)
+    for token in dict.fromkeys(plain.token_ids[2:]):
+        end = plain.token_ids.index(token)
+        answer = await post(fim, path, {**body, "stop_token_ids": [token]})
+        choices = [each["choices"][0] for each in events(answer)] if stream else answer.json()["choices"]
+        key = "delta" if stream else "message"
+        texts = [each[key].get("content") or "" if path == CHAT else each["text"] for each in choices]
+        assert "".join(texts) == fim.codec.text_of(plain.token_ids[:end])
+        assert choices[-1]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("stop", ["<|fim_prefix|>", ["<|fim_middle|>", "zzz"], ["</s>"]])
+async def test_special_tokens_as_stop_strings(fim: Engine, stop: Any) -> None:
+    first = stop if isinstance(stop, str) else stop[0]
+    number = fim.tokenizer.convert_tokens_to_ids(first)
+    body = {"prompt": PROMPTS[0], "max_tokens": 9, "logit_bias": {str(number): 100}, "stop": stop}
+    for stream in (False, True):
+        answer = await post(fim, TEXTS, {**body, "stream": stream})
+        choices = [each["choices"][0] for each in events(answer)] if stream else answer.json()["choices"]
+        assert ("".join(each["text"] for each in choices), choices[-1]["finish_reason"]) == ("", "stop")
