@@ -195,6 +195,8 @@ class Chunk:
     content: str = field(default="", kw_only=True)
     """The piece of the answer. Tool calls come with the result."""
     _spans: Callable[[], tuple[Span, ...]] = field(default=tuple, repr=False, compare=False)
+    _before: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    """The end of the prompt, with which the tokens are decoded."""
 
     @property
     def spans(self) -> tuple[Span, ...]:

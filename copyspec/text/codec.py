@@ -31,7 +31,7 @@ from copyspec.text.control_tokens import ControlTokens, cut, kept_apart, number_
 from copyspec.text.replies.formats import ReplyFormats
 from copyspec.text.replies.marks import MarkedDetokenizer
 from copyspec.text.replies.reader import Reply
-from copyspec.text.stops import Detokenizer, text_of
+from copyspec.text.stops import INCOMPLETE, Detokenizer, text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,6 +43,8 @@ LONG = 100_000
 """Characters from which a text is long: a tokenizer takes a second for some million."""
 
 PROBED = 64  # tokens that are decoded in pairs: of those of CTRL, half are continued by the next one
+
+MOST_CONTEXT = 64  # tokens of a prompt that end in white space or parts of characters only
 
 PROBE = "The"  # a word that tokenizers of languages with Latin letters know
 
@@ -203,21 +205,32 @@ class Codec:
         assert isinstance(text, str)
         return text
 
-    def text_of(self, tokens: Sequence[int]) -> str:
-        """The text of a whole output, equal to its streamed text."""
-        return text_of(tokens, self.decode, takes_back=self.takes_back)
+    def context(self, prompt: Sequence[int]) -> Sequence[int]:
+        """The end of `prompt` that an output is decoded with (`before`), from a token that shows a character; empty if
+        the prompt has no text. Decoders strip the first space of what they get, or join pieces of words."""
+        length = 1
+        while True:
+            text = self.decode(tail := prompt[-length:])
+            is_shown = not text.startswith(INCOMPLETE) and text.strip() != ""
+            if is_shown or length >= len(prompt) or (text and length >= MOST_CONTEXT):
+                return tail if text else ()
+            length *= 2
 
-    def detokenizer(self) -> Detokenizer:
-        """A detokenizer for one output."""
-        return Detokenizer(self.decode, takes_back=self.takes_back)
+    def text_of(self, tokens: Sequence[int], before: Sequence[int] = ()) -> str:
+        """The text of a whole output after `before`, equal to its streamed text."""
+        return text_of(tokens, self.decode, before=before, takes_back=self.takes_back)
 
-    def marked_detokenizer(self) -> MarkedDetokenizer:
+    def detokenizer(self, before: Sequence[int] = ()) -> Detokenizer:
+        """A detokenizer for one output after `before`."""
+        return Detokenizer(self.decode, before=before, takes_back=self.takes_back)
+
+    def marked_detokenizer(self, before: Sequence[int] = ()) -> MarkedDetokenizer:
         """A detokenizer for one output whose control tokens are to be seen."""
-        return MarkedDetokenizer(self.detokenizer(), self._tokens.texts)
+        return MarkedDetokenizer(self.detokenizer(before), self._tokens.texts)
 
-    def marked(self, tokens: Sequence[int]) -> str:
+    def marked(self, tokens: Sequence[int], before: Sequence[int] = ()) -> str:
         """The text of a whole output with its control tokens, see `replies.marks`."""
-        detokenizer = self.marked_detokenizer()
+        detokenizer = self.marked_detokenizer(before)
         return detokenizer.push(tokens) + detokenizer.finish()
 
     def _takes_back(self) -> bool:
