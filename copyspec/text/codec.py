@@ -31,6 +31,7 @@ from copyspec.text.control_tokens import ControlTokens, cut, kept_apart, number_
 from copyspec.text.replies.formats import ReplyFormats
 from copyspec.text.replies.marks import MarkedDetokenizer
 from copyspec.text.replies.reader import Reply
+from copyspec.text.pieces import piece_bytes
 from copyspec.text.stops import INCOMPLETE, Detokenizer, text_of
 
 if TYPE_CHECKING:
@@ -185,6 +186,9 @@ class Codec:
 
     def encode_copy(self, text: str, lead: Lead) -> Encoded:
         """Encode `text` with the tokens it would have in an output after `lead`."""
+        if lead == " " and text[:1] == " " and text != " " and self._marks_first_word:
+            bare = self.encode(text[1:])
+            return Encoded(bare.ids, bare.offsets and partial(_shifted, bare.offsets, 0, 1))
         if lead == "" or not text or text[0].isspace():
             return self.encode(text)
         if lead == "\n":
@@ -206,15 +210,27 @@ class Codec:
         return text
 
     def context(self, prompt: Sequence[int]) -> Sequence[int]:
-        """The end of `prompt` that an output is decoded with (`before`), from a token that shows a character; empty if
-        the prompt has no text. Decoders strip the first space of what they get, or join pieces of words."""
+        """The end of `prompt` that an output is decoded with (`before`), from a token that shows a character; without
+        control tokens if there is none. Decoders strip the first space of what they get, or join pieces of words."""
         length = 1
         while True:
             text = self.decode(tail := prompt[-length:])
             is_shown = not text.startswith(INCOMPLETE) and text.strip() != ""
             if is_shown or length >= len(prompt) or (text and length >= MOST_CONTEXT):
-                return tail if text else ()
+                return tail if text else [token for token in tail if token not in self.special_ids]
             length *= 2
+
+    def bytes_of(self, token: int, text: str) -> bytes | None:
+        """The bytes of a token whose text after those before it is `text`. Those of a part of a character are the
+        token's own, or None if the tokenizer does not tell them."""
+        if token in self.special_ids:
+            return b""
+        alone, own = self.decode([token]), None
+        if not alone or INCOMPLETE in alone:
+            own = piece_bytes(self.tokenizer.convert_ids_to_tokens(token))
+        if own is None:
+            own = text.lstrip(INCOMPLETE).encode()  # at its beginning are bytes of the tokens before
+        return own if INCOMPLETE not in alone or own.decode("utf-8", "replace") == alone else None
 
     def text_of(self, tokens: Sequence[int], before: Sequence[int] = ()) -> str:
         """The text of a whole output after `before`, equal to its streamed text."""
