@@ -213,7 +213,7 @@ class JobMaker:
         self._drafting = drafting
         self._encoder = InputEncoder(target, codec)
         self._datastores = Datastores(codec)
-        self._constraints = Constraints(codec, target.vocab_size)
+        self._constraints = Constraints(codec, target.vocab_size, starts_text=target.is_encoder_decoder)
         self._language = Language(codec, target.vocab_size)
         self._target = target
         self._codec = codec

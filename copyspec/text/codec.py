@@ -24,14 +24,15 @@ from copyspec.text.chat import (
     continues,
     map_contents,
     map_texts,
+    own_chat,
     render,
     unused_mark,
 )
 from copyspec.text.control_tokens import ControlTokens, cut, kept_apart, number_of
+from copyspec.text.pieces import piece_bytes
 from copyspec.text.replies.formats import ReplyFormats
 from copyspec.text.replies.marks import MarkedDetokenizer
 from copyspec.text.replies.reader import Reply
-from copyspec.text.pieces import piece_bytes
 from copyspec.text.stops import INCOMPLETE, Detokenizer, text_of
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Codec:
         self.special_ids = tokens.special_ids
         """Ids of control tokens and of the unknown token."""
         self._replies = ReplyFormats(tokenizer, tokens)
-        self.takes_back = not tokenizer.is_fast and self._takes_back()
+        self.is_fast: bool = getattr(tokenizer, "is_fast", False)
+        self.takes_back = not self.is_fast and self._takes_back()
         """Whether a further token may change the text of those before it, as after the "@@" of CTRL's tokenizer."""
 
     def encode(self, text: str, *, wrap: bool = False, is_prompt: bool = False) -> Encoded:
@@ -142,6 +144,10 @@ class Codec:
         Raises ChatError if there is no template or it rejects the messages.
         """
         variables = {**self.chat_template_kwargs, **variables}
+        if not self._tokens.are_read:
+            ids = own_chat(self.tokenizer, messages, tools, variables)
+            spaced = not continues(messages) and self.lead(ids, starts_text=False) == " "
+            return Encoded(ids, leaves_space=spaced)
         for message in messages:  # a template writes the role between control tokens, and templates compare it
             if control := self._tokens.in_role(str(message["role"])):
                 raise ChatError(f"role {brief(message['role'])} holds {control} of the tokenizer")
@@ -165,7 +171,11 @@ class Codec:
         )
 
     def encode_rendered(self, text: str) -> Encoded:
-        """Encode rendered text as the tokenizer does, parsing control tokens and adding nothing around it."""
+        """Encode rendered text as the tokenizer does, parsing control tokens and adding nothing around it. Raises
+        ChatError for control tokens if the tokenizer never reads them."""
+        if not self._tokens.are_read and self.control is not None and (match := self.control.search(text)):
+            kind = type(self.tokenizer).__name__
+            raise ChatError(f"a {kind} reads no control tokens such as {match[0]!r} in texts: give the chat itself")
         return self._tokenized(text, wrap=False)
 
     def lead(self, prompt: Sequence[int], *, starts_text: bool) -> Lead:
@@ -292,6 +302,12 @@ class Codec:
         return self._tokens.strings.get(text)
 
     @cached_property
+    def strips_space(self) -> bool:
+        """Whether a space that a text begins with, in its tokens, is left out when it is decoded."""
+        ids = self.encode(" " + PROBE).ids
+        return self.text_of(ids, ids) != self.decode(ids)
+
+    @cached_property
     def _marks_first_word(self) -> bool:
         """Whether the first word of a text is encoded as after a space, as SentencePiece does."""
         try:
@@ -372,7 +388,7 @@ class Codec:
         return body
 
     def _tokenized(self, text: str, wrap: bool, *, split_special_tokens: bool = False) -> Encoded:
-        is_long = len(text) > LONG and self.tokenizer.is_fast
+        is_long = len(text) > LONG and self.is_fast
         if is_long and self._for_long is None:
             with self._lock, suppress(Exception):  # a tokenizer with parts in Python cannot be copied
                 self._for_long = self._for_long or deepcopy(self.tokenizer)
@@ -382,7 +398,7 @@ class Codec:
                 batch = (self.tokenizer if copied is None else copied)(
                     encodable(text, "the text"),
                     add_special_tokens=wrap,
-                    split_special_tokens=split_special_tokens,
+                    **({"split_special_tokens": split_special_tokens} if self._tokens.are_read else {}),
                     return_attention_mask=False,
                     verbose=False,  # references may be longer than the model's context
                 )

@@ -15,7 +15,7 @@ from copyspec.engine.call_options import check_options
 from copyspec.engine.comparison import compare_jobs
 from copyspec.engine.output_cache import OutputCache
 from tests.helpers.decoders import MAKERS, codec_of
-from tests.helpers.texts import llama
+from tests.helpers.texts import bart, llama
 
 INST = "{% for m in messages %}[INST] {{ m['content'] }} [/INST]{% endfor %}"
 LINE = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
@@ -152,3 +152,20 @@ def test_openai_bytes_join_to_the_text() -> None:
         metadata = json.loads(json.dumps(answers.metadata(result)["logprobs"]))
         own = [each["bytes"] for each in metadata["content"]]
         assert bytes(byte for each in own for byte in each).decode() == result.text
+
+
+@pytest.mark.parametrize("kind", ["llama 2", "mistral", "gemma", "t5", "byte-level"])
+@pytest.mark.parametrize("decodes_only", [True, False])
+def test_constraints_hold_for_the_text(kind: str, *, decodes_only: bool) -> None:
+    pytest.importorskip("llguidance")
+    codec = codec_of(kind)
+    size, end = len(codec.tokenizer), codec.tokenizer.eos_token_id
+    model = llama(size) if decodes_only else bart(size)
+    engine = Engine(model, codec.tokenizer, name=kind)
+    for choices in (["the cat", "sea"], [" the"], ["the"], ["a", " a", "  a"]):
+        for seed in range(4):
+            options: dict[str, Any] = {"choices": choices, "temperature": 1.5, "seed": seed, "stop_token_ids": [end]}
+            result = engine.generate("the", max_new_tokens=20, **options)
+            assert result.finish_reason == "stop" and result.text in choices
+    matched = engine.generate("the", regex="(the|a)( the)*", stop_token_ids=[end], max_new_tokens=20, seed=0)
+    assert matched.text.startswith(("the", "a"))
