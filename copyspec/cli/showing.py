@@ -146,11 +146,13 @@ class _Pieces:
     """Splits the text of each chunk where its source changes."""
 
     def __init__(self, codec: Codec) -> None:
-        self._detokenizer = codec.detokenizer()
+        self._codec, self._detokenizer = codec, codec.detokenizer()
         self._waiting: list[tuple[str, str | None]] = []  # text that no chunk has had: it may begin a stop string
         self._is_first = True
 
     def push(self, chunk: Chunk) -> list[tuple[str, str | None]]:
+        if self._is_first and not self._waiting:
+            self._detokenizer = self._codec.detokenizer(chunk._before)
         for token, source in zip(chunk.token_ids, chunk.sources, strict=True):
             self._waiting.append((self._detokenizer.push([token]), source))
         if chunk.result is not None:

@@ -94,10 +94,13 @@ def behind_thought(grammar: str, reply: Reply, tokens: Tokens, *, is_call: bool 
     """The grammar of an output that thinks first, and then follows `grammar`, which is an answer's or, with `is_call`,
     a call's; the same where nothing is thought."""
     before, rules = _thought(reply, tokens, is_call)
-    if not before:
-        return grammar
+    return preceded(grammar, before, rules + _RULES) if before else grammar
+
+
+def preceded(grammar: str, before: str, rules: str = "") -> str:
+    """The grammar of what matches `before`, in the parser's language, and then `grammar`."""
     inner = json.loads(grammar)["grammars"][0] if grammar.lstrip().startswith("{") else {"lark_grammar": grammar}
-    outer = {"name": "start", "lark_grammar": f"start: {before} @{BODY}\n{rules}{_RULES}"}
+    outer = {"name": "start", "lark_grammar": f"start: {before} @{BODY}\n{rules}"}
     return json.dumps({"grammars": [outer, {**inner, "name": BODY}]})
 
 

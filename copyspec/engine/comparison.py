@@ -72,7 +72,8 @@ def first_difference(engine: Engine, plain: Result, copied: Result) -> Differenc
         return None
     ids = (plain.token_ids, copied.token_ids)
     tokens = [side[position] if position < len(side) else None for side in ids]
-    texts = ["" if token is None else engine.codec.decode([token]) for token in tokens]
+    before = engine.codec.context(plain.token_ids[:position])
+    texts = ["" if token is None else engine.codec.text_of([token], before) for token in tokens]
     margins = [side.margins[position] if position < len(side.margins) else None for side in (plain, copied)]
     return Difference(position, tokens[0], tokens[1], texts[0], texts[1], margins[0], margins[1])
 
@@ -102,7 +103,7 @@ def _timed(name: str, engine: Engine, job: Job, options: CallOptions) -> TimedRu
 
 def _landings(job: Job, result: Result, landed: Sequence[tuple[float, int]]) -> Iterator[Landing]:
     """The text added by each forward pass. Together they give the result's text, which may be cut at a stop string."""
-    detokenizer = job.codec.detokenizer()
+    detokenizer = job.codec.detokenizer(job.before)
     before, room, skipped = 0, len(result.text), job.skipped
     for seconds, count in landed:
         text = detokenizer.push(result.token_ids[before:count])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from copyspec.checks import brief
 from copyspec.drafters.custom import DraftContext
-from copyspec.engine.call_grammars import HARMONY, Forced, Tokens, behind_thought, call_grammar
+from copyspec.engine.call_grammars import HARMONY, Forced, Tokens, behind_thought, call_grammar, preceded
 from copyspec.engine.json_schemas import JSON_STYLE as JSON_STYLE
 from copyspec.engine.json_schemas import check_size, first_line, followed, json_schema_of, library, schema_grammar
 from copyspec.engine.json_schemas import closed as closed
@@ -100,8 +100,9 @@ class Constraint:
 class Constraints:
     """Compiled grammars of one tokenizer; the most recently used ones are kept."""
 
-    def __init__(self, codec: Codec, vocab_size: int) -> None:
-        self._codec, self._vocab_size = codec, vocab_size
+    def __init__(self, codec: Codec, vocab_size: int, *, starts_text: bool = False) -> None:
+        """`starts_text`: whether an output is a text of its own, of which a decoder may strip the first space."""
+        self._codec, self._vocab_size, self._starts_text = codec, vocab_size, starts_text
         self._tokenizers: dict[tuple[int, ...], Any] = {}  # by end-of-sequence tokens
         self._compiled: OrderedDict[object, Any] = OrderedDict()
         self._lock = fork_safe(threading.Lock())
@@ -110,7 +111,11 @@ class Constraints:
     def _known(self) -> int:
         """The number of token ids that the tokenizer has, gaps among them. A model may have fewer (Gemma 3 1B has one
         less), or more, for padding."""
-        return max(self._codec.tokenizer.get_vocab().values(), default=-1) + 1
+        try:
+            return max(self._codec.tokenizer.get_vocab().values(), default=-1) + 1
+        except (AttributeError, NotImplementedError):
+            kind = type(self._codec.tokenizer).__name__
+            raise ValueError(f"a constraint needs the tokenizer's vocabulary, which a {kind} does not list") from None
 
     def make(
         self, options: CallOptions, eos: Collection[int], reply: Reply | None = None, asked: Calling | None = None
@@ -171,11 +176,17 @@ class Constraints:
         try:
             tokens = self._tokens(ends)
         except ValueError as error:
-            raise ValueError(f"{option} cannot be used with this tokenizer: {error}") from error
+            kind = type(self._codec.tokenizer).__name__
+            raise ValueError(
+                f"{option} cannot be used with this tokenizer, a {kind}: {first_line(str(error))}; give tokenizer= one "
+                "that is byte-level, or that writes spaces as '▁'"
+            ) from error
         if option == _SCHEMA:
             grammar = schema_grammar(json.dumps(followed(json.loads(grammar))))
         if reply is not None:
             grammar = behind_thought(grammar, reply, tokens, is_call=option == _TOOLS)
+        if self._starts_text and self._codec.strips_space:
+            grammar = preceded(grammar, '" "')
         matcher = library().LLMatcher(self._tokenizers[ends], grammar, log_level=0)
         if matcher.is_error():
             raise ValueError(f"{option} is not a valid grammar: {first_line(matcher.get_error())}")
@@ -184,11 +195,18 @@ class Constraints:
     def _tokenizer(self, ends: tuple[int, ...]) -> Any:
         """The tokenizer as llguidance reads it."""
         from llguidance.hf import from_tokenizer
+        from tokenizers.decoders import Metaspace
 
         tokenizer: Any = self._codec.tokenizer
-        if self._known <= self._vocab_size or not hasattr(tokenizer, "backend_tokenizer"):
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        is_metaspace = isinstance(getattr(backend, "decoder", None), Metaspace)
+        if backend is None or not (is_metaspace or self._known > self._vocab_size):
             return from_tokenizer(tokenizer, n_vocab=self._vocab_size, eos_token=list(ends))
-        data = _cut(json.loads(tokenizer.backend_tokenizer.to_str()), self._vocab_size)
+        data = _cut(json.loads(backend.to_str()), self._vocab_size)
+        if is_metaspace:  # the parser knows the same decoder by its parts only
+            sign = data["decoder"]["replacement"]
+            replace = {"type": "Replace", "pattern": {"String": sign}, "content": " "}
+            data["decoder"] = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]}
         return library().LLTokenizer(json.dumps(data), n_vocab=self._vocab_size, eos_token=list(ends))
 
 

@@ -26,6 +26,7 @@ from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
+from copyspec.engine.tokenizers import codec_of
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.hooks.attention import restore_attention
@@ -82,7 +83,7 @@ class Engine:
         """
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.model = model
-        self.codec = Codec(tokenizer)
+        self.codec = codec_of(tokenizer)
         self._lock = lock = lock_of(model)
         self.is_unloaded = False
         self._on_unsupported, self._static = on_unsupported, static

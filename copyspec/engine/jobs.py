@@ -81,6 +81,8 @@ class Job:
     tokens: list[int] = field(default_factory=list)
     result: Result | None = None
     logprob_recorder: LogprobRecorder | None = None
+    before: Sequence[int] = ()
+    """The end of the prompt, which the text continues; empty if it starts anew."""
     leaves_space: bool = False
     """Whether a leading space is dropped from the text, because the chat template leaves it to the answer."""
     skipped: int = 0
@@ -94,7 +96,9 @@ class Job:
     def add(self, output: StepOutput) -> None:
         """Add one step's tokens; the last step creates the result."""
         if self.logprob_recorder is not None:
-            self.logprobs.extend(self.logprob_recorder.take(len(self.tokens), output.tokens))
+            self.logprobs.extend(
+                self.logprob_recorder.take(len(self.tokens), output.tokens, is_last=output.finish is not None)
+            )
         self.tokens.extend(output.tokens)
         self._origins.extend(map(self.source_origin, output.origins) if self.blocks else output.origins)
         self._margins.extend(output.margins)
@@ -113,11 +117,15 @@ class Job:
     def settled_spans(self, count: int) -> tuple[Span, ...]:
         """Spans of the first `count` tokens that no later token can change."""
         tokens = tuple(self.tokens[:count])
-        whole = self.codec.text_of(tokens)
+        whole = self.codec.text_of(tokens, self.before)
         text = self.without_leading_space(whole)
-        skipped = len(whole) - len(text)
-        copied = CopiedOutput(tokens, self._origins[:count], self.sources, text, skipped, self.codec.takes_back)
+        copied = self._copied(tokens, self._origins[:count], text, len(whole) - len(text))
         return copied.find_spans(self.codec.decode, only_settled=True)
+
+    def _copied(
+        self, tokens: tuple[int, ...], origins: Sequence[Origin | None], text: str, skipped: int
+    ) -> CopiedOutput:
+        return CopiedOutput(tokens, origins, self.sources, text, skipped, self.codec.takes_back, self.before)
 
     def without_leading_space(self, text: str) -> str:
         """The text of the output so far as the result shows it, without a dropped leading space."""
@@ -133,7 +141,7 @@ class Job:
         is_cut = detail in _CUTTING and not is_string  # a stop string may be such a name
         self.skipped = len(whole) - len(text)
         tokens = tuple(self.tokens)
-        copied = CopiedOutput(tokens, tuple(self._origins), self.sources, text, self.skipped, self.codec.takes_back)
+        copied = self._copied(tokens, tuple(self._origins), text, self.skipped)
         return Result(
             text=text,
             token_ids=tokens,
@@ -155,7 +163,7 @@ class Job:
 
     def _parts(self, reply: Reply, finish: Finish, length: int) -> Parts:
         """The parts of the output, whose text has this length."""
-        marked = split(self.codec.marked(self._shown_tokens(finish)), self.skipped)[1]
+        marked = split(self.codec.marked(self._shown_tokens(finish), self.before), self.skipped)[1]
         parts = reply.read(split(marked, length)[0])
         return replace(parts, num_reasoning_tokens=reply.count_reasoning(self.tokens, self.codec.marked_detokenizer()))
 
@@ -183,7 +191,7 @@ class Job:
         return self.tokens[:-1] if ended_by_token and not kept else self.tokens
 
     def _text(self, finish: Finish) -> str:
-        text = self.codec.text_of(self._shown_tokens(finish))
+        text = self.codec.text_of(self._shown_tokens(finish), self.before)
         match = self.stop_strings.match if self.stop_strings is not None else None
         if match is None or finish.detail != match.string:
             return text
@@ -207,7 +215,7 @@ class JobMaker:
         self._drafting = drafting
         self._encoder = InputEncoder(target, codec)
         self._datastores = Datastores(codec)
-        self._constraints = Constraints(codec, target.vocab_size)
+        self._constraints = Constraints(codec, target.vocab_size, starts_text=target.is_encoder_decoder)
         self._language = Language(codec, target.vocab_size)
         self._target = target
         self._codec = codec
@@ -336,7 +344,9 @@ class JobMaker:
         eos = frozenset() if options.ignore_eos or EosTokenCriteria in replaced else settings.eos_token_ids
         eos |= options.stop_ids
         stop = options.stop_strings or (() if StopStringCriteria in replaced else settings.stops)
-        strings = self._codec.stop_strings(stop) if stop else None
+        before = () if self._target.is_encoder_decoder else self._codec.context(output.prompt)
+        decoding: dict[str, Any] = {"before": before, "takes_back": self._codec.takes_back}
+        strings = self._codec.stop_strings(stop, before) if stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
         criteria = [*options.criteria]
         if options.max_time is not None and MaxTimeCriteria not in replaced:
@@ -361,7 +371,7 @@ class JobMaker:
         recorder = None
         if options.logprobs is not None:
             changes = [] if sampling.is_greedy else warpers(sampling)
-            recorder = LogprobRecorder(output.start, options.logprobs, changes, self._codec.decode)
+            recorder = LogprobRecorder(output.start, options.logprobs, changes, self._codec.decode, **decoding)
         constraint = None
         if options.is_constrained or replying[1].by_grammar:
             constraint = self._constraints.make(options, eos, *replying)
@@ -393,7 +403,15 @@ class JobMaker:
             recorder=TraceRecorder(partial(drafter_name, sources=sources, eos=eos)) if options.trace else None,
         )
         return Job(
-            index, request, copyable.sources, self._codec, options, strings, copyable.blocks, logprob_recorder=recorder
+            index,
+            request,
+            copyable.sources,
+            self._codec,
+            options,
+            strings,
+            copyable.blocks,
+            logprob_recorder=recorder,
+            before=before,
         )
 
     def _drafter(

@@ -42,7 +42,7 @@ class Language:
     def ngrams(self) -> NGrams | None:
         """The n-grams; None for a slow (pure Python) tokenizer, which would take minutes, and for one without English
         words, such as a tokenizer of characters or proteins."""
-        if not self._codec.tokenizer.is_fast:
+        if not self._codec.is_fast:
             return None
         try:
             ngrams = self._shared()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from copyspec.forks import fork_safe
+from copyspec.text.stops import Detokenizer
 from copyspec.verification.margins import check_picked
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ class TokenLogprob:
 
     token_id: int
     token: str
-    """Its text; empty for control tokens, and U+FFFD for bytes that are not a complete character."""
+    """The text that it completes after the tokens before it, so that the strings of an output add up to its text; empty
+    for control tokens and for the first bytes of a character."""
     logprob: float
     """Natural logarithm of the probability after processors, temperature and truncation, in float32 (the log-softmax of
     transformers' `output_scores`)."""
@@ -36,11 +38,20 @@ class LogprobRecorder:
     It is called in the thread that decodes, and `take` in that of the caller, who reads outputs meanwhile."""
 
     def __init__(
-        self, start: int, count: int, warpers: Sequence[LogitsProcessor], decode: Callable[[Sequence[int]], str]
+        self,
+        start: int,
+        count: int,
+        warpers: Sequence[LogitsProcessor],
+        decode: Callable[[Sequence[int]], str],
+        *,
+        before: Sequence[int] = (),
+        takes_back: bool = False,
     ) -> None:
         """`start`: number of tokens before the output in `input_ids`; `count`: how many top tokens to record;
-        `warpers`: temperature and truncation, applied after all processors."""
-        self._start, self._count, self._warpers, self._decode = start, count, warpers, decode
+        `warpers`: temperature and truncation, applied after all processors; `before`, `takes_back`: as for the
+        `Detokenizer`."""
+        self._start, self._count, self._warpers = start, count, warpers
+        self._detokenizer = Detokenizer(decode, before=before, takes_back=takes_back)
         self._rows: dict[int, torch.Tensor] = {}  # position -> [V], until the token is known
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self._lock = fork_safe(threading.Lock())
@@ -57,9 +68,11 @@ class LogprobRecorder:
             self._rows[position] = row
         return scores
 
-    def take(self, first: int, tokens: Sequence[int]) -> list[TokenLogprob]:
-        """The log-probabilities of the output tokens from position `first` on; each can be taken once."""
-        return [self._token(position, token) for position, token in enumerate(tokens, first)]
+    def take(self, first: int, tokens: Sequence[int], *, is_last: bool = False) -> list[TokenLogprob]:
+        """The log-probabilities of the output tokens from position `first` on; each can be taken once, in their order.
+        `is_last`: they end the output."""
+        end = first + len(tokens) - 1 if is_last else None
+        return [self._token(position, token, is_last=position == end) for position, token in enumerate(tokens, first)]
 
     def _know(self, position: int, row: torch.Tensor, token: int) -> None:
         """Reduce a row of scores over the vocabulary to the chosen token and the top tokens."""
@@ -67,11 +80,13 @@ class LogprobRecorder:
         values, ids = row.topk(min(self._count, row.shape[-1]))
         self._known[position] = row[token], values, ids
 
-    def _token(self, position: int, token: int) -> TokenLogprob:
+    def _token(self, position: int, token: int, *, is_last: bool) -> TokenLogprob:
         with self._lock:
             if (row := self._rows.pop(position, None)) is not None:
                 self._know(position, row, token)
             chosen, values, ids = self._known.pop(position)
         pairs = zip(values.tolist(), ids.tolist(), strict=True)
-        top = [TokenLogprob(i, self._decode([i]), value) for value, i in pairs if math.exp(value) > 0.0]
-        return TokenLogprob(token, self._decode([token]), float(chosen), tuple(top))
+        texts = {i: self._detokenizer.peek(i) for i in ids.tolist() if i != token}
+        texts[token] = self._detokenizer.push([token]) + (self._detokenizer.finish() if is_last else "")
+        top = [TokenLogprob(i, texts[i], value) for value, i in pairs if math.exp(value) > 0.0]
+        return TokenLogprob(token, texts[token], float(chosen), tuple(top))

@@ -197,6 +197,8 @@ class Chunk:
     sample: int = field(default=0, kw_only=True)
     """With `n` above 1: the number of the sample."""
     _spans: Callable[[], tuple[Span, ...]] = field(default=tuple, repr=False, compare=False)
+    _before: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    """The end of the prompt, with which the tokens are decoded."""
 
     @property
     def spans(self) -> tuple[Span, ...]:

@@ -75,6 +75,7 @@ class CopiedOutput:
     text: str  # the result's text, which may end before the last token does
     skipped: int = 0  # characters of the decoded tokens before `text`
     takes_back: bool = False  # as for the `Detokenizer`
+    before: Sequence[int] = ()  # the end of the prompt, which the text continues
 
     def find_spans(self, decode: Callable[[Sequence[int]], str], *, only_settled: bool = False) -> tuple[Span, ...]:
         """Spans of the output in its order. `only_settled`: only those that no further token can change."""
@@ -142,13 +143,13 @@ def _is_settled(last: _Run, count: int) -> bool:
 
 
 def _decoded(
-    tokens: Sequence[int], decode: Callable[[Sequence[int]], str], *, takes_back: bool
+    tokens: Sequence[int], decode: Callable[[Sequence[int]], str], *, takes_back: bool, before: Sequence[int] = ()
 ) -> tuple[str, list[int]]:
-    """The tokens' text, and the number of its characters before each token and after the last [n + 1].
+    """The tokens' text after `before`, and the number of its characters before each token and after the last [n + 1].
 
     Negative ids (tokens that the model does not have) have no text.
     """
-    detokenizer = Detokenizer(decode, takes_back=takes_back)
+    detokenizer = Detokenizer(decode, before=before, takes_back=takes_back)
     pieces, characters = [], [0]
     for token in tokens:
         pieces.append(detokenizer.push([token]) if token >= 0 else "")
@@ -164,7 +165,7 @@ class _Places:
     def __init__(self, output: CopiedOutput, decode: Callable[[Sequence[int]], str]) -> None:
         self._sources, self._tokens, self._decode = output.sources, output.tokens, decode
         self._offsets: dict[int, Sequence[tuple[int, int]] | None] = {}
-        _, characters = _decoded(output.tokens, decode, takes_back=output.takes_back)
+        _, characters = _decoded(output.tokens, decode, takes_back=output.takes_back, before=output.before)
         self.characters = [min(max(each - output.skipped, 0), len(output.text)) for each in characters]
         """Number of characters of the text before each output token and after the last. [n + 1]"""
 

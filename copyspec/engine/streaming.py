@@ -44,6 +44,7 @@ class ChunkMaker:
                 reasoning=reasoning,
                 content=content,
                 _spans=spans,
+                _before=tuple(job.before),
             )
 
 
@@ -53,7 +54,8 @@ class _TextStream:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._reader = None if job.reply is None else job.reply.reader()
-        self._detokenizer = job.codec.detokenizer() if self._reader is None else job.codec.marked_detokenizer()
+        codec, before = job.codec, job.before
+        self._detokenizer = codec.detokenizer(before) if self._reader is None else codec.marked_detokenizer(before)
         self._held = ""  # marked text, if the output has parts
         self._given = 0
         self._parts = {kind: 0 for kind in KINDS}  # characters of each that were given

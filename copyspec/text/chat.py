@@ -199,6 +199,31 @@ def unused_mark(messages: Sequence[Message]) -> str:
     return mark
 
 
+def own_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, object]],
+    variables: Mapping[str, object],
+) -> list[int]:
+    """The token ids of a chat by a tokenizer that writes chats itself, without a template, and reads no control tokens
+    in their texts. Raises ChatError if it rejects the chat, and for tools: how it writes their calls is not known."""
+    if tools:
+        raise ChatError(f"{_name(tokenizer)} has no chat template that shows how tools are called: leave out tools=")
+    goes_on = continues(messages)
+    try:
+        ids: Any = tokenizer.apply_chat_template(
+            [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
+            tokenize=True,
+            return_dict=False,
+            add_generation_prompt=not goes_on,
+            continue_final_message=goes_on,
+            **dict(variables),  # type: ignore[arg-type]
+        )
+    except Exception as error:
+        raise ChatError(f"{_name(tokenizer)} rejects the chat: {brief(str(error))}") from error
+    return list(ids)
+
+
 def apply(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Message],

@@ -24,14 +24,16 @@ from copyspec.text.chat import (
     continues,
     map_contents,
     map_texts,
+    own_chat,
     render,
     unused_mark,
 )
 from copyspec.text.control_tokens import ControlTokens, cut, kept_apart
+from copyspec.text.pieces import piece_bytes
 from copyspec.text.replies.formats import ReplyFormats
 from copyspec.text.replies.marks import MarkedDetokenizer
 from copyspec.text.replies.reader import Reply
-from copyspec.text.stops import Detokenizer, StopStrings, text_of
+from copyspec.text.stops import INCOMPLETE, Detokenizer, StopStrings, text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,6 +45,8 @@ LONG = 100_000
 """Characters from which a text is long: a tokenizer takes a second for some million."""
 
 PROBED = 64  # tokens that are decoded in pairs: of those of CTRL, half are continued by the next one
+
+MOST_CONTEXT = 64  # tokens of a prompt that end in white space or parts of characters only
 
 PROBE = "The"  # a word that tokenizers of languages with Latin letters know
 
@@ -84,7 +88,8 @@ class Codec:
         self.special_ids = tokens.special_ids
         """Ids of control tokens and of the unknown token."""
         self._replies = ReplyFormats(tokenizer, tokens)
-        self.takes_back = not tokenizer.is_fast and self._takes_back()
+        self.is_fast: bool = getattr(tokenizer, "is_fast", False)
+        self.takes_back = not self.is_fast and self._takes_back()
         """Whether a further token may change the text of those before it, as after the "@@" of CTRL's tokenizer."""
 
     def encode(self, text: str, *, wrap: bool = False, is_prompt: bool = False) -> Encoded:
@@ -142,6 +147,10 @@ class Codec:
         Raises ChatError if there is no template or it rejects the messages.
         """
         variables = {**self.chat_template_kwargs, **variables}
+        if not self._tokens.are_read:
+            ids = own_chat(self.tokenizer, messages, tools, variables)
+            spaced = not continues(messages) and self.lead(ids, starts_text=False) == " "
+            return Encoded(ids, leaves_space=spaced)
         for message in messages:  # a template writes the role between control tokens, and templates compare it
             if control := self._tokens.in_role(str(message["role"])):
                 raise ChatError(f"role {brief(message['role'])} holds {control} of the tokenizer")
@@ -165,7 +174,11 @@ class Codec:
         )
 
     def encode_rendered(self, text: str) -> Encoded:
-        """Encode rendered text as the tokenizer does, parsing control tokens and adding nothing around it."""
+        """Encode rendered text as the tokenizer does, parsing control tokens and adding nothing around it. Raises
+        ChatError for control tokens if the tokenizer never reads them."""
+        if not self._tokens.are_read and self.control is not None and (match := self.control.search(text)):
+            kind = type(self.tokenizer).__name__
+            raise ChatError(f"a {kind} reads no control tokens such as {match[0]!r} in texts: give the chat itself")
         return self._tokenized(text, wrap=False)
 
     def encode_parsed(self, text: str) -> Encoded | None:
@@ -203,6 +216,9 @@ class Codec:
 
     def encode_copy(self, text: str, lead: Lead) -> Encoded:
         """Encode `text` with the tokens it would have in an output after `lead`."""
+        if lead == " " and text[:1] == " " and text != " " and self._marks_first_word:
+            bare = self.encode(text[1:])
+            return Encoded(bare.ids, bare.offsets and partial(_shifted, bare.offsets, 0, 1))
         if lead == "" or not text or text[0].isspace():
             return self.encode(text)
         if lead == "\n":
@@ -223,21 +239,44 @@ class Codec:
         assert isinstance(text, str)
         return text
 
-    def text_of(self, tokens: Sequence[int]) -> str:
-        """The text of a whole output, equal to its streamed text."""
-        return text_of(tokens, self.decode, takes_back=self.takes_back)
+    def context(self, prompt: Sequence[int]) -> Sequence[int]:
+        """The end of `prompt` that an output is decoded with (`before`), from a token that shows a character; without
+        control tokens if there is none. Decoders strip the first space of what they get, or join pieces of words."""
+        length = 1
+        while True:
+            text = self.decode(tail := prompt[-length:])
+            is_shown = not text.startswith(INCOMPLETE) and text.strip() != ""
+            if is_shown or length >= len(prompt) or (text and length >= MOST_CONTEXT):
+                return tail if text else [token for token in tail if token not in self.special_ids]
+            length *= 2
 
-    def detokenizer(self) -> Detokenizer:
-        """A detokenizer for one output."""
-        return Detokenizer(self.decode, takes_back=self.takes_back)
+    def bytes_of(self, token: int, text: str) -> bytes | None:
+        """The bytes of a token whose text after those before it is `text`. Those of a part of a character are the
+        token's own, or None if the tokenizer does not tell them."""
+        if token in self.special_ids:
+            return b""
+        alone, own = self.decode([token]), None
+        if not alone or INCOMPLETE in alone:
+            own = piece_bytes(self.tokenizer.convert_ids_to_tokens(token))
+        if own is None:
+            own = text.lstrip(INCOMPLETE).encode()  # at its beginning are bytes of the tokens before
+        return own if INCOMPLETE not in alone or own.decode("utf-8", "replace") == alone else None
 
-    def marked_detokenizer(self) -> MarkedDetokenizer:
+    def text_of(self, tokens: Sequence[int], before: Sequence[int] = ()) -> str:
+        """The text of a whole output after `before`, equal to its streamed text."""
+        return text_of(tokens, self.decode, before=before, takes_back=self.takes_back)
+
+    def detokenizer(self, before: Sequence[int] = ()) -> Detokenizer:
+        """A detokenizer for one output after `before`."""
+        return Detokenizer(self.decode, before=before, takes_back=self.takes_back)
+
+    def marked_detokenizer(self, before: Sequence[int] = ()) -> MarkedDetokenizer:
         """A detokenizer for one output whose control tokens are to be seen."""
-        return MarkedDetokenizer(self.detokenizer(), self._tokens.texts)
+        return MarkedDetokenizer(self.detokenizer(before), self._tokens.texts)
 
-    def marked(self, tokens: Sequence[int]) -> str:
+    def marked(self, tokens: Sequence[int], before: Sequence[int] = ()) -> str:
         """The text of a whole output with its control tokens, see `replies.marks`."""
-        detokenizer = self.marked_detokenizer()
+        detokenizer = self.marked_detokenizer(before)
         return detokenizer.push(tokens) + detokenizer.finish()
 
     def _takes_back(self) -> bool:
@@ -278,10 +317,17 @@ class Codec:
 
         return break_tokens(encode)
 
-    def stop_strings(self, strings: Sequence[str]) -> StopStrings:
-        """A watcher for strings that end one output, of which some may be special tokens."""
+    def stop_strings(self, strings: Sequence[str], before: Sequence[int]) -> StopStrings:
+        """A watcher for strings that end one output, of which some may be special tokens. `before` as for the
+        `Detokenizer`."""
         special = {token: text for text in strings if (token := self._tokens.strings.get(text)) is not None}
-        return StopStrings(strings, self.decode, takes_back=self.takes_back, special=special)
+        return StopStrings(strings, self.decode, before=before, takes_back=self.takes_back, special=special)
+
+    @cached_property
+    def strips_space(self) -> bool:
+        """Whether a space that a text begins with, in its tokens, is left out when it is decoded."""
+        ids = self.encode(" " + PROBE).ids
+        return self.text_of(ids, ids) != self.decode(ids)
 
     @cached_property
     def _marks_first_word(self) -> bool:
@@ -364,7 +410,7 @@ class Codec:
         return body
 
     def _tokenized(self, text: str, wrap: bool, *, split_special_tokens: bool = False) -> Encoded:
-        is_long = len(text) > LONG and self.tokenizer.is_fast
+        is_long = len(text) > LONG and self.is_fast
         if is_long and self._for_long is None:
             with self._lock, suppress(Exception):  # a tokenizer with parts in Python cannot be copied
                 self._for_long = self._for_long or deepcopy(self.tokenizer)
@@ -374,7 +420,7 @@ class Codec:
                 batch = (self.tokenizer if copied is None else copied)(
                     encodable(text, "the text"),
                     add_special_tokens=wrap,
-                    split_special_tokens=split_special_tokens,
+                    **({"split_special_tokens": split_special_tokens} if self._tokens.are_read else {}),
                     return_attention_mask=False,
                     verbose=False,  # references may be longer than the model's context
                 )

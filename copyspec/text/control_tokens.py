@@ -20,6 +20,9 @@ class ControlTokens:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         added = tokenizer.added_tokens_decoder
+        self.are_read = isinstance(added, Mapping)
+        """Whether the tokenizer reads control tokens in texts. That of mistral-common never does, and lists none."""
+        added = added if isinstance(added, Mapping) else {}
         special = {str(token) for token in tokenizer.all_special_tokens}
         special |= {token.content for token in added.values() if token.special}
         # One-character tokens cannot be split.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -25,38 +26,55 @@ class Detokenizer:
     """Incremental detokenizer that emits complete characters only, and bytes that can no longer become one. All pieces
     plus `finish` equal `text_of` of all tokens."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], *, takes_back: bool = False) -> None:
-        """`takes_back`: whether a further token may change the text of those before it (`Codec.takes_back`)."""
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], *, before: Sequence[int] = (), takes_back: bool = False
+    ) -> None:
+        """`before`: tokens that the text continues (`Codec.context`); `takes_back`: whether a further token may change
+        the text of those before it (`Codec.takes_back`)."""
         self._decode, self._takes_back = decode, takes_back
-        self._window: list[int] = []
+        self._window = list(before)
         self._longest = 2 * WINDOW  # tokens of the window from which it is shortened
-        self._given = 0  # characters of the window's text already emitted
-        self._text = ""  # of the window
+        self._text = decode(before) if before else ""  # of the window
+        self._given = len(self._complete(self._text))  # characters of the window's text already emitted
+        self._border = self._text if self._given < len(self._text) else None
+        """The text before, while its end may still change."""
         self._textless: dict[int, bool] = {}  # whether a token never has text, of those that once had none
+        self._num_textless = 0  # such tokens at the end of the window
         self._pending = 0  # tokens since the text was last complete
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text completed by `tokens`, independent of how they are split over calls."""
         return "".join(map(self._push, tokens))
 
+    def peek(self, token: int) -> str:
+        """The text that `token` would complete."""
+        twin = copy(self)
+        twin._window = [*self._window]
+        return twin._push(token)
+
     def finish(self) -> str:
         """Text that was held back: bytes that never became a character."""
-        piece = self._decode(self._window)[self._given :]
+        text = self._decode(self._window) if self._window else ""
+        self._cross_border(text)
+        piece = text[self._given :]
         self._given += len(piece)
         return piece
 
     def _push(self, token: int) -> str:
-        if self._textless.get(token):
-            return ""
-        text = self._decode([*self._window, token])
-        if text == self._text and self._is_textless(token):
-            return ""
         self._window.append(token)
+        text = self._decode(self._window)
+        if text == self._text and self._is_textless(token):
+            # Where a decoder drops the bytes of an incomplete character, the next token may give them text.
+            self._num_textless += 1
+            if self._num_textless > WINDOW:
+                del self._window[-self._num_textless]
+                self._num_textless = WINDOW
+            return ""
+        self._num_textless = 0
         self._text = text
-        settled = len(text)
-        if self._takes_back:
-            settled = common_prefix(text, self._decode([*self._window, token]))
-        complete = text[:settled].rstrip(INCOMPLETE)
+        complete = self._complete(text)
+        if len(complete) > self._given:
+            self._cross_border(text)
         piece = complete[self._given :]
         self._given = max(self._given, len(complete))
         self._pending = self._pending + 1 if len(complete) < len(text) else 0
@@ -66,13 +84,26 @@ class Detokenizer:
             self._longest = max(2 * WINDOW, 2 * len(self._window))
         return piece
 
+    def _complete(self, text: str) -> str:
+        """The part of the window's text that no further token changes."""
+        if self._takes_back and self._window:
+            text = text[: common_prefix(text, self._decode([*self._window, self._window[-1]]))]
+        return text.rstrip(INCOMPLETE)
+
+    def _cross_border(self, text: str) -> None:
+        """Leave out the end of the text before, if the output has not changed it."""
+        if self._border is not None and text.startswith(self._border):
+            self._given = len(self._border)
+        self._border = None
+
     def _is_textless(self, token: int) -> bool:
-        """Whether a token that adds no text at the end has none elsewhere either. A decoder may strip spaces: one from
-        the beginning of a text, which many of the token show, or all at its ends, which others around it show."""
+        """Whether the last token, which adds no text at the end, has none elsewhere either. A decoder may strip spaces:
+        one from the beginning of a text, which many of the token show, or all at its ends, which others around it
+        show."""
         if token not in self._textless:
             if self._decode([token] * WINDOW):
                 self._textless[token] = False
-            elif (other := next((each for each in reversed(self._window) if self._decode([each])), None)) is not None:
+            elif (other := next((one for one in self._window[-2::-1] if self._decode([one])), None)) is not None:
                 self._textless[token] = self._decode([other, token, other]) == self._decode([other, other])
         return self._textless.get(token, not self._text)  # what is stripped from the beginning has no text there
 
@@ -84,6 +115,7 @@ class Detokenizer:
             before = text[: len(text) - len(rest)]
             if not rest or not text.endswith(rest) or (self._pending and self._decode(self._window[:start]) != before):
                 continue
+            self._cross_border(text)
             piece = before[self._given :]
             del self._window[:start]
             self._given = max(0, self._given - len(before))
@@ -92,15 +124,21 @@ class Detokenizer:
         return ""
 
 
-def text_of(tokens: Sequence[int], decode: Callable[[Sequence[int]], str], *, takes_back: bool = False) -> str:
-    """The text of a whole output, equal to its streamed text. `takes_back` as in `Codec`.
+def text_of(
+    tokens: Sequence[int],
+    decode: Callable[[Sequence[int]], str],
+    *,
+    before: Sequence[int] = (),
+    takes_back: bool = False,
+) -> str:
+    """The text of a whole output, equal to its streamed text. `before` and `takes_back` as for the `Detokenizer`.
 
     With byte fallback, decoding the whole may drop complete characters that invalid bytes follow; a stream cannot.
     """
-    text = decode(tokens)
-    if INCOMPLETE not in text:
-        return text
-    detokenizer = Detokenizer(decode, takes_back=takes_back)
+    text, known = decode([*before, *tokens]), decode(before) if before else ""
+    if INCOMPLETE not in text and text.startswith(known):
+        return text[len(known) :]
+    detokenizer = Detokenizer(decode, before=before, takes_back=takes_back)
     return detokenizer.push(tokens) + detokenizer.finish()
 
 
@@ -121,17 +159,18 @@ class StopStrings:
         strings: Sequence[str],
         decode: Callable[[Sequence[int]], str],
         *,
+        before: Sequence[int] = (),
         takes_back: bool = False,
         special: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """`takes_back` as for the `Detokenizer`. `special`: those of the strings that are special tokens, by id: such
-        a token ends the output, although it is no part of the text."""
+        """`before` and `takes_back` as for the `Detokenizer`. `special`: those of the strings that are special tokens,
+        by id: such a token ends the output, although it is no part of the text."""
         self.match: StopMatch | None = None
         self.is_token = False
         """Whether a special token has ended the output."""
         self._special = special
         self.strings = strings
-        self._detokenizer = Detokenizer(decode, takes_back=takes_back)
+        self._detokenizer = Detokenizer(decode, before=before, takes_back=takes_back)
         self._overlap = max(map(len, strings)) - 1
         self._tail = ""
         self._length = 0  # characters before the tail

@@ -101,7 +101,7 @@ class Answers:
             "model_provider": "copyspec",
             "finish_reason": result.finish_reason,
             "copyspec": {**_counters(result.stats), "spans": parts},
-            **({"logprobs": {"content": list(map(_logprob, result.logprobs))}} if result.logprobs else {}),
+            **({"logprobs": {"content": [self._logprob(each) for each in result.logprobs]}} if result.logprobs else {}),
         }
 
     def _check_stream(self) -> None:
@@ -126,6 +126,15 @@ class Answers:
             answered.latest = chunk.result or chunk
         return chunk
 
+    def _logprob(self, each: TokenLogprob) -> dict[str, object]:
+        """A log probability in the form of OpenAI's chat models."""
+        return {**self._token(each), "top_logprobs": [self._token(one) for one in each.top]}
+
+    def _token(self, each: TokenLogprob) -> dict[str, object]:
+        """A token in that form. Its bytes are its own, even if they are a part of a character only."""
+        own = self.engine.codec.bytes_of(each.token_id, each.token)
+        return {"token": each.token, "logprob": each.logprob, "bytes": None if own is None else list(own)}
+
     def _note(self, index: int, result: Result) -> None:
         collected = ANSWERED.get()
         if collected is not None:
@@ -147,20 +156,6 @@ def usage(result: Result) -> UsageMetadata:
         total_tokens=result.prompt_tokens + output,
         output_token_details=cast("OutputTokenDetails", details),
     )
-
-
-def _logprob(each: TokenLogprob) -> dict[str, object]:
-    """A log probability in the form of OpenAI's chat models."""
-    return {
-        **_token(each),
-        "top_logprobs": [_token(one) for one in each.top],
-    }
-
-
-def _token(each: TokenLogprob) -> dict[str, object]:
-    """A token in that form. The bytes of one that is a part of a character are not known."""
-    is_whole = "\ufffd" not in each.token
-    return {"token": each.token, "logprob": each.logprob, "bytes": list(each.token.encode()) if is_whole else None}
 
 
 def _counters(stats: Stats) -> dict[str, object]:
