@@ -69,7 +69,7 @@ class ReferenceCapture(BaseCallbackHandler):
         return True
 
     def around(self, run: UUID | None) -> list[list[Document]]:
-        """The documents of the nearest run that has any, among `run` and those around it, by event, the latest first."""
+        """The documents of the nearest run that has any, `run` or one around it, by event, the latest first."""
         with self._lock:
             return next((noted.events[::-1] for noted in self._outwards(run) if noted.events), [])
 

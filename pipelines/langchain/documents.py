@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -191,7 +190,9 @@ def _shared(span: Span, answer: str, references: Sequence[object], min_character
 
 def _length(quote: str, document: str, at: int) -> int:
     """Number of characters that a quote shares with a document from `at` on, in whole words."""
-    length = len(os.path.commonprefix([quote, document[at : at + len(quote)]]))
+    length = 0
+    while length < min(len(quote), len(document) - at) and quote[length] == document[at + length]:
+        length += 1
     while 0 < length < len(quote) and not _begins(quote, length):
         length -= 1
     return len(quote[:length].rstrip())

@@ -1,4 +1,5 @@
-"""A chain's filter holds for its citations: documents that did not reach the prompt are drafted from, and never named."""
+"""A chain's filter holds for its citations: documents that did not reach the prompt are drafted from, but never
+named."""
 
 from __future__ import annotations
 
