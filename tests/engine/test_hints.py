@@ -88,7 +88,16 @@ def test_a_models_path_as_the_prompt_is_noticed(
         engine.generate(tmp_path, max_new_tokens=1)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("options", [{}, {"n": 2, "temperature": 1.0}, {"trace": True}, {"logprobs": 2}, {"chat": True}])
+OPTIONS: list[dict[str, object]] = [
+    {},
+    {"n": 2, "temperature": 1.0},
+    {"trace": True},
+    {"logprobs": 2},
+    {"chat": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 def test_results_become_dicts_and_copies(options: dict[str, object]) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
