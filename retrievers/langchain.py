@@ -269,7 +269,7 @@ class FAISSRetriever(DocumentRetriever):
                     'or EncoderEmbeddings("sentence-transformers/all-MiniLM-L6-v2") of copyspec.retrievers.langchain'
                 )
             texts = [document.page_content for document in self.documents]
-            self.base_retriever = FaissRetriever(texts, _encoder(encode))  # type: ignore[arg-type]  # it checks encode
+            self.base_retriever = FaissRetriever(texts, _encoder(encode))
 
 
 def _passes(document: Document, wanted: Filter) -> bool:

@@ -223,7 +223,7 @@ def test_haystack(engine: copyspec.Engine, corpus: Path, monkeypatch: pytest.Mon
 
 
 def loaded(kind: type[Any], text: str) -> Any:
-    """A saved pipeline. Newer versions of Haystack ask for the modules to trust, older ones do not know the argument."""
+    """A saved pipeline. Newer versions of Haystack ask which modules to trust; older ones do not know the argument."""
     knows = "allowed_modules" in inspect.signature(kind.loads).parameters
     return kind.loads(text, **({"allowed_modules": ["copyspec.integrations.haystack"]} if knows else {}))
 
