@@ -22,11 +22,27 @@ INSTRUCTIONS = {"avx512f": "AVX-512", "avx2": "AVX2"}
 """Vector instructions that decide what a pass costs, by their flags in /proc/cpuinfo, the newest first."""
 
 
-def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Read a file of JSON lines, gzipped or not."""
+INPUTS = "inputs are not in the repository; docs/benchmarks.md#inputs describes them"
+
+
+def read_rows(path: str | Path, *fields: str) -> list[dict[str, Any]]:
+    """Read a file of JSON lines, gzipped or not. Raises ValueError that names the file if there is none, and for a line
+    that is not JSON or has not these fields."""
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {str(path)!r}: {INPUTS}")
     opener = gzip.open if str(path).endswith(".gz") else open
-    with opener(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    rows: list[dict[str, Any]] = []
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                row = json.loads(line)
+                for name in fields:
+                    if not isinstance(row, dict) or name not in row:
+                        raise ValueError(f"it is no object with the field {name!r}")
+                rows.append(row)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{str(path)!r}, line {len(rows) + 1}, cannot be read: {error}") from error
+    return rows
 
 
 def generate_padded(

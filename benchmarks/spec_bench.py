@@ -23,7 +23,7 @@ import torch
 
 import copyspec
 from benchmarks.real.cases import Case, case_of
-from benchmarks.reporting import command_line, conditions, resumed, write_json
+from benchmarks.reporting import INPUTS, command_line, conditions, resumed, write_json
 from benchmarks.transcripts import Transcript, read_transcripts
 
 GROUPS: dict[str, tuple[str, str]] = {
@@ -202,10 +202,15 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="print the table of this results file without running anything")
     given = parser.parse_args()
     if given.report:
+        if not given.report.is_file():
+            parser.error(f"--report: there is no file {str(given.report)!r}; a run with --json writes it")
         print(table(json.loads(given.report.read_text(encoding="utf-8"))))
         return 0
     if given.transcripts is None:
-        parser.error("give the folder of the transcripts, or --report")
+        parser.error(f"give the folder of the transcripts, or --report; {INPUTS}")
+    files = dict.fromkeys(f"{file}.jsonl.gz" for file, _ in GROUPS.values())
+    if missing := [file for file in files if not (given.transcripts / file).is_file()]:
+        parser.error(f"there is no {', '.join(missing)} in {str(given.transcripts)!r}; {INPUTS}")
     folders = {
         "heads": given.heads, "parallel heads": given.parallel, "learning heads": given.learning,
         "eagle": given.features, "skips": given.skips, "student": given.student,
@@ -226,7 +231,10 @@ def main() -> int:
     engine = copyspec.load(given.model, dtype=given.dtype)
     engine.threads = given.threads
     held = {each["id"]: each for each in report["prompts"]}
-    groups = read_prompts(given.transcripts, engine, given.per_group, given.max_prompt)
+    try:
+        groups = read_prompts(given.transcripts, engine, given.per_group, given.max_prompt)
+    except ValueError as error:
+        parser.error(str(error))
     for place in range(given.per_group):
         for group, cases in groups.items():
             if place >= len(cases):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks.reporting import read_rows
+from benchmarks.reporting import INPUTS, read_rows
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 from copyspec.sources import Source
 from copyspec.text.block_tokens import break_tokens, encode_block
@@ -94,9 +94,15 @@ def load_tokenizer(file: str | Path) -> Tokenizer:
     """Load a `tokenizer.json` file, gzipped or not."""
     path = Path(file)
     if not path.is_file():
-        raise ValueError(f"no tokenizer file at {str(file)!r}: give the path of a tokenizer.json or tokenizer.json.gz")
+        raise ValueError(
+            f"no tokenizer file at {str(file)!r}: give the path of a tokenizer.json or tokenizer.json.gz, of a "
+            "model's folder or page on the hub"
+        )
     content = path.read_bytes()
-    return Tokenizer.from_str((gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8"))
+    try:
+        return Tokenizer.from_str((gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8"))
+    except Exception as error:  # tokenizers raises Exception itself
+        raise ValueError(f"{str(file)!r} is no tokenizer.json: {error!s:.200}") from error
 
 
 def end_token(tokenizer: Tokenizer) -> int:
@@ -148,8 +154,8 @@ def breaks(tokenizer: Tokenizer) -> frozenset[int]:
     return break_tokens(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def _files(paths: Iterable[str | Path]) -> list[Path]:
-    files: list[Path] = []
+def _files(given_paths: Iterable[str | Path]) -> list[Path]:
+    paths, files = list(given_paths), list[Path]()
     for given in paths:
         path = Path(given)
         if path.is_dir():
@@ -157,9 +163,11 @@ def _files(paths: Iterable[str | Path]) -> list[Path]:
         elif path.is_file():
             files.append(path)
         else:
-            raise ValueError(f"no transcripts at {str(given)!r}: give .jsonl.gz files or folders that hold them")
+            raise ValueError(
+                f"no transcripts at {str(given)!r}: give .jsonl.gz files or folders that hold them; {INPUTS}"
+            )
     if not files:
-        raise ValueError("no .jsonl.gz file among the transcripts given")
+        raise ValueError(f"no .jsonl.gz file among the transcripts given: {', '.join(map(str, paths))}; {INPUTS}")
     return files
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 try:
@@ -19,6 +19,8 @@ except ImportError as error:
 
 from pydantic import ConfigDict, Field, field_validator
 
+from copyspec.checks import brief, shown
+
 from . import files
 from .base import DEFAULT_K, Folder, Hit, Retriever, check_k
 from .bm25 import BM25Retriever as BM25Search
@@ -26,6 +28,7 @@ from .bm25 import Idf
 from .corpora import read_retriever
 from .dense import Encode, FaissRetriever
 from .embedding import HuggingFaceEmbedder
+from .filtering import search_among
 from .places import read_places
 from .saving import Written, saving
 from .terms import PLAIN, splitter
@@ -34,6 +37,10 @@ from .vectors import checked
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
     from typing_extensions import Self
+
+Filter = Mapping[str, object] | Callable[[Document], object]
+"""Which documents a search may find: metadata that they must have (for a list, one of its values), or a function that
+takes a document and says whether it may be found."""
 
 
 class DocumentRetriever(BaseRetriever):
@@ -51,6 +58,10 @@ class DocumentRetriever(BaseRetriever):
     k: int = Field(default=DEFAULT_K, ge=1)
     """Number of documents per search; a call may override it: `invoke(query, k=2)`."""
 
+    filter: Filter | None = Field(default=None, repr=False)
+    """Which documents may be found: `filter={"year": 2024}`, `filter={"who": ["all", "staff"]}`, or a function of a
+    document. It is applied before the best `k` are taken; a call may override it: `invoke(query, filter=...)`."""
+
     base_retriever: object = Field(default=None, repr=False, exclude=True)
     """What `base` returns. A field, since LangChain makes a configured runnable anew from its fields."""
 
@@ -66,7 +77,14 @@ class DocumentRetriever(BaseRetriever):
         return documents
 
     @classmethod
-    def over(cls, base: Retriever, documents: Sequence[Document] | None = None, *, k: int = DEFAULT_K) -> Self:
+    def over(
+        cls,
+        base: Retriever,
+        documents: Sequence[Document] | None = None,
+        *,
+        k: int = DEFAULT_K,
+        filter: Filter | None = None,
+    ) -> Self:
         """Make a retriever that searches `base`, whose texts are those of `documents`, in the same order.
 
         Without `documents`, they are made of the texts."""
@@ -76,7 +94,7 @@ class DocumentRetriever(BaseRetriever):
             documents = list(documents)
         if [document.page_content for document in documents] != list(base.texts):
             raise ValueError(f"documents are not those of the index: {len(documents)} for its {len(base)} texts")
-        return cls.model_construct(documents=documents, k=check_k(k), base_retriever=base)
+        return cls.model_construct(documents=documents, k=check_k(k), filter=filter, base_retriever=base)
 
     @classmethod
     def from_documents(cls, documents: Sequence[Document], **options: object) -> Self:
@@ -132,7 +150,14 @@ class DocumentRetriever(BaseRetriever):
             self.base.write(index)
 
     @classmethod
-    def load(cls, folder: Folder, *, k: int = DEFAULT_K, encode: Encode | Embeddings | str | None = None) -> Self:
+    def load(
+        cls,
+        folder: Folder,
+        *,
+        k: int = DEFAULT_K,
+        filter: Filter | None = None,
+        encode: Encode | Embeddings | str | None = None,
+    ) -> Self:
         """Load what `save` wrote, or any index of `copyspec.retrievers`, whose documents get their index as id.
         Passages of `copyspec index` have the metadata `source`, `heading`, `page`, `start` and `end` (in characters).
 
@@ -142,7 +167,7 @@ class DocumentRetriever(BaseRetriever):
             encoder = encode if encode is None or isinstance(encode, str) else _encoder(encode)
             base = read_retriever(index, encoder)
             if "documents" not in index.manifest.files:
-                return cls.over(base, _placed_documents(index, base), k=k)
+                return cls.over(base, _placed_documents(index, base), k=k, filter=filter)
             rest = [_id_and_metadata(index, row) for row in index.strings("documents")]
             if len(rest) != len(base):
                 raise index.wrong("documents", f"{len(rest)} documents for {len(base)} texts")
@@ -150,19 +175,29 @@ class DocumentRetriever(BaseRetriever):
             Document(page_content=text, metadata=metadata, id=each)
             for text, (each, metadata) in zip(base.texts, rest, strict=True)
         ]
-        return cls.over(base, documents, k=k)
+        return cls.over(base, documents, k=k, filter=filter)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        filter: Filter | None = None,
     ) -> list[Document]:
-        return self._found(query, k)
+        return self._found(query, k, filter)
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        filter: Filter | None = None,
     ) -> list[Document]:
-        return await asyncio.to_thread(self._found, query, k)
+        return await asyncio.to_thread(self._found, query, k, filter)
 
-    def _found(self, query: str, k: int | None) -> list[Document]:
+    def _found(self, query: str, k: int | None, filter: Filter | None) -> list[Document]:
         wanted = self.k if k is None else k
         check_k(wanted)
         self._check_documents()
@@ -171,7 +206,11 @@ class DocumentRetriever(BaseRetriever):
                 f"query must be a str, got {type(query).__name__}: {query!r:.80}; take it out of a dict first, "
                 "with operator.itemgetter('question') for example"
             )
-        return [self._document(hit) for hit in self.base.search(query, wanted)]
+        passes = self.filter if filter is None else filter
+        if passes is None:
+            return [self._document(hit) for hit in self.base.search(query, wanted)]
+        ids = [index for index, document in enumerate(self.documents) if _passes(document, passes)]
+        return [self._document(hit) for hit in search_among(self.base, query, wanted, ids)]
 
     def _check_documents(self) -> None:
         if len(self.documents) != len(self.base):
@@ -224,8 +263,39 @@ class FAISSRetriever(DocumentRetriever):
     ) -> None:
         super().__init__(documents=documents, k=k, **fields)  # type: ignore[arg-type]
         if self.base_retriever is None:
+            if encode is None:
+                raise TypeError(
+                    "FAISSRetriever needs encode=: LangChain embeddings, a function from a list of texts to vectors, "
+                    'or EncoderEmbeddings("sentence-transformers/all-MiniLM-L6-v2") of copyspec.retrievers.langchain'
+                )
             texts = [document.page_content for document in self.documents]
-            self.base_retriever = FaissRetriever(texts, _encoder(encode))  # type: ignore[arg-type]  # it checks encode
+            self.base_retriever = FaissRetriever(texts, _encoder(encode))
+
+
+def _passes(document: Document, wanted: Filter) -> bool:
+    if isinstance(wanted, Mapping):
+        return all(_has(document.metadata, name, value) for name, value in wanted.items())
+    if not callable(wanted):
+        raise TypeError(f"filter must be a dict of metadata or a function of a document, got {shown(wanted)}")
+    try:
+        return bool(wanted(document))
+    except (TypeError, AttributeError) as error:
+        raise TypeError(
+            f"filter= failed for document {document.id!r}: {error}; it gets the document, whose metadata are "
+            "document.metadata"
+        ) from error
+
+
+def _has(metadata: Mapping[str, object], name: str, value: object) -> bool:
+    if name.startswith("$") or (isinstance(value, Mapping) and any(str(key).startswith("$") for key in value)):
+        raise ValueError(
+            f"filter knows no operators, got {brief({name: value})}; give a function of a document instead"
+        )
+    if name not in metadata:
+        return False
+    return metadata[name] == value or (
+        isinstance(value, (list, tuple, set, frozenset)) and metadata[name] in list(value)
+    )
 
 
 def _placed_documents(index: files.Opened, base: Retriever) -> list[Document] | None:

@@ -98,7 +98,7 @@ class RerankingRetriever:
             raise TypeError(f"score must be a function of pairs, got {score!r}: write CrossEncoderScorer({score!r})")
         self.base = base
         self._score = score
-        self._depth = check_k(depth, "depth")
+        self.depth = check_k(depth, "depth")
 
     @property
     def texts(self) -> Sequence[str]:
@@ -118,7 +118,7 @@ class RerankingRetriever:
         wanted = check_k(k)
         found = []
         asked = check_texts(queries, "queries")
-        for query, hits in zip(asked, self.base.search_batch(asked, self._depth), strict=True):
+        for query, hits in zip(asked, self.base.search_batch(asked, self.depth), strict=True):
             hits = sorted(hits, key=lambda hit: hit.id)
             scores = self._scores(query, [hit.text for hit in hits])
             found.append([Hit(hits[i].id, float(scores[i]), hits[i].text) for i in best(scores, wanted)])

@@ -93,12 +93,16 @@ INDEXES: dict[str, Callable[[list[str]], Retriever]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; exit status 1 if an output differs from the plain form's."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        texts = list(dict.fromkeys(row["text"] for path in options.passages for row in read_rows(path, "text")))
+        questions = [row["question"] for row in read_rows(options.queries, "question")]
+    except ValueError as error:
+        parser.error(str(error))
     if options.threads:
         torch.set_num_threads(options.threads)
     engine = copyspec.load(options.model, dtype=options.dtype)
-    texts = list(dict.fromkeys(row["text"] for path in options.passages for row in read_rows(path)))
-    questions = [row["question"] for row in read_rows(options.queries)]
     chosen = questions[:: max(1, len(questions) // (options.questions + 1))][: options.questions + 1]
     tables, equal = [], True
     for kind in options.kinds:

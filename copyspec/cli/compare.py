@@ -20,6 +20,7 @@ from copyspec.cli.prompt_options import (
     PromptFile,
     Reference,
     ReferenceFile,
+    chat_option,
     read_references,
 )
 from copyspec.cli.showing import comparison_dict, write_page
@@ -32,7 +33,7 @@ def compare(
     prompt: Prompt = None,
     file: PromptFile = None,
     system: ChatSystem = None,
-    chat: Chat = False,
+    chat: Chat = None,
     references: Reference = None,
     reference_file: ReferenceFile = None,
     edit_source: EditText = None,
@@ -76,7 +77,7 @@ def compare(
         "device": device,
         "dtype": dtype,
         "system": system,
-        "chat": True if chat else "auto",
+        "chat": chat_option(chat),
         "edit_source": read_edited(edit_source, edit_file),
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, quiet_libraries, read_edited, read_prompt
-from copyspec.cli.index import corpus_folder, default_folder
+from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import DRAFT_MODEL_HELP, Adapter, Device, Dtype, Model, Threads, Variables, loading
 from copyspec.cli.printing import echo
 from copyspec.cli.prompt_options import (
@@ -22,6 +22,7 @@ from copyspec.cli.prompt_options import (
     PromptFile,
     Reference,
     ReferenceFile,
+    chat_option,
     read_references,
 )
 from copyspec.cli.showing import comparison_dict, comparison_text, print_coloured, print_notes, watch, write_page
@@ -39,7 +40,7 @@ def generate(
     prompt: Prompt = None,
     file: PromptFile = None,
     system: ChatSystem = None,
-    chat: Chat = False,
+    chat: Chat = None,
     rendered: Annotated[
         bool,
         typer.Option(
@@ -81,6 +82,16 @@ def generate(
             rich_help_panel=_DRAFTS,
         ),
     ] = None,
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--dir",
+            "-d",
+            envvar=FOLDER_VARIABLE,
+            help="Folder that holds the corpora of --datastore.",
+            rich_help_panel=_DRAFTS,
+        ),
+    ] = DEFAULT_FOLDER,
     drafter: Annotated[str, typer.Option(help="auto, copy, model or none.", rich_help_panel=_DRAFTS)] = "auto",
     rule: Annotated[
         str | None, typer.Option(help="Acceptance rule. Default: coupled.", rich_help_panel=_DRAFTS)
@@ -153,7 +164,7 @@ def generate(
         "device": device,
         "dtype": dtype,
         "system": system,
-        "chat": True if chat else "auto",
+        "chat": chat_option(chat),
         "rendered": rendered,
         "logprobs": logprobs,
         "edit_source": read_edited(edit_source, edit_file),
@@ -166,7 +177,7 @@ def generate(
         "seed": seed,
         "stop": stop or None,
         "draft_model": draft_model or None,
-        "datastore": [_opened(each) for each in datastore or ()] or None,
+        "datastore": [_opened(each, folder) for each in datastore or ()] or None,
         "threads": threads,
         "drafter": drafter,  # type: ignore[typeddict-item]  # checked with the others
         "lossy": lossy,
@@ -261,10 +272,10 @@ def _compare(text: str, references: list[str], options: CallKeywords, *, wants_j
     return comparison
 
 
-def _opened(datastore: str) -> Datastore:
+def _opened(datastore: str, folder: Path) -> Datastore:
     from copyspec.retrievers import Datastore
 
-    return Datastore(corpus_folder("--datastore", datastore, default_folder()))
+    return Datastore(corpus_folder("--datastore", datastore, folder))
 
 
 def _setting(given: str) -> tuple[str, float]:

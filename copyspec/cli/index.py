@@ -181,11 +181,6 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_MAX_LISTED])) + more
 
 
-def default_folder() -> Path:
-    """The folder for corpora if none is given."""
-    return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
-
-
 def corpus_folder(option: str, given: str, folder: Path) -> Path:
     """The folder of a corpus, given as a folder or as a name in `folder`."""
     from copyspec.retrievers import Corpora

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -15,7 +15,10 @@ _TEXTS = "Texts to copy from"
 Prompt: TypeAlias = Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.")]
 PromptFile: TypeAlias = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")]
 ChatSystem: TypeAlias = Annotated[str | None, typer.Option(help="System message; the prompt becomes a chat.")]
-Chat: TypeAlias = Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template.")]
+Chat: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(help="Put the prompt through the chat template. Default: for the models that copyspec names."),
+]
 Reference: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -32,6 +35,11 @@ EditText: TypeAlias = Annotated[
 EditFile: TypeAlias = Annotated[
     Path | None, typer.Option(help="Like the previous option, from a file.", rich_help_panel=_TEXTS)
 ]
+
+
+def chat_option(chat: bool | None) -> bool | Literal["auto"]:
+    """The call option `chat` of `--chat` and `--no-chat`."""
+    return "auto" if chat is None else chat
 
 
 def read_references(texts: Sequence[str] | None, files: Sequence[Path] | None) -> list[str]:

@@ -33,6 +33,7 @@ from copyspec.engine.option_checks import (
     check_contrast,
     check_rendered,
     check_tools,
+    parse_bias,
     parse_callables,
     parse_draft_models,
     parse_drafters,
@@ -97,7 +98,7 @@ class CallOptions:
     repetition_penalty: float | None = None
     """As in transformers. None: the generation_config's."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Maps token ids to values added to their logits."""
+    """Maps token ids to values added to their logits. Ids may be strings of digits, as in JSON."""
     seed: int | Sequence[int] | None = None
     """Seed of the sampling noise, or one per prompt; None draws one for each prompt, which its result reports. Same
     prompt and seed, same output."""
@@ -308,9 +309,7 @@ class CallOptions:
 
     def _sampling(self) -> dict[str, object]:
         """Sampling settings; `seeded` draws a seed where none was given."""
-        bias = self.logit_bias
-        if isinstance(bias, Mapping):
-            bias = {plain_value(token): plain_value(value) for token, value in bias.items()}  # type: ignore[misc]
+        bias = parse_bias(self.logit_bias)
         settings = {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
         seeds = listed("seed", 0 if self.seed is None else self.seed)
         for other in seeds[1:]:

@@ -4,6 +4,7 @@ caller gave, and encoded as token ids of one model."""
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ MIN_CHARACTERS = 200
 
 MAX_CHARACTERS = 2_000_000
 """Total of all cached texts: some 400,000 tokens, whose encodings take about 100 MB."""
+
+MAX_PATH = 4096  # characters; longer texts are no paths
 
 
 class PromptTooLongError(ValueError):
@@ -107,6 +110,8 @@ def _parse_one(prompt: object, where: str, form: Prompt | None = None) -> Prompt
     if isinstance(prompt, str):
         if not prompt:
             raise ValueError(f"{where} is an empty string; the model needs at least one token to continue from")
+        if _is_model(prompt):
+            logger.warning("%s %r is taken as the text, but a model has this path: give it as model=", where, prompt)
         return Prompt(text=encodable(prompt, where))
     if isinstance(prompt, Encoded):
         return Prompt(ids=prompt.ids, leaves_space=prompt.leaves_space, reply=prompt.reply)
@@ -127,7 +132,16 @@ def _parse_one(prompt: object, where: str, form: Prompt | None = None) -> Prompt
             chat = check_chat(prompt, where)
             map_texts(chat, lambda text, role: encodable(text, f"{where}, a message of {role!r},"))
             return Prompt(messages=chat)
-    raise TypeError(f"{where} must be {ACCEPTED}; got {shown(prompt)}")
+    hint = "; a model's folder is given as model=" if isinstance(prompt, os.PathLike) else ""
+    raise TypeError(f"{where} must be {ACCEPTED}; got {shown(prompt)}{hint}")
+
+
+def _is_model(text: str) -> bool:
+    """Whether a text is the path of a model: of its folder or its GGUF file."""
+    if len(text) > MAX_PATH or "\n" in text:
+        return False
+    is_file = text.lower().endswith(".gguf") and os.path.isfile(text)
+    return is_file or (os.sep in text and os.path.isfile(os.path.join(text, "config.json")))
 
 
 def _is_encoding(value: object) -> TypeGuard[Mapping[str, object]]:

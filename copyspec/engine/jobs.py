@@ -142,6 +142,7 @@ class Job:
         self.skipped = len(whole) - len(text)
         tokens = tuple(self.tokens)
         copied = self._copied(tokens, tuple(self._origins), text, self.skipped)
+        decode, reply = self.codec.decode, self.reply
         return Result(
             text=text,
             token_ids=tokens,
@@ -155,10 +156,10 @@ class Job:
             margins=tuple(self._margins),
             logprobs=tuple(self.logprobs),
             changes=self._changes(divergences),
-            _spans=partial(copied.find_spans, self.codec.decode),
-            _sources=partial(copied.source_texts, self.codec.decode),
+            _spans=lambda: copied.find_spans(decode),  # functions, which `dataclasses.asdict` copies as they are
+            _sources=lambda: copied.source_texts(decode),
             _trace=self._trace(),
-            _parts=None if self.reply is None else partial(self._parts, self.reply, finish, len(text)),
+            _parts=None if reply is None else lambda: self._parts(reply, finish, len(text)),
         )
 
     def _parts(self, reply: Reply, finish: Finish, length: int) -> Parts:
@@ -171,7 +172,8 @@ class Job:
         recorder = self.request.recorder
         if not isinstance(recorder, TraceRecorder):
             return None
-        return partial(recorder.trace, self.codec.decode, prompt_tokens=len(self.request.prompt))
+        decode, count = self.codec.decode, len(self.request.prompt)
+        return lambda: recorder.trace(decode, prompt_tokens=count)
 
     def _changes(self, divergences: Sequence[Divergence]) -> tuple[Change, ...]:
         """Divergences from the edit source (always the first source), as character ranges of its text."""

@@ -50,7 +50,7 @@ class GenerateOptions(TypedDict, total=False):
     repetition_penalty: float | None
     """As in transformers. None: the generation_config's."""
     logit_bias: Mapping[int, float] | None
-    """Maps token ids to values added to their logits."""
+    """Maps token ids to values added to their logits. Ids may be strings of digits, as in JSON."""
     seed: int | Sequence[int] | None
     """Seed of the sampling noise, or one per prompt; None draws one for each prompt, which its result reports. Same
     prompt and seed, same output."""

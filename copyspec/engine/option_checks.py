@@ -11,6 +11,7 @@ from copyspec.engine.output_cache import OutputCache
 if TYPE_CHECKING:
     from copyspec.drafters.custom import DrafterFactory
 
+MAX_DIGITS = 18  # of a token id; more cost time to parse, and no vocabulary has them
 DRAFTERS = ("auto", "copy", "model", "none")
 
 
@@ -111,6 +112,21 @@ def parse_token_ids(value: object) -> frozenset[int]:
         assert isinstance(token, int)
         ids.append(token)
     return frozenset(ids)
+
+
+def parse_bias(value: Any) -> Any:
+    """`logit_bias` with integers as token ids: JSON has only strings as keys. What is no mapping stays, for a check."""
+    if not isinstance(value, Mapping):
+        return value
+    biases: dict[object, object] = {}
+    for key, bias in value.items():
+        token = plain_value(key)
+        if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) <= MAX_DIGITS:
+            token = int(token)
+        if token in biases:
+            raise ValueError(f"logit_bias has two values for token id {token!r}: give one")
+        biases[token] = plain_value(bias)
+    return biases
 
 
 def parse_callables(name: str, value: object) -> tuple[Any, ...]:

@@ -14,6 +14,15 @@ _IN_CONFIG = (
 )
 """Settings of transformers that `generation_config` takes, and no option of a call."""
 
+_OF_LOADING = (
+    *("attn_implementation", "device_map", "token", "quantization_config", "cache_dir", "local_files_only"),
+    *("max_memory", "offload_folder"),
+)
+"""Arguments of `from_pretrained` that `model_kwargs` takes."""
+
+_OF_TEMPLATES = ("enable_thinking", "thinking", "reasoning_effort")
+"""Variables of chat templates."""
+
 # Option names of other libraries, and their equivalents here.
 ELSEWHERE = {
     "do_sample": "temperature (0 is greedy)",
@@ -53,6 +62,26 @@ ELSEWHERE = {
     "output_scores": "logprobs",
     "output_logits": "logprobs",
     "attention_mask": "part of the prompt: {'input_ids': ..., 'attention_mask': ...}",
+    **{name: f"copyspec.load(model, model_kwargs={{{name!r}: ...}})" for name in _OF_LOADING},
+    **{
+        name: "copyspec.load(model, model_kwargs={'quantization_config': "
+        f"{{'quant_method': 'bitsandbytes', {name!r}: True}}}})"
+        for name in ("load_in_4bit", "load_in_8bit")
+    },
+    "torch_dtype": "dtype, where the model is loaded: copyspec.load(model, dtype=...)",
+    "low_cpu_mem_usage": "not needed: weights are loaded without a second copy",
+    **{name: f"chat_template_kwargs={{{name!r}: ...}}, a variable of the chat template" for name in _OF_TEMPLATES},
+    "add_generation_prompt": "not needed: a chat always ends where the answer begins",
+    **dict.fromkeys(
+        ("frequency_penalty", "presence_penalty"),
+        "not supported: repetition_penalty is, and a logits_processor may change scores in any way",
+    ),
+    **dict.fromkeys(
+        ("base_url", "api_base", "api_key"),
+        "not needed: the model runs in this process (for one on a server, use a client of OpenAI's API)",
+    ),
+    "response_format": "json_schema, regex, choices or grammar",
+    "best_of": "n",
     "max_completion_tokens": "max_new_tokens",
     "num_return_sequences": "n",
     "stop_strings": "stop",

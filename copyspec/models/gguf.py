@@ -22,6 +22,7 @@ from copyspec.models.gguf_rope import FACTORS, LONG, SHORT, adopt_rope
 from copyspec.models.gguf_settings import adopt_settings
 from copyspec.models.gguf_tokens import adopt_tokens
 from copyspec.models.model_cache import made_once
+from copyspec.models.progress import hidden_bars, hidden_gguf_bar
 
 if TYPE_CHECKING:
     import torch
@@ -82,11 +83,12 @@ def _convert(file: Path, folder: Path) -> None:
     logger.warning("converting %s, once; this takes about half a minute", file.name)
     try:
         file_type = read_header(file).get("general.file_type")
-        with _isolated(file) as isolated:
+        with _isolated(file) as isolated, hidden_gguf_bar():
             model, tokenizer = _read(isolated, _dtype(file_type))
     except Exception as error:  # a damaged file can raise any type of error
         raise FileError(f"{os.fspath(file)!r} cannot be read: {_reason(error)}") from error
-    model.save_pretrained(folder)
+    with hidden_bars():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _check_saved(file, folder, tokenizer)
 
@@ -133,7 +135,7 @@ def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTo
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
     auto: Any = AutoModelForCausalLM
     dense = GgufConfig(dequantize=True)
-    with building(), bounded(file.stat().st_size, "its header"):
+    with building(), bounded(file.stat().st_size, "its header"), hidden_bars():
         read, found = auto.from_pretrained(file.parent, dtype=dtype, quantization_config=dense, **LOADING, **where)
     check_complete(found)
     ends = _adopt(file, read, tokenizer, found["unexpected_keys"])

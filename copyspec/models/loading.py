@@ -17,6 +17,7 @@ from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
 from copyspec.models.model_kwargs import OF_DEVICE_MAP, ModelKwargs, check_model_kwargs
 from copyspec.models.pretrained import Pretrained
+from copyspec.models.progress import hidden_bars
 from copyspec.models.resolve import is_ready
 from copyspec.static_options import StaticOptions
 
@@ -292,14 +293,8 @@ def _progress_for(name: str) -> Iterator[None]:
     raised."""
     from transformers.utils import logging as hf_logging
 
-    if name != str(BUNDLED) or not hf_logging.is_progress_bar_enabled() or hf_logging.get_verbosity() <= logging.INFO:
+    with hidden_bars(name == str(BUNDLED) and hf_logging.get_verbosity() > logging.INFO):
         yield
-        return
-    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _load_tokenizer(choice: ModelChoice, source: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

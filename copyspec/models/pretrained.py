@@ -61,6 +61,7 @@ from copyspec.models.files import (
     weight_names,
 )
 from copyspec.models.frame import add_frame
+from copyspec.models.progress import hidden_bars
 from copyspec.models.resolve import is_adapter, is_here, place, resolve
 from copyspec.models.tokenizer_files import check_pipeline, check_tekken
 
@@ -142,7 +143,7 @@ class Pretrained:
         weight is missing."""
         with self._one_line_errors():
             size = self._check_weights()
-            with building(), bounded(size):
+            with building(), bounded(size), hidden_bars():
                 model, found = kind.from_pretrained(
                     self.place,
                     config=config,

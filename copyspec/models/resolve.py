@@ -32,6 +32,7 @@ from copyspec.models.files import (
 )
 from copyspec.models.gguf import converted, folder_name, is_gguf, missing_packages
 from copyspec.models.model_cache import cache_folder, check_writable, hash_into, is_whole, made_once
+from copyspec.models.progress import hidden_bars
 
 
 def resolve(name: str, adapter: str | None = None, hub: Mapping[str, Any] | None = None) -> str:
@@ -180,7 +181,8 @@ def _of_hub(name: str, hub: Mapping[str, Any]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", *VOCABULARIES], **hub))
+        with hidden_bars():
+            return Path(snapshot_download(name, allow_patterns=["*.json", WEIGHTS, "*.jinja", *VOCABULARIES], **hub))
     except Exception as error:  # errors of network, names and licences share no narrower type
         raise FileError(
             f"the base of the adapter, {name!r}, cannot be downloaded: {first_line(error)}; give the folder of the "

@@ -14,7 +14,7 @@ from copyspec import Chunk, Result
 from copyspec.engine.call_options import OPTIONS
 from copyspec.engine.unknown import reject_unknown
 
-from .documents import copied_parts
+from .documents import copied_parts, text_of
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -29,7 +29,7 @@ _COUNTERS = ("num_passes", "num_drafts", "num_draft_tokens", "num_accepted_token
 
 @dataclass(slots=True)
 class Answered:
-    """One answer, complete or as far as it has been streamed, and the references it may have been copied from."""
+    """One answer, complete or as far as it has been streamed, and the references that its citations may name."""
 
     references: Sequence[object]
     text: str = ""
@@ -56,15 +56,18 @@ class Answers:
         options: Mapping[str, object],
         timeout: object,
         loop: AbstractEventLoop | None = None,
+        named: Sequence[int] | None = None,
     ) -> None:
-        """`loop`: the event loop that waits for the call, if there is one. Raises TypeError and ValueError for invalid
-        arguments, before anything runs."""
+        """`loop`: the event loop that waits for the call, if there is one. `named`: how many of each prompt's
+        references may be named; all without it. Raises TypeError and ValueError for invalid arguments, before anything
+        runs."""
         self.engine, self.model_name = named_engine
-        self.references = references
+        counts = [len(each) for each in references] if named is None else named
+        self.references = [each[:count] for each, count in zip(references, counts, strict=True)]
         self._streamed: dict[int, Answered] = {}  # by prompt
         given = {**options, "timeout": timeout}
         reject_unknown(given, OPTIONS)  # before a name meets an argument of `submit`
-        own = [list(each) for each in references]
+        own = [[*each[:count], *map(text_of, each[count:])] for each, count in zip(references, counts, strict=True)]
         self._n = cast("int", options.get("n") or 1)
         self._call: Call = self.engine.submit(list(prompts), own, loop=loop, **given)  # type: ignore[arg-type]
 

@@ -2,7 +2,8 @@
 
 LangChain notifies callback handlers when a retriever ends. One handler, added to every callback manager once the first
 model exists, records the documents for all runs around the retriever. A model takes the documents of the nearest run
-around it that has any. The record of a run is deleted when it ends.
+around it that has any. The record of a run is deleted when it ends. What later steps of the chain pass on of these
+documents is recorded, too: it tells documents with equal texts apart, of which a step may have dropped one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from langchain_core.tracers.context import register_configure_hook
 
 from copyspec.forks import fork_safe
 
+from .documents import documents_in
+
 _Piece = TypeVar("_Piece")
 
 MAX_RUNS = 10_000
@@ -35,7 +38,7 @@ class AbandonedError(GeneratorExit):
 @dataclass(slots=True, eq=False)
 class _Run:
     parent: UUID | None
-    documents: list[Document] = field(default_factory=list)
+    events: list[list[Document]] = field(default_factory=list)  # documents found, or passed on by a step
     ended_in: int | None = None  # the thread that reported its end
 
 
@@ -65,10 +68,10 @@ class ReferenceCapture(BaseCallbackHandler):
     def __bool__(self) -> bool:
         return True
 
-    def around(self, run: UUID | None) -> list[Document]:
-        """The documents of the nearest run that has any, among `run` and those around it; the latest first."""
+    def around(self, run: UUID | None) -> list[list[Document]]:
+        """The documents of the nearest run that has any, `run` or one around it, by event, the latest first."""
         with self._lock:
-            return next((noted.documents[::-1] for noted in self._outwards(run) if noted.documents), [])
+            return next((noted.events[::-1] for noted in self._outwards(run) if noted.events), [])
 
     def watched(self, run: UUID | None, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
         """Yield `pieces` of a model that `run` started, as long as somebody reads them.
@@ -94,13 +97,15 @@ class ReferenceCapture(BaseCallbackHandler):
     ) -> None:
         self._start(run_id, parent_run_id)
 
-    def on_chain_end(self, outputs: object, *, run_id: UUID, **_: object) -> None:
+    def on_chain_end(self, outputs: object, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object) -> None:
+        self._pass_on(outputs, parent_run_id)
         self._end(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: object) -> None:
         self._end(run_id)
 
-    def on_tool_end(self, output: object, *, run_id: UUID, **_: object) -> None:
+    def on_tool_end(self, output: object, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object) -> None:
+        self._pass_on(getattr(output, "artifact", output), parent_run_id)
         self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: object) -> None:
@@ -109,17 +114,27 @@ class ReferenceCapture(BaseCallbackHandler):
     def on_retriever_end(
         self, documents: Sequence[Document], *, run_id: UUID, parent_run_id: UUID | None = None, **_: object
     ) -> None:
-        # The best document comes last, because the latest one is used first.
-        found = list(documents)[::-1]
-        with self._lock:
-            for noted in self._outwards(parent_run_id):
-                noted.documents.extend(found)
+        if documents:
+            with self._lock:
+                for noted in self._outwards(parent_run_id):
+                    noted.events.append(list(documents))
 
     def _outwards(self, run: UUID | None) -> Iterator[_Run]:
         """Yield a run and its parents, as far as they are recorded."""
         while run is not None and (noted := self._runs.get(run)) is not None:
             yield noted
             run = noted.parent
+
+    def _pass_on(self, outputs: object, parent: UUID | None) -> None:
+        """Record which of the documents found in the runs around a step it passes on."""
+        passed = [document for document in documents_in(outputs) if isinstance(document, Document)]
+        if not passed:
+            return
+        with self._lock:
+            for noted in self._outwards(parent):
+                texts = {document.page_content for event in noted.events for document in event}
+                if event := [document for document in passed if document.page_content in texts]:
+                    noted.events.append(event)
 
     def _start(self, run_id: UUID, parent: UUID | None) -> None:
         with self._lock:
@@ -165,13 +180,13 @@ def run_around(callbacks: object) -> UUID | None:
     return run if isinstance(run, UUID) else None
 
 
-def captured_around(run: UUID | None) -> list[Document]:
-    """Return the documents for a model that the run started."""
+def captured_around(run: UUID | None) -> list[list[Document]]:
+    """Return the documents for a model that the run started, by event, the latest first."""
     return _CAPTURE.around(run)
 
 
-def captured() -> list[Document]:
-    """Return the documents for the model that is called in this context."""
+def captured() -> list[list[Document]]:
+    """Return the documents for the model that is called in this context, by event, the latest first."""
     return _CAPTURE.around(_AROUND.get())
 
 

@@ -19,10 +19,11 @@ from copyspec.text.replies.calls import tool_name
 
 from .calls import Answers, usage
 from .capture import captured, captured_around
-from .documents import artifacts, explicit, gather
+from .documents import artifacts, explicit
 from .fields import EngineFields
 from .messages import Tool as ToolSchema
-from .messages import encoded_prompt
+from .messages import encoded_prompt, message_text
+from .prompted import references_of
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -50,13 +51,14 @@ class ChatCall:
         options = model.call_options(stop, kwargs)
         variables = check_variables(_VARIABLES, options.pop(_VARIABLES, {}))
         prompt = encoded_prompt(engine, messages, tools, variables)
-        found: list[object] = []
+        found: list[Sequence[object]] = []
         if model.auto_references:
             around = captured() if run_manager is None else captured_around(run_manager.parent_run_id)
             found = [*artifacts(messages), *around]
-        references = gather(explicit(kwargs.get("references")), found)
+        text = "\n".join(map(message_text, messages))
+        references, named = references_of(explicit(kwargs.get("references")), found, text)
         timeout = kwargs.get("timeout", model.timeout)
-        self.answers = Answers((engine, name), [prompt], [references], options, timeout, loop)
+        self.answers = Answers((engine, name), [prompt], [references], options, timeout, loop, [named])
 
     def chat_result(self, result: Result) -> ChatResult:
         generations = []

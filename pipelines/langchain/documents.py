@@ -46,17 +46,19 @@ def explicit(value: object) -> list[object]:
     return [value]
 
 
-def artifacts(messages: Iterable[BaseMessage]) -> list[object]:
-    """Return the documents that tools returned as artifacts, latest message first."""
-    found: list[object] = []
-    for message in reversed(list(messages)):
-        if isinstance(message, ToolMessage) and message.artifact is not None:
-            found.extend(_documents_in(message.artifact))
-    return found
+def artifacts(messages: Iterable[BaseMessage]) -> list[list[object]]:
+    """Return the documents that tools returned as artifacts, by message, the latest first."""
+    return [
+        list(documents_in(message.artifact))
+        for message in reversed(list(messages))
+        if isinstance(message, ToolMessage) and message.artifact is not None
+    ]
 
 
 def gather(handed_over: Sequence[object], found: Sequence[object]) -> list[object]:
-    """Return all references of a call, each text once: those passed, then those found, as far as there is room."""
+    """Return all references of a call, each text once: those passed, then those found, as far as there is room.
+
+    Of documents with equal texts, the first is taken."""
     result = list(handed_over)
     texts = {text for each in handed_over if (text := text_of(each)) is not None}
     room = MAX_FOUND_CHARACTERS
@@ -128,6 +130,7 @@ def copied_parts(
 ) -> list[CopiedPart]:
     """Return the copied parts of an answer, in order.
 
+    `references`: those that may be named, the first of the call's. Copies that only others have are left out.
     Copies of a document that is also in the prompt name the document. Spans are runs of equal tokens, parts are equal
     text: a part begins with the first whole word that its document has in common with the answer. That word may be the
     model's own, or belong to a copy of fewer than `min_characters` characters from elsewhere, which is then not listed.
@@ -136,20 +139,25 @@ def copied_parts(
     for span in spans:
         if span.end_char <= span.start_char:
             continue
-        part = _part(span, answer, references)
-        document = text_of(part.reference)
-        if document is not None and part.document_start is not None:
-            back = _words_before(answer, part.start, document, part.document_start, parts, min_characters)
-            part = replace(part, start=part.start - back, document_start=part.document_start - back)
-        while parts and parts[-1].start >= part.start:
-            parts.pop()
-        parts.append(part)
+        places = [place for place in (span.place, *span.ties) if place.index is None or place.index < len(references)]
+        place = next((place for place in places if place.kind == "reference"), None)
+        if place is None and span.place not in places:
+            new = _shared(span, answer, references, min_characters)
+        else:
+            new = iter([_part(span, place or places[0], answer, references)])
+        for part in new:
+            document = text_of(part.reference)
+            if document is not None and part.document_start is not None:
+                back = _words_before(answer, part.start, document, part.document_start, parts, min_characters)
+                part = replace(part, start=part.start - back, document_start=part.document_start - back)
+            while parts and parts[-1].start >= part.start:
+                parts.pop()
+            parts.append(part)
     return parts
 
 
-def _part(span: Span, answer: str, references: Sequence[object]) -> CopiedPart:
-    place = next((place for place in (span.place, *span.ties) if place.kind == "reference"), span.place)
-    if place.kind != "reference" or place.index is None or place.index >= len(references):
+def _part(span: Span, place: Place, answer: str, references: Sequence[object]) -> CopiedPart:
+    if place.kind != "reference" or place.index is None:
         return CopiedPart(span.start_char, span.end_char, place, None, place.start_char, place.end_char)
     reference = references[place.index]
     copied = answer[span.start_char : span.end_char]
@@ -161,6 +169,33 @@ def _part(span: Span, answer: str, references: Sequence[object]) -> CopiedPart:
     at = document.find(quote, max(0, place.start_char - 1))
     found = (at, at + len(quote)) if at >= 0 else (None, None)
     return CopiedPart(start, start + len(quote), place, reference, *found)
+
+
+def _shared(span: Span, answer: str, references: Sequence[object], min_characters: int) -> Iterator[CopiedPart]:
+    """The parts of a copy from a document that may not be named which stand in those that may, the longest first."""
+    start = span.start_char
+    while start + min_characters <= span.end_char:
+        longest: CopiedPart | None = None
+        for index, reference in enumerate(references if _begins(answer, start) else ()):
+            document = text_of(reference) or ""
+            at = document.find(answer[start : start + min_characters])
+            length = _length(answer[start : span.end_char], document, at) if at >= 0 else 0
+            if length >= min_characters and (longest is None or length > longest.end - longest.start):
+                place = Place(id_of(reference) or f"references[{index}]", "reference", index, 0, 0, at, at + length)
+                longest = CopiedPart(start, start + length, place, reference, at, at + length)
+        if longest is not None:
+            yield longest
+        start = start + 1 if longest is None else longest.end
+
+
+def _length(quote: str, document: str, at: int) -> int:
+    """Number of characters that a quote shares with a document from `at` on, in whole words."""
+    length = 0
+    while length < min(len(quote), len(document) - at) and quote[length] == document[at + length]:
+        length += 1
+    while 0 < length < len(quote) and not _begins(quote, length):
+        length -= 1
+    return len(quote[:length].rstrip())
 
 
 def _words_before(
@@ -194,11 +229,12 @@ def _is_of_word(character: str) -> bool:
     return unicodedata.category(character)[0] in "LNM" and character not in "\ufe0e\ufe0f\u20e3"
 
 
-def _documents_in(artifact: object) -> Iterator[object]:
-    waiting, seen = [artifact], set[int]()  # an artifact may hold itself
+def documents_in(value: object) -> Iterator[object]:
+    """Yield the documents inside lists and dicts."""
+    waiting, seen = [value], set[int]()  # it may hold itself
     while waiting:
         value = waiting.pop()
-        if text_of(value) is not None and not isinstance(value, Mapping):
+        if not isinstance(value, (str, Mapping)) and text_of(value) is not None:
             yield value
         elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
             seen.add(id(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -117,6 +117,9 @@ class EngineFields(BaseModel):
         if self.auto_references:
             capture.install()
         return self
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, object]]:
+        return [("model", self.shown_name()), *super().__repr_args__()]
 
     @property
     def engine(self) -> Engine:

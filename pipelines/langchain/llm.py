@@ -17,8 +17,9 @@ from copyspec import Result
 
 from .calls import Answers, usage
 from .capture import captured, captured_around, run_around, stream_begins, while_read
-from .documents import explicit, gather
+from .documents import explicit
 from .fields import CONFIG, EngineFields, private, public
+from .prompted import references_of
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
@@ -187,13 +188,17 @@ class CopySpecLLM(EngineFields, BaseLLM):
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> Answers:
         handed_over = explicit(kwargs.get("references"))
-        references = [gather(handed_over, found) for found in self._found(prompts)]
+        gathered = [
+            references_of(handed_over, events, prompt)
+            for prompt, events in zip(prompts, self._found(prompts), strict=True)
+        ]
+        references, named = [each for each, _ in gathered], [count for _, count in gathered]
         options = self.call_options(stop, kwargs)
         timeout = kwargs.get("timeout", self.timeout)
-        return Answers(self.engine_for(kwargs.get("model")), list(prompts), references, options, timeout, loop)
+        return Answers(self.engine_for(kwargs.get("model")), list(prompts), references, options, timeout, loop, named)
 
-    def _found(self, prompts: Sequence[str]) -> list[list[Document]]:
-        """The documents found by the parent run of each prompt."""
+    def _found(self, prompts: Sequence[str]) -> list[list[list[Document]]]:
+        """The documents found by the parent run of each prompt, by event, the latest first."""
         if not self.auto_references:
             return [[] for _ in prompts]
         runs = {prompt: list(of_prompt) for prompt, of_prompt in _AROUND.get().items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,11 +26,13 @@ from copyspec.retrievers import (
     DenseRetriever,
     HybridRetriever,
     Passage,
+    RerankingRetriever,
+    Retriever,
     SpeculativeRetriever,
     load_retriever,
     words,
 )
-from copyspec.retrievers.langchain import BM25Retriever, DocumentRetriever, EncoderEmbeddings, FAISSRetriever
+from copyspec.retrievers.langchain import BM25Retriever, DocumentRetriever, EncoderEmbeddings, FAISSRetriever, Filter
 
 TEXTS = [
     "The library is open from nine to six.",
@@ -235,3 +238,78 @@ def test_any_retriever_of_the_package_will_do() -> None:
     assert [each.id for each in dense.invoke(TEXTS[2])] == [str(hit.id) for hit in dense.base.search(TEXTS[2], 2)]
     with pytest.raises(ValueError, match="documents are not those of the index: 1 for its 5 texts"):
         DocumentRetriever.over(base, DOCUMENTS[:1])
+
+
+def passing(wanted: Filter) -> list[int]:
+    names = [int(document.metadata["source"][0]) for document in DOCUMENTS]
+    if callable(wanted):
+        return [index for index in names if wanted(DOCUMENTS[index])]
+    value = wanted["source"]
+    return [index for index in names if f"{index}.md" in (value if isinstance(value, list) else [value])]
+
+
+BASES: dict[str, Callable[[], Retriever]] = {
+    "bm25": lambda: BM25Search(TEXTS, idf="lucene"),
+    "dense": lambda: DenseRetriever(TEXTS, embed),
+    "hybrid": lambda: HybridRetriever([BM25Search(TEXTS), DenseRetriever(TEXTS, embed)], depth=2),
+    "speculative": lambda: SpeculativeRetriever(BM25Search(TEXTS, idf="lucene")),
+    "reranked": lambda: RerankingRetriever(BM25Search(TEXTS), lambda pairs: [len(pairs[0][1])], depth=3),
+}
+FILTERS: list[Filter] = [
+    {"source": "3.md"},
+    {"source": ["0.md", "2.md", "4.md"]},
+    {"source": []},
+    lambda document: "mill" in document.page_content,
+    lambda document: document.metadata["source"] > "1",
+    lambda document: True,
+]
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_filters_apply_before_the_best_are_taken(name: str, k: int) -> None:
+    base = BASES[name]()
+    try:
+        for wanted in FILTERS:
+            retriever = DocumentRetriever.over(base, DOCUMENTS, k=k, filter=wanted)
+            found = retriever.invoke("the library at the mill")
+            ids = [int(str(document.id)[1:]) for document in found]
+            limit = 3 if name == "reranked" else k
+            assert len(ids) == min(k, limit, len(passing(wanted))) and set(ids) <= set(passing(wanted))
+            assert found == asyncio.run(retriever.ainvoke("the library at the mill"))
+            assert found == DocumentRetriever.over(base, DOCUMENTS).invoke(
+                "the library at the mill", k=k, filter=wanted
+            )
+            if name in ("bm25", "dense"):
+                scores = base.score("the library at the mill", passing(wanted))
+                assert [document.metadata["score"] for document in found] == sorted(scores, reverse=True)[:k]
+    finally:
+        getattr(base, "close", bool)()
+
+
+def test_filters_of_thousands_of_texts_and_all_makers(tmp_path: Path) -> None:
+    texts = [f"the mill number {index}" for index in range(3000)]
+    many = BM25Retriever.from_texts(texts, [{"n": index} for index in range(3000)], filter={"n": [5, 2999]}, k=3)
+    assert {document.metadata["n"] for document in many.invoke("the mill number 7")} == {5, 2999}
+    many.save(tmp_path)
+    loaded = BM25Retriever.load(tmp_path, filter=lambda document: document.metadata["n"] == 7)
+    assert [document.metadata["n"] for document in loaded.invoke("the mill number 9")] == [7]
+    assert [document.metadata["n"] for document in loaded.invoke("mill", filter={"n": 8})] == [8]
+    assert len(BM25Retriever(DOCUMENTS, filter={"source": "1.md"}).batch(["mill", "bridge"])[1]) == 1
+
+
+def test_wrong_filters_and_a_missing_encoder_are_named() -> None:
+    retriever = BM25Retriever(DOCUMENTS)
+    for wanted, message in (
+        (lambda metadata: metadata["source"], "document.metadata"),
+        (lambda metadata: metadata.get("source"), "document.metadata"),
+        ("0.md", "a dict of metadata or a function"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            retriever.invoke("mill", filter=wanted)
+    for operators in ({"source": {"$eq": "0.md"}}, {"$and": []}):
+        with pytest.raises(ValueError, match="no operators"):
+            retriever.invoke("mill", filter=operators)
+    for made in (lambda: FAISSRetriever(DOCUMENTS), lambda: FAISSRetriever.from_texts(TEXTS)):
+        with pytest.raises(TypeError, match="EncoderEmbeddings"):
+            made()

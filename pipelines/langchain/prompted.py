@@ -1,0 +1,85 @@
+"""Finds the documents of a run that its prompt holds: only these may be named. A chain may have filtered out the rest,
+because the reader may not see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from .documents import gather, id_of, text_of
+
+
+def references_of(
+    handed_over: Sequence[object], events: Sequence[Sequence[object]], prompt: str
+) -> tuple[list[object], int]:
+    """Return all references of a call, and how many of them may be named, which come first.
+
+    The rest was found in the run, and is only drafted from. `events`: as for `in_prompt`.
+    """
+    named = in_prompt(events, prompt, handed_over)
+    found = [document for event in events for document in event]
+    return gather(handed_over, [*named, *found]), len(gather(handed_over, named))
+
+
+def in_prompt(events: Sequence[Sequence[object]], prompt: str, handed_over: Sequence[object] = ()) -> list[object]:
+    """Return the documents whose whole text stands in `prompt`, each text once.
+
+    `events`: documents as they were found or passed on by steps of the chain, the latest first. Of documents with equal
+    texts, the latest step that had any decides; if it had several, as many must stand in the prompt, else none is
+    named. A text inside a longer document does not count, nor does one inside `handed_over`, which are named anyway.
+    White space may differ, and texts may be escaped as in `repr` or JSON.
+    """
+    prompt = _plain(prompt)
+    candidates = _latest(events)
+    own = {text for each in handed_over if (text := text_of(each)) is not None}
+    named: set[str] = set()
+    for text in sorted(own | candidates.keys(), key=len, reverse=True):
+        count, prompt = _take(prompt, text)
+        if len(candidates.get(text, ())) in range(1, count + 1):
+            named.add(text)
+    return [documents[0] for text, documents in candidates.items() if text in named]
+
+
+def _latest(events: Sequence[Sequence[object]]) -> dict[str, list[object]]:
+    """The different documents with each text, of the latest event that has any."""
+    latest: dict[str, list[object]] = {}
+    for event in events:
+        texts: dict[str, dict[str, object]] = {}
+        for document in event:
+            text = text_of(document)
+            if text is not None and text not in latest:
+                texts.setdefault(text, {}).setdefault(_identity(document), document)
+        latest |= {text: list(documents.values()) for text, documents in texts.items()}
+    return latest
+
+
+def _identity(document: object) -> str:
+    """What tells documents of equal text apart: their names and metadata, but not scores, which each search sets."""
+    metadata: object = document if isinstance(document, Mapping) else getattr(document, "metadata", None)
+    fields = metadata if isinstance(metadata, Mapping) else {}
+    return repr((id_of(document), sorted((str(key), repr(it)) for key, it in fields.items() if type(it) is not float)))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _take(prompt: str, text: str) -> tuple[int, str]:
+    """How often a text stands in the prompt as whole words, and the prompt without it."""
+    count = 0
+    forms = (text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+    for form in dict.fromkeys(map(_plain, forms)):
+        pieces, begin, at = [], 0, prompt.find(form) if form else -1
+        while at >= 0:
+            end = at + len(form)
+            if _is_bounded(prompt, at) and _is_bounded(prompt, end):
+                pieces.append(prompt[begin:at])
+                begin, count = end, count + 1
+            at = prompt.find(form, max(begin, at + 1))
+        prompt = "\0".join([*pieces, prompt[begin:]])
+    return count, prompt
+
+
+def _is_bounded(text: str, at: int) -> bool:
+    """Whether the place is not inside a word."""
+    return at in (0, len(text)) or not (text[at - 1].isalnum() and text[at].isalnum())
