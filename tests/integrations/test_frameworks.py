@@ -103,6 +103,10 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     answer = engine.generate(said, drafter="none", max_new_tokens=12).text
     assert llm.chat(turns).message.content == answer
     assert "".join(each.delta or "" for each in llm.stream_chat(turns)) == answer
+    with pytest.raises(ValueError, match="n=2 cannot be streamed"):
+        list(llm.stream_complete("the cat", n=2, temperature=1.0))
+    with pytest.raises(ValueError, match="n=2 cannot be streamed"):
+        list(llm.stream_chat(turns, n=2, temperature=1.0))
     turns[0].role = MessageRole.DEVELOPER
     assert llm.chat(turns).message.content == answer, "chat templates call it system"
     with pytest.raises(ValueError, match=r"messages\[0\] holds image: the model reads text only"):
