@@ -36,13 +36,13 @@ class ControlTokens:
         """Matches the strings of control tokens; None if there are none."""
         strips = {token.content for token in added.values() if token.lstrip or token.rstrip or token.single_word}
         self.separators = sorted((special | tags) - strips, key=lambda text: (text in special, len(text)), reverse=True)
-        self.strings = {token.content: i for i, token in added.items() if token.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         """Ids of special tokens and of the unknown token."""
         self.ids = self.special_ids | {i for i, token in added.items() if token.content in tags}
         texts = dict(zip(tokenizer.all_special_ids, map(str, tokenizer.all_special_tokens), strict=True))
         self.texts = texts | {i: token.content for i, token in added.items() if i in self.special_ids}
         """The strings of the special tokens, which texts of outputs leave out, by id."""
+        self.strings = {string: i for i, string in self.texts.items()}
         texts |= {i: token.content for i, token in added.items() if i in self.ids}
         unknown = tokenizer.unk_token_id if _writes_unknown(tokenizer) else None
         texts = {i: text for i, text in texts.items() if len(text) > 1 and i != unknown}
