@@ -42,7 +42,7 @@ class ControlTokens:
         texts = dict(zip(tokenizer.all_special_ids, map(str, tokenizer.all_special_tokens), strict=True))
         self.texts = texts | {i: token.content for i, token in added.items() if i in self.special_ids}
         """The strings of the special tokens, which texts of outputs leave out, by id."""
-        self.strings = {text: i for i, text in self.texts.items()}
+        self.strings = {string: i for i, string in self.texts.items()}
         texts |= {i: token.content for i, token in added.items() if i in self.ids}
         unknown = tokenizer.unk_token_id if _writes_unknown(tokenizer) else None
         texts = {i: text for i, text in texts.items() if len(text) > 1 and i != unknown}

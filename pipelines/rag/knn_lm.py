@@ -107,7 +107,8 @@ class KNNLM:
             for _ in plainly(text, self._search):
                 pass
         ended = text.tokens[-1] in text.ends
-        written = self.engine.codec.decode(text.tokens[:-1] if ended else text.tokens)
+        codec = self.engine.codec
+        written = codec.text_of(text.tokens[:-1] if ended else text.tokens, codec.context(ids))
         reason: Literal["stop", "length"] = "stop" if ended else "length"
         return KNNAnswer(written, tuple(text.tokens), reason, stats, perf_counter() - started)
 
