@@ -80,7 +80,11 @@ def test_options_reach_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert out == expected(temperature=0.9, top_k=30, top_p=0.95, min_p=0.01, seed=4) + "\n"
     stop = expected()[4:6]
     assert run(capsys, "generate", "the cat", "--stop", stop, *LENGTH)[1] == expected(stop=stop) + "\n"
-    for options, same in ((["--system", "Hi."], {"system": "Hi."}), (["--chat"], {"chat": True})):
+    for options, same in (
+        (["--system", "Hi."], {"system": "Hi."}),
+        (["--chat"], {"chat": True}),
+        (["--no-chat"], {"chat": False}),
+    ):
         assert run(capsys, "generate", "the cat", *options, *LENGTH)[1] == expected(**same) + "\n"
     for same in (["--max-draft-nodes", "0"], ["--stream"], ["--no-stream"], ["--dtype", "float32", "--device", "cpu"]):
         assert run(capsys, "generate", "the cat", *same, *LENGTH)[1] == expected() + "\n"
@@ -255,3 +259,15 @@ def test_an_interrupted_run_says_so() -> None:
 def test_reading_a_prompt_with_text_of_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     for text in CORPUS:
         assert run(capsys, "generate", text, *LENGTH)[1] == expected(text) + "\n"
+
+
+def test_a_datastore_of_another_folder_is_named_by_dir(
+    capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat")
+    made = ["index", "add", "mine", str(tmp_path / "text.txt"), "--kind", "tokens", "--model", str(folder)]
+    assert run(capsys, *made, "--dir", str(tmp_path / "corpora"))[0] == 0
+    asked = ["generate", "the cat", "--model", str(folder), "--max-new-tokens", "4", "--datastore", "mine"]
+    assert run(capsys, *asked, "--dir", str(tmp_path / "corpora"))[0] == 0
+    code, _, said = run(capsys, *asked, "--dir", str(tmp_path / "none"))
+    assert code == 2 and "none" in said and "'mine' is neither a folder nor a corpus" in said
