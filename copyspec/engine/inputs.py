@@ -110,7 +110,7 @@ def _parse_one(prompt: object, where: str, form: Prompt | None = None) -> Prompt
     if isinstance(prompt, str):
         if not prompt:
             raise ValueError(f"{where} is an empty string; the model needs at least one token to continue from")
-        if _is_model(prompt):
+        if (os.sep in prompt or prompt.endswith(".gguf")) and _is_model(prompt):
             logger.warning("%s %r is taken as the text, but a model has this path: give it as model=", where, prompt)
         return Prompt(text=encodable(prompt, where))
     if isinstance(prompt, Encoded):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from transformers import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, StopStringCriteria
 
@@ -56,6 +56,15 @@ logger = logging.getLogger(__name__)
 
 _CUTTING = frozenset((MaxTimeCriteria.__name__, MaxLengthCriteria.__name__))
 """The stopping criteria that cut an output before its own end."""
+
+
+class Replying(NamedTuple):
+    """How the output of one prompt is read."""
+
+    reply: Reply | None
+    asked: Calling
+    before: Sequence[int]
+    """The end of the prompt that it is decoded with (`Codec.context`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +277,11 @@ class JobMaker:
             output = generation_config.Output(settings, row, rows, prompt, len(start), limit, target.device)
             finds = options.drafts and options.copies and len(sources) == 1 and not target.is_encoder_decoder
             copyable = Copyable(sources, prompt_blocks(self._codec, prompt) if finds else [], comparisons)
+            is_whole = given.ids is None and self._codec.decodes_alone
+            before = () if is_whole or target.is_encoder_decoder else self._codec.context(prompt)
+            replying = Replying(encoded.reply, asked, before)
             for sample in range(options.n):
-                jobs.append(self._job(index, sample, output, copyable, options, (encoded.reply, asked)))
+                jobs.append(self._job(index, sample, output, copyable, options, replying))
                 # A constraint holds for the whole text.
                 is_free = not target.is_encoder_decoder and not options.is_constrained
                 jobs[-1].leaves_space = encoded.leaves_space and is_free
@@ -339,14 +351,14 @@ class JobMaker:
         output: generation_config.Output,
         copyable: Copyable,
         options: CallOptions,
-        replying: tuple[Reply | None, Calling],
+        replying: Replying,
     ) -> Job:
         settings = output.settings
         replaced = {type(each) for each in options.criteria}  # they take the places of the config's, as in `generate`
         eos = frozenset() if options.ignore_eos or EosTokenCriteria in replaced else settings.eos_token_ids
         eos |= options.stop_ids
         stop = options.stop_strings or (() if StopStringCriteria in replaced else settings.stops)
-        before = () if self._target.is_encoder_decoder else self._codec.context(output.prompt)
+        before = replying.before
         decoding: dict[str, Any] = {"before": before, "takes_back": self._codec.takes_back}
         strings = self._codec.stop_strings(stop, before) if stop else None
         stops: list[StopCondition] = [strings] if strings is not None else []
@@ -375,8 +387,8 @@ class JobMaker:
             changes = [] if sampling.is_greedy else warpers(sampling)
             recorder = LogprobRecorder(output.start, options.logprobs, changes, self._codec.decode, **decoding)
         constraint = None
-        if options.is_constrained or replying[1].by_grammar:
-            constraint = self._constraints.make(options, eos, *replying)
+        if options.is_constrained or replying.asked.by_grammar:
+            constraint = self._constraints.make(options, eos, replying.reply, replying.asked)
         own, limits = options.own_drafters, list[Any]()
         if constraint is not None:
             own, limits = (*own, constraint.drafter), [constraint.processor(output.start)]

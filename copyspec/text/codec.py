@@ -239,6 +239,12 @@ class Codec:
         assert isinstance(text, str)
         return text
 
+    @cached_property
+    def decodes_alone(self) -> bool:
+        """Whether whole characters are decoded to the same text after any other ones, as by byte-level decoders."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        return type(getattr(backend, "decoder", None)).__name__ == "ByteLevel"
+
     def context(self, prompt: Sequence[int]) -> Sequence[int]:
         """The end of `prompt` that an output is decoded with (`before`), from a token that shows a character; without
         control tokens if there is none. Decoders strip the first space of what they get, or join pieces of words."""

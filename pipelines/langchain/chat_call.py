@@ -127,7 +127,8 @@ def _tools(kwargs: Mapping[str, object]) -> list[ToolSchema]:
 
 
 def _new_id() -> str:
-    return f"call_{uuid4().hex[:24]}"
+    """An id of nine letters and digits: Mistral's templates refuse any other."""
+    return uuid4().hex[:9]
 
 
 def _json(value: object) -> str:
