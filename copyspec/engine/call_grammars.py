@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Literal
 
 from copyspec.engine.json_schemas import JSON_STYLE, closed, followed
@@ -31,6 +32,7 @@ BODY = "body"
 """Name of a grammar that another one includes."""
 
 _RULES = "SPACE: /[ \\n]{0,2}/\nTEXT: /(?s:.*)/\n"
+_DEFINITIONS = ("$defs", "definitions")
 _HARMONY_MESSAGES = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
 
 
@@ -196,13 +198,13 @@ def call_schema(tools: Sequence[Tool], name: str, arguments: str) -> dict[str, o
     """The JSON schema of a call of one of the tools, with these keys (`JsonCalls`). Arguments that a tool does not
     declare are not allowed."""
     calls: list[dict[str, object]] = []
-    definitions: dict[str, object] = {}
-    for tool in tools:
-        parameters = closed(parameters_of(tool))
-        for keyword in ("$defs", "definitions"):  # references to them begin at the root
+    definitions: dict[str, dict[str, object]] = {}
+    for number, tool in enumerate(tools):
+        parameters = _renamed(closed(parameters_of(tool)), f"{number}_" if len(tools) > 1 else "")
+        for keyword in _DEFINITIONS:  # references to them begin at the root
             inner = parameters.get(keyword) if isinstance(parameters, dict) else None
             if isinstance(inner, dict):
-                definitions[keyword] = {**definitions.get(keyword, {}), **inner}  # type: ignore[dict-item]
+                definitions[keyword] = {**definitions.get(keyword, {}), **inner}
         if name:
             properties: dict[str, object] = {name: {"const": tool_name(tool)}, arguments: parameters}
         else:
@@ -211,6 +213,40 @@ def call_schema(tools: Sequence[Tool], name: str, arguments: str) -> dict[str, o
             {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
         )
     return {**(calls[0] if len(calls) == 1 else {"anyOf": calls}), **definitions}
+
+
+def _renamed(schema: object, prefix: str) -> object:
+    """A tool's schema whose definitions have names of their own: another tool may have others of the same names."""
+    if isinstance(schema, list):
+        return [_renamed(part, prefix) for part in schema]
+    if not isinstance(schema, dict) or not prefix:
+        return schema
+    made: dict[str, object] = {}
+    for key, value in schema.items():
+        if key in _DEFINITIONS and isinstance(value, dict):
+            made[key] = {f"{prefix}{name}": _renamed(part, prefix) for name, part in value.items()}
+        elif key == "$ref" and isinstance(value, str):
+            made[key] = re.sub(r"^(#/(?:\$defs|definitions)/)", rf"\g<1>{prefix}", value)
+        else:
+            made[key] = _renamed(value, prefix)
+    return made
+
+
+def can_be_listed(syntax: CallSyntax | None, tools: Sequence[Tool]) -> bool:
+    """Whether the grammar of a syntax that lists arguments knows those of the tools: their schemas are plain objects
+    with properties, or have none."""
+    if not isinstance(syntax, (TaggedCalls, PythonCalls)):
+        return True
+    for tool in tools:
+        schema, name = parameters_of(tool), str(tool_name(tool))
+        properties = schema.get("properties")
+        is_plain = isinstance(properties, Mapping) and all(isinstance(part, Mapping) for part in properties.values())
+        if not is_plain or schema.get("additionalProperties") not in (None, False) or "$ref" in schema:
+            return False
+        keys = [*name.split("."), *map(str, properties)] if isinstance(properties, Mapping) else []
+        if isinstance(syntax, PythonCalls) and not all(key.isidentifier() and not iskeyword(key) for key in keys):
+            return False
+    return True
 
 
 def _between(piece: str, tokens: Tokens) -> str:

@@ -33,7 +33,7 @@ from copyspec.sources import Source, SourceKind
 from copyspec.targets.selftest.probes import ignores_zero_types
 from copyspec.text.codec import Codec, Encoded, Lead
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
-from copyspec.text.replies.marks import split
+from copyspec.text.replies.marks import split, without_first
 from copyspec.text.replies.reader import Parts, Reply
 from copyspec.text.stops import CriterionStop, StopStrings
 from copyspec.tree import Origin
@@ -173,7 +173,7 @@ class Job:
 
     def _parts(self, reply: Reply, finish: Finish, length: int) -> Parts:
         """The parts of the output, whose text has this length."""
-        marked = split(self.codec.marked(self._shown_tokens(finish), self.before), self.skipped)[1]
+        marked = without_first(self.codec.marked(self._shown_tokens(finish), self.before), self.skipped)
         parts = reply.read(split(marked, length)[0])
         return replace(parts, num_reasoning_tokens=reply.count_reasoning(self.tokens, self.codec.marked_detokenizer()))
 

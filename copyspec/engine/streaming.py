@@ -9,7 +9,7 @@ from copyspec.decoding.requests import StepOutput
 from copyspec.engine.jobs import Job
 from copyspec.engine.results import Chunk
 from copyspec.sources import OUTPUT
-from copyspec.text.replies.marks import split, unmarked
+from copyspec.text.replies.marks import split, unmarked, without_first
 from copyspec.text.replies.reader import KINDS
 from copyspec.text.stops import held_back
 
@@ -80,7 +80,7 @@ class _TextStream:
             self._is_first, whole = False, shown
             shown = self._job.without_leading_space(whole)
             self._job.skipped = len(whole) - len(shown)
-            piece = piece if self._reader is None else split(piece, self._job.skipped)[1]
+            piece = piece if self._reader is None else without_first(piece, self._job.skipped)
         self._given += len(shown)
         if self._reader is None:
             self._parts["content"] += len(shown)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from copyspec.checks import brief
-from copyspec.engine.call_grammars import call_schema
+from copyspec.engine.call_grammars import call_schema, can_be_listed
 from copyspec.engine.json_schemas import why_no_schema
 from copyspec.text.codec import Encoded
 from copyspec.text.replies.calls import JsonCalls, NamedCalls, PythonCalls, TaggedCalls, Tool, tool_name, tool_names
@@ -68,8 +68,15 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
         return NO_CALLS
     wanted = forced or tools
     found = Calling(wanted, bool(forced))
+    if options.is_constrained and (forced or options.strict):
+        given = f"tool_choice={brief(options.tool_choice)}" if forced else "strict=True"
+        raise ValueError(
+            f"{given} constrains the output to a call, and another constraint is given: leave one of both out"
+        )
     if options.strict is not False and not options.is_constrained:
         why = why_no_schema(call_schema(wanted, "name", "arguments"), strict=bool(options.strict))
+        if why is None and not can_be_listed(reply.format.calls, wanted):
+            why = "in its syntax, their arguments are listed, and a schema does not list them"
         if why is None:
             opening = _opening(reply) if forced and not _may_think(reply) else ""
             return replace(found, by_grammar=True, beginning=opening)

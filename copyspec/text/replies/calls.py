@@ -16,16 +16,20 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import ClassVar
 
-from copyspec.text.replies.marks import BEFORE, pieces, shown
+from copyspec.text.replies.marks import BEFORE, is_tag, pieces, shown, unmarked
 
 Tool = Mapping[str, object]
 """A tool in OpenAI's format, as chat templates take it."""
 
 NAME = re.compile(r"[\w.\-/]+")
+MAX_DEPTH = 64  # of lists and objects in an argument
 _SPACE = re.compile(r"\s*")
+_NOTHING_MORE = re.compile("")
 _FENCE = re.compile(r"```\w*[ \t]*\n?")
+_PLACEHOLDER = "a_tool_whose_name_is_no_name_in_python_"
 _NOTHING = {"none": None, "null": None, "true": True, "false": False}
 
 
@@ -60,7 +64,8 @@ class Frame:
         """The pieces with which calls may begin: the first of the section's and of a call's opening, and the last of
         the latter, which some models write alone."""
         openings = pieces(self.opening)
-        return tuple(dict.fromkeys([*pieces(self.section)[:1], *openings[:1], *openings[-1:]]))
+        places = dict.fromkeys([*pieces(self.section)[:1], *openings[:1], *openings[-1:]])
+        return tuple(piece for piece in places if is_tag(piece))  # words may be those of an answer
 
 
 class CallError(ValueError):
@@ -79,7 +84,7 @@ class CallSyntax(ABC):
 
     def read_all(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[ToolCall], list[InvalidCall]]:
         """The text between the calls of a text that begins with one, the calls, and those that cannot be read."""
-        opening = _optional(self.frame.opening)
+        opening = _optional(self.frame.opening) if self.frame.opening else _NOTHING_MORE
         closing = pieces(self.frame.closing)
         glue = [piece for part in (self.frame.section, self.frame.closing, self.frame.end) for piece in pieces(part)]
         calls: list[ToolCall] = []
@@ -88,7 +93,7 @@ class CallSyntax(ABC):
         at = 0
         while (at := _skip(text, at, glue)) < len(text):
             opened = opening.match(text, at)
-            if opened is None or opened.end() == at:
+            if opened is None or (opened.end() == at and not self._begins(text, at, tools)):
                 start = self.start(text, at + 1)
                 between.append(text[at:start])
                 at = start
@@ -104,6 +109,15 @@ class CallSyntax(ABC):
                 invalid.append(InvalidCall(body, str(error), named_tool(body, tools)))
             at = max(end, opened.end())
         return "".join(between), calls, invalid
+
+    def _begins(self, text: str, at: int, tools: Sequence[Tool]) -> bool:
+        """Whether a call that has no opening of its own begins here."""
+        if self.frame.opening or not self.frame.section:
+            return False
+        try:
+            return self.read(text, at, tools)[1] > at
+        except CallError:
+            return False
 
     def start(self, text: str, at: int = 0) -> int:
         """Where the next call begins; the length of the text if there is none."""
@@ -229,7 +243,7 @@ class PythonCalls(CallSyntax):
         ends = [place for place in _places(text, closing[0], at)] if closing else []
         for end in [*ends, len(text)]:  # the closing tag may be text of an argument, too
             try:
-                calls = [_as_declared(call, tools) for call in _python_calls(shown(text[at:end]).strip())]
+                calls = [_as_declared(call, tools) for call in _python_calls(shown(text[at:end]).strip(), tools)]
                 return calls, end
             except CallError as error:
                 last = error
@@ -317,7 +331,7 @@ def arguments_of(value: object) -> Mapping[str, object]:
         return {}
     if not isinstance(value, dict):
         raise CallError("arguments that are no JSON object")
-    return value
+    return {str(key): as_json(item) for key, item in value.items()}
 
 
 def typed(text: str, schema: object) -> object:
@@ -328,13 +342,24 @@ def typed(text: str, schema: object) -> object:
     word = text.strip()
     if word.lower() in _NOTHING:
         return _NOTHING[word.lower()]
-    for read in (json.loads, ast.literal_eval):
+    for read in (_DECODER.decode, ast.literal_eval):
         try:
-            value: object = read(word)
+            value = as_json(read(word))
             return int(value) if kinds == {"integer"} and isinstance(value, float) and value.is_integer() else value
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
             continue
     return text
+
+
+def as_json(value: object, depth: int = 0) -> object:
+    """A value of JSON, with tuples as lists. Raises CallError for any other: a set, bytes, an infinite number."""
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and isfinite(value)):
+        return value
+    if depth < MAX_DEPTH and isinstance(value, (list, tuple)):
+        return [as_json(item, depth + 1) for item in value]
+    if depth < MAX_DEPTH and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: as_json(item, depth + 1) for key, item in value.items()}
+    raise CallError("an argument that is no JSON")
 
 
 def types_of(schema: object) -> set[str]:
@@ -342,7 +367,8 @@ def types_of(schema: object) -> set[str]:
     if not isinstance(schema, Mapping):
         return set()
     kind = schema.get("type")
-    kinds = {kind} if isinstance(kind, str) else {each for each in kind if isinstance(each, str)} if kind else set()
+    kinds = {kind} if isinstance(kind, str) else set[str]()
+    kinds |= {each for each in kind if isinstance(each, str)} if isinstance(kind, list) else set()
     for name in ("anyOf", "oneOf"):
         options = schema.get(name)
         for option in options if isinstance(options, list) else ():
@@ -361,8 +387,18 @@ def _as_declared(call: ToolCall, tools: Sequence[Tool]) -> ToolCall:
     return ToolCall(call.name, values)
 
 
-def _python_calls(text: str) -> Iterator[ToolCall]:
+def _python_calls(text: str, tools: Sequence[Tool]) -> Iterator[ToolCall]:
     """Calls written as a Python expression, with literals as arguments."""
+    odd = [name for name in tool_names(tools) if not name.replace(".", "_").isidentifier()]
+    for number, name in enumerate(odd):  # of servers of tools, often with hyphens
+        text = re.sub(rf"(^|[\[,\s]){re.escape(name)}\(", rf"\g<1>{_PLACEHOLDER}{number}(", text)
+    for call in _plain_calls(text):
+        is_odd = call.name.startswith(_PLACEHOLDER) and call.name.removeprefix(_PLACEHOLDER).isdecimal()
+        name = odd[int(call.name.removeprefix(_PLACEHOLDER))] if is_odd else call.name
+        yield ToolCall(name, call.arguments)
+
+
+def _plain_calls(text: str) -> Iterator[ToolCall]:
     try:
         body = ast.parse(text, mode="exec").body
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -376,10 +412,11 @@ def _python_calls(text: str) -> Iterator[ToolCall]:
         if not isinstance(node, ast.Call) or node.args or any(each.arg is None for each in node.keywords):
             raise CallError("no call with named arguments")
         try:
-            values = {str(each.arg): _literal(each.value) for each in node.keywords}
-        except (ValueError, RecursionError):
+            values = {str(each.arg): as_json(_literal(each.value)) for each in node.keywords}
+            name = ast.unparse(node.func)
+        except (TypeError, ValueError, RecursionError, MemoryError):
             raise CallError("an argument that is no literal") from None
-        yield ToolCall(ast.unparse(node.func), values)
+        yield ToolCall(name, values)
 
 
 def _literal(node: ast.expr) -> object:
@@ -431,7 +468,7 @@ def _places(text: str, part: str, at: int) -> Iterator[int]:
 def could_be_bare(text: str, names: Sequence[str] = ()) -> bool:
     """Whether an output that begins like this may turn out to be a call without tags around it. `names`: of tools that
     may be called as Python does it."""
-    begun = text.lstrip()
-    if not begun or begun[0] in "{[`" or begun.startswith(BEFORE):
+    begun = unmarked(text).lstrip()
+    if not begun or begun[0] in "{[`":
         return True
     return any(begun.startswith(f"{name}(") or f"{name}(".startswith(begun) for name in names)

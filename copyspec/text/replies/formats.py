@@ -40,7 +40,7 @@ class ReplyFormats:
     ) -> Reply | None:
         """How the answer to a chat is to be read; None if it is its text. `rendered`: the chat, up to the answer."""
         learned = self._format(variables)
-        if not learned and not tools:
+        if not (learned.thoughts or learned.is_harmony or tools):
             return None
         closed = learned.thoughts is not None and rendered.rstrip().endswith(shown(learned.thoughts.closing))
         return Reply(

@@ -17,7 +17,7 @@ from copyspec.text.replies.calls import (
     TaggedCalls,
     arguments_of,
 )
-from copyspec.text.replies.marks import AFTER, BEFORE, PIECE, pieces, shown
+from copyspec.text.replies.marks import AFTER, BEFORE, PIECE, is_tag, pieces, shown
 
 Render = Callable[[Sequence[Mapping[str, object]], bool, bool], str]
 """Renders messages in marked text: with a tool or without, and with the assistant's turn opened or not. Raises any
@@ -110,7 +110,7 @@ def _rendered_thoughts(render: Render) -> Thoughts | None:
         after = rest.partition(_ANSWER)[0]
         opening, closing = pieces(before)[-1:], pieces(after)[:1]
         # A tag that stands before the answer, too, begins any message.
-        if opening and closing and _is_tag(opening[0]) and _is_tag(closing[0]) and opening[0] not in pieces(after):
+        if opening and closing and is_tag(opening[0]) and is_tag(closing[0]) and opening[0] not in pieces(after):
             return Thoughts(opening[0], closing[0])
     return None
 
@@ -329,10 +329,6 @@ def _first(text: str, count: int) -> str:
     """The beginning of a text up to its first `count` pieces."""
     matches = list(PIECE.finditer(text))
     return text[: matches[count - 1].end()] if count else ""
-
-
-def _is_tag(piece: str) -> bool:
-    return piece[0] in f"<[◁{BEFORE}"
 
 
 def _try(render: Render, messages: Sequence[Mapping[str, object]], *, opens: bool = False) -> str | None:

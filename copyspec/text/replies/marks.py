@@ -44,6 +44,11 @@ def mark_all(text: str, control: re.Pattern[str] | None) -> str:
     return text if control is None else control.sub(lambda match: marked(match[0]), text)
 
 
+def is_tag(piece: str) -> bool:
+    """Whether a piece is a control token or a tag, and no word."""
+    return piece[0] in f"<[◁{BEFORE}" and len(piece) > 1
+
+
 def pieces(text: str) -> list[str]:
     """The control tokens, tags and other pieces of a text, without white space."""
     return PIECE.findall(text)
@@ -69,6 +74,12 @@ class MarkedDetokenizer:
             yield self._detokenizer.push([token])
             if (string := self._control.get(token)) is not None:
                 yield marked(string)
+
+
+def without_first(text: str, count: int) -> str:
+    """A marked text without its first `count` characters; the marks before them and between them stay."""
+    first, rest = split(text, count)
+    return "".join(_MARK.findall(first)) + rest
 
 
 def split(text: str, count: int) -> tuple[str, str]:

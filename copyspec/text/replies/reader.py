@@ -174,6 +174,10 @@ class TaggedReader(ReplyReader):
         self._has_content = self._has_content or (piece is not None and bool(piece.text.strip()))
         return piece
 
+    def _first_start(self) -> int:
+        """Where the first call may begin; beyond the text if nowhere."""
+        return min((at for tag in self._starts if (at := self._held.find(tag)) >= 0), default=len(self._held))
+
     def _calling(self, start: int) -> ReplyPiece:
         """The end of the text before the first call, which begins at `start`."""
         text, self._held = self._held[:start], self._held[start:]
@@ -188,7 +192,7 @@ class TaggedReader(ReplyReader):
         if self._thoughts is None:
             return None
         opening = self._thoughts.opening
-        if opening.startswith(BEFORE) and (at := self._held.find(opening)) >= 0:
+        if opening.startswith(BEFORE) and 0 <= (at := self._held.find(opening)) < self._first_start():
             text, self._held = self._held[:at].rstrip(), self._held[at + len(opening) :].lstrip()
             self._is_thinking = True
             return ReplyPiece("content", text)
