@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 from ..documents import Refusal
 from ..edits.lines import distance, new_lines, shared
@@ -63,7 +64,9 @@ _TOLD = re.compile(
     re.IGNORECASE,
 )
 """An instruction that may mean that much of the file goes."""
-_SHORT = 4
+_FENCING = re.compile(r"code[- ]?block|\bfence|backtick|```|~~~", re.IGNORECASE)
+"""An instruction that may ask for a fence around the file."""
+_SHORT = 3
 """Lines below which a file may well become half as long."""
 
 
@@ -75,7 +78,7 @@ def version(answer: str, source: str, instruction: str, *, may_shrink: bool = Fa
     lines, before = text.split("\n"), source.split("\n")
     while len(lines) > 1 and not lines[0].strip():
         del lines[0]
-    body = _unfenced(lines, before)
+    body = lines if _FENCING.search(instruction) else _unfenced(lines, before)
     if isinstance(body, Refusal):
         return body
     if len(body) == len(lines):
@@ -138,15 +141,26 @@ def _after_preface(lines: Sequence[str], before: Sequence[str]) -> Sequence[str]
     rest = list(lines[1:])
     while rest and not rest[0].strip():
         rest.pop(0)
-    return rest or lines
+    following = next((line for line in before[1:] if line.strip()), "")
+    # Where the rest goes on after the file's first line, this line has taken that one's place.
+    is_replaced = not rest or _likeness(rest[0], following) > _likeness(rest[0], before[0])
+    return lines if is_replaced else rest
+
+
+def _likeness(line: str, other: str) -> float:
+    """How much two lines have in common, from 0 to 1."""
+    return SequenceMatcher(None, line.strip(), other.strip(), autojunk=False).ratio()
 
 
 def _unwrapped(lines: Sequence[str], before: Sequence[str], instruction: str) -> Sequence[str]:
     """Lines without a label in front of them, and without the tags or quotes around them."""
     if (label := _LABEL.match(lines[0])) and not _PREFACE.match(before[0]):
-        lines = [lines[0][label.end() :], *lines[1:]]
+        own = lines[0][label.end() :]
+        if _likeness(own, before[0]) > _likeness(lines[0], before[0]):  # else it is the file's own, or takes its place
+            lines = [own, *lines[1:]]
     tag = _TAG.fullmatch(lines[0].strip())
-    if tag and lines[-1].strip() == f"</{tag[1]}>" and lines[0] not in before:
+    is_asked = tag is not None and tag[1].casefold() in instruction.casefold()
+    if tag and not is_asked and lines[-1].strip() == f"</{tag[1]}>" and lines[0] not in before:
         return lines[1:-1]
     text = "\n".join(lines)
     pair = text[:1] + text[-1:]
