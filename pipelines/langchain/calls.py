@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from langchain_core.messages.ai import OutputTokenDetails, UsageMetadata
@@ -14,7 +14,7 @@ from copyspec import Chunk, Result
 from copyspec.engine.call_options import OPTIONS
 from copyspec.engine.unknown import reject_unknown
 
-from .documents import copied_parts, text_of
+from .documents import CopiedPart, copied_parts, text_of
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -98,7 +98,8 @@ class Answers:
 
     def metadata(self, result: Result, index: int = 0) -> dict[str, object]:
         """Return the `response_metadata` of one answer, which contains no text of a reference."""
-        parts = [part.to_dict() for part in copied_parts(result.text, result.spans, self.references[index])]
+        copied = copied_parts(result.text, result.spans, self.references[index])
+        parts = [part.to_dict() for part in in_content(copied, result)]
         return {
             "model_name": self.model_name,
             "model_provider": "copyspec",
@@ -142,6 +143,17 @@ class Answers:
         collected = ANSWERED.get()
         if collected is not None:
             collected.append(Answered(self.references[index], result.text, result))
+
+
+def in_content(parts: Sequence[CopiedPart], result: Result) -> list[CopiedPart]:
+    """The copied parts of an output that its answer holds, at their places there: a message holds no thought, and no
+    text of calls."""
+    content = result.content
+    start = result.text.rfind(content) if content != result.text else 0
+    if start < 0:  # of several pieces
+        return []
+    inside = [part for part in parts if part.start >= start and part.end <= start + len(content)]
+    return [replace(part, start=part.start - start, end=part.end - start) for part in inside] if start else inside
 
 
 def usage(result: Result) -> UsageMetadata:

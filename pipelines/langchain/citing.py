@@ -212,7 +212,7 @@ def _cited(
         return ()
     last = answered[-1]
     # A parser may have stripped the answer, so its offsets are shifted.
-    before = last.text.find(text)
+    before = last.text.rfind(text)  # the same words may stand in a thought
     if before < 0:
         return ()
     after = before + len(text)

@@ -71,6 +71,15 @@ class Frame:
 class CallError(ValueError):
     """A call that cannot be read."""
 
+    is_cut = False
+    """Whether the text ends inside it: all of the rest belongs to it."""
+
+
+class CutCallError(CallError):
+    """A call that is not complete."""
+
+    is_cut = True
+
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax(ABC):
@@ -103,7 +112,9 @@ class CallSyntax(ABC):
                 calls += read
             except CallError as error:
                 end = self.start(text, opened.end())
-                if closing and (closed := text.find(closing[0], opened.end(), end)) >= 0:
+                if error.is_cut:
+                    end = len(text)
+                elif closing and (closed := text.find(closing[0], opened.end(), end)) >= 0:
                     end = closed
                 body = shown(text[opened.end() : end]).strip()
                 invalid.append(InvalidCall(body, str(error), named_tool(body, tools)))
@@ -311,7 +322,11 @@ def json_value(text: str, at: int) -> tuple[object, int]:
         value, end = _DECODER.raw_decode(text, at)
         if BEFORE in (body := text[at:end]):  # a string of the value holds a control token
             value = _DECODER.decode(shown(body))
-    except (ValueError, RecursionError):  # also thousands of digits, or of nested brackets
+    except json.JSONDecodeError as error:
+        if error.msg.startswith("Unterminated string") or not text[error.pos :].strip():
+            raise CutCallError("it is not complete: a limit may have cut it") from None
+        raise CallError("no JSON object with a name and arguments") from None
+    except (ValueError, RecursionError):  # thousands of digits, or of nested brackets
         raise CallError("no JSON object with a name and arguments") from None
     after = _after(_SPACE, text, end)
     return value, after + 3 if text.startswith("```", after) else end
@@ -395,7 +410,10 @@ def _python_calls(text: str, tools: Sequence[Tool]) -> Iterator[ToolCall]:
     for call in _plain_calls(text):
         is_odd = call.name.startswith(_PLACEHOLDER) and call.name.removeprefix(_PLACEHOLDER).isdecimal()
         name = odd[int(call.name.removeprefix(_PLACEHOLDER))] if is_odd else call.name
-        yield ToolCall(name, call.arguments)
+        written = json.dumps(dict(call.arguments))
+        for number, other in enumerate(odd):  # in texts, these names are no calls
+            written = written.replace(f"{_PLACEHOLDER}{number}(", f"{json.dumps(other)[1:-1]}(")
+        yield ToolCall(name, json.loads(written) if odd else call.arguments)
 
 
 def _plain_calls(text: str) -> Iterator[ToolCall]:

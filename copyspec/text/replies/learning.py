@@ -299,7 +299,7 @@ def _between(again: str | None, start: int, end: int, body: str) -> str | None:
         return None
     # The second call has another id, or another number.
     second = again.rfind(NAME) - body.find(NAME, start) + start
-    return again[end:second] if end < second and again[:start] == body[:start] else None
+    return again[end:second] if end <= second and again[:start] == body[:start] else None
 
 
 def _frame(before: str, after: str, between: str | None) -> Frame:
