@@ -208,9 +208,6 @@ def main() -> int:
         return 0
     if given.transcripts is None:
         parser.error(f"give the folder of the transcripts, or --report; {INPUTS}")
-    files = dict.fromkeys(f"{file}.jsonl.gz" for file, _ in GROUPS.values())
-    if missing := [file for file in files if not (given.transcripts / file).is_file()]:
-        parser.error(f"there is no {', '.join(missing)} in {str(given.transcripts)!r}; {INPUTS}")
     folders = {
         "heads": given.heads, "parallel heads": given.parallel, "learning heads": given.learning,
         "eagle": given.features, "skips": given.skips, "student": given.student,
@@ -219,6 +216,9 @@ def main() -> int:
     for name in given.methods or ():
         if name not in chosen:
             parser.error(f"--methods: no method {name!r}, or no folder for it; there are {', '.join(chosen)}")
+    files = dict.fromkeys(f"{file}.jsonl.gz" for file, _ in GROUPS.values())
+    if missing := [file for file in files if not (given.transcripts / file).is_file()]:
+        parser.error(f"there is no {', '.join(missing)} in {str(given.transcripts)!r}; {INPUTS}")
     chosen = {name: options for name, options in chosen.items() if not given.methods or name in given.methods}
     torch.set_num_threads(given.threads)
     names = ("model", "dtype", "max_new_tokens", "max_prompt", "threads")

@@ -41,7 +41,10 @@ PLATFORMS = {
     "windows": ("win32", "Windows", "AMD64"),
 }
 
-NOT_FOR_DEVELOPMENT = {"docx", "haystack", "llama_index", "matplotlib", "pyarrow", "sentence_transformers", "triton"}
+NOT_FOR_DEVELOPMENT = {
+    *("docx", "haystack", "llama_index", "matplotlib", "mistral_common", "peft", "pyarrow", "sentence_transformers"),
+    "triton",
+}
 """Modules of other frameworks, of charts and of GPUs, without which a few tests are skipped."""
 
 

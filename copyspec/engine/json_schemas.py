@@ -78,7 +78,7 @@ def followed(schema: object) -> object:
 def _followed_data(data: str) -> str:
     schema, dropped = _followed(json.loads(data))
     if dropped:
-        logger.warning("the JSON schema is followed without what cannot be enforced: %s", "; ".join(dropped))
+        logger.warning("the JSON schema is followed without what cannot be enforced: %s", "; ".join(map(cut, dropped)))
     return json.dumps(schema)
 
 

@@ -26,7 +26,8 @@ def check_cache(name: str, value: object) -> None:
 
 def check_rendered(name: str, value: object) -> None:
     """Raise TypeError for anything but True, False and "auto"."""
-    check_type(isinstance(value, bool) or value == "auto", name, value, "True, False or 'auto'")
+    fits = isinstance(value, bool) or (isinstance(value, str) and value == "auto")
+    check_type(fits, name, value, "True, False or 'auto'")
 
 
 def check_tools(name: str, value: object) -> None:

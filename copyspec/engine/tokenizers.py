@@ -26,6 +26,6 @@ def codec_of(tokenizer: PreTrainedTokenizerBase) -> Codec:
         kind = type(tokenizer)
         raise UnsupportedModelError(
             f"the tokenizer is a {kind.__module__}.{kind.__qualname__}, which cannot be used: {brief(str(error))}; "
-            "give tokenizer= one of transformers' own, such as PreTrainedTokenizerFast.from_pretrained(...)"
+            "give tokenizer= one of transformers' own, such as a PreTrainedTokenizerFast"
         ) from error
     return codec
