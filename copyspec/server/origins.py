@@ -73,7 +73,9 @@ class Origins:
         on addresses that other machines reach, any name may."""
         host = _name(_text(scope, b"host"))
         local = str((scope.get("server") or ("",))[0]).lower()
-        is_reached = (address := _address(local)) is not None and not address.is_loopback
+        address = _address(local)
+        address = getattr(address, "ipv4_mapped", None) or address  # of a socket that takes IPv4 as IPv6
+        is_reached = address is not None and not address.is_loopback
         known = host in ("", local) or host in self._names or _LOCAL.fullmatch(host) is not None
         return is_reached or known or _address(host) is not None
 

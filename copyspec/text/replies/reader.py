@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -85,7 +86,7 @@ class Parts:
     num_reasoning_tokens: int = 0
 
 
-class ReplyReader:
+class ReplyReader(ABC):
     """Reads one output in pieces. Text that may turn out to be a tag, or a call, is held back; calls come with the
     end."""
 
@@ -96,9 +97,9 @@ class ReplyReader:
         self._held = reply.beginning
 
     @property
+    @abstractmethod
     def is_thinking(self) -> bool:
         """Whether the text read so far ends inside a thought."""
-        raise NotImplementedError
 
     def push(self, text: str) -> Iterator[ReplyPiece]:
         """The pieces that `text`, the next of the marked text, completes."""
@@ -109,11 +110,13 @@ class ReplyReader:
         """What was held back, at the end of the output."""
         yield from _plain(self._last())
 
+    @abstractmethod
     def _pieces(self) -> Iterator[ReplyPiece]:
-        raise NotImplementedError
+        """The pieces of what is held that are complete."""
 
+    @abstractmethod
     def _last(self) -> Iterator[ReplyPiece]:
-        raise NotImplementedError
+        """All that is held."""
 
 
 class TaggedReader(ReplyReader):
