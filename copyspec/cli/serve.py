@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import os
 import sys
+from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 import typer
@@ -128,7 +129,9 @@ def serve(
         if settings.api_key is None and not is_local(bound):
             echo(f"copyspec: anybody who reaches this address can use it: set {KEY_VARIABLE}", err=True)
         _log_requests(log)
-        uvicorn_server(server, stop_seconds=stop_seconds).run(sockets=[bound])
+        stopping = f"copyspec: stopping; running requests get {stop_seconds:g} s (Ctrl-C again ends them)"
+        on_stop = partial(echo, stopping, err=True, flush=True)
+        uvicorn_server(server, stop_seconds=stop_seconds, on_stop=on_stop).run(sockets=[bound])
     return 0
 
 

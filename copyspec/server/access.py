@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 HEADER = "x-request-id"
 MAX_PATH = 200  # characters of a path in the log
+MAX_ERROR = 200  # and of the reason of a refusal, which may quote a value of the request
 
 _ID = re.compile(rb"[!-~]{1,128}")
 _KEY = "copyspec.access"  # in the scope
@@ -34,6 +35,8 @@ class Access:
     """The client's `x-request-id`, else one that is made."""
     jobs: Sequence[Job] = ()
     """What is decoded for it."""
+    error: str = ""
+    """Why it was refused, or failed."""
 
     def log(self, scope: Scope, status: int, seconds: float, level: int) -> None:
         """Write the line, with the same values as a mapping in the record's attribute `access`. `status` 0: the client
@@ -50,9 +53,20 @@ class Access:
             written = sum(len(job.tokens) for job in self.jobs)
             fields |= {"prompt_tokens": read, "output_tokens": written}
             tokens = f", {read} tokens in, {written} out"
+        if self.error:
+            fields["error"] = self.error
         fields["request_id"] = self.id
-        line = f"{fields['method']} {fields['path']} {status}: {seconds:.3f} s{tokens}, id {self.id}"
+        error = f": {self.error!r}" if self.error else ""
+        line = f"{fields['method']} {fields['path']} {status}: {seconds:.3f} s{tokens}{error}, id {self.id}"
         logger.log(level, "%s", line, extra={"access": fields})
+
+
+def error_of(body: bytes) -> str:
+    """The message of an answer that is an error, as `asgi.error_body` writes it; "" for any other."""
+    try:
+        return str(json.loads(body)["error"]["message"])[:MAX_ERROR]
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def begin(scope: Scope) -> Access:

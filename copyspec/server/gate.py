@@ -8,7 +8,7 @@ import hmac
 import logging
 import time
 
-from copyspec.server.access import HEADER, begin
+from copyspec.server.access import HEADER, begin, error_of
 from copyspec.server.asgi import (
     App,
     BodyTooLargeError,
@@ -67,6 +67,8 @@ class Gate:
                 headers = {HEADER: access.id, **self._origins.headers(scope)}
                 added = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *added]}
+            elif status >= 400 and not access.error:
+                access.error = error_of(message.get("body", b""))
             await send(message)
 
         try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import Any, cast
 
 import uvicorn
@@ -54,10 +57,26 @@ def is_local(bound: socket.socket) -> bool:
     return host.startswith("127.") or host == "::1"
 
 
-def uvicorn_server(server: Server, *, stop_seconds: float) -> uvicorn.Server:
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self.force_exit:
+            logging.getLogger("uvicorn.error").disabled = True  # it would show a traceback for each cancelled request
+        else:
+            self._on_stop()
+
+
+def uvicorn_server(
+    server: Server, *, stop_seconds: float, on_stop: Callable[[], None] = lambda: None
+) -> uvicorn.Server:
     """The uvicorn server: `run(sockets=[...])` serves until SIGINT or SIGTERM, or until `should_exit` is set.
 
-    It then accepts no more requests, and running ones get `stop_seconds` to finish.
+    It then accepts no more requests, and running ones get `stop_seconds` to finish. `on_stop` is called on the first
+    signal; a second SIGINT ends them at once.
     """
     config = uvicorn.Config(
         server.app(),
@@ -72,7 +91,7 @@ def uvicorn_server(server: Server, *, stop_seconds: float) -> uvicorn.Server:
         http=cast("type[asyncio.Protocol]", partial(TimedProtocol, server.settings.read_timeout)),
         ws="none",
     )
-    return uvicorn.Server(config)
+    return _Server(config, on_stop)
 
 
 class TimedProtocol(H11Protocol):

@@ -103,7 +103,7 @@ class Answers:
         return {
             "model_name": self.model_name,
             "model_provider": "copyspec",
-            "finish_reason": result.finish_reason,
+            "finish_reason": "tool_calls" if result.tool_calls else result.finish_reason,
             "copyspec": {**_counters(result.stats), "spans": parts},
             **({"logprobs": {"content": [self._logprob(each) for each in result.logprobs]}} if result.logprobs else {}),
         }

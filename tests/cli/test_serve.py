@@ -115,6 +115,7 @@ def test_it_serves_until_it_is_told_to_stop(folder: Path, form: str, verbose: li
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
         assert process.returncode == 130 and out == "" and "Traceback" not in err
+        assert "copyspec: stopping; running requests get" in err
         (line,) = [each for each in err.splitlines() if "/v1/chat/completions" in each]
         if form == "json":
             assert json.loads(line)["output_tokens"] == 4

@@ -51,7 +51,9 @@ async def test_each_request_has_a_line(
     assert re.search(r": \d+\.\d{3} s", line) and line.endswith(f"id {answer.headers['x-request-id']}")
     assert (access["status"], access["request_id"]) == (status, answer.headers["x-request-id"])
     if not choices:
-        assert "tokens" not in line and "prompt_tokens" not in access
+        assert " tokens in, " not in line and "prompt_tokens" not in access
+        assert access["error"] and answer.json()["error"]["message"].startswith(access["error"])
+        assert repr(access["error"]) in line
         return
     tokens = (access["prompt_tokens"], access["output_tokens"])
     assert f", {tokens[0]} tokens in, {tokens[1]} out, " in line

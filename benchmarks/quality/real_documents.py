@@ -1,0 +1,136 @@
+"""Runs a corrector over real documents and lists every edit for readers to judge::
+
+    python -m benchmarks.quality.real_documents FOLDER ... --outcomes FILE --json OUT
+
+The files are drawn by a seed from the folders, as many of each format. The corrector's outputs are kept in a journal,
+so that another run asks for new texts only, and changed guards are measured in seconds. `--verdicts` names a JSON
+object from edits, by their keys, to the verdict of each reader ("good", "taste", "harmful"); two readers who disagree
+count as harmful.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from copyspec.pipelines import GECPipeline, GuardOptions, Work
+from copyspec.pipelines.editing.journal import Journal
+from copyspec.pipelines.formats import format_of  # type: ignore[import-not-found]
+from copyspec.pipelines.formats.suffixes import SUFFIXES  # type: ignore[import-not-found]
+
+LEAST, MOST = 500, 4000  # bytes of a file
+_AROUND = 60  # characters of context on either side of an edit
+_SKIPPED = ("licen", "copying", "changelog", "copyright", "notice", "requirements", "sources", "top_level", "authors")
+"""Beginnings and parts of names of files that are no documentation: legal texts, lists of names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One edit of one file, as a reader sees it."""
+
+    file: str
+    form: str
+    line: int
+    context: str  # with the edit as [before -> after]
+
+    @property
+    def key(self) -> str:
+        return f"{self.file}: {self.context}"
+
+
+def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) -> list[tuple[Path, Path, str]]:
+    """Draw `count` files of each format, as (folder, file, format); at most two of one directory."""
+    found: dict[str, list[tuple[Path, Path]]] = defaultdict(list)
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            form = "source" if path.suffix in (".py", ".c", ".h", ".js", ".ts") else SUFFIXES.get(path.suffix.lower())
+            name = path.name.lower()
+            if form not in forms or any(part in name for part in _SKIPPED) or not path.is_file() or path.is_symlink():
+                continue
+            if LEAST <= path.stat().st_size <= MOST:
+                found[form].append((folder, path))
+    chosen: list[tuple[Path, Path, str]] = []
+    for form in forms:
+        files = found[form]
+        random.Random(f"{seed} {form}").shuffle(files)
+        of_directory: Counter[Path] = Counter()
+        taken = 0
+        for folder, path in files:
+            of_directory[path.parent] += 1
+            if of_directory[path.parent] <= 2 and taken < count:
+                chosen.append((folder, path, form))
+                taken += 1
+    return chosen
+
+
+def corrected(
+    pipeline: GECPipeline, files: Iterable[tuple[Path, Path, str]], journal: Journal, words: Counter[str]
+) -> Iterator[Listed]:
+    """Yield the edits of all files, and count the words that were asked about, by format."""
+    for folder, path, form in files:
+        name = str(path.relative_to(folder))
+        with path.open("rb") as stream:
+            parts = list(format_of(path).read(stream))
+        line = 1
+        for done in pipeline.runner.run(Work(name, part, journal) for part in parts):
+            assert done.part is not None
+            text = done.part.text
+            words[form] += sum(len(text[piece.segment.start : piece.segment.end].split()) for piece in done.pieces)
+            for edit in done.edits:
+                was, before = text[edit.start : edit.end], text[max(0, edit.start - _AROUND) : edit.start]
+                behind = text[edit.end : edit.end + _AROUND]
+                context = " ".join(f"{before}[{was} -> {edit.replacement}]{behind}".split())
+                yield Listed(name, form, line + text.count("\n", 0, edit.start), context)
+            line += text.count("\n")
+
+
+def counted(edits: Sequence[Listed], words: Counter[str], verdicts: Mapping[str, Sequence[str]]) -> dict[str, object]:
+    """Count the verdicts of edits; disagreement is harm."""
+
+    def verdict(edit: Listed) -> str:
+        given = set(verdicts.get(edit.key, ["not judged"]))
+        return given.pop() if len(given) == 1 else "harmful"
+
+    total = Counter(map(verdict, edits))
+    forms = {form: Counter(verdict(edit) for edit in edits if edit.form == form) for form in words}
+    return {
+        "words": sum(words.values()),
+        "edits": len(edits),
+        "verdicts": dict(total),
+        "harmful per 1,000 words": round(1000 * total["harmful"] / max(1, sum(words.values())), 3),
+        "formats": {form: {"words": words[form], **counts} for form, counts in forms.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="List the edits of a corrector in real documents.")
+    parser.add_argument("folders", type=Path, nargs="+", help="where documents are looked for")
+    parser.add_argument("--forms", nargs="+", default=["md", "rst", "html", "txt", "adoc", "source"])
+    parser.add_argument("--count", type=int, default=50, help="files of each format (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=65)
+    parser.add_argument("--model", default="smollm2-correct")
+    parser.add_argument("--outcomes", type=Path, required=True, help="journal of the corrector's outputs; continued")
+    parser.add_argument("--verdicts", type=Path, help="JSON object from edits to verdicts")
+    parser.add_argument("--json", type=Path, help="write counts and edits to this file")
+    args = parser.parse_args()
+    pipeline = GECPipeline(args.model, guards=GuardOptions())
+    identity = {"input": "real documents", **pipeline.corrector.identity}
+    words: Counter[str] = Counter()
+    files = drawn(args.folders, args.forms, args.count, args.seed)
+    with Journal(args.outcomes, identity, resume=True) as journal:
+        edits = list(corrected(pipeline, files, journal, words))
+    verdicts = json.loads(args.verdicts.read_text(encoding="utf-8")) if args.verdicts else {}
+    result = {"files": len(files), **counted(edits, words, verdicts)}
+    print(json.dumps(result, indent=1))
+    if args.json:
+        listed = [{**asdict(edit), "verdicts": verdicts.get(edit.key)} for edit in edits]
+        args.json.write_text(json.dumps({**result, "list": listed}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
