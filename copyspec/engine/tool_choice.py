@@ -83,7 +83,14 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
         if options.strict:
             raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
         logger.info("tool calls are not constrained by the tools' schemas: %s", why)
-    return replace(found, beginning=_beginning(reply, wanted)) if forced else found
+    if not forced:
+        return found
+    if not (beginning := _beginning(reply, wanted)):
+        logger.warning(
+            "tool_choice=%s is not enforced: the model thinks before it calls, and no grammar holds it to a call",
+            brief(options.tool_choice),
+        )
+    return replace(found, beginning=beginning)
 
 
 def begun(encoded: Encoded, asked: Calling, codec: Codec) -> Encoded:

@@ -164,6 +164,13 @@ def test_other_answers_are_not_bent(name: str, said: str) -> None:
         assert (result.content, result.tool_calls, result.parts.invalid) == (said, (), ())
 
 
+@pytest.mark.parametrize(("name", "enforced"), [("glm", False), ("harmony", False), ("hermes", True)])
+def test_a_choice_that_nothing_enforces_is_named(name: str, enforced: bool, caplog: pytest.LogCaptureFixture) -> None:
+    engine: Any = engine_of(name)
+    engine.generate(CHAT, tools=[PAINT], tool_choice="paint", strict=False, max_new_tokens=2)
+    assert ("tool_choice='paint' is not enforced" in caplog.text) != enforced
+
+
 STREAMED = {
     "hermes": 'Well. <tool_call>{"name": "wait", "arguments": {}}</tool_call>',
     "qwen3": '<think>\nWhat?\n</think>\n\nWell. <tool_call>{"name": "wait", "arguments": {}}</tool_call>',

@@ -457,6 +457,15 @@ def test_odd_schemas_and_names_raise_nothing() -> None:
     assert reply_of("python").read("[look" + ".a" * 3000 + "(x=1)]").calls == ()
 
 
+@pytest.mark.parametrize("name", ["from", "class", "max-results", "is", "2nd", "$filter", "a b"])
+@pytest.mark.parametrize("text", ["Rome", "f(from=1, max-results = 2)", 'said "x", is=3', "2nd=,$filter"])
+def test_arguments_may_have_names_that_python_does_not_allow(name: str, text: str) -> None:
+    parameters = {"properties": {name: {"type": "string"}, "days": {"type": "integer"}}}
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": parameters}}
+    parts = reply_of("python", [tool]).read(f"[look_up(days=2, {name}={text!r}), look_up({name} = {text!r})]")
+    assert [call.arguments for call in parts.calls] == [{"days": 2, name: text}, {name: text}]
+
+
 def test_an_unfinished_call_takes_the_rest_with_it() -> None:
     text = '<tool_call>{"name": "look_up", "arguments": {"place": "}}</tool_call> and on and on'
     parts = reply_of("hermes").read(text)

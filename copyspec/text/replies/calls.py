@@ -16,6 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from math import isfinite
 from typing import ClassVar
 
@@ -29,7 +30,7 @@ MAX_DEPTH = 64  # of lists and objects in an argument
 _SPACE = re.compile(r"\s*")
 _NOTHING_MORE = re.compile("")
 _FENCE = re.compile(r"```\w*[ \t]*\n?")
-_PLACEHOLDER = "a_tool_whose_name_is_no_name_in_python_"
+_PLACEHOLDER = "a_name_that_is_none_in_python_"
 _NOTHING = {"none": None, "null": None, "true": True, "false": False}
 
 
@@ -403,17 +404,27 @@ def _as_declared(call: ToolCall, tools: Sequence[Tool]) -> ToolCall:
 
 
 def _python_calls(text: str, tools: Sequence[Tool]) -> Iterator[ToolCall]:
-    """Calls written as a Python expression, with literals as arguments."""
-    odd = [name for name in tool_names(tools) if not name.replace(".", "_").isidentifier()]
-    for number, name in enumerate(odd):  # of servers of tools, often with hyphens
-        text = re.sub(rf"(^|[\[,\s]){re.escape(name)}\(", rf"\g<1>{_PLACEHOLDER}{number}(", text)
+    """Calls written as a Python expression, with literals as arguments. Names that Python does not allow, such as
+    `get-weather` or the argument `from`, are replaced while it is parsed."""
+    names: dict[str, str] = {}
+    for name in tool_names(tools):
+        if not _is_name(name.replace(".", "_")):
+            names[other := f"{_PLACEHOLDER}{len(names)}_"] = name
+            text = re.sub(rf"(^|[\[,\s]){re.escape(name)}\(", rf"\g<1>{other}(", text)
+        for argument in properties(name, tools):
+            if not _is_name(argument) and argument not in names.values():
+                names[other := f"{_PLACEHOLDER}{len(names)}_"] = argument
+                text = re.sub(rf"([(,]\s*){re.escape(argument)}(?=\s*=)", rf"\g<1>{other}", text)
     for call in _plain_calls(text):
-        is_odd = call.name.startswith(_PLACEHOLDER) and call.name.removeprefix(_PLACEHOLDER).isdecimal()
-        name = odd[int(call.name.removeprefix(_PLACEHOLDER))] if is_odd else call.name
-        written = json.dumps(dict(call.arguments))
-        for number, other in enumerate(odd):  # in texts, these names are no calls
-            written = written.replace(f"{_PLACEHOLDER}{number}(", f"{json.dumps(other)[1:-1]}(")
-        yield ToolCall(name, json.loads(written) if odd else call.arguments)
+        written = json.dumps([call.name, dict(call.arguments)])
+        for other, name in names.items():  # also where a text of an argument looks like a call
+            written = written.replace(other, json.dumps(name)[1:-1])
+        name, arguments = json.loads(written)
+        yield ToolCall(name, arguments)
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not iskeyword(text)
 
 
 def _plain_calls(text: str) -> Iterator[ToolCall]:
