@@ -35,6 +35,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["COPYSPEC_MODEL"] = "default"  # use the bundled model, whatever else is installed on this machine
 os.environ["COPYSPEC_CACHE"] = str(ROOT / ".pytest_cache" / "copyspec")  # kept, so that SmolLM2 is converted once
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # where PyTorch uses AMX, bfloat16 layers stay its own
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait for others leave the core to another worker
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts would compile the package again
 
 # A shell's background jobs ignore Ctrl-C, and processes that they start would inherit that.

@@ -50,7 +50,13 @@ def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) 
         for path in sorted(folder.rglob("*")):
             form = "source" if path.suffix in (".py", ".c", ".h", ".js", ".ts") else SUFFIXES.get(path.suffix.lower())
             name = path.name.lower()
-            if form not in forms or any(part in name for part in _SKIPPED) or not path.is_file() or path.is_symlink():
+            if (
+                form not in forms
+                or name.startswith(".")
+                or any(part in name for part in _SKIPPED)
+                or not path.is_file()
+                or path.is_symlink()
+            ):
                 continue
             if LEAST <= path.stat().st_size <= MOST:
                 found[form].append((folder, path))
