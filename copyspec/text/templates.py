@@ -27,6 +27,7 @@ from copyspec.forks import fork_safe
 # Limits of one rendering beyond the given text, in characters, list items and loop iterations: a template may go over
 # each message again for every other one. SECONDS is processor time.
 MADE, MADE_A_CHARACTER, SECONDS = 1_000_000, 100, 5.0
+LONGEST = 1 << 17  # characters of a template, which take seconds to compile; those of models have up to 30,000
 DIGITS = 4_000  # bits of an integer; chats need no larger ones
 
 _MULTIPLYING = ("batch", "center", "indent", "replace", "round", "slice", "tojson", "trim")
@@ -114,6 +115,8 @@ def bounded(source: str, given: int) -> Iterator[None]:
 def _compiled(source: str) -> Template:
     from transformers.utils import chat_template_utils
 
+    if len(source) > LONGEST:
+        raise LimitError(f"it has {len(source)} characters, and more than {LONGEST} are not compiled")
     # Jinja evaluates constant expressions when it compiles, and looks for them in a time that grows with the cube of a
     # chain of filters; it does neither with `optimized` off and a `finalize` that needs the context.
     plain: Environment = chat_template_utils._cached_compile_jinja_template("").environment

@@ -58,6 +58,7 @@ def test_what_would_take_all_memory_is_refused_before(name: str) -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
+        ("{{ 1 }}" * 20_000, "it has 140000 characters, and more than 131072 are not compiled"),
         ("{{ ([[0]] * 300)|sum(start=[]) }}", "it adds up lists"),
         ("{{ 2|round(3000000, 'ceil') }}", "it makes too much text"),
         ("{{ ('a ' * 200000)|wordwrap(1) }}", "it makes too much text"),
