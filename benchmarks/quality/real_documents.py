@@ -16,6 +16,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from copyspec.pipelines import GECPipeline, GuardOptions, Work
@@ -25,7 +26,20 @@ from copyspec.pipelines.formats.suffixes import SUFFIXES  # type: ignore[import-
 
 LEAST, MOST = 500, 4000  # bytes of a file
 _AROUND = 60  # characters of context on either side of an edit
-_SKIPPED = ("licen", "copying", "changelog", "copyright", "notice", "requirements", "sources", "top_level", "authors")
+_SKIPPED = (
+    "licen",
+    "copying",
+    "changelog",
+    "copyright",
+    "notice",
+    "requirements",
+    "sources",
+    "top_level",
+    "authors",
+    "entry_points",
+    "vendor",
+    "cmakelists",
+)
 """Beginnings and parts of names of files that are no documentation: legal texts, lists of names."""
 
 
@@ -44,7 +58,7 @@ class Listed:
 
 
 def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) -> list[tuple[Path, Path, str]]:
-    """Draw `count` files of each format, as (folder, file, format); at most two of one directory."""
+    """Draw `count` files of each format, as (folder, file, format); more than two of one directory only where others lack."""
     found: dict[str, list[tuple[Path, Path]]] = defaultdict(list)
     for folder in folders:
         for path in sorted(folder.rglob("*")):
@@ -52,7 +66,7 @@ def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) 
             name = path.name.lower()
             if (
                 form not in forms
-                or name.startswith(".")
+                or not path.suffix
                 or any(part in name for part in _SKIPPED)
                 or not path.is_file()
                 or path.is_symlink()
@@ -65,12 +79,12 @@ def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) 
         files = found[form]
         random.Random(f"{seed} {form}").shuffle(files)
         of_directory: Counter[Path] = Counter()
-        taken = 0
+        ranked: list[tuple[bool, Path, Path]] = []
         for folder, path in files:
             of_directory[path.parent] += 1
-            if of_directory[path.parent] <= 2 and taken < count:
-                chosen.append((folder, path, form))
-                taken += 1
+            ranked.append((of_directory[path.parent] > 2, folder, path))
+        ranked.sort(key=itemgetter(0))
+        chosen += [(folder, path, form) for _, folder, path in ranked[:count]]
     return chosen
 
 
