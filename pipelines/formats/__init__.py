@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from .docx import DocxFormat
 from .jsonl import JSONLinesFormat
 from .m2 import M2Format
 from .markdown import MarkdownFormat
+from .neighbours import NEVER
 from .notebook import NotebookFormat
 from .odt import OpenDocumentFormat
 from .reading import check_encoding
@@ -54,19 +56,26 @@ class FormatOptions:
 
 
 _BeginsBlock = Callable[[str], bool]
-_SCANNERS: dict[str, tuple[Scanner, str, _BeginsBlock | None]] = {
-    "rst": (restructured.blocks, restructured.FORBIDDEN, restructured.begins_block),
-    "adoc": (asciidoc.blocks, asciidoc.FORBIDDEN, asciidoc.begins_block),
-    "latex": (latex.paragraphs, latex.FORBIDDEN, None),
-    "html": (html.paragraphs, html.FORBIDDEN, None),
-    "srt": (subtitles.cues, subtitles.FORBIDDEN, None),
-    "po": (gettext.translations, gettext.FORBIDDEN, None),
-    **{name: (partial(source.comments, language=name), source.FORBIDDEN, markdown.begins_block) for name in LANGUAGES},
+_SCANNERS: dict[str, tuple[Scanner, str, re.Pattern[str], _BeginsBlock | None]] = {
+    "rst": (restructured.blocks, restructured.FORBIDDEN, restructured.BORDER, restructured.begins_block),
+    "adoc": (asciidoc.blocks, asciidoc.FORBIDDEN, asciidoc.BORDER, asciidoc.begins_block),
+    "latex": (latex.paragraphs, latex.FORBIDDEN, latex.BORDER, None),
+    "html": (html.paragraphs, html.FORBIDDEN, html.BORDER, None),
+    "srt": (subtitles.cues, subtitles.FORBIDDEN, subtitles.BORDER, None),
+    "po": (gettext.translations, gettext.FORBIDDEN, NEVER, None),
+    **{
+        name: (partial(source.comments, language=name), source.FORBIDDEN, NEVER, markdown.begins_block)
+        for name in LANGUAGES
+    },
 }
 
 
-def _scanned_as(scan: Scanner, forbidden: str, begins_block: _BeginsBlock | None) -> Callable[[FormatOptions], Format]:
-    return lambda given: WholeFormat(scan, forbidden=forbidden, begins_block=begins_block, encoding=given.encoding)
+def _scanned_as(
+    scan: Scanner, forbidden: str, border: re.Pattern[str], begins_block: _BeginsBlock | None
+) -> Callable[[FormatOptions], Format]:
+    return lambda given: WholeFormat(
+        scan, forbidden=forbidden, border=border, begins_block=begins_block, encoding=given.encoding
+    )
 
 
 _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {

@@ -10,7 +10,8 @@ from typing import BinaryIO
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply
 from .json_values import DECODER, after_space, dumped, escapes, halves
-from .markdown import blocks
+from .markdown import BORDER, blocks
+from .neighbours import in_context
 from .reading import MARK, changed, check_encoding, encode, lines_of
 from .whole import whole
 
@@ -77,7 +78,7 @@ def _part(text: str, raw: _Raw) -> Part:
     segments: list[Segment] = []
     refused: list[Refusal] = []
     at = 0
-    for part in blocks(lines_of(text)):
+    for part in in_context(blocks(lines_of(text)), BORDER):
         segments += [segment.moved(at) for segment in part.segments]
         refused += [refusal.moved(at) for refusal in part.refused]
         at += len(part.text)

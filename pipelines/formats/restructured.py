@@ -40,6 +40,10 @@ _FIXED = re.compile(
     re.DOTALL,
 )
 _MARKUP = re.compile(r"\*{1,2}(?=\S)|(?<=\S)\*{1,2}")
+BORDER = re.compile(
+    rf"(?:[ \t]*(?:([!-/:-@\[-`{{-~])\1*[ \t]*)?(?:\r\n|\n|\r))*[ \t]*(?:{_NOTE.pattern}\s*)?[*]{{0,2}}", re.I
+)
+"""Between two paragraphs: lines below and above titles, and what begins a note."""
 _DOCTEST = ">>>"
 _BLOCKS = (_EXPLICIT, _FIELD, _ITEM, _LINE_BLOCK, _OPTION, _ADORNMENT, _TABLE, re.compile(_DOCTEST))
 _SECTION = re.compile(
@@ -93,7 +97,7 @@ class _Reader:
         self.lines: list[tuple[int, int]] = []  # of the open paragraph: start and end of the prose in each line
         self.indent: int | None = 0  # of its continuation lines; None: known from the next line
         self.block = 0  # indentation of the block around it
-        self.is_label = False
+        self.is_title = self.is_item = False
         self.skips: int | None = None  # skip lines that are indented by more than this
         self.until_blank = False  # skip lines up to the next blank one
         self.in_table = False  # in a simple table, which may hold blank lines
@@ -128,7 +132,7 @@ class _Reader:
             self.skips = self.block
         markup = [found.span() for found in _MARKUP.finditer(self.text, start, end)]
         fixed = [found.span() for found in _FIXED.finditer(self.text, start, end)]
-        yield Prose(start, end, markup, fixed, is_label=self.is_label)
+        yield Prose(start, end, markup, fixed, is_title=self.is_title, is_item=self.is_item)
 
     def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:
         if self.lines and rest == "::":
@@ -138,7 +142,7 @@ class _Reader:
         if self.lines and len(rest) > 1 and _ADORNMENT.match(rest):
             if self._is_tight(rest, indent):
                 self.lines = []  # not prose: a longer title would no longer fit
-            self.is_label = True  # underlines the line above as a title
+            self.is_title = True  # underlines the line above as a title
             yield from self.flush()
             return
         if self.lines and rest.startswith(_DOCTEST):
@@ -150,7 +154,7 @@ class _Reader:
             self.lines.append((start, end))
             return
         if len(self.lines) == 1 and indent > self.block:
-            self.is_label = True  # a term whose definition follows
+            self.is_item = True  # a term whose definition follows
         yield from self.flush()
         if self.skips is not None and indent > self.skips:
             return
@@ -168,7 +172,7 @@ class _Reader:
 
     def _open(self, start: int, end: int, rest: str, indent: int) -> None:
         """Handle the first line of a block."""
-        self.is_label = self.in_options = False
+        self.is_title = self.is_item = self.in_options = False
         if _TABLE.match(rest):
             self.in_table = _SIMPLE_TABLE.match(rest) is not None
             self.after_border, self.until_blank = False, not self.in_table
@@ -187,7 +191,7 @@ class _Reader:
         elif _TYPE.match(rest) and _FIELD.match(rest):
             self.skips = indent
         elif found := _FIELD.match(rest):
-            self.is_label = True
+            self.is_item = True
             if found.end() < len(rest):
                 self._begin(start + found.end(), end, None)
         elif _OPTION.match(rest):
@@ -201,7 +205,7 @@ class _Reader:
             mark = _ITEM.match(rest) or _LINE_BLOCK.match(rest)
             if mark is None:
                 break
-            self.is_label |= mark.re is _LINE_BLOCK
+            self.is_item = True
             start, indent, rest = start + mark.end(), indent + mark.end(), rest[mark.end() :]
         if _EXPLICIT.match(rest) or rest.startswith(_DOCTEST):
             self.block = indent
@@ -244,7 +248,7 @@ class _DocstringReader(_Reader):
                         return
                 elif not (goes_on and self.is_value) and (head := _ENTRY.match(rest)) is not None:
                     yield from self._between(indent)
-                    self.is_label = True
+                    self.is_item = True
                     if head.end() < len(rest):
                         self._begin(start + head.end(), end, None)
                     return

@@ -253,7 +253,7 @@ def _paragraph(text: str, lines: list[tuple[int, int]]) -> Iterator[Prose]:
         fixed = [found.span() for pattern in (_TAG, _NAME) for line in lines for found in pattern.finditer(text, *line)]
         fixed += [found.span() for found in _WRAPPED.finditer(text, start, end)]
         unseen = [_without_break(text, *each) for each in leaders]
-        yield Prose(start, end, fixed=sorted(fixed), left_out=unseen, is_label=True)
+        yield Prose(start, end, fixed=sorted(fixed), left_out=unseen)
 
 
 def _without_break(text: str, start: int, end: int) -> tuple[int, int]:
@@ -300,7 +300,7 @@ def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Pro
     for prose in restructured.docstring(_code_masked(text[first:last])):
         markup, fixed = ([(a + first, b + first) for a, b in spans] for spans in (prose.markup, prose.fixed))
         forbidden = _APOSTROPHE if _APOSTROPHE in opening[1] else ""
-        yield Prose(prose.start + first, prose.end + first, markup, fixed, is_label=True, forbidden=forbidden)
+        yield Prose(prose.start + first, prose.end + first, markup, fixed, forbidden=forbidden)
 
 
 def _code_masked(text: str) -> str:
