@@ -31,9 +31,7 @@ _BLOCKS = (
     *(_VERBATIM, _CONTAINER, _TITLE, _UNDERLINE, _CAPTION, _ATTRIBUTES, _ENTRY, _MACRO, _ITEM, _TERM, _NOTE),
     re.compile(r"//|\|"),
 )
-BORDER = re.compile(
-    rf"(?:(?:\[[^\]\r\n]{{0,200}}\])?[ \t]*(?:\r\n|\n|\r))*(?:{_TITLE.pattern}|{_CAPTION.pattern}|{_NOTE.pattern})?"
-)
+BORDER = re.compile(rf"(?:(?:\[[^\]\r\n]{{0,200}}\])?[ \t]*(?:\r\n|\n|\r))*(?:[=#]{{1,6}}[ \t]+|\.|{_NOTE.pattern})?")
 """Between two paragraphs: block attributes, and what begins a title or a note."""
 _FIXED = re.compile(
     r"\\[^\r\n]|``[^`\r\n]{1,2000}``|`[^`\r\n]{1,2000}`|\+{3}[^+\r\n]{1,2000}\+{3}|\+\+?[^+\r\n]{1,2000}\+\+?"
@@ -86,7 +84,8 @@ class _Reader:
         end = start + len(stripped)
         if self._is_underline(stripped):
             self.until_blank = self.number == 2  # under the document title
-            self.lines = []  # not prose: its underline would no longer fit a longer title
+            (line,), self.lines = self.lines, []
+            yield Prose(*line, fixed=[line], is_title=True)  # its underline would no longer fit a longer title
             return
         self.heading = None
         if (found := _VERBATIM.match(stripped)) is not None:

@@ -103,7 +103,7 @@ class _Reader:
         self.closing = _braces(text)
         self.verbatim = _VERBATIM | _defined(text)
         self.start = 0  # start of the open paragraph
-        self.is_title = False
+        self.is_title = self.is_item = False
         self.markup: list[tuple[int, int]] = []
         self.fixed: list[tuple[int, int]] = []
         self.left_out: list[tuple[int, int]] = []
@@ -149,13 +149,14 @@ class _Reader:
                 at = self._char(found, at)
         yield from self._flush(len(self.text))
 
-    def _open(self, at: int, *, is_title: bool = False) -> None:
-        self.start, self.is_title = at, is_title
+    def _open(self, at: int, *, is_title: bool = False, is_item: bool = False) -> None:
+        self.start, self.is_title, self.is_item = at, is_title, is_item
         self.markup, self.fixed, self.left_out = [], [], []
 
     def _flush(self, end: int) -> Iterator[Prose]:
         if self.start < end:
-            yield Prose(self.start, end, self.markup, self.fixed, self.left_out, is_title=self.is_title)
+            spans = self.markup, self.fixed, self.left_out
+            yield Prose(self.start, end, *spans, is_title=self.is_title, is_item=self.is_item)
         self.start = end
 
     def _command(self, name: str, start: int, at: int) -> Iterator[Prose]:
@@ -171,7 +172,7 @@ class _Reader:
         elif name in _BREAKS:
             yield from self._flush(start)
             at = self._past_options(at) if name == "item" else self._past_arguments(at)
-            self._open(at)
+            self._open(at, is_item=name == "item")
         elif name in _CODE:
             at = self._past_code(at, _CODE[name])
             self.fixed.append((start, at))

@@ -17,9 +17,7 @@ SPACE = re.compile(r"\s*")
 NEVER = re.compile(r"(?!)")
 """For formats in which no sentence is known to begin with a stretch: comments are often notes without capitals."""
 
-_ENDED = re.compile(
-    rf"[{SENTENCE_ENDS}](?:\[[^\[\]]{{0,40}}\]|\([^()]{{0,40}}\)|[{re.escape(CLOSING)}])*\Z"  # a reference may follow
-)
+_ENDED = re.compile(rf"[{SENTENCE_ENDS}](?:(?<!!)\[[^\[\]]{{0,40}}\]|\([^()]{{0,40}}\)|[{re.escape(CLOSING)}])*\Z")
 _OPENING = re.compile(r"[\"'“‘«„(\[*_¿¡]*(.?)", re.DOTALL)
 _ITEM = re.compile(r"(?:[-*+•–]|\(?(?:\d{1,3}(?:\.\d{1,3})*|[a-zA-Z])[.)])[ \t]")
 _NEAR = 100

@@ -82,6 +82,9 @@ def _part(text: str, raw: _Raw) -> Part:
         segments += [segment.moved(at) for segment in part.segments]
         refused += [refusal.moved(at) for refusal in part.refused]
         at += len(part.text)
+    if segments:  # a sentence may go on after a cell of code
+        segments[0] = replace(segments[0], begins=False)
+        segments[-1] = replace(segments[-1], ends=False)
     return Part(text, tuple(segments), tuple(refused), raw)
 
 

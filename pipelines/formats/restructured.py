@@ -122,8 +122,8 @@ class _Reader:
             return
         yield from self._line(start + len(body) - len(rest), start + len(body), rest.rstrip(" \t"), indent)
 
-    def flush(self) -> Iterator[Prose]:
-        """Yield the open paragraph. A literal block follows after `::`."""
+    def flush(self, *, is_fixed: bool = False) -> Iterator[Prose]:
+        """Yield the open paragraph, which may be a title that must not change. A literal block follows after `::`."""
         if not self.lines:
             return
         (start, _), (_, end) = self.lines[0], self.lines[-1]
@@ -131,7 +131,7 @@ class _Reader:
         if self.text[start:end].rstrip(" \t").endswith("::"):
             self.skips = self.block
         markup = [found.span() for found in _MARKUP.finditer(self.text, start, end)]
-        fixed = [found.span() for found in _FIXED.finditer(self.text, start, end)]
+        fixed = [(start, end)] if is_fixed else [found.span() for found in _FIXED.finditer(self.text, start, end)]
         yield Prose(start, end, markup, fixed, is_title=self.is_title, is_item=self.is_item)
 
     def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:
@@ -140,10 +140,8 @@ class _Reader:
             self.skips = self.block  # a literal block follows
             return
         if self.lines and len(rest) > 1 and _ADORNMENT.match(rest):
-            if self._is_tight(rest, indent):
-                self.lines = []  # not prose: a longer title would no longer fit
             self.is_title = True  # underlines the line above as a title
-            yield from self.flush()
+            yield from self.flush(is_fixed=self._is_tight(rest, indent))  # a longer title would no longer fit
             return
         if self.lines and rest.startswith(_DOCTEST):
             yield from self.flush()  # docutils wants a blank line before it, but few docstrings have one

@@ -42,7 +42,8 @@ class Openings:
         opening = next((at for at, char in enumerate(prose) if is_free[at] and char.isalpha()), 0)
         self.first = segment.start + opening
         """The first letter that may change."""
-        self.begins = segment.begins and not any(map(str.isalnum, prose[:opening])) and _OBJECT not in prose[:opening]
+        is_in_front = _OBJECT in text[segment.start : self.first] or any(map(str.isalnum, prose[:opening]))
+        self.begins = segment.begins and not is_in_front
         """Whether it begins a sentence."""
         self._width = max((len(line.rstrip()) for line in self._prose.split("\n")), default=0)
 
