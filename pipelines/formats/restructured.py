@@ -23,7 +23,9 @@ _NOTE = re.compile(rf"\.\.[ \t]+(?:{_NOTES.replace(' ', '|')})::(?:[ \t]+|$)", r
 _VERSION = re.compile(r"\.\.[ \t]+(?:version\w+|deprecated[\w-]*)::[ \t]*[\w.]*[ \t]*", re.I)
 _CLASSES = re.compile(r"\.\.[ \t]+container::.*", re.I)
 _FOOTNOTE = re.compile(r"\.\.[ \t]+\[[#*\w.-]{1,80}\][ \t]+")
-_FIELD = re.compile(r":(?![: ])(?:[^:\\\n]|\\.|:(?!\s|$)){1,200}:(?:[ \t]+|$)")
+_FIELD = re.compile(
+    r"(?::(?![: ])(?:[^:\\\n]|\\.|:(?![\s`]|$)){1,200}|@[a-z]{1,20}(?:[ \t]+\w{1,80})?):(?:[ \t]+|$)"  # or Epytext's
+)
 _TYPE = re.compile(r":(?:type|vartype|kwtype|rtype)\b", re.I)
 """A field of Sphinx that holds a type."""
 _ITEM = re.compile(r"(?:[-*+•‣⁃]|\(?(?:\d{1,9}|[a-zA-Z]|#|[ivxlcdmIVXLCDM]{1,12})[.)])(?:[ \t]+|$)")
@@ -94,6 +96,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.margin = 0  # columns before every line
         self.lines: list[tuple[int, int]] = []  # of the open paragraph: start and end of the prose in each line
         self.indent: int | None = 0  # of its continuation lines; None: known from the next line
         self.block = 0  # indentation of the block around it
@@ -106,7 +109,7 @@ class _Reader:
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
         rest = body.lstrip(" \t")
-        indent = _columns(body[: len(body) - len(rest)])
+        indent = max(0, _columns(body[: len(body) - len(rest)]) - self.margin)
         if not rest:
             self.in_table &= not self.after_border
             self.until_blank = self.in_options = False
@@ -224,6 +227,11 @@ class _DocstringReader(_Reader):
         self.entries: int | None = None  # indentation of its entries; None: known from the next line
         self.is_value = False  # its entry is mostly one, often without a name
         self.is_underlined = False  # in NumPy's style
+        self.below = min((_columns(line[1]) for line in _NEXT_LINE.finditer(text)), default=0)
+
+    def feed(self, start: int, body: str) -> Iterator[Prose]:
+        self.margin = self.below if start else 0  # the first line stands behind the quotes (PEP 257)
+        yield from super().feed(start, body)
 
     def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:
         is_underlined = _UNDERLINED.match(self.text, end) is not None
@@ -257,7 +265,7 @@ class _DocstringReader(_Reader):
     def _is_entry(self, rest: str, end: int, indent: int) -> bool:
         """Whether a line of a section in NumPy's style holds names or a type, and no description."""
         below = _NEXT_LINE.match(self.text, end)
-        return _NAMES.match(rest) is not None or (below is not None and _columns(below[1]) > indent)
+        return _NAMES.match(rest) is not None or (below is not None and _columns(below[1]) - self.margin > indent)
 
     def _between(self, indent: int) -> Iterator[Prose]:
         """End the open paragraph at a line without prose."""

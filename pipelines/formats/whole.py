@@ -139,7 +139,8 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
         return Part(piece, refused=(found,))
     start, end = found.start, found.end
     markup, fixed, left_out = (
-        [span for span in each if start <= span[0] and span[1] <= end] for each in (markup, fixed, left_out)
+        [(max(span[0], start), min(span[1], end)) for span in each if span[0] < end and start < span[1]]
+        for each in (markup, fixed, left_out)
     )
     unseen = [span for span in markup if not _joins(piece, start, end, span)]
     found = replace(
