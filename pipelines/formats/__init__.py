@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePath
 
 from ..documents import Format, FormatOptionError
 from . import asciidoc, gettext, html, latex, markdown, restructured, source, subtitles
@@ -20,7 +19,7 @@ from .neighbours import NEVER
 from .notebook import NotebookFormat
 from .odt import OpenDocumentFormat
 from .reading import check_encoding
-from .suffixes import LANGUAGES, SUFFIXES, risk
+from .suffixes import LANGUAGES, SUFFIXES, risk, suffix_of
 from .text import TextFormat
 from .whole import Scanner, WholeFormat
 
@@ -106,8 +105,7 @@ def format_of(path: str | os.PathLike[str], name: str | None = None, *, options:
     (subtitles as text, for example), unless an option forces it; ValueError for an unknown name.
     """
     options = options or FormatOptions()
-    file = PurePath(path)
-    suffix = (file.suffix or (file.name if file.name.startswith(".") else "")).lower()  # `.env`, not plain text
+    suffix = suffix_of(os.fspath(path))
     if name is None:
         if suffix not in SUFFIXES:
             content = risk(suffix, "txt")

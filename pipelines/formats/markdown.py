@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import BinaryIO, Protocol
 
 from ..documents import Edit, Part, Refusal, Segment
+from .anchors import linked
 from .markdown_inline import ACTIVE, cells, markup
 from .neighbours import in_context
 from .reading import FRONT_MATTER_KEY, MARK, changed, check_encoding, encode, gathered, read_lines
@@ -32,7 +34,7 @@ _GRID = re.compile(r"\+[-=:]+(?:\+[-=:]+)*\+[ \t]*$")  # the first line of a tab
 _ADMONITION = re.compile(  # of Python-Markdown and its tabs; the content is indented
     r"(?:(?:!!!|\?\?\?\+?)[ \t]?[\w-]+(?:[ \t]+[\w-]+){0,2}(?:[ \t]+\"[^\"]*\")?|===[!+]?[ \t]+\"[^\"]*\")[ \t]*$"
 )
-_DIRECTIVE = re.compile(r":{3,}|\{%.*%\}[ \t]*$")
+_DIRECTIVE = re.compile(r":{3,}|\{%.*%\}[ \t]*$|\([^()\s]{1,200}\)=[ \t]*$")  # or a label of MyST
 _STATEMENT = re.compile(  # of MDX
     r"import .* from ['\"]|import ['\"][^'\"]*['\"];?[ \t]*$|import (?:type )?(?:[\w$]+, ?)?\{"
     r"|export (?:default|const|function) |export (?:async|class|enum|interface|let|type|var) .*[={(]|export ?[{*]"
@@ -89,6 +91,8 @@ _BLOCKS = (
     *(opening for opening, _ in _OPENINGS),
 )
 
+_LINKS_WITHIN = 32 << 20
+"""Characters in which links are looked for; hand-written files are far smaller."""
 BORDER = re.compile(r"(?:[ \t>]*(?:(?:=+|--+)[ \t]*)?(?:\r\n|\n|\r))*[ \t>]*(?:#{1,6}[ \t]+)?(?:#+[ \t]*)?")
 """Between two paragraphs: the marks of quotations and headings."""
 _NESTING = 100
@@ -102,7 +106,15 @@ class MarkdownFormat:
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        return gathered(in_context(blocks(read_lines(stream, self.encoding)), BORDER), self.encoding)
+        lines = read_lines(stream, self.encoding)
+        head, size = [], 0
+        for line in lines:  # a link may stand before its heading, or after it
+            head.append(line)
+            size += len(line)
+            if size > _LINKS_WITHIN:
+                break
+        parts = blocks(chain(head, lines))
+        return gathered(in_context(parts, BORDER, linked("".join(head))), self.encoding)
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(changed(part.text, edits), self.encoding)

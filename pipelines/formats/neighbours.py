@@ -9,6 +9,7 @@ from dataclasses import replace
 from copyspec.text.sentence_marks import CLOSING, SENTENCE_ENDS
 
 from ..documents import Part, Segment
+from .anchors import heading_key
 from .reading import body_start
 
 LINES = re.compile(r"(?:[^\S\r\n]*(?:\r\n|\n|\r))*")
@@ -26,8 +27,9 @@ _MOST = 64 << 10
 """Maximum characters between two segments of which one may follow the other."""
 
 
-def in_context(parts: Iterable[Part], border: re.Pattern[str]) -> Iterator[Part]:
-    """Set `begins` and `ends` of the segments, and leave out those in which nothing may change.
+def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[str] = frozenset()) -> Iterator[Part]:
+    """Set `begins` and `ends` of the segments, and leave out those in which nothing may change, such as headings that
+    `links` name (keys of `heading_key`).
 
     A sentence begins with a segment, and ends with the one before it, only if the text between them is a `border`:
     other text is a formula, code, a picture or the mark of an item. Holds back one part, and up to `_MOST` characters
@@ -47,6 +49,8 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str]) -> Iterator[Part]
                 _go_on(segments, waiting)
             if not (is_apart and is_ended):
                 segment = replace(segment, begins=False)
+            if segment.is_title and heading_key(part.text[segment.start : segment.end]) in links:
+                segment = replace(segment, protected=((segment.start, segment.end),))
             if _ITEM.match(opening):
                 segment = replace(segment, begins=False, ends=False)
             segments.append(segment)

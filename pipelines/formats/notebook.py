@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply
+from .anchors import linked
 from .json_values import DECODER, after_space, dumped, escapes, halves
 from .markdown import BORDER, blocks
 from .neighbours import in_context
@@ -32,10 +33,11 @@ class NotebookFormat:
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         text, at = whole(stream, self.encoding), 0
+        links = linked(text)
         for strings in _markdown_cells(text):
             end = strings[-1][1]
             raw = _Raw(text[at:end], tuple((first - at, last - at, value) for first, last, value in strings))
-            yield replace(_part("".join(value for _, _, value in strings), raw), encoding=self.encoding)
+            yield replace(_part("".join(value for _, _, value in strings), raw, links), encoding=self.encoding)
             at = end
         yield Part("", carried=_Raw(text[at:]))
 
@@ -71,14 +73,14 @@ def _rewritten(strings: Sequence[tuple[int, int, str]], edits: Sequence[Edit]) -
         place = end
 
 
-def _part(text: str, raw: _Raw) -> Part:
+def _part(text: str, raw: _Raw, links: frozenset[str]) -> Part:
     for first, last, value in raw.strings:
         if (refusal := halves(value, raw.text[first:last])) is not None:
             return Part(text, refused=(refusal,), carried=raw)
     segments: list[Segment] = []
     refused: list[Refusal] = []
     at = 0
-    for part in in_context(blocks(lines_of(text)), BORDER):
+    for part in in_context(blocks(lines_of(text)), BORDER, links):
         segments += [segment.moved(at) for segment in part.segments]
         refused += [refusal.moved(at) for refusal in part.refused]
         at += len(part.text)

@@ -10,6 +10,7 @@ from typing import BinaryIO
 from xml.sax.saxutils import escape
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
+from .anchors import linked
 from .archives import parse, repacked, unpacked, xml_parser
 from .docx_styles import Style
 from .docx_xml import OBJECT, TAG
@@ -83,7 +84,8 @@ class OpenDocumentFormat:
         pieces: list[_Piece] = []
         segments: list[Segment] = []
         refused: list[Refusal] = []
-        for paragraph in _Parser(_content(data)).found:
+        content = _content(data)
+        for paragraph in _Parser(content).found:
             found = _segment(paragraph)
             if isinstance(found, Refusal):
                 refused.append(found.moved(at))
@@ -93,7 +95,7 @@ class OpenDocumentFormat:
             text.append(paragraph.text + "\n")
             at += len(text[-1])
         part = Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(pieces)))
-        yield from in_context([part], SPACE)
+        yield from in_context([part], SPACE, linked(content.decode(errors="replace")))
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         document = part.carried

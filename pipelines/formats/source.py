@@ -86,6 +86,8 @@ _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]+")
 _NEXT_LINE = re.compile(r"[^\S\r\n]*(?:\r\n?|\n)[^\S\r\n]*")
 _OUTPUT = re.compile(r"\s*(?:unordered )?output:", re.I)
 """Begins the output of a Go example, which `go test` compares with stdout."""
+_SHELLS = ("bash", "make", "docker")
+"""Languages with commands of a shell."""
 _RUBY_COMMENT = re.compile(r"=(?:begin|end)\b")
 _PARSING = fork_safe(threading.Lock())  # two threads in `catch_warnings` may leave each other's filters behind
 
@@ -99,7 +101,7 @@ def comments(text: str, language: str) -> Iterator[Prose]:
     found = [prose for block in _comment_blocks(text, language) for prose in _paragraphs(text, block, language)]
     if language == "python":
         found += _docstrings(text)
-    if language == "bash":
+    if language in _SHELLS:
         found = [replace(prose, forbidden=_APOSTROPHE) for prose in found]
     at = 0
     for prose in sorted(found, key=lambda prose: prose.start):
@@ -133,7 +135,7 @@ def _comments(text: str, language: str) -> Iterator[tuple[int, int]]:
     short = _Shortened(lexed)
     for start, value in _whole_comments(_comment_tokens(short.text, language)):
         place = short.place(start)
-        if value.strip() and not (language == "bash" and _is_in_word(text, place)):
+        if value.strip() and not (language in _SHELLS and _is_in_word(text, place)):
             yield place, short.place(start + len(value.rstrip("\n")))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
 from ..documents import Edit, FormatError, Part, Refusal
+from .anchors import linked
 from .neighbours import NEVER, in_context
 from .reading import (
     body_start,
@@ -92,7 +93,9 @@ class WholeFormat:
         # Bytes that are not text, and nothing else outside of ASCII: the file is in another encoding, and corrections
         # may add ASCII only, which nearly all encodings share.
         is_foreign = not text.isascii() and UNREADABLE.sub("", text).isascii()
-        return gathered(in_context(self._parts(text), self.border), "ascii" if is_foreign else self.encoding)
+        return gathered(
+            in_context(self._parts(text), self.border, linked(text)), "ascii" if is_foreign else self.encoding
+        )
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(changed(part.text, edits), self.encoding)

@@ -1,0 +1,28 @@
+"""Finds which headings the links of a text name by their words: if these changed, the links would lead nowhere."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+_LINK = re.compile(
+    r"#(?:\d+\.)*([\w%-][^\s()<>\[\]\"'`|]{1,200})|\"#(?:\d+\.)*([^\"|]{1,200})\|outline\""  # Markdown, OpenDocument
+    r"|<<#?([^<>,]{1,200})|\bxref:([^\s\[\]#]{1,200})\["  # AsciiDoc
+    r"|`([^`<>]{1,200})`_|<([^<>`]{1,200})_>`_|(?<!\w)([a-zA-Z][\w.-]{0,80})_(?!\w)"  # reStructuredText
+    r"|(?:ref|any)[:}]`(?:[^`<>]{0,200}<)?(?:[^`<>:]{0,100}:)?([^`<>:]{1,200})>?`"  # roles of Sphinx and MyST
+    r"|\[([^\[\]]{1,200})\](?!\()"  # labels of references
+)
+_TARGET = re.compile(r"\]\([^()\s]{0,400}\)|<[^<>]{0,200}>")
+_NO_LETTERS = re.compile(r"[\W_]+")
+_NUMBERED = re.compile(r"[-_]\d+\Z")  # the second heading of the same words
+
+
+def linked(text: str) -> frozenset[str]:
+    """The keys of all headings that a link of `text` may name."""
+    names = [unquote(next(filter(None, found.groups()))) for found in _LINK.finditer(text)]
+    return frozenset(key for name in names for key in (heading_key(name), heading_key(_NUMBERED.sub("", name))) if key)
+
+
+def heading_key(text: str) -> str:
+    """What all ways to make an anchor of a heading have in common: its letters and digits."""
+    return _NO_LETTERS.sub("", _TARGET.sub("", text)).casefold()
