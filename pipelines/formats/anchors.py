@@ -10,7 +10,7 @@ _LINK = re.compile(
     r"|<<#?([^<>,]{1,200})|\bxref:([^\s\[\]#]{1,200})\["  # AsciiDoc
     r"|`([^`<>]{1,200})`_|<([^<>`]{1,200})_>`_|(?<!\w)([a-zA-Z][\w.-]{0,80})_(?!\w)"  # reStructuredText
     r"|(?:ref|any)[:}]`(?:[^`<>]{0,200}<)?(?:[^`<>:]{0,100}:)?([^`<>:]{1,200})>?`"  # roles of Sphinx and MyST
-    r"|\[([^\[\]]{1,200})\](?!\()"  # labels of references
+    r"|(?<!\w)\[([^\[\]]{1,200})\](?!\()"  # labels of references
 )
 _TARGET = re.compile(r"\]\([^()\s]{0,400}\)|<[^<>]{0,200}>")
 _NO_LETTERS = re.compile(r"[\W_]+")

@@ -21,6 +21,8 @@ NEVER = re.compile(r"(?!)")
 _ENDED = re.compile(rf"[{SENTENCE_ENDS}](?:(?<!!)\[[^\[\]]{{0,40}}\]|\([^()]{{0,40}}\)|[{re.escape(CLOSING)}])*\Z")
 _OPENING = re.compile(r"[\"'“‘«„(\[*_¿¡]*(.?)", re.DOTALL)
 _ITEM = re.compile(r"(?:[-*+•–]|\(?(?:\d{1,3}(?:\.\d{1,3})*|[a-zA-Z])[.)])[ \t]")
+_LABEL = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}:?")
+"""A few words, like a title."""
 _NEAR = 100
 """Characters of a neighbour that are looked at."""
 _MOST = 64 << 10
@@ -42,7 +44,7 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
         for segment in part.segments:
             between += part.text[at : segment.start]
             if is_first:
-                is_first, between = False, between[body_start(between) :]
+                is_first, between = False, between[body_start(between) :].lstrip()
             is_apart = len(between) <= _MOST and border.fullmatch(between) is not None
             opening = part.text[segment.start : min(segment.end, segment.start + _NEAR)]
             if not (is_apart and (segment.is_title or _is_new(opening))):
@@ -56,6 +58,7 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
             segments.append(segment)
             at, between = segment.end, ""
             is_ended = segment.is_title or _ENDED.search(part.text, max(segment.start, at - _NEAR), at) is not None
+            is_ended |= is_apart and segment.ends and _LABEL.fullmatch(part.text, segment.start, at) is not None
         between += part.text[at:]
         if part.segments:
             yield from map(_changeable, waiting)
