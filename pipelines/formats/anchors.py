@@ -6,7 +6,7 @@ import re
 from urllib.parse import unquote
 
 _LINK = re.compile(
-    r"#(?:\d+\.)*([\w%-][^\s()<>\[\]\"'`|]{1,200})|\"#(?:\d+\.)*([^\"|]{1,200})\|outline\""  # Markdown, OpenDocument
+    r"#(?:\d+\.)*([\w%-][^\s()<>\[\]\"`|]{1,200})|\"#(?:\d+\.)*([^\"|]{1,200})\|outline\""  # Markdown, OpenDocument
     r"|<<#?([^<>,]{1,200})|\bxref:([^\s\[\]#]{1,200})\["  # AsciiDoc
     r"|`([^`<>]{1,200})`_|<([^<>`]{1,200})_>`_|(?<!\w)([a-zA-Z][\w.-]{0,80})_(?!\w)"  # reStructuredText
     r"|(?:ref|any)[:}]`(?:[^`<>]{0,200}<)?(?:[^`<>:]{0,100}:)?([^`<>:]{1,200})>?`"  # roles of Sphinx and MyST

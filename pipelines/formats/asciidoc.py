@@ -63,14 +63,14 @@ class _Reader:
         self.closes: str | None = None  # the last line of an open block without prose
         self.until_blank = False  # inside a listing without delimiters, or in the lines below the document title
         self.is_listing = False  # below the attributes of a listing, before its first line
-        self.number = 0  # of lines so far that are not blank
+        self.number = 0  # of lines so far that are neither blank nor comments
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
         stripped = body.rstrip(" \t")
-        self.number += stripped != ""
         if self.closes is not None:
             self.closes = None if stripped == self.closes else self.closes
             return
+        self.number += stripped != "" and not stripped.startswith("//")
         if not stripped:
             self.until_blank = False
             yield from self.flush()

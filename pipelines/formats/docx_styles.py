@@ -42,15 +42,14 @@ class Styles:
         self._known: Mapping[str, Style] = _Parser(files[_STYLES]).known if files else {}
 
     def of(self, name: str) -> Style:
-        """The style with this id, with what it takes over from those that it is based on. An unknown one is judged by
-        its id."""
-        found, at = Style.named(name), name
+        """The style with this id, with what it takes over from those that it is based on."""
+        found, at = Style(), name
         for _ in range(_DEPTH):
-            if (style := self._known.get(at)) is None:
-                break
-            found.is_title |= style.is_title
-            found.is_item |= style.is_item
-            found.is_code |= style.is_code
+            style = self._known.get(at, Style())
+            for each in (style, Style.named(at)):  # some documents have no list of styles
+                found.is_title |= each.is_title
+                found.is_item |= each.is_item
+                found.is_code |= each.is_code
             at = style.base
         return found
 

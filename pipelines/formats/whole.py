@@ -42,6 +42,10 @@ class Prose:
     forbidden: str = ""  # characters that corrections must not insert, beside those of the format
 
 
+_ADDRESS = re.compile(
+    r"(?:https?|ftp)://[^\s<>\[\]{}\"'`|\\]*[\w/]|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
+)
+
 Scanner = Callable[[str], Iterable[Prose]]
 """Finds the prose of a text, ascending, without overlaps. Raises FormatError if the text is not in its format."""
 
@@ -134,6 +138,7 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
     """A stretch of prose as a part. `piece`: its text; `forbidden` and `begins_block`: those of the format."""
     size = len(piece)
     markup, fixed, left_out = (_inside(each, prose.start, size) for each in (prose.markup, prose.fixed, prose.left_out))
+    fixed += [found.span() for found in _ADDRESS.finditer(piece)]
     start, end = _without_ends(piece, merged_spans(markup, left_out))
     found = segment_of(piece, start, end)
     if not found:

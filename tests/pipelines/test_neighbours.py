@@ -13,8 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from copyspec.pipelines import FormatOptions, FunctionCorrector, Runner, RunOptions, Work, format_of
+from copyspec.pipelines.documents import FormatOptionError, model_text
 from copyspec.pipelines.formats.suffixes import LANGUAGES
-from tests.helpers.docx import docx, p, r
+from copyspec.pipelines.formats.whole import WholeFormat
+from tests.helpers.docx import W, docx, p, r
 
 COUNT = 1000
 _BEGIN = ["We", "They", "He", "She", "The result", "It", "This", "That value"]
@@ -249,3 +251,95 @@ def test_much_between_two_paragraphs_takes_little_time(form: str) -> None:
         data = f"He go.\n\n{unit * (40_000 // len(unit))}he go.\n".encode()
         list(format_of("-", form).read(io.BytesIO(data)))
         assert time.process_time() - start < 3, unit
+
+
+def styles(*listed: str) -> str:
+    return f'<w:styles xmlns:w="{W}">{"".join(listed)}</w:styles>'
+
+
+def style(name: str, *properties: str) -> str:
+    return f'<w:style w:type="paragraph" w:styleId="{name}">{"".join(properties)}</w:style>'
+
+
+@pytest.mark.parametrize(
+    ("style_id", "expected"),
+    [
+        ("Body", "sentence"),
+        ("Mine", "title"),
+        ("Deep", "title"),
+        ("Outlined", "title"),
+        ("Numbered", "item"),
+        ("SourceCode", "code"),
+        ("Based", "code"),
+        ("HTMLPreformatted", "code"),
+        ("AppendixNumber", "title"),
+        ("Circle", "sentence"),
+    ],
+)
+def test_what_a_style_of_a_word_document_says(style_id: str, expected: str) -> None:
+    def based(on: str) -> str:
+        return f'<w:basedOn w:val="{on}"/>'
+
+    known = styles(
+        style("Mine", '<w:name w:val="Chapter heading"/>'),
+        style("Deep", '<w:name w:val="x"/>', based("Mine")),
+        style("Outlined", '<w:name w:val="y"/>', '<w:pPr><w:outlineLvl w:val="2"/></w:pPr>'),
+        style("Numbered", '<w:name w:val="z"/>', "<w:pPr><w:numPr/></w:pPr>"),
+        style("Based", '<w:name w:val="a"/>', based("SourceCode")),
+        style("Circle", '<w:name w:val="c"/>', based("Circle")),
+        style("Body", '<w:name w:val="Body text"/>', '<w:pPr><w:outlineLvl w:val="9"/></w:pPr>'),
+    )
+    data = docx(p(r("it is what we need here")).replace("Body", style_id))
+    out = io.BytesIO(data)
+    with zipfile.ZipFile(out, "a") as archive:
+        archive.writestr("word/styles.xml", known)
+    (part,) = format_of("a.docx").read(io.BytesIO(out.getvalue()))
+    kinds = [("title" if each.is_title else "sentence" if each.begins else "item") for each in part.segments]
+    assert kinds == ([] if expected == "code" else [expected])
+
+
+def test_code_in_a_sentence_of_a_document_stays_and_is_shown() -> None:
+    for form, data in (
+        ("docx", docx(p(r("Use "), r("make all", '<w:rStyle w:val="HTMLCode"/>'), r(" for it.")))),
+        ("odt", odt('<t:p>Use <t:span t:style-name="Source_20_Text">make all</t:span> for it.</t:p>')),
+        ("odt", odt('<s:style s:name="T1" s:parent-style-name="Source_20_Text"/>'
+                    '<t:p>Use <t:span t:style-name="T1">make all</t:span> for it.</t:p>')),
+    ):  # fmt: skip
+        (part,) = format_of("-", form).read(io.BytesIO(data))
+        (segment,) = part.segments
+        assert model_text(part.text, segment) == "Use make all for it."
+        assert [part.text[start:end] for start, end in segment.protected] == ["make all"]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        ("md", "See [[1]](a.md#b) for [[2]](c).", ["[[1]](a.md#b)", "[[2]](c)"]),
+        ("md", "(a-label)=\n# A title\n\nIt go.", []),
+        ("adoc", "Read pass:[<b\nid=x>]it go[] and xref:a:b.adoc#c[it\ngo] and `it\ngo`.",
+         ["pass:[<b\nid=x>]", "[", "]", "xref:a:b.adoc#c[it\ngo]", "`it\ngo`"]),
+        ("adoc", "Use ``it go'' with `x`.", ["``", "`x`"]),
+        ("rst", ":code:`it.go`: It goes on\n-------------------------------------\n\nIt go.", [":code:`it.go`"]),
+        ("rst", "Write to me@x.org or https://x.org/it.", ["me@x.org", "https://x.org/it"]),
+        ("html", "<p>See https://x.org/it, it go.</p>", ["https://x.org/it"]),
+    ],
+)  # fmt: skip
+def test_markup_that_stays(form: str, text: str, expected: list[str]) -> None:
+    parts = list(format_of("-", form).read(io.BytesIO(text.encode())))
+    spans = [(part.text, span) for part in parts for each in part.segments for span in each.protected]
+    assert [text[start:end] for text, (start, end) in spans] == expected
+
+
+def test_files_that_are_no_text_say_what_they_are() -> None:
+    for name, what in (("a.1", "commands"), ("a.3pm", "commands"), ("a.man", "commands"), ("a.mk", "code")):
+        with pytest.raises(FormatOptionError, match=f"holds {what}"):
+            format_of(name, "txt")
+    with pytest.raises(FormatOptionError, match=r"no format for '\.1' is known; such files hold commands"):
+        format_of("page.1")
+    assert isinstance(format_of("a.asc"), WholeFormat)
+    for value, kind in ((5, "a number"), ([], "a list"), (None, "null"), (True, "a truth value"), ({}, "an object")):
+        data = json.dumps({"text": value, "id": 1}).encode()
+        with pytest.raises(
+            FormatOptionError, match=f"in field 'text', which holds {kind}; it has 'text', 'id'"
+        ):
+            list(format_of("a.jsonl").read(io.BytesIO(data)))
