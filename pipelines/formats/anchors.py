@@ -6,20 +6,26 @@ import re
 from urllib.parse import unquote
 
 _LINK = re.compile(
+    r"(?=[#\"<x`:{\[])(?:"  # first characters of all alternatives, to skip most of the text quickly
     r"#(?:\d+\.)*([\w%-][^\s()<>\[\]\"`|]{1,200})|\"#(?:\d+\.)*([^\"|]{1,200})\|outline\""  # Markdown, OpenDocument
     r"|<<#?([^<>,]{1,200})|\bxref:([^\s\[\]#]{1,200})\["  # AsciiDoc
-    r"|`([^`<>]{1,200})`_|<([^<>`]{1,200})_>`_|(?<!\w)([a-zA-Z][\w.-]{0,80})_(?!\w)"  # reStructuredText
-    r"|(?:ref|any)[:}]`(?:[^`<>]{0,200}<)?(?:[^`<>:]{0,100}:)?([^`<>:]{1,200})>?`"  # roles of Sphinx and MyST
-    r"|(?<!\w)\[([^\[\]]{1,200})\](?!\()"  # labels of references
+    r"|`([^`<>]{1,200})`_|<([^<>`]{1,200})_>`_"  # reStructuredText
+    r"|[:{][\w:]{0,20}(?:ref|any)[:}]`(?:[^`<>]{0,200}<)?(?:[^`<>:]{0,100}:)?([^`<>:]{1,200})>?`"  # roles
+    r"|(?<!\w)\[([^\[\]]{1,200})\](?!\())"  # labels of references
 )
+_UNDERLINE = re.compile(r"_(?!\w)")
+_WORD = re.compile(r"[a-zA-Z][\w.-]*\Z")
 _TARGET = re.compile(r"\]\([^()\s]{0,400}\)|<[^<>]{0,200}>")
 _NO_LETTERS = re.compile(r"[\W_]+")
+_WORD_CHARS = 80
 _NUMBERED = re.compile(r"[-_]\d+\Z")  # the second heading of the same words
 
 
 def linked(text: str) -> frozenset[str]:
     """The keys of all headings that a link of `text` may name."""
     names = [unquote(next(filter(None, found.groups()))) for found in _LINK.finditer(text)]
+    for found in _UNDERLINE.finditer(text):  # `word_` of reStructuredText
+        names += _WORD.findall(text, max(0, found.start() - _WORD_CHARS), found.start())
     return frozenset(key for name in names for key in (heading_key(name), heading_key(_NUMBERED.sub("", name))) if key)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -36,7 +38,8 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
     A sentence begins with a segment, and ends with the one before it, only if the text between them is a `border`:
     other text is a formula, code, a picture or the mark of an item. Holds back one part, and up to `_MOST` characters
     of text after it."""
-    waiting: list[Part] = []  # the part with the last segment, and those after it
+    waiting: list[tuple[Part, list[Segment]]] = []  # the part of the last segment, and those after it
+    last, begins, home = None, True, []  # the segment, and the list to which it belongs
     between, is_ended, is_first = "", True, True
     for part in parts:
         segments: list[Segment] = []
@@ -47,46 +50,40 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
                 is_first, between = False, between[body_start(between) :].lstrip()
             is_apart = len(between) <= _MOST and border.fullmatch(between) is not None
             opening = part.text[segment.start : min(segment.end, segment.start + _NEAR)]
-            if not (is_apart and (segment.is_title or _is_new(opening))):
-                _go_on(segments, waiting)
-            if not (is_apart and is_ended):
-                segment = replace(segment, begins=False)
-            if segment.is_title and heading_key(part.text[segment.start : segment.end]) in links:
+            if last:
+                home.append(_settled(last, begins, is_apart and (segment.is_title or _is_new(opening))))
+            if segment.is_title and links and heading_key(part.text[segment.start : segment.end]) in links:
                 segment = replace(segment, protected=((segment.start, segment.end),))
             if _ITEM.match(opening):
-                segment = replace(segment, begins=False, ends=False)
-            segments.append(segment)
+                segment = _settled(segment, False, False)
+            last, begins, home = segment, is_apart and is_ended, segments
             at, between = segment.end, ""
             is_ended = segment.is_title or _ENDED.search(part.text, max(segment.start, at - _NEAR), at) is not None
             is_ended |= is_apart and segment.ends and _LABEL.fullmatch(part.text, segment.start, at) is not None
         between += part.text[at:]
-        if part.segments:
-            yield from map(_changeable, waiting)
-            waiting = [replace(part, segments=tuple(segments))]
-        elif waiting and len(between) <= _MOST:
-            waiting.append(part)
-        else:
-            _go_on([], waiting)
-            yield from map(_changeable, waiting)
+        if part.segments or len(between) > _MOST:
+            if last and not part.segments:
+                home.append(_settled(last, begins, False))
+                last = None
+            yield from itertools.starmap(_changeable, waiting)
             waiting = []
+        if last:
+            waiting.append((part, segments))
+        else:
             yield part
-    if not border.fullmatch(between):
-        _go_on([], waiting)
-    yield from map(_changeable, waiting)
+    if last:
+        home.append(_settled(last, begins, border.fullmatch(between) is not None))
+    yield from itertools.starmap(_changeable, waiting)
+
+
+def _settled(segment: Segment, begins: bool, ends: bool) -> Segment:
+    begins, ends = begins and segment.begins, ends and segment.ends
+    return segment if (begins, ends) == (segment.begins, segment.ends) else replace(segment, begins=begins, ends=ends)
 
 
 def is_ended(text: str) -> bool:
     """Whether the end of a text is the end of a sentence."""
     return _ENDED.search(text.rstrip()) is not None
-
-
-def _go_on(segments: list[Segment], waiting: list[Part]) -> None:
-    """Note that the last segment, in the open part or in the one that waits, goes on."""
-    if segments:
-        segments[-1] = replace(segments[-1], ends=False)
-    elif waiting:
-        *others, last = waiting[0].segments
-        waiting[0] = replace(waiting[0], segments=(*others, replace(last, ends=False)))
 
 
 def _is_new(opening: str) -> bool:
@@ -95,10 +92,11 @@ def _is_new(opening: str) -> bool:
     return found is not None and found[1].isalpha() and not found[1].islower()
 
 
-def _changeable(part: Part) -> Part:
-    """The part without segments in which all letters are protected."""
-    segments = tuple(segment for segment in part.segments if _has_letters(part.text, segment))
-    return part if len(segments) == len(part.segments) else replace(part, segments=segments)
+def _changeable(part: Part, segments: list[Segment]) -> Part:
+    """The part with these segments, without those in which all letters are protected."""
+    segments = [each for each in segments if not each.protected or _has_letters(part.text, each)]
+    is_same = len(segments) == len(part.segments) and all(map(operator.is_, segments, part.segments))
+    return part if is_same else replace(part, segments=tuple(segments))
 
 
 def _has_letters(text: str, segment: Segment) -> bool:

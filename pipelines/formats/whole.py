@@ -138,7 +138,8 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
     """A stretch of prose as a part. `piece`: its text; `forbidden` and `begins_block`: those of the format."""
     size = len(piece)
     markup, fixed, left_out = (_inside(each, prose.start, size) for each in (prose.markup, prose.fixed, prose.left_out))
-    fixed += [found.span() for found in _ADDRESS.finditer(piece)]
+    if "://" in piece or "@" in piece:
+        fixed += [found.span() for found in _ADDRESS.finditer(piece)]
     start, end = _without_ends(piece, merged_spans(markup, left_out))
     found = segment_of(piece, start, end)
     if not found:
