@@ -22,9 +22,10 @@ NEVER = re.compile(r"(?!)")
 
 _ENDED = re.compile(rf"[{SENTENCE_ENDS}](?:(?<!!)\[[^\[\]]{{0,40}}\]|\([^()]{{0,40}}\)|[{re.escape(CLOSING)}])*\Z")
 _OPENING = re.compile(r"[\"'“‘«„(\[*_¿¡]*(.?)", re.DOTALL)
-_ITEM = re.compile(r"(?:[-*+•–]|\(?(?:\d{1,3}(?:\.\d{1,3})*|[a-zA-Z])[.)])[ \t]")
+_ITEM = re.compile(r"(?:[-*+•‣◦▪–—]|\(?(?:\d{1,3}(?:\.\d{1,3})*|[a-zA-Z]|[ivx]{2,5})[.)]|\[\d{1,3}\])[ \t]")
 _LABEL = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}:?")
 """A few words, like a title."""
+_ITEM_BELOW = re.compile(rf"[\r\n][ \t>]*{_ITEM.pattern}")
 _NEAR = 100
 """Characters of a neighbour that are looked at."""
 _MOST = 64 << 10
@@ -54,8 +55,9 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
                 home.append(_settled(last, begins, is_apart and (segment.is_title or _is_new(opening))))
             if segment.is_title and links and heading_key(part.text[segment.start : segment.end]) in links:
                 segment = replace(segment, protected=((segment.start, segment.end),))
-            if _ITEM.match(opening):
-                segment = _settled(segment, False, False)
+            is_item = _ITEM.match(opening) is not None
+            if is_item or _ITEM_BELOW.search(part.text, segment.start, segment.end):
+                segment = _settled(segment, not is_item, False)
             last, begins, home = segment, is_apart and is_ended, segments
             at, between = segment.end, ""
             is_ended = segment.is_title or _ENDED.search(part.text, max(segment.start, at - _NEAR), at) is not None

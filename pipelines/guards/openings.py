@@ -19,7 +19,7 @@ _BEFORE = re.compile(
 )
 """What stands before the first word after a colon, after a full stop without a space or that of "p.m.", and of a
 quotation."""
-_OBJECT = "\ufffc"  # stands for a picture
+_PICTURES = ("\ufffc", "![")  # in documents, and in Markdown
 _TAG = re.compile(r"</?(?:a|abbr|b|br|cite|del|em|font|i|ins|mark|q|small|span|strong|sub|sup|u)\b[^<>]*>", re.I)
 """Beside which a sentence may begin."""
 _LINE_START = re.compile(r"\n[^\w\n]*\Z")
@@ -42,7 +42,8 @@ class Openings:
         opening = next((at for at, char in enumerate(prose) if is_free[at] and char.isalpha()), 0)
         self.first = segment.start + opening
         """The first letter that may change."""
-        is_in_front = _OBJECT in text[segment.start : self.first] or any(map(str.isalnum, prose[:opening]))
+        front = text[segment.start : self.first]
+        is_in_front = any(mark in front for mark in _PICTURES) or any(map(str.isalnum, prose[:opening]))
         self.begins = segment.begins and not is_in_front
         """Whether it begins a sentence."""
         self._width = max((len(line.rstrip()) for line in self._prose.split("\n")), default=0)
