@@ -33,6 +33,7 @@ _TITLES = names("title h1 h2 h3 h4 h5 h6")
 _LABELS = names("caption figcaption button summary legend label")
 _ITEMS = names("li td th dt dd")
 _LISTS = names("ul ol dl menu table tr")
+_FOLLOWED = _TITLES | _LABELS | _ITEMS | _LISTS
 BORDER = re.compile(
     r"(?:\s|<!--[^>]{0,2000}-->|<(?:!(?!--)|\?)[^<>]*>|</?(?:p|div|h[1-6]|html|head|body|title|meta|link|main|article|section"
     r"|header|footer|nav|aside|hgroup|center|a|abbr|b|em|font|i|mark|small|span|strong|u)\b[^<>]*>)*",
@@ -92,18 +93,18 @@ class _Block:
 
 
 class _Items:
-    """Follows items and cells, whose closing tags may be missing."""
+    """Follows headings, labels, items and cells; closing tags of the last two may be missing."""
 
     def __init__(self) -> None:
-        self.open: list[str] = []  # lists, tables, rows, items and cells
+        self.open: list[str] = []  # also lists, tables and rows
         self.counts = Counter[str]()
 
     @property
     def are_open(self) -> bool:
-        return any(self.counts[name] for name in _ITEMS)
+        return sum(self.counts[name] for name in _LISTS) < len(self.open)
 
     def pass_over(self, tag: _Tag) -> None:
-        if tag.name not in _ITEMS | _LISTS:
+        if tag.name not in _FOLLOWED:
             return
         if not tag.is_closing:
             if tag.name in _ITEMS and self.open and self.open[-1] in _ITEMS:
@@ -158,7 +159,7 @@ def paragraphs(text: str) -> Iterator[Prose]:
             yield from block.prose(text, tag.start)
             items.pass_over(tag)
             name = "" if tag.is_closing else tag.name
-            block = _Block(at, name in _TITLES, items.are_open or name in _LABELS)
+            block = _Block(at, name in _TITLES, items.are_open)
     if skipped is None:
         yield from block.prose(text, len(text))
 

@@ -109,7 +109,9 @@ _ALONE = {
     ),
     "txt": ("{a},⏎⏎{b}.¦{a}:⏎- {i}⏎- {i}¦{a}:⏎⏎1. {i}¦- {i}.⏎- {i}.¦{a}⏎⏎{b}⏎⏎{b}."),
     "lines": ("{a}⏎{b}.¦{a},⏎{b}.¦- {i}⏎- {i}¦{a}⏎⏎{b}.¦1. {i}⏎2. {i}"),
-    "html": ("<p><code>x</code> {b}.</p>¦<td>{i}</td>¦<h1>{i}</h1>¦<li>{i}.¦<img src=a> {b}.¦<button>{i}</button>"),
+    "html": (
+        "<h3>The title<div>{i}.</div></h3>¦<p><code>x</code> {b}.</p>¦<td>{i}</td>¦<h1>{i}</h1>¦<li>{i}.¦<img src=a> {b}.¦<button>{i}</button>"
+    ),
     "latex": ("{a} \\\\ {b}.¦$x$ {b}.¦\\section{{i}}¦\\ref{a} {b}.¦\\(x\\) {b}.¦\\item {i}¦\\emph{{a}}⏎⏎\\emph{{b}}."),
     "rst": ("{a}::⏎⏎    make⏎⏎{b}.¦``x`` {b}.¦:math:`x` {b}.¦* {i}¦|x| {b}."),
     "adoc": ("`x` {b}.¦== {i}¦.{i}⏎----⏎x⏎----¦{a} +⏎{b}.¦{x} {b}.¦a:: {i}"),
