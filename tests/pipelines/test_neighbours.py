@@ -110,7 +110,8 @@ _ALONE = {
     "txt": ("{a},⏎⏎{b}.¦{a}:⏎- {i}⏎- {i}¦{a}:⏎⏎1. {i}¦- {i}.⏎- {i}.¦{a}⏎⏎{b}⏎⏎{b}."),
     "lines": ("{a}⏎{b}.¦{a},⏎{b}.¦- {i}⏎- {i}¦{a}⏎⏎{b}.¦1. {i}⏎2. {i}"),
     "html": (
-        "<h3>The title<div>{i}.</div></h3>¦<p><code>x</code> {b}.</p>¦<td>{i}</td>¦<h1>{i}</h1>¦<li>{i}.¦<img src=a> {b}.¦<button>{i}</button>"
+        "<h3>The title<div>{i}.</div></h3>¦<p><code>x</code> {b}.</p>¦<td>{i}</td>¦<h1>{i}</h1>¦"
+        "<li>{i}.¦<img src=a> {b}.¦<button>{i}</button>"
     ),
     "latex": ("{a} \\\\ {b}.¦$x$ {b}.¦\\section{{i}}¦\\ref{a} {b}.¦\\(x\\) {b}.¦\\item {i}¦\\emph{{a}}⏎⏎\\emph{{b}}."),
     "rst": ("{a}::⏎⏎    make⏎⏎{b}.¦``x`` {b}.¦:math:`x` {b}.¦* {i}¦|x| {b}."),
@@ -322,6 +323,7 @@ def test_code_in_a_sentence_of_a_document_stays_and_is_shown() -> None:
          ["pass:[<b\nid=x>]", "[", "]", "xref:a:b.adoc#c[it\ngo]", "`it\ngo`"]),
         ("adoc", "Use ``it go'' with `x`.", ["``", "`x`"]),
         ("rst", ":code:`it.go`: It goes on\n-------------------------------------\n\nIt go.", [":code:`it.go`"]),
+        ("rst", "The ``x``it go ``y`` and `` ``z``.", ["``x``it go ``y``", "``z``"]),
         ("rst", "Write to me@x.org or https://x.org/it.", ["me@x.org", "https://x.org/it"]),
         ("html", "<p>See https://x.org/it, it go.</p>", ["https://x.org/it"]),
     ],
