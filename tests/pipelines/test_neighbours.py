@@ -323,7 +323,7 @@ def test_code_in_a_sentence_of_a_document_stays_and_is_shown() -> None:
          ["pass:[<b\nid=x>]", "[", "]", "xref:a:b.adoc#c[it\ngo]", "`it\ngo`"]),
         ("adoc", "Use ``it go'' with `x`.", ["``", "`x`"]),
         ("rst", ":code:`it.go`: It goes on\n-------------------------------------\n\nIt go.", [":code:`it.go`"]),
-        ("rst", "The ``x``it go ``y`` and `` ``z``.", ["``x``it go ``y``", "``z``"]),
+        ("rst", "The ``x``it go ``y`` and ``z``.", ["``x``it go ``y``", "``z``"]),
         ("rst", "Write to me@x.org or https://x.org/it.", ["me@x.org", "https://x.org/it"]),
         ("html", "<p>See https://x.org/it, it go.</p>", ["https://x.org/it"]),
     ],
