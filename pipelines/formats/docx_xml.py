@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from xml.sax.saxutils import unescape
 
 from ..documents import FormatError
 from .archives import parse, xml_parser
@@ -19,6 +20,8 @@ _SPACES = (
 _SIGNS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
 _SILENT = frozenset({"lastRenderedPageBreak", "rPr"})
 _REVISIONS = frozenset({"ins", "del", "moveFrom", "moveTo", "rPrChange", "pPrChange"})
+_FORMULA = re.compile(rb"<(?:[\w.-]+:)?t(?:\s[^<>]*)?>([^<>]*)<")
+"""The letters and signs of a formula."""
 _XML_SPACE = "http://www.w3.org/XML/1998/namespace space"
 TAG = re.compile(rb"<[^\"'>]*(?:\"[^\"]*\"[^\"'>]*|'[^']*'[^\"'>]*)*>")
 """A start or end tag; values of attributes may hold `>`."""
@@ -153,7 +156,10 @@ class _Parser:
             run.end = end
             self.paragraphs[-1].runs.append(_whole(run) if run.is_opaque else run)
         elif name.endswith(" oMath") and self.paragraphs:
-            self.paragraphs[-1].runs.append(_whole(Run(start, end, head=self.head, is_opaque=True)))
+            formula = _whole(Run(start, end, head=self.head, is_opaque=True))
+            shown = b"".join(_FORMULA.findall(self.xml, start, end)).decode()
+            formula.atoms[0].text = unescape(shown) or OBJECT
+            self.paragraphs[-1].runs.append(formula)
         elif name == "p" and self.paragraphs:
             paragraph = self.paragraphs.pop()
             if not self.open["Fallback"]:

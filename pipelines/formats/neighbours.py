@@ -52,7 +52,7 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
             is_apart = len(between) <= _MOST and border.fullmatch(between) is not None
             opening = part.text[segment.start : min(segment.end, segment.start + _NEAR)]
             if last:
-                home.append(_settled(last, begins, is_apart and (segment.is_title or _is_new(opening))))
+                home.append(_settled(last, begins, is_apart and (segment.is_title or _is_new(part.text, segment))))
             if segment.is_title and links and heading_key(part.text[segment.start : segment.end]) in links:
                 segment = replace(segment, protected=((segment.start, segment.end),))
             is_item = _ITEM.match(opening) is not None
@@ -61,7 +61,8 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
             last, begins, home = segment, is_apart and is_ended, segments
             at, between = segment.end, ""
             is_ended = segment.is_title or _ENDED.search(part.text, max(segment.start, at - _NEAR), at) is not None
-            is_ended |= is_apart and segment.ends and _LABEL.fullmatch(part.text, segment.start, at) is not None
+            is_label = is_apart and segment.ends and not segment.protected
+            is_ended |= is_label and _LABEL.fullmatch(part.text, segment.start, at) is not None
         between += part.text[at:]
         if part.segments or len(between) > _MOST:
             if last and not part.segments:
@@ -88,10 +89,12 @@ def is_ended(text: str) -> bool:
     return _ENDED.search(text.rstrip()) is not None
 
 
-def _is_new(opening: str) -> bool:
-    """Whether a text opens with a capital, or with a letter of a script without capitals."""
-    found = _OPENING.match(opening)
-    return found is not None and found[1].isalpha() and not found[1].islower()
+def _is_new(text: str, segment: Segment) -> bool:
+    """Whether a segment opens with a capital, or with a letter of a script without capitals; not with a formula."""
+    found = _OPENING.match(text, segment.start, segment.end)
+    is_letter = found is not None and found[1].isalpha() and not found[1].islower()
+    start, end = next(iter(segment.protected), (segment.end, segment.end))
+    return is_letter and not (start == segment.start and any(map(str.isalnum, text[start:end])))
 
 
 def _changeable(part: Part, segments: list[Segment]) -> Part:

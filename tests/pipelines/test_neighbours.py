@@ -151,6 +151,9 @@ def packed(form: str, rng: random.Random, a: str, b: str, i: str) -> bytes:
         "docx": [
             docx(p(r(a)), p('<w:r><w:drawing><a:x xmlns:a="a"/></w:drawing></w:r>'), p(r(f"{b}."))),
             docx(p(r(a)), p("<m:oMath><m:r><m:t>x</m:t></m:r></m:oMath>"), p(r(f"{b}."))),
+            docx(
+                p(r(a)), p("<m:oMath><m:r><m:t>X=</m:t></m:r><m:r><m:t>A &amp; B</m:t></m:r></m:oMath>"), p(r(f"{b}."))
+            ),
             docx(p(r(a)), p(r(f"{b}."))),
             docx(f"<w:tbl><w:tr><w:tc>{p(r(i))}</w:tc><w:tc>{p(r(f'{i}.'))}</w:tc></w:tr></w:tbl>"),
             docx(p(r(a)).replace("Body", "ListBullet").replace("<w:pPr>", "<w:pPr><w:numPr/>"), p(r(f"{b}."))),
@@ -304,6 +307,7 @@ def test_what_a_style_of_a_word_document_says(style_id: str, expected: str) -> N
 def test_code_in_a_sentence_of_a_document_stays_and_is_shown() -> None:
     for form, data in (
         ("docx", docx(p(r("Use "), r("make all", '<w:rStyle w:val="HTMLCode"/>'), r(" for it.")))),
+        ("docx", docx(p(r("Use "), "<m:oMath><m:t>make </m:t><m:t>all</m:t></m:oMath>", r(" for it.")))),
         ("odt", odt('<t:p>Use <t:span t:style-name="Source_20_Text">make all</t:span> for it.</t:p>')),
         ("odt", odt('<s:style s:name="T1" s:parent-style-name="Source_20_Text"/>'
                     '<t:p>Use <t:span t:style-name="T1">make all</t:span> for it.</t:p>')),
