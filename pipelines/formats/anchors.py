@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from unicodedata import normalize
 from urllib.parse import unquote
 
 _LINK = re.compile(
@@ -15,7 +16,7 @@ _LINK = re.compile(
 )
 _UNDERLINE = re.compile(r"_(?!\w)")
 _WORD = re.compile(r"[a-zA-Z][\w.-]*\Z")
-_TARGET = re.compile(r"\]\([^()\s]{0,400}\)|<[^<>]{0,200}>")
+_TARGET = re.compile(r"\]\([^()\s]{0,400}\)|<[^<>]{0,200}>|&\w{1,40};")
 _NO_LETTERS = re.compile(r"[\W_]+")
 _WORD_CHARS = 80
 _NUMBERED = re.compile(r"[-_]\d+\Z")  # the second heading of the same words
@@ -26,9 +27,15 @@ def linked(text: str) -> frozenset[str]:
     names = [unquote(next(filter(None, found.groups()))) for found in _LINK.finditer(text)]
     for found in _UNDERLINE.finditer(text):  # `word_` of reStructuredText
         names += _WORD.findall(text, max(0, found.start() - _WORD_CHARS), found.start())
-    return frozenset(key for name in names for key in (heading_key(name), heading_key(_NUMBERED.sub("", name))) if key)
+    return frozenset(key for name in names for each in (name, _NUMBERED.sub("", name)) if (key := _key(each)))
 
 
-def heading_key(text: str) -> str:
-    """What all ways to make an anchor of a heading have in common: its letters and digits."""
-    return _NO_LETTERS.sub("", _TARGET.sub("", text)).casefold()
+def is_named(heading: str, links: frozenset[str]) -> bool:
+    """Whether one of the `links` names a heading. Some anchors leave out the number that it begins with."""
+    key = _key(_TARGET.sub("", heading)) if links else ""
+    return key in links or key.lstrip("0123456789") in links
+
+
+def _key(text: str) -> str:
+    """What all ways to make an anchor of a heading have in common: its letters and digits, without accents."""
+    return _NO_LETTERS.sub("", normalize("NFKD", text)).casefold()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from copyspec.text.sentence_marks import CLOSING, SENTENCE_ENDS
 
 from ..documents import Part, Segment
-from .anchors import heading_key
+from .anchors import is_named
 from .reading import body_start
 
 LINES = re.compile(r"(?:[^\S\r\n]*(?:\r\n|\n|\r))*")
@@ -34,7 +34,7 @@ _MOST = 64 << 10
 
 def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[str] = frozenset()) -> Iterator[Part]:
     """Set `begins` and `ends` of the segments, and leave out those in which nothing may change, such as headings that
-    `links` name (keys of `heading_key`).
+    `links` name (as of `linked`).
 
     A sentence begins with a segment, and ends with the one before it, only if the text between them is a `border`:
     other text is a formula, code, a picture or the mark of an item. Holds back one part, and up to `_MOST` characters
@@ -53,7 +53,7 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
             opening = part.text[segment.start : min(segment.end, segment.start + _NEAR)]
             if last:
                 home.append(_settled(last, begins, is_apart and (segment.is_title or _is_new(part.text, segment))))
-            if segment.is_title and links and heading_key(part.text[segment.start : segment.end]) in links:
+            if segment.is_title and is_named(part.text[segment.start : segment.end], links):
                 segment = replace(segment, protected=((segment.start, segment.end),))
             is_item = _ITEM.match(opening) is not None
             if is_item or _ITEM_BELOW.search(part.text, segment.start, segment.end):

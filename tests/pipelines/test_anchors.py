@@ -10,7 +10,7 @@ import re
 import pytest
 
 from copyspec.pipelines import FunctionCorrector, GuardOptions, Runner, RunOptions, Work, format_of
-from copyspec.pipelines.formats.anchors import heading_key, linked
+from copyspec.pipelines.formats.anchors import is_named, linked
 
 OPEN = GuardOptions(
     allow_names=True, allow_code=True, allow_new_words=True, allow_swaps=True, max_edit_ratio=9, caution=0
@@ -67,7 +67,16 @@ def test_other_headings_are_corrected() -> None:
     assert "# Txhe fxrist oxne\n" in forced("md", text)
 
 
-def test_keys_of_headings() -> None:
-    assert heading_key("Trying the *viewer*!") == heading_key("trying-the-viewer") == "tryingtheviewer"
-    assert heading_key("See [the docs](https://x.org)") == "seethedocs"
-    assert {"a", "1"} <= linked("[x](#a-1) <<_1>>") | {"1"} and linked("No link # here.") == frozenset()
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [
+        ("Trying the *viewer*!", "trying-the-viewer"),
+        ("See [the docs](https://x.org)", "see-the-docs"),
+        ("1.2. The first one", "12-the-first-one"),
+        ("1.2. The first one", "the-first-one"),
+        ("Café `x_y` & more", "cafe-x_y--more"),
+        ("Café &amp; more", "caf%C3%A9--more-2"),
+    ],
+)
+def test_ways_to_make_an_anchor(heading: str, anchor: str) -> None:
+    assert is_named(heading, linked(f"[x](#{anchor})")) and not is_named(heading, linked("[x](#other) # A"))
