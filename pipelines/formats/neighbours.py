@@ -63,7 +63,7 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
             is_ended = segment.is_title or _ENDED.search(part.text, max(segment.start, at - _NEAR), at) is not None
             is_label = is_apart and segment.ends and not segment.protected
             is_ended |= is_label and _LABEL.fullmatch(part.text, segment.start, at) is not None
-        between += part.text[at:]
+        between += part.text[at : at + _MOST + 1 - len(between)]
         if part.segments or len(between) > _MOST:
             if last and not part.segments:
                 home.append(_settled(last, begins, False))
@@ -75,7 +75,7 @@ def in_context(parts: Iterable[Part], border: re.Pattern[str], links: frozenset[
         else:
             yield part
     if last:
-        home.append(_settled(last, begins, border.fullmatch(between) is not None))
+        home.append(_settled(last, begins, len(between) <= _MOST and border.fullmatch(between) is not None))
     yield from itertools.starmap(_changeable, waiting)
 
 
