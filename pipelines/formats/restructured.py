@@ -19,7 +19,8 @@ _NOTES = (
     "highlights pull-quote compound container versionadded versionchanged versionremoved deprecated deprecated-removed"
 )
 _EXPLICIT = re.compile(r"\.\.(?:[ \t]+|$)")
-_NOTE = re.compile(rf"\.\.[ \t]+(?:{_NOTES.replace(' ', '|')})::(?:[ \t]+|$)", re.I)
+_NAMED = _NOTES.replace(" ", "|")
+_NOTE = re.compile(rf"\.\.[ \t]+(?:{_NAMED})::(?:[ \t]+|$)", re.I)
 _VERSION = re.compile(r"\.\.[ \t]+(?:version\w+|deprecated[\w-]*)::[ \t]*[\w.]*[ \t]*", re.I)
 _CLASSES = re.compile(r"\.\.[ \t]+container::.*", re.I)
 _FOOTNOTE = re.compile(r"\.\.[ \t]+\[[#*\w.-]{1,80}\][ \t]+")
@@ -43,7 +44,7 @@ _FIXED = re.compile(
 )
 _MARKUP = re.compile(r"\*{1,2}(?=\S)|(?<=\S)\*{1,2}")
 BORDER = re.compile(
-    rf"(?:[ \t]*(?:([!-/:-@\[-`{{-~])\1*[ \t]*)?(?:\r\n|\n|\r))*[ \t]*(?:{_NOTE.pattern}\s*)?[*]{{0,2}}", re.I
+    rf"(?:[ \t]*(?:([!-/:-@\[-`{{-~])\1*[ \t]*)?(?:\r\n|\n|\r))*[ \t]*(?:\.\.[ \t]+(?:{_NAMED})::\s*)?[*]{{0,2}}", re.I
 )
 """Between two paragraphs: lines below and above titles, and what begins a note."""
 _DOCTEST = ">>>"

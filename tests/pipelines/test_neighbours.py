@@ -225,6 +225,7 @@ def test_what_goes_on_gets_no_capital_and_no_full_stop(form: str) -> None:
         ("latex", "\\section{A}\\label{a}\n@", "\\section{A}\\label{a}\n&."),
         ("latex", "\\x{a}\n\\begin{document}\n@\n\\end{document}", "\\x{a}\n\\begin{document}\n&.\n\\end{document}"),
         ("rst", "A\n=\n\n@\n\n.. note:: @\n", "A\n=\n\n@\n\n.. note:: @.\n"),
+        ("rst", "It is.\n\n.. note::\n\n   @\n", "It is.\n\n.. note::\n\n   &.\n"),
         ("rst", "Abc\n===\n\n@\n\nIt is.\n", "Abc\n===\n\n&.\n\nIt is.\n"),
         ("adoc", "== A\n\n@\n\n== B\n", "== A\n\n&.\n\n== B\n"),
         ("srt", cues("It is.", "@."), cues("It is.", "&.")),
