@@ -63,7 +63,9 @@ class Segment:
     forbidden: str = ""  # characters of markup, which corrections must not insert
     is_tokenized: bool = False  # spaces separate words and punctuation, and must do so in corrections
     not_first: str = ""  # characters it may not newly begin with: a cell would become a formula
-    is_label: bool = False  # a heading or table cell, not a sentence: it must not newly begin with a capital
+    begins: bool = True  # a sentence may begin with it; otherwise its first letter keeps its case
+    ends: bool = True  # a sentence may end with it; otherwise it gets no full stop
+    is_title: bool = False  # a heading: it does not go on in the text after it
     begins_block: Callable[[str], bool] | None = None
     """Whether a line with this text would be no prose, but the mark of a list item, for example. None: no line is."""
 

@@ -3,10 +3,10 @@
     python -m benchmarks.hostile.real_files FOLDER [FOLDER ...] --json OUT
 
 Every file of a known format is corrected twice. With a function that changes nothing, the file must remain the same
-byte for byte. With a function that changes every third word, prose or not, behind guards that accept changed words,
-everything must remain that an independent reader does not take for prose: links, code, tags, time codes, placeholders,
-mathematics and keys by regular expressions, source files by pygments' tokens, notebooks by their JSON, packed documents
-by their other members and tags.
+byte for byte. With a function that changes every second word, prose or not, behind guards that accept changed words,
+everything must remain that an independent reader does not take for prose: links, headings that they name, code, tags,
+time codes, placeholders, mathematics and keys by regular expressions, source files by pygments' tokens, notebooks by
+their JSON, packed documents by their other members and tags.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pathlib import Path
 from benchmarks.hostile.files_checks import Found
 from benchmarks.reporting import machine, write_json
 from copyspec.pipelines import FileOptions, FormatOptions, FunctionCorrector, GECPipeline, GuardOptions, correct_files
-from copyspec.pipelines.formats.suffixes import LANGUAGES, SUFFIXES  # type: ignore[import-not-found]
+from copyspec.pipelines.formats.suffixes import LANGUAGES, SUFFIXES, suffix_of  # type: ignore[import-not-found]
 
-EVERY = 3  # every so many words, one is changed
+EVERY = 2  # every so many words, one is changed
 GUARDS = GuardOptions(
     allow_names=True,
     allow_new_words=True,
@@ -68,7 +68,7 @@ PROTECTED: dict[str, tuple[str, ...]] = {
 
 
 def broken(text: str) -> str:
-    """Change every third word of the text."""
+    """Change every second word of the text."""
     count = 0
 
     def changed(word: re.Match[str]) -> str:
@@ -79,7 +79,7 @@ def broken(text: str) -> str:
     return re.sub(r"[^\W\d_]{2,}", changed, text)
 
 
-def stretches(name: str, data: bytes, suffix: str) -> Counter[str]:
+def stretches(name: str, data: bytes) -> Counter[str]:
     """Count the pieces of a file of that format that must remain."""
     if name in ("odt", "docx"):
         return _packed(data)
@@ -89,17 +89,32 @@ def stretches(name: str, data: bytes, suffix: str) -> Counter[str]:
     if name == "python":
         return _statements(text)
     if name in LANGUAGES:
-        return _tokens(text, suffix)
-    return _found(text, PROTECTED.get(name, ()))
+        return _tokens(text, name)
+    return _found(text, PROTECTED.get(name, ())) + _named(text, name)
 
 
 def _found(text: str, patterns: Iterable[str]) -> Counter[str]:
     return Counter(found[0] for pattern in patterns for found in re.finditer(pattern, text))
 
 
-def _tokens(text: str, suffix: str) -> Counter[str]:
+def _named(text: str, name: str) -> Counter[str]:
+    """Return the headings that links name, as anchors are made of them."""
+    heading, link = {
+        "md": (r"(?m)^#{1,6} (.+?)[ #]*$", r"\]\(#([^()\s]+)\)"),
+        "rst": (r"(?m)^(\S.+)\n[=~^-]{3,}$", r"`([^`<>]+)`_"),
+        "adoc": (r"(?m)^={2,5} (.+)$", r"<<_?([^<>,]+)"),
+    }.get(name, ("(?!)", "(?!)"))
+
+    def anchor(words: str) -> str:
+        return re.sub(r"\W+", "-", words.replace("_", "-").lower()).strip("-")
+
+    links = {anchor(found) for found in re.findall(link, text)}
+    return Counter(found for found in map(anchor, re.findall(heading, text)) if found in links)
+
+
+def _tokens(text: str, name: str) -> Counter[str]:
     """Return everything except comments and documentation, in order."""
-    from pygments.lexers import get_lexer_for_filename
+    from pygments.lexers import get_lexer_by_name
     from pygments.token import Comment, String, Whitespace
 
     def is_code(kind: object) -> bool:
@@ -107,7 +122,7 @@ def _tokens(text: str, suffix: str) -> Counter[str]:
             kind not in Comment or kind in Comment.Preproc or kind in Comment.PreprocFile
         ) and kind not in String.Doc
 
-    lexer = get_lexer_for_filename(f"file{suffix}", stripnl=False, ensurenl=False)
+    lexer = get_lexer_by_name(name, stripnl=False, ensurenl=False)
     code = [(str(kind), value) for kind, value in lexer.get_tokens(text) if is_code(kind) and kind not in Whitespace]
     return Counter({f"{number} {each}": 1 for number, each in enumerate(code)})
 
@@ -151,10 +166,9 @@ def _packed(data: bytes) -> Counter[str]:
 
 def one(path: Path, found: Found) -> None:
     """Test one file with both functions."""
-    suffix = path.suffix.lower()
-    name, data = SUFFIXES[suffix], path.read_bytes()
+    name, data = SUFFIXES[suffix_of(path)], path.read_bytes()
     found.files[name] += 1
-    for what, function in (("identity", str), ("every third word", broken)):
+    for what, function in (("identity", str), ("every second word", broken)):
         with tempfile.TemporaryDirectory(prefix="copyspec-real-") as folder:
             copy = Path(shutil.copy(path, folder))
             written, edits = _corrected(name, copy, function, found)
@@ -164,10 +178,10 @@ def one(path: Path, found: Found) -> None:
                 found.say("changed by nothing", str(path))
             continue
         try:
-            before = stretches(name, data, suffix)
+            before = stretches(name, data)
         except (ValueError, SyntaxError):
             continue  # for example invalid JSON, which was refused too
-        lost = before - stretches(name, written, suffix)
+        lost = before - stretches(name, written)
         if lost:
             found.say("lost", str(path), f"{sum(lost.values())}: {list(lost)[:3]!r}")
 
@@ -190,7 +204,7 @@ def main() -> int:
     started, found, skipped = time.perf_counter(), Found(), 0
     paths = sorted(path for folder in args.folders for path in folder.rglob("*") if path.is_file())
     for path in paths:
-        name = SUFFIXES.get(path.suffix.lower(), "csv")
+        name = SUFFIXES.get(suffix_of(path), "csv")
         if name in ("csv", "tsv", "jsonl", "m2") or found.files[name] >= args.most:
             skipped += 1  # records and tables are corrected only if a field or column is named
             continue

@@ -312,7 +312,7 @@ def gec(
         listed=list,
         asks=patch,
     )
-    inputs, is_complete = inputs_of(paths, format, exclude or (), report, suffix)
+    inputs, is_complete = inputs_of(paths, format, exclude or (), report, suffix, words=words or ())
     least_code = 0 if is_complete else FAILED
     check_terminal(inputs, format, report)
     check_stdout(inputs)

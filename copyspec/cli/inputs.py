@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import logging
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,12 +31,15 @@ def inputs_of(
     exclude: Sequence[str],
     report_options: ReportOptions,
     backup: str | None = None,
+    *,
+    words: Sequence[Path] = (),
 ) -> tuple[list[str], bool]:
-    """The files that `paths` name, reporting those left out, and whether all folders that they name could be read.
-    Raises UsageError if stdin is one of several."""
+    """The files that `paths` name, reporting those left out, such as the lists of `words`, and whether all folders that
+    they name could be read. Raises UsageError if stdin is one of several."""
     from copyspec.pipelines import Skipped, expand, suffixes_of
 
     skipped = Skipped()
+    exclude = [*exclude, *without(words)]
     found = expand(
         paths, suffixes=suffixes_of(format), exclude=exclude, skipped=skipped, backup=backup or BACKUP_SUFFIX
     )
@@ -67,6 +72,11 @@ def _exclusions(skipped: Skipped, exclude: Sequence[str]) -> Iterator[str]:
         named = ", ".join(paths[:_NAMED]) + ", ..." * (len(paths) > _NAMED)
         setting = f"exclude in {settings_file()}" if pattern in of_project else "--exclude"
         yield f"copyspec: {named}: left out by the pattern {pattern!r} of {setting}"
+
+
+def without(words: Iterable[Path]) -> list[str]:
+    """Patterns that exclude word lists: their words are right."""
+    return [glob.escape(os.path.abspath(path)) for path in words]
 
 
 def words_of(paths: Sequence[Path]) -> tuple[str, ...]:

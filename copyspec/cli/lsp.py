@@ -11,7 +11,7 @@ import typer
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
 from copyspec.cli.correcting import corrector_of
-from copyspec.cli.inputs import words_of
+from copyspec.cli.inputs import without, words_of
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.narrowing import kinds_of
 
@@ -64,7 +64,7 @@ def lsp(
     checker = Checker(
         Runner(late, run),
         kinds=kinds,
-        exclude=settings.get("exclude", ()),
+        exclude=(*settings.get("exclude", ()), *without(map(Path, settings.get("words", ())))),
         format=settings.get("format"),
         options=form,
     )

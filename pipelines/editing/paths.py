@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from copyspec.checks import check_type
 
-from ..formats.suffixes import SUFFIXES
+from ..formats.suffixes import SUFFIXES, suffix_of
 from .file_state import RESULT
 from .journal import SUFFIX
 
@@ -178,10 +178,10 @@ def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skippe
                 skipped.add(path, "link")
             elif not os.path.isfile(path):
                 skipped.add(path, "special")  # opening a pipe may never end
-            elif Path(name).suffix.lower() not in suffixes:
-                skipped.add(path, "format")
-            elif _DATA.fullmatch(name):
+            elif _DATA.fullmatch(name) and ".txt" in suffixes:
                 skipped.add(path, "data")
+            elif suffix_of(name) not in suffixes:
+                skipped.add(path, "format")
             else:
                 yield path
 

@@ -10,6 +10,7 @@ from functools import partial
 from operator import itemgetter
 
 from ..documents import Refusal, Segment, model_text
+from ..formats.neighbours import is_ended
 from ..guards.languages import ANY
 from ..sentences import sentences
 
@@ -22,6 +23,7 @@ NAMES = ("builtin", "pysbd", "none")
 _CLAUSE_END = re.compile(r"[,;:–—][\"'”’)\]]*(?=\s)|\)(?=\s)|[、，；：]")
 _WORD_END = re.compile(r"(?<=\S)(?=\s)")
 _SLACK = 16  # a piece may be shorter than possible by one part in this many, as every probe counts tokens
+_BEFORE = 100  # characters before a piece in which a sentence may end
 _DETAIL = 40  # maximum characters of a text that a refusal quotes
 
 
@@ -87,7 +89,7 @@ class _Fitting:
         while at < len(units):
             count = self._most(units, at, stride)
             if count:
-                self.pieces.append(self._piece(units[at][0], units[at + count - 1][1]))
+                self.pieces.append(self._apart(units[at][0], units[at + count - 1][1]))
                 at, stride = at + count, count
                 continue
             start, end = units[at]
@@ -136,6 +138,13 @@ class _Fitting:
 
     def _fits(self, start: int, end: int) -> bool:
         return self.length(model_text(self.text, self._piece(start, end))) <= self.limit
+
+    def _apart(self, start: int, end: int) -> Segment:
+        """The piece of a stretch, which may begin or end inside a sentence."""
+        piece, (first, last) = self._piece(start, end), (self.segment.start, self.segment.end)
+        before = model_text(self.text, self._piece(max(first, start - _BEFORE), start))
+        begins = self.segment.begins if start == first else is_ended(before)
+        return replace(piece, begins=begins, ends=self.segment.ends and end == last)
 
     def _piece(self, start: int, end: int) -> Segment:
         inside = partial(_inside, start=start, end=end)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePath
 
 from ..documents import Format, FormatOptionError
 from . import asciidoc, gettext, html, latex, markdown, restructured, source, subtitles
@@ -15,10 +15,11 @@ from .docx import DocxFormat
 from .jsonl import JSONLinesFormat
 from .m2 import M2Format
 from .markdown import MarkdownFormat
+from .neighbours import NEVER
 from .notebook import NotebookFormat
 from .odt import OpenDocumentFormat
 from .reading import check_encoding
-from .suffixes import LANGUAGES, SUFFIXES, risk
+from .suffixes import LANGUAGES, SUFFIXES, risk, suffix_of
 from .text import TextFormat
 from .whole import Scanner, WholeFormat
 
@@ -54,19 +55,26 @@ class FormatOptions:
 
 
 _BeginsBlock = Callable[[str], bool]
-_SCANNERS: dict[str, tuple[Scanner, str, _BeginsBlock | None]] = {
-    "rst": (restructured.blocks, restructured.FORBIDDEN, restructured.begins_block),
-    "adoc": (asciidoc.blocks, asciidoc.FORBIDDEN, asciidoc.begins_block),
-    "latex": (latex.paragraphs, latex.FORBIDDEN, None),
-    "html": (html.paragraphs, html.FORBIDDEN, None),
-    "srt": (subtitles.cues, subtitles.FORBIDDEN, None),
-    "po": (gettext.translations, gettext.FORBIDDEN, None),
-    **{name: (partial(source.comments, language=name), source.FORBIDDEN, markdown.begins_block) for name in LANGUAGES},
+_SCANNERS: dict[str, tuple[Scanner, str, re.Pattern[str], _BeginsBlock | None]] = {
+    "rst": (restructured.blocks, restructured.FORBIDDEN, restructured.BORDER, restructured.begins_block),
+    "adoc": (asciidoc.blocks, asciidoc.FORBIDDEN, asciidoc.BORDER, asciidoc.begins_block),
+    "latex": (latex.paragraphs, latex.FORBIDDEN, latex.BORDER, None),
+    "html": (html.paragraphs, html.FORBIDDEN, html.BORDER, None),
+    "srt": (subtitles.cues, subtitles.FORBIDDEN, subtitles.BORDER, None),
+    "po": (gettext.translations, gettext.FORBIDDEN, NEVER, None),
+    **{
+        name: (partial(source.comments, language=name), source.FORBIDDEN, NEVER, markdown.begins_block)
+        for name in LANGUAGES
+    },
 }
 
 
-def _scanned_as(scan: Scanner, forbidden: str, begins_block: _BeginsBlock | None) -> Callable[[FormatOptions], Format]:
-    return lambda given: WholeFormat(scan, forbidden=forbidden, begins_block=begins_block, encoding=given.encoding)
+def _scanned_as(
+    scan: Scanner, forbidden: str, border: re.Pattern[str], begins_block: _BeginsBlock | None
+) -> Callable[[FormatOptions], Format]:
+    return lambda given: WholeFormat(
+        scan, forbidden=forbidden, border=border, begins_block=begins_block, encoding=given.encoding
+    )
 
 
 _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
@@ -97,8 +105,7 @@ def format_of(path: str | os.PathLike[str], name: str | None = None, *, options:
     (subtitles as text, for example), unless an option forces it; ValueError for an unknown name.
     """
     options = options or FormatOptions()
-    file = PurePath(path)
-    suffix = (file.suffix or (file.name if file.name.startswith(".") else "")).lower()  # `.env`, not plain text
+    suffix = suffix_of(os.fspath(path))
     if name is None:
         if suffix not in SUFFIXES:
             content = risk(suffix, "txt")

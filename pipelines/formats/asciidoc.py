@@ -31,10 +31,12 @@ _BLOCKS = (
     *(_VERBATIM, _CONTAINER, _TITLE, _UNDERLINE, _CAPTION, _ATTRIBUTES, _ENTRY, _MACRO, _ITEM, _TERM, _NOTE),
     re.compile(r"//|\|"),
 )
+BORDER = re.compile(rf"(?:(?:\[[^\]\r\n]{{0,200}}\])?[ \t]*(?:\r\n|\n|\r))*(?:[=#]{{1,6}}[ \t]+|\.|{_NOTE.pattern})?")
+"""Between two paragraphs: block attributes, and what begins a title or a note."""
 _FIXED = re.compile(
-    r"\\[^\r\n]|``[^`\r\n]{1,2000}``|`[^`\r\n]{1,2000}`|\+{3}[^+\r\n]{1,2000}\+{3}|\+\+?[^+\r\n]{1,2000}\+\+?"
-    r"|\{[\w-]{1,80}\}|<<[^<>\r\n]{1,400}>>|\[\[[^\]\r\n]{1,400}\]\]"
-    r"|\b[a-z]{2,20}:[^\s\[\]:]{0,2000}\[[^\]\r\n]{0,2000}\]|\]|\[[^\[\]\r\n]{0,400}\](?=[#*_`])"
+    r"\\[^\r\n]|``(?=[^`\r\n]{1,200}'')|``[^`]{1,2000}``|(?<![\w`])`(?![\s`])[^`]{0,2000}`"
+    r"|\+{3}[^+]{1,2000}\+{3}|\+\+?[^+\r\n]{1,2000}\+\+?|\{[\w-]{1,80}\}|<<[^<>]{1,400}>>|\[\[[^\]]{1,400}\]\]"
+    r"|\b[a-z]{2,20}:[^\s\[\]]{0,2000}\[[^\]]{0,2000}\]|[\[\]]|\[[^\[\]\r\n]{0,400}\](?=[#*_`])"
     r"|&(?:[a-zA-Z]{1,40}|#\w{1,10});|<\d{1,3}>|[ \t]\+(?![^\r\n])|\([CRTM]{1,2}\)|->|<-|=>|<=",
 )
 _COMMENT = re.compile(r"(?<![^\r\n])(?://|(?:ifn?def|ifeval|endif|include)::(?=\S))[^\r\n]*(?:\r\n|\n|\r)?")
@@ -56,18 +58,19 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.lines: list[tuple[int, int]] = []  # of the open paragraph: start and end of the prose in each line
+        self.is_item = False
         self.heading: tuple[int, int] | None = None  # a line that is a title if the next line underlines it
         self.closes: str | None = None  # the last line of an open block without prose
         self.until_blank = False  # inside a listing without delimiters, or in the lines below the document title
         self.is_listing = False  # below the attributes of a listing, before its first line
-        self.number = 0  # of lines so far that are not blank
+        self.number = 0  # of lines so far that are neither blank nor comments
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
         stripped = body.rstrip(" \t")
-        self.number += stripped != ""
         if self.closes is not None:
             self.closes = None if stripped == self.closes else self.closes
             return
+        self.number += stripped != "" and not stripped.startswith("//")
         if not stripped:
             self.until_blank = False
             yield from self.flush()
@@ -81,7 +84,8 @@ class _Reader:
         end = start + len(stripped)
         if self._is_underline(stripped):
             self.until_blank = self.number == 2  # under the document title
-            self.lines = []  # not prose: its underline would no longer fit a longer title
+            (line,), self.lines = self.lines, []
+            yield Prose(*line, fixed=[line], is_title=True)  # its underline would no longer fit a longer title
             return
         self.heading = None
         if (found := _VERBATIM.match(stripped)) is not None:
@@ -94,12 +98,12 @@ class _Reader:
             return
         elif (title := _TITLE.match(stripped)) is not None:
             yield from self.flush()
-            yield self._prose(start + title.end(), end, is_label=True)
+            yield self._prose(start + title.end(), end, is_title=True)
             self.until_blank = self.number == 1
         elif not self.lines and (_ENTRY.match(stripped) or _MACRO.match(stripped)):
             return
         elif not self.lines and (caption := _CAPTION.match(stripped)) is not None:
-            yield self._prose(start + caption.end(), end, is_label=True)
+            yield self._prose(start + caption.end(), end, is_title=True)
         else:
             yield from self._leaf(start, end, stripped)
 
@@ -112,21 +116,21 @@ class _Reader:
     def flush(self) -> Iterator[Prose]:
         """Yield the open paragraph."""
         if self.lines:
-            yield self._prose(self.lines[0][0], self.lines[-1][1])
-            self.lines = []
+            yield self._prose(self.lines[0][0], self.lines[-1][1], is_item=self.is_item)
+            self.lines, self.is_item = [], False
 
     def _leaf(self, start: int, end: int, body: str) -> Iterator[Prose]:
         """Read a line of a paragraph, an item or a term."""
         if (item := _ITEM.match(body)) is not None:
             yield from self.flush()
-            start += item.end()
+            start, self.is_item = start + item.end(), True
         elif not self.lines and body[0] in " \t":
             self.until_blank = True  # a literal paragraph
             return
         elif (term := _TERM.match(body)) is not None:
             yield from self.flush()
-            yield self._prose(start, start + term.end(1), is_label=True)
-            start += term.end()
+            yield self._prose(start, start + term.end(1), is_item=True)
+            start, self.is_item = start + term.end(), True
         elif not self.lines and (note := _NOTE.match(body)) is not None:
             start += note.end()
         elif not self.lines:
@@ -134,7 +138,7 @@ class _Reader:
         if start < end:
             self.lines.append((start, end))
 
-    def _prose(self, start: int, end: int, *, is_label: bool = False) -> Prose:
+    def _prose(self, start: int, end: int, *, is_title: bool = False, is_item: bool = False) -> Prose:
         markup, fixed = ([found.span() for found in each.finditer(self.text, start, end)] for each in (_MARKUP, _FIXED))
         comments = [found.span() for found in _COMMENT.finditer(self.text, start, end)]
-        return Prose(start, end, markup, fixed, comments, is_label=is_label)
+        return Prose(start, end, markup, fixed, comments, is_title=is_title, is_item=is_item)

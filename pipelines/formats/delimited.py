@@ -11,8 +11,9 @@ from copyspec.checks import plain_value, shown
 
 from ..documents import Edit, FormatError, FormatOptionError, Part, Refusal, Segment
 from ..edits.diff import apply
+from .neighbours import is_ended
 from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
-from .segments import as_label, merged_spans
+from .segments import merged_spans
 from .text import segments_of
 
 _DELIMITERS = ",;\t|"
@@ -205,12 +206,14 @@ def _segments(
     found = []
     for segment in segments:
         inside = [span for span in quotes if segment.start <= span[0] < segment.end]
-        label = as_label(text, segment)
+        is_sentence = is_ended(text[segment.start : segment.end])
         found.append(
             replace(
-                label,
-                protected=merged_spans(label.protected, inside),
-                forbidden=label.forbidden + forbidden,
+                segment,
+                protected=merged_spans(segment.protected, inside),
+                forbidden=segment.forbidden + forbidden,
+                begins=segment.begins and is_sentence,
+                ends=segment.ends and is_sentence,
                 not_first="" if text[: segment.start].strip(_IGNORED) else _FORMULA_STARTS,
             )
         )

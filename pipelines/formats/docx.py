@@ -10,9 +10,11 @@ from typing import BinaryIO
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from .archives import repacked, unpacked
 from .docx_revisions import Revision, spliced
+from .docx_styles import Styles
 from .docx_xml import OBJECT, Paragraph, paragraphs
+from .neighbours import SPACE, in_context
 from .reading import changed
-from .segments import as_label, merged_spans, segment_of
+from .segments import merged_spans, segment_of
 
 _STORIES = re.compile(r"word/(?:document|header|footer|footnotes|endnotes)\d*\.xml")
 _IDS = re.compile(rb"\bid=[\"'](\d{1,9})[\"']")
@@ -46,8 +48,9 @@ class DocxFormat:
         placed: list[_Placed] = []
         segments: list[Segment] = []
         refused: list[Refusal] = []
-        for story, xml in _stories(data).items():
-            for paragraph in paragraphs(xml):
+        stories, styles = _stories(data), Styles(data)
+        for story, xml in stories.items():
+            for paragraph in paragraphs(xml, styles):
                 placed.append(_Placed(story, paragraph, at))
                 found = _segment(paragraph)
                 if isinstance(found, Refusal):
@@ -56,7 +59,8 @@ class DocxFormat:
                     segments.append(found.moved(at))
                 text.append(paragraph.text + "\n")
                 at += len(text[-1])
-        yield Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(placed)))
+        part = Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(placed)))
+        yield from in_context([part], SPACE)
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         document = part.carried
@@ -91,7 +95,8 @@ def _segment(paragraph: Paragraph) -> Segment | Refusal | None:
     found = segment_of(text, 0, len(text))
     if not isinstance(found, Segment):
         return found
-    found = as_label(text, found) if paragraph.is_label else found
+    if paragraph.is_code:
+        return None
     if paragraph.is_revised:
         detail = f"holds tracked changes in {text[:40]!r}: accept or reject them in Word first"
         return Refusal("tracked", detail, (found.start, found.end))
@@ -108,7 +113,15 @@ def _segment(paragraph: Paragraph) -> Segment | Refusal | None:
                 protected.append(span)
             if atom.text == OBJECT:
                 hidden.append(span)
-    return replace(found, protected=merged_spans(found.protected, protected), hidden=tuple(hidden))
+    is_sentence = not (paragraph.is_title or paragraph.is_item)
+    return replace(
+        found,
+        protected=merged_spans(found.protected, protected),
+        hidden=tuple(hidden),
+        begins=is_sentence,
+        ends=is_sentence,
+        is_title=paragraph.is_title,
+    )
 
 
 def _by_story(placed: Sequence[_Placed], edits: Sequence[Edit]) -> dict[str, list[tuple[Paragraph, list[Edit]]]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from xml.sax.saxutils import unescape
 
 from ..documents import FormatError
 from .archives import parse, xml_parser
+from .docx_styles import Styles, is_outlined
 
 OBJECT = "\ufffc"
 """Placeholder for what is not text: pictures, references to notes, fields."""
@@ -18,7 +20,8 @@ _SPACES = (
 _SIGNS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
 _SILENT = frozenset({"lastRenderedPageBreak", "rPr"})
 _REVISIONS = frozenset({"ins", "del", "moveFrom", "moveTo", "rPrChange", "pPrChange"})
-_LABEL_STYLE = re.compile(r"heading|title|caption|toc", re.IGNORECASE)
+_FORMULA = re.compile(rb"<(?:[\w.-]+:)?t(?:\s[^<>]*)?>([^<>]*)<")
+"""The letters and signs of a formula."""
 _XML_SPACE = "http://www.w3.org/XML/1998/namespace space"
 TAG = re.compile(rb"<[^\"'>]*(?:\"[^\"]*\"[^\"'>]*|'[^']*'[^\"'>]*)*>")
 """A start or end tag; values of attributes may hold `>`."""
@@ -54,24 +57,27 @@ class Run:
 class Paragraph:
     runs: list[Run] = field(default_factory=list)
     is_revised: bool = False  # already holds tracked changes
-    is_label: bool = False  # a heading, or in a table cell
+    is_title: bool = False
+    is_item: bool = False  # an item of a list, or in a table cell
+    is_code: bool = False
 
     @property
     def text(self) -> str:
         return "".join(atom.text for run in self.runs for atom in run.atoms)
 
 
-def paragraphs(xml: bytes) -> list[Paragraph]:
+def paragraphs(xml: bytes, styles: Styles) -> list[Paragraph]:
     """Return the paragraphs of a file, including those in tables and text boxes, in the order of their ends.
 
     Raises FormatError for XML that is malformed, not UTF-8, has a document type or no namespace prefixes.
     """
-    return _Parser(xml).found
+    return _Parser(xml, styles).found
 
 
 class _Parser:
-    def __init__(self, xml: bytes) -> None:
+    def __init__(self, xml: bytes, styles: Styles) -> None:
         self.xml = xml
+        self.styles = styles
         self.found: list[Paragraph] = []
         self.paragraphs: list[Paragraph] = []  # open paragraphs; text boxes nest them
         self.runs: list[Run] = []
@@ -105,10 +111,18 @@ class _Parser:
         if parent == "t" and self.runs:
             self.runs[-1].is_opaque = True  # elements inside text
         if name == "p":
-            self.paragraphs.append(Paragraph(is_label=self.open["tc"] > 0))
+            self.paragraphs.append(Paragraph(is_item=self.open["tc"] > 0))
         elif name == "pStyle" and self.paragraphs:
-            style = next((value for key, value in attributes.items() if key.endswith(" val")), "")
-            self.paragraphs[-1].is_label |= bool(_LABEL_STYLE.search(style))
+            paragraph, style = self.paragraphs[-1], self.styles.of(_value(attributes, "val"))
+            paragraph.is_title |= style.is_title
+            paragraph.is_item |= style.is_item
+            paragraph.is_code |= style.is_code
+        elif name == "outlineLvl" and self.paragraphs:
+            self.paragraphs[-1].is_title |= is_outlined(_value(attributes, "val"))
+        elif name == "numPr" and self.paragraphs:
+            self.paragraphs[-1].is_item = True
+        elif name == "rStyle" and self.runs:
+            self.runs[-1].is_fixed |= self.styles.of(_value(attributes, "val")).is_code
         elif name == "r" and self.paragraphs and parent != "r":
             in_link = self.open["hyperlink"] > 0
             fixed = self.fields > 0 or self.open["fldSimple"] > 0
@@ -117,7 +131,7 @@ class _Parser:
                 raise FormatError("the XML has no namespace prefixes: save the document in a word processor first")
             self.runs.append(Run(at, head=_opened(self.head), is_fixed=fixed, in_link=in_link))
         elif name == "fldChar":
-            kind = next((value for key, value in attributes.items() if key.endswith(" fldCharType")), "")
+            kind = _value(attributes, "fldCharType")
             self.fields = max(0, self.fields + {"begin": 1, "end": -1}.get(kind, 0))
         elif name in _REVISIONS and self.paragraphs:
             self.paragraphs[-1].is_revised = True
@@ -142,7 +156,10 @@ class _Parser:
             run.end = end
             self.paragraphs[-1].runs.append(_whole(run) if run.is_opaque else run)
         elif name.endswith(" oMath") and self.paragraphs:
-            self.paragraphs[-1].runs.append(_whole(Run(start, end, head=self.head, is_opaque=True)))
+            formula = _whole(Run(start, end, head=self.head, is_opaque=True))
+            shown = b"".join(_FORMULA.findall(self.xml, start, end)).decode()
+            formula.atoms[0].text = unescape(shown) or OBJECT
+            self.paragraphs[-1].runs.append(formula)
         elif name == "p" and self.paragraphs:
             paragraph = self.paragraphs.pop()
             if not self.open["Fallback"]:
@@ -164,6 +181,10 @@ class _Parser:
     def _tag(self, at: int) -> bytes:
         found = TAG.match(self.xml, at)
         return found[0] if found else b""
+
+
+def _value(attributes: dict[str, str], key: str) -> str:
+    return next((value for name, value in attributes.items() if name.endswith(f" {key}")), "")
 
 
 def _opened(tag: bytes) -> bytes:

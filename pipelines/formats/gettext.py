@@ -67,7 +67,7 @@ def _paragraphs(text: str, strings: list[tuple[int, int]]) -> Iterator[Prose]:
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         if start < end:
             quotes = within(between, start, end)
-            yield Prose(start, end, fixed=within(fixed, start, end), left_out=quotes, is_label=True)
+            yield Prose(start, end, fixed=within(fixed, start, end), left_out=quotes)
 
 
 def _fixed(text: str, strings: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

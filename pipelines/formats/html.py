@@ -8,6 +8,7 @@ rest of the file is not prose.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -28,7 +29,17 @@ _SKIPPED = names(
     "script style pre textarea template xmp iframe object noscript noembed noframes plaintext select datalist listing"
 )
 _CLOSED = _CODE | _SKIPPED  # skipped up to their closing tag
-_LABELS = names("title h1 h2 h3 h4 h5 h6 td th dt caption figcaption button summary legend")
+_TITLES = names("title h1 h2 h3 h4 h5 h6")
+_LABELS = names("caption figcaption button summary legend label")
+_ITEMS = names("li td th dt dd")
+_LISTS = names("ul ol dl menu table tr")
+_FOLLOWED = _TITLES | _LABELS | _ITEMS | _LISTS
+BORDER = re.compile(
+    r"(?:\s|<!--[^>]{0,2000}-->|<(?:!(?!--)|\?)[^<>]*>|</?(?:p|div|h[1-6]|html|head|body|title|meta|link|main|article|section"
+    r"|header|footer|nav|aside|hgroup|center|a|abbr|b|em|font|i|mark|small|span|strong|u)\b[^<>]*>)*",
+    re.I,
+)
+"""Tags between two paragraphs."""
 _VOID = names("area base br col embed hr img input link meta param source track wbr")
 _RAW = {
     name: re.compile(rf"</{name}(?=[\s/>])", re.I)
@@ -63,19 +74,53 @@ class _Block:
     """The text since the last tag that ended a paragraph."""
 
     start: int
-    is_label: bool = False
+    is_title: bool = False
+    is_item: bool = False
     markup: list[tuple[int, int]] = field(default_factory=list)
     fixed: list[tuple[int, int]] = field(default_factory=list)
 
     def prose(self, text: str, end: int) -> Iterator[Prose]:
         if self.start < end:
             found = [each.span() for kind in (_ENTITY, _FORMULA) for each in kind.finditer(text, self.start, end)]
-            yield Prose(self.start, end, self.markup, merged_spans(self.fixed, found), is_label=self.is_label)
+            yield Prose(
+                self.start,
+                end,
+                self.markup,
+                merged_spans(self.fixed, found),
+                is_title=self.is_title,
+                is_item=self.is_item,
+            )
+
+
+class _Items:
+    """Follows headings, labels, items and cells; closing tags of the last two may be missing."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []  # also lists, tables and rows
+        self.counts = Counter[str]()
+
+    @property
+    def are_open(self) -> bool:
+        return sum(self.counts[name] for name in _LISTS) < len(self.open)
+
+    def pass_over(self, tag: _Tag) -> None:
+        if tag.name not in _FOLLOWED:
+            return
+        if not tag.is_closing:
+            if tag.name in _ITEMS and self.open and self.open[-1] in _ITEMS:
+                self.counts[self.open.pop()] -= 1  # the next item closes the one before
+            self.open.append(tag.name)
+            self.counts[tag.name] += 1
+        while tag.is_closing and self.counts[tag.name]:
+            name = self.open.pop()
+            self.counts[name] -= 1
+            if name == tag.name:
+                break
 
 
 def paragraphs(text: str) -> Iterator[Prose]:
     """Yield the text between tags that end a paragraph."""
-    block = _Block(body_start(text))
+    block, items = _Block(body_start(text)), _Items()
     skipped: _Tag | None = None  # the open element whose content is skipped
     depth, at = 0, block.start
     while True:
@@ -102,7 +147,7 @@ def paragraphs(text: str) -> Iterator[Prose]:
                     spans = block.markup if skipped.name == "svg" else block.fixed  # a drawing is not shown
                     spans.append((skipped.start, at))
                 else:
-                    block = _Block(at)
+                    block = _Block(at, is_item=items.are_open)
                 skipped = None
         elif not tag.is_closing and not tag.is_empty and (tag.name in _CLOSED or tag.is_kept):
             if tag.name not in _IN_SENTENCE:
@@ -112,7 +157,9 @@ def paragraphs(text: str) -> Iterator[Prose]:
             block.markup.append((tag.start, at))
         else:
             yield from block.prose(text, tag.start)
-            block = _Block(at, is_label=not tag.is_closing and tag.name in _LABELS)
+            items.pass_over(tag)
+            name = "" if tag.is_closing else tag.name
+            block = _Block(at, name in _TITLES, items.are_open)
     if skipped is None:
         yield from block.prose(text, len(text))
 

@@ -99,7 +99,11 @@ class JSONLinesFormat:
             return Part("", refused=(Refusal("json", what),), carried=_Record(line))
         if not isinstance(text, str):
             keys = ", ".join(repr(key) for key, _, _ in record.values) or "no fields"
-            what = f"has no text in field {self.field!r}; it has {keys}"
+            kind = {dict: "an object", list: "a list", bool: "a truth value", type(None): "null"}.get(
+                type(text), "a number"
+            )
+            holds = f", which holds {kind}" if self.field in record.places else ""
+            what = f"has no text in field {self.field!r}{holds}; it has {keys}"
             if is_first:
                 raise FormatOptionError(f"the first record {what}: name the field")
             return Part("", refused=(Refusal("field", f"line {number} {what}"),), carried=_Record(line))

@@ -60,6 +60,14 @@ _WITHOUT_PROSE = names(
     "bytefield quantikz algorithm algorithm* algorithmic algorithm2e thebibliography"
 )
 """Environments of formulas, tables, drawings and algorithms, which may hold others of their own name."""
+BORDER = re.compile(
+    r"(?:(?s:.*)\\begin\{document\}(?:\{\})?)?"
+    r"(?:\s|%[^\r\n]*(?![^\r\n])|[{}]|\[[^\[\]\r\n]{0,400}\]|\\label\{[^{}]{0,200}\}"
+    r"|\\(?:begin|end)[ \t]*\{(?:document|abstract|center|quote|frame)\}"
+    rf"|\\(?:{'|'.join(_TITLES | _STYLES)}|maketitle|tableofcontents|(?:no)?indent|par|clearpage|newpage"
+    r"|(?:small|med|big)skip|appendix)\*?(?![a-zA-Z@]))*"
+)
+"""Between two paragraphs, or a title and a paragraph."""
 _CODE = {"verb": 0, "Verb": 1, "spverb": 0, "lstinline": 1, "mintinline": 2, "mint": 2}
 """Commands of code, which stands between two equal characters, or else in the last of this many braces."""
 _TOKEN = re.compile(
@@ -95,7 +103,7 @@ class _Reader:
         self.closing = _braces(text)
         self.verbatim = _VERBATIM | _defined(text)
         self.start = 0  # start of the open paragraph
-        self.is_label = False
+        self.is_title = self.is_item = False
         self.markup: list[tuple[int, int]] = []
         self.fixed: list[tuple[int, int]] = []
         self.left_out: list[tuple[int, int]] = []
@@ -141,13 +149,14 @@ class _Reader:
                 at = self._char(found, at)
         yield from self._flush(len(self.text))
 
-    def _open(self, at: int, *, is_label: bool = False) -> None:
-        self.start, self.is_label = at, is_label
+    def _open(self, at: int, *, is_title: bool = False, is_item: bool = False) -> None:
+        self.start, self.is_title, self.is_item = at, is_title, is_item
         self.markup, self.fixed, self.left_out = [], [], []
 
     def _flush(self, end: int) -> Iterator[Prose]:
         if self.start < end:
-            yield Prose(self.start, end, self.markup, self.fixed, self.left_out, is_label=self.is_label)
+            spans = self.markup, self.fixed, self.left_out
+            yield Prose(self.start, end, *spans, is_title=self.is_title, is_item=self.is_item)
         self.start = end
 
     def _command(self, name: str, start: int, at: int) -> Iterator[Prose]:
@@ -159,11 +168,11 @@ class _Reader:
             if (end := self.closing.get(at)) is not None:
                 self.titles.add(end)
                 at += 1
-            self._open(at, is_label=True)
+            self._open(at, is_title=True)
         elif name in _BREAKS:
             yield from self._flush(start)
             at = self._past_options(at) if name == "item" else self._past_arguments(at)
-            self._open(at)
+            self._open(at, is_item=name == "item")
         elif name in _CODE:
             at = self._past_code(at, _CODE[name])
             self.fixed.append((start, at))

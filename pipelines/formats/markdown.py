@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import BinaryIO, Protocol
 
 from ..documents import Edit, Part, Refusal, Segment
+from .anchors import linked
 from .markdown_inline import ACTIVE, cells, markup
+from .neighbours import in_context
 from .reading import FRONT_MATTER_KEY, MARK, changed, check_encoding, encode, gathered, read_lines
 from .segments import merged_spans, segment_of
 from .text import PARAGRAPH_LIMIT
@@ -31,7 +34,7 @@ _GRID = re.compile(r"\+[-=:]+(?:\+[-=:]+)*\+[ \t]*$")  # the first line of a tab
 _ADMONITION = re.compile(  # of Python-Markdown and its tabs; the content is indented
     r"(?:(?:!!!|\?\?\?\+?)[ \t]?[\w-]+(?:[ \t]+[\w-]+){0,2}(?:[ \t]+\"[^\"]*\")?|===[!+]?[ \t]+\"[^\"]*\")[ \t]*$"
 )
-_DIRECTIVE = re.compile(r":{3,}|\{%.*%\}[ \t]*$")
+_DIRECTIVE = re.compile(r":{3,}|\{%.*%\}[ \t]*$|\([^()\s]{1,200}\)=[ \t]*$")  # or a label of MyST
 _STATEMENT = re.compile(  # of MDX
     r"import .* from ['\"]|import ['\"][^'\"]*['\"];?[ \t]*$|import (?:type )?(?:[\w$]+, ?)?\{"
     r"|export (?:default|const|function) |export (?:async|class|enum|interface|let|type|var) .*[={(]|export ?[{*]"
@@ -88,6 +91,10 @@ _BLOCKS = (
     *(opening for opening, _ in _OPENINGS),
 )
 
+_LINKS_WITHIN = 32 << 20
+"""Characters in which links are looked for; hand-written files are far smaller."""
+BORDER = re.compile(r"(?:[ \t>]*(?:(?:=+|--+)[ \t]*)?(?:\r\n|\n|\r))*[ \t>]*(?:#{1,6}[ \t]+)?(?:#+[ \t]*)?")
+"""Between two paragraphs: the marks of quotations and headings."""
 _NESTING = 100
 """Maximum depth of lists nested on one line; each level requires another look at the rest of the line."""
 
@@ -99,7 +106,15 @@ class MarkdownFormat:
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        return gathered(blocks(read_lines(stream, self.encoding)), self.encoding)
+        lines = read_lines(stream, self.encoding)
+        head, size = [], 0
+        for line in lines:  # a link may stand before its heading, or after it
+            head.append(line)
+            size += len(line)
+            if size > _LINKS_WITHIN:
+                break
+        parts = blocks(chain(head, lines))
+        return gathered(in_context(parts, BORDER, linked("".join(head))), self.encoding)
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(changed(part.text, edits), self.encoding)
@@ -219,6 +234,7 @@ class _Reader:
     def __init__(self) -> None:
         self.text = ""  # of the open paragraph
         self.lines: list[tuple[int, int, int]] = []  # lines of the open paragraph: (start, start of the prose, end)
+        self.is_item = False  # it begins an item or a footnote
         self.depth = 0  # number of block quotes around it
         self.indents: list[int] = []  # columns at which the contents of the open list items begin
         self.block: _Block | None = None  # the open one
@@ -244,12 +260,12 @@ class _Reader:
             return
         yield from self._block(line, body, at, depth)
 
-    def flush(self, *, is_label: bool = False) -> Iterator[Part]:
+    def flush(self, *, is_title: bool = False) -> Iterator[Part]:
         """Yield the open paragraph, or heading."""
-        if self.lines:
-            text, lines = self.text, self.lines
-            self.text, self.lines = "", []
-            yield _paragraph(text, lines, is_label=is_label)
+        text, lines, is_item = self.text, self.lines, self.is_item
+        self.text, self.lines, self.is_item = "", [], False
+        if lines:
+            yield _paragraph(text, lines, is_title=is_title, is_item=is_item)
 
     def _is_front_matter(self, body: str) -> bool:
         if self.number == 1 and body.rstrip() in ("---", "+++"):
@@ -299,13 +315,14 @@ class _Reader:
             yield Part(line)  # indented code
             return
         if self.lines and _UNDERLINE.match(rest) and not self.in_table and inner < 4:
-            yield from self.flush(is_label=True)
+            yield from self.flush(is_title=True)
             yield Part(line)
             return
         while inner < 4 and (item := _ITEM.match(rest)) and not _RULE.match(rest):
             if self.lines and item[0][0].isdigit() and item[0][:-1] != "1" and not in_list:
                 break  # a number that begins a line inside a paragraph
             yield from self.flush()
+            self.is_item = True
             at, inner = self._enter(body, at, len(item[0]), indent)
             indent, rest = self.indents[-1] + inner, body[at:]
             if not rest or inner >= 4 or len(self.indents) > _NESTING:
@@ -340,7 +357,7 @@ class _Reader:
         elif heading := _HEADING.match(rest):
             self.in_table = False
             yield from self.flush()
-            yield _prose(line, [(at + heading.end(), _heading_end(body, at + heading.end()))])
+            yield _prose(line, [(at + heading.end(), _heading_end(body, at + heading.end()))], is_title=True)
         elif _DEFINITION.match(rest) and not self.lines:
             yield Part(line)
         elif self.in_table:
@@ -352,6 +369,7 @@ class _Reader:
             mark = _FOOTNOTE.match(rest) or (None if self.lines else _TASK.match(rest))
             if mark and mark.re is _FOOTNOTE:
                 yield from self.flush()
+                self.is_item = True
             self.lines.append(
                 (len(self.text), len(self.text) + at + (mark.end() if mark else 0), len(self.text) + len(body))
             )
@@ -428,25 +446,31 @@ def _heading_end(body: str, start: int) -> int:
     return max(start, start - 1 + len(kept))
 
 
-def _prose(line: str, spans: Sequence[tuple[int, int]]) -> Part:
+def _prose(line: str, spans: Sequence[tuple[int, int]], *, is_title: bool = False) -> Part:
     """A heading or a table row: a segment per span, none of which may gain a capital or a full stop."""
-    found = [_segment(line, start, end, is_label=True) for start, end in spans if start < end]
+    found = [_segment(line, start, end, is_title=is_title, is_item=True) for start, end in spans if start < end]
     refused = tuple(each for each in found if isinstance(each, Refusal))
     return Part(line, tuple(each for each in found if isinstance(each, Segment)), refused)
 
 
-def _paragraph(text: str, lines: Sequence[tuple[int, int, int]], *, is_label: bool) -> Part:
-    found = _segment(text, lines[0][1], lines[-1][2], is_label=is_label)
+def _paragraph(text: str, lines: Sequence[tuple[int, int, int]], *, is_title: bool, is_item: bool) -> Part:
+    found = _segment(text, lines[0][1], lines[-1][2], is_title=is_title, is_item=is_title or is_item)
     if not isinstance(found, Segment):
         return Part(text, refused=(found,) if found else ())
     hidden = tuple((start, prose) for start, prose, _ in lines[1:] if text[start:prose].strip())
     return Part(text, (replace(found, hidden=hidden),))
 
 
-def _segment(text: str, start: int, end: int, *, is_label: bool = False) -> Segment | Refusal | None:
+def _segment(text: str, start: int, end: int, *, is_title: bool, is_item: bool) -> Segment | Refusal | None:
     found = segment_of(text, start, end)
     if not isinstance(found, Segment):
         return found
-    forbidden = ACTIVE + ".!?" if is_label else ACTIVE
-    protected = merged_spans(found.protected, markup(text, found.start, found.end))
-    return replace(found, protected=protected, forbidden=forbidden, is_label=is_label, begins_block=begins_block)
+    return replace(
+        found,
+        protected=merged_spans(found.protected, markup(text, found.start, found.end)),
+        forbidden=ACTIVE,
+        begins_block=begins_block,
+        begins=not is_item,
+        ends=not is_item,
+        is_title=is_title,
+    )

@@ -9,8 +9,10 @@ from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply
+from .anchors import linked
 from .json_values import DECODER, after_space, dumped, escapes, halves
-from .markdown import blocks
+from .markdown import BORDER, blocks
+from .neighbours import in_context
 from .reading import MARK, changed, check_encoding, encode, lines_of
 from .whole import whole
 
@@ -31,10 +33,11 @@ class NotebookFormat:
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         text, at = whole(stream, self.encoding), 0
+        links = linked(text)
         for strings in _markdown_cells(text):
             end = strings[-1][1]
             raw = _Raw(text[at:end], tuple((first - at, last - at, value) for first, last, value in strings))
-            yield replace(_part("".join(value for _, _, value in strings), raw), encoding=self.encoding)
+            yield replace(_part("".join(value for _, _, value in strings), raw, links), encoding=self.encoding)
             at = end
         yield Part("", carried=_Raw(text[at:]))
 
@@ -70,17 +73,20 @@ def _rewritten(strings: Sequence[tuple[int, int, str]], edits: Sequence[Edit]) -
         place = end
 
 
-def _part(text: str, raw: _Raw) -> Part:
+def _part(text: str, raw: _Raw, links: frozenset[str]) -> Part:
     for first, last, value in raw.strings:
         if (refusal := halves(value, raw.text[first:last])) is not None:
             return Part(text, refused=(refusal,), carried=raw)
     segments: list[Segment] = []
     refused: list[Refusal] = []
     at = 0
-    for part in blocks(lines_of(text)):
+    for part in in_context(blocks(lines_of(text)), BORDER, links):
         segments += [segment.moved(at) for segment in part.segments]
         refused += [refusal.moved(at) for refusal in part.refused]
         at += len(part.text)
+    if segments:  # a sentence may go on after a cell of code
+        segments[0] = replace(segments[0], begins=False)
+        segments[-1] = replace(segments[-1], ends=False)
     return Part(text, tuple(segments), tuple(refused), raw)
 
 

@@ -10,15 +10,21 @@ from typing import BinaryIO
 from xml.sax.saxutils import escape
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
+from .anchors import linked
 from .archives import parse, repacked, unpacked, xml_parser
+from .docx_styles import Style
 from .docx_xml import OBJECT, TAG
+from .neighbours import SPACE, in_context
 from .reading import changed
-from .segments import as_label, merged_spans, segment_of
+from .segments import merged_spans, segment_of
 from .whole import names
 
 _CONTENT = "content.xml"
-_TEXT, _TABLE, _OFFICE = (f"urn:oasis:names:tc:opendocument:xmlns:{name}:1.0 " for name in ("text", "table", "office"))
+_TEXT, _TABLE, _OFFICE, _STYLE = (
+    f"urn:oasis:names:tc:opendocument:xmlns:{name}:1.0 " for name in ("text", "table", "office", "style")
+)
 _PARAGRAPHS = frozenset({_TEXT + "p", _TEXT + "h"})
+_ITEMS = frozenset({_TEXT + "list-item", _TABLE + "table-cell"})
 _INLINE = frozenset({_TEXT + "span", _TEXT + "a", _TEXT + "meta"})
 _SIGNS = {_TEXT + "s": " ", _TEXT + "tab": "\t", _TEXT + "line-break": "\n"}
 _MARKS = frozenset(
@@ -52,7 +58,9 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Paragraph:
-    is_label: bool
+    is_title: bool
+    is_item: bool  # in a list or a table
+    is_code: bool
     pieces: list[_Piece] = field(default_factory=list)
     is_revised: bool = False
 
@@ -76,7 +84,8 @@ class OpenDocumentFormat:
         pieces: list[_Piece] = []
         segments: list[Segment] = []
         refused: list[Refusal] = []
-        for paragraph in _Parser(_content(data)).found:
+        content = _content(data)
+        for paragraph in _Parser(content).found:
             found = _segment(paragraph)
             if isinstance(found, Refusal):
                 refused.append(found.moved(at))
@@ -85,7 +94,8 @@ class OpenDocumentFormat:
             pieces += [*paragraph.pieces, _Piece(0, 0, "\n", False)]
             text.append(paragraph.text + "\n")
             at += len(text[-1])
-        yield Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(pieces)))
+        part = Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(pieces)))
+        yield from in_context([part], SPACE, linked(content.decode(errors="replace")))
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         document = part.carried
@@ -112,7 +122,8 @@ def _segment(paragraph: _Paragraph) -> Segment | Refusal | None:
         return Refusal("tracked", detail, span)
     if not isinstance(found, Segment):
         return found
-    found = as_label(text, found) if paragraph.is_label else found
+    if paragraph.is_code:
+        return None
     protected: list[tuple[int, int]] = []
     hidden: list[tuple[int, int]] = []
     at = 0
@@ -124,7 +135,15 @@ def _segment(paragraph: _Paragraph) -> Segment | Refusal | None:
         protected.append(span)
         if piece.text == OBJECT:
             hidden.append(span)
-    return replace(found, protected=merged_spans(found.protected, protected), hidden=tuple(hidden))
+    is_sentence = not (paragraph.is_title or paragraph.is_item)
+    return replace(
+        found,
+        protected=merged_spans(found.protected, protected),
+        hidden=tuple(hidden),
+        begins=is_sentence,
+        ends=is_sentence,
+        is_title=paragraph.is_title,
+    )
 
 
 def _splices(pieces: Sequence[_Piece], starts: Sequence[int], edit: Edit) -> Iterator[tuple[int, int, bytes]]:
@@ -167,6 +186,8 @@ class _Parser:
             tuple[int, int, int]
         ] = []  # open elements that are read as one object: (depth, byte, number of open paragraphs)
         self.depth = self.cells = self.asides = 0
+        self.codes: list[int] = []  # depths of open spans of code
+        self.bases: dict[str, str] = {}  # styles of the content, and the named ones that they are based on
         self.in_cdata = False
         self.parser = xml_parser(xml)
         self.parser.StartElementHandler = self._start
@@ -185,16 +206,27 @@ class _Parser:
         inner = self.objects and self.objects[-1][2] == len(self.paragraphs)
         return bool(self.paragraphs) and not inner and not self.asides
 
-    def _start(self, name: str, _: dict[str, str]) -> None:
+    def _named(self, attributes: dict[str, str]) -> Style:
+        """The named style of a paragraph or a span."""
+        style = attributes.get(_TEXT + "style-name", "")
+        return Style.named(self.bases.get(style, style).replace("_20_", " "))
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
         self.depth += 1
         self.asides += name in _ASIDE
-        self.cells += name == _TABLE + "table-cell"
+        self.cells += name in _ITEMS
         if name in _PARAGRAPHS:
-            self.paragraphs.append(_Paragraph(self.cells > 0 or name == _TEXT + "h"))
+            style = self._named(attributes)
+            self.paragraphs.append(_Paragraph(name == _TEXT + "h" or style.is_title, self.cells > 0, style.is_code))
+        elif name == _STYLE + "style":
+            self.bases[attributes.get(_STYLE + "name", "")] = attributes.get(_STYLE + "parent-style-name", "")
         elif self._is_inside:
             if name in _REVISIONS:
                 self.paragraphs[-1].is_revised = True
-            elif name not in _INLINE and name not in _MARKS:
+            elif name in _INLINE:
+                if self._named(attributes).is_code:
+                    self.codes.append(self.depth)
+            elif name not in _MARKS:
                 self.objects.append((self.depth, self.parser.CurrentByteIndex, len(self.paragraphs)))
 
     def _end(self, name: str) -> None:
@@ -210,8 +242,10 @@ class _Parser:
             is_empty = tag[0].endswith(b"/>")
             end = tag.end() if is_empty else self.xml.index(b">", self.parser.CurrentByteIndex) + 1
             self.paragraphs[-1].pieces.append(_Piece(start, end, _SIGNS.get(name, OBJECT), False))
+        elif self.codes and self.codes[-1] == self.depth:
+            self.codes.pop()
         self.asides -= name in _ASIDE
-        self.cells -= name == _TABLE + "table-cell"
+        self.cells -= name in _ITEMS
         self.depth -= 1
 
     def _characters(self, text: str) -> None:
@@ -225,4 +259,4 @@ class _Parser:
             end = mark if mark and not self.in_cdata else start + len(raw) + is_crlf
             self.paragraphs[-1].pieces.append(_Piece(start, end, text, False, self.in_cdata))
         else:
-            self.paragraphs[-1].pieces.append(_Piece(start, start + len(raw), text, True))
+            self.paragraphs[-1].pieces.append(_Piece(start, start + len(raw), text, not self.codes))

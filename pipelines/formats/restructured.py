@@ -19,11 +19,14 @@ _NOTES = (
     "highlights pull-quote compound container versionadded versionchanged versionremoved deprecated deprecated-removed"
 )
 _EXPLICIT = re.compile(r"\.\.(?:[ \t]+|$)")
-_NOTE = re.compile(rf"\.\.[ \t]+(?:{_NOTES.replace(' ', '|')})::(?:[ \t]+|$)", re.I)
+_NAMED = _NOTES.replace(" ", "|")
+_NOTE = re.compile(rf"\.\.[ \t]+(?:{_NAMED})::(?:[ \t]+|$)", re.I)
 _VERSION = re.compile(r"\.\.[ \t]+(?:version\w+|deprecated[\w-]*)::[ \t]*[\w.]*[ \t]*", re.I)
 _CLASSES = re.compile(r"\.\.[ \t]+container::.*", re.I)
 _FOOTNOTE = re.compile(r"\.\.[ \t]+\[[#*\w.-]{1,80}\][ \t]+")
-_FIELD = re.compile(r":(?![: ])(?:[^:\\\n]|\\.|:(?!\s|$)){1,200}:(?:[ \t]+|$)")
+_FIELD = re.compile(
+    r"(?::(?![: ])(?:[^:\\\n]|\\.|:(?![\s`]|$)){1,200}|@[a-z]{1,20}(?:[ \t]+\w{1,80})?):(?:[ \t]+|$)"  # or Epytext's
+)
 _TYPE = re.compile(r":(?:type|vartype|kwtype|rtype)\b", re.I)
 """A field of Sphinx that holds a type."""
 _ITEM = re.compile(r"(?:[-*+•‣⁃]|\(?(?:\d{1,9}|[a-zA-Z]|#|[ivxlcdmIVXLCDM]{1,12})[.)])(?:[ \t]+|$)")
@@ -33,13 +36,17 @@ _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1*[ \t]*$")
 _TABLE = re.compile(r"\+[-=]+[-=+]*\+[ \t]*$|=+(?:[ \t]+=+)+[ \t]*$")
 _SIMPLE_TABLE = re.compile(r"=+(?:[ \t]+=+)+[ \t]*$")
 _FIXED = re.compile(
-    r"\\(?:\r\n|.)|``(?:[^`]|`(?!`)){1,2000}``"
+    r"\\(?:\r\n|.)|(?<![\w`])``(?!\s).{1,2000}?(?<!\s)``(?=[\s'\")\]}>\-/:.,;!?\\]|\Z)"
     r"|(?::[\w.+:-]{1,80}:)?`[^`\r\n]{1,2000}(?:(?:\r\n|\n|\r)[^`\r\n]{1,2000}){0,20}`(?::[\w.+-]{1,80}:|_{0,2})"
     r"|\|[^|\s](?:[^|\r\n]{0,200}[^|\s])?\|_{0,2}|\[[#*\w.-]{1,80}\]_"
     r"|(?<!\w)\w(?:[\w.+-]{0,200}\w)?__?(?!\w)|::(?=\s*\Z)",
     re.DOTALL,
 )
 _MARKUP = re.compile(r"\*{1,2}(?=\S)|(?<=\S)\*{1,2}")
+BORDER = re.compile(
+    rf"(?:[ \t]*(?:([!-/:-@\[-`{{-~])\1*[ \t]*)?(?:\r\n|\n|\r))*[ \t]*(?:\.\.[ \t]+(?:{_NAMED})::\s*)?[*]{{0,2}}", re.I
+)
+"""Between two paragraphs: lines below and above titles, and what begins a note."""
 _DOCTEST = ">>>"
 _BLOCKS = (_EXPLICIT, _FIELD, _ITEM, _LINE_BLOCK, _OPTION, _ADORNMENT, _TABLE, re.compile(_DOCTEST))
 _SECTION = re.compile(
@@ -90,10 +97,11 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.margin = 0  # columns before every line
         self.lines: list[tuple[int, int]] = []  # of the open paragraph: start and end of the prose in each line
         self.indent: int | None = 0  # of its continuation lines; None: known from the next line
         self.block = 0  # indentation of the block around it
-        self.is_label = False
+        self.is_title = self.is_item = False
         self.skips: int | None = None  # skip lines that are indented by more than this
         self.until_blank = False  # skip lines up to the next blank one
         self.in_table = False  # in a simple table, which may hold blank lines
@@ -102,7 +110,7 @@ class _Reader:
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
         rest = body.lstrip(" \t")
-        indent = _columns(body[: len(body) - len(rest)])
+        indent = max(0, _columns(body[: len(body) - len(rest)]) - self.margin)
         if not rest:
             self.in_table &= not self.after_border
             self.until_blank = self.in_options = False
@@ -118,8 +126,8 @@ class _Reader:
             return
         yield from self._line(start + len(body) - len(rest), start + len(body), rest.rstrip(" \t"), indent)
 
-    def flush(self) -> Iterator[Prose]:
-        """Yield the open paragraph. A literal block follows after `::`."""
+    def flush(self, *, is_fixed: bool = False) -> Iterator[Prose]:
+        """Yield the open paragraph, which may be a title that must not change. A literal block follows after `::`."""
         if not self.lines:
             return
         (start, _), (_, end) = self.lines[0], self.lines[-1]
@@ -127,8 +135,8 @@ class _Reader:
         if self.text[start:end].rstrip(" \t").endswith("::"):
             self.skips = self.block
         markup = [found.span() for found in _MARKUP.finditer(self.text, start, end)]
-        fixed = [found.span() for found in _FIXED.finditer(self.text, start, end)]
-        yield Prose(start, end, markup, fixed, is_label=self.is_label)
+        fixed = [(start, end)] if is_fixed else [found.span() for found in _FIXED.finditer(self.text, start, end)]
+        yield Prose(start, end, markup, fixed, is_title=self.is_title, is_item=self.is_item)
 
     def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:
         if self.lines and rest == "::":
@@ -136,10 +144,8 @@ class _Reader:
             self.skips = self.block  # a literal block follows
             return
         if self.lines and len(rest) > 1 and _ADORNMENT.match(rest):
-            if self._is_tight(rest, indent):
-                self.lines = []  # not prose: a longer title would no longer fit
-            self.is_label = True  # underlines the line above as a title
-            yield from self.flush()
+            self.is_title = True  # underlines the line above as a title
+            yield from self.flush(is_fixed=self._is_tight(rest, indent))  # a longer title would no longer fit
             return
         if self.lines and rest.startswith(_DOCTEST):
             yield from self.flush()  # docutils wants a blank line before it, but few docstrings have one
@@ -150,7 +156,7 @@ class _Reader:
             self.lines.append((start, end))
             return
         if len(self.lines) == 1 and indent > self.block:
-            self.is_label = True  # a term whose definition follows
+            self.is_item = True  # a term whose definition follows
         yield from self.flush()
         if self.skips is not None and indent > self.skips:
             return
@@ -168,7 +174,7 @@ class _Reader:
 
     def _open(self, start: int, end: int, rest: str, indent: int) -> None:
         """Handle the first line of a block."""
-        self.is_label = self.in_options = False
+        self.is_title = self.is_item = self.in_options = False
         if _TABLE.match(rest):
             self.in_table = _SIMPLE_TABLE.match(rest) is not None
             self.after_border, self.until_blank = False, not self.in_table
@@ -187,7 +193,7 @@ class _Reader:
         elif _TYPE.match(rest) and _FIELD.match(rest):
             self.skips = indent
         elif found := _FIELD.match(rest):
-            self.is_label = True
+            self.is_item = True
             if found.end() < len(rest):
                 self._begin(start + found.end(), end, None)
         elif _OPTION.match(rest):
@@ -201,7 +207,7 @@ class _Reader:
             mark = _ITEM.match(rest) or _LINE_BLOCK.match(rest)
             if mark is None:
                 break
-            self.is_label |= mark.re is _LINE_BLOCK
+            self.is_item = True
             start, indent, rest = start + mark.end(), indent + mark.end(), rest[mark.end() :]
         if _EXPLICIT.match(rest) or rest.startswith(_DOCTEST):
             self.block = indent
@@ -222,6 +228,11 @@ class _DocstringReader(_Reader):
         self.entries: int | None = None  # indentation of its entries; None: known from the next line
         self.is_value = False  # its entry is mostly one, often without a name
         self.is_underlined = False  # in NumPy's style
+        self.below = min((_columns(line[1]) for line in _NEXT_LINE.finditer(text)), default=0)
+
+    def feed(self, start: int, body: str) -> Iterator[Prose]:
+        self.margin = self.below if start else 0  # the first line stands behind the quotes (PEP 257)
+        yield from super().feed(start, body)
 
     def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:
         is_underlined = _UNDERLINED.match(self.text, end) is not None
@@ -244,7 +255,7 @@ class _DocstringReader(_Reader):
                         return
                 elif not (goes_on and self.is_value) and (head := _ENTRY.match(rest)) is not None:
                     yield from self._between(indent)
-                    self.is_label = True
+                    self.is_item = True
                     if head.end() < len(rest):
                         self._begin(start + head.end(), end, None)
                     return
@@ -255,7 +266,7 @@ class _DocstringReader(_Reader):
     def _is_entry(self, rest: str, end: int, indent: int) -> bool:
         """Whether a line of a section in NumPy's style holds names or a type, and no description."""
         below = _NEXT_LINE.match(self.text, end)
-        return _NAMES.match(rest) is not None or (below is not None and _columns(below[1]) > indent)
+        return _NAMES.match(rest) is not None or (below is not None and _columns(below[1]) - self.margin > indent)
 
     def _between(self, indent: int) -> Iterator[Prose]:
         """End the open paragraph at a line without prose."""

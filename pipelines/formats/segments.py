@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
-
-from copyspec.text.sentence_marks import CLOSING, SENTENCE_ENDS
 
 from ..documents import Refusal, Segment
 from .reading import MARK
@@ -19,7 +16,6 @@ _TOKENS = re.compile(
     r"|\{\{[^{}\n]{1,200}\}\}|\{%[^{}\n]{1,200}%\}|\$?\{[\w.:!-]{0,80}\}|%\(\w{1,80}\)[a-z]"
 )
 _TOKEN_STARTS = re.compile(r"[<\[{%]")
-_SENTENCE_END = re.compile(rf"[{SENTENCE_ENDS}][{re.escape(CLOSING)}]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
 UNREADABLE = re.compile("[\ud800-\udfff]")
 
@@ -59,10 +55,3 @@ def merged_spans(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], .
         else:
             found.append((start, end))
     return tuple(found)
-
-
-def as_label(text: str, segment: Segment) -> Segment:
-    """Mark the segment of a cell as a label, unless it ends like a sentence."""
-    if _SENTENCE_END.search(text, max(segment.start, segment.end - 40), segment.end):
-        return segment
-    return replace(segment, is_label=True, forbidden=segment.forbidden + ".!?")

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from copyspec.forks import fork_safe
 
@@ -21,6 +22,7 @@ from ..documents import FormatError
 from . import here_documents, restructured
 from .code_blocks import indented, outside_code
 from .reading import MARK, lines_of
+from .segments import merged_spans
 from .whole import Prose
 
 FORBIDDEN = '*/#`"\\{}<>'
@@ -41,7 +43,8 @@ _LEADER = re.compile(r"[ \t]*(?P<mark>/\*+!?|\*+(?!/)|//+!?|#+[:!]?|--|\"\"\"|\"
 _DIRECTIVE = re.compile(
     r"\s*(?:!|noqa|type:|mypy:|pylint:|ruff:|flake8|fmt:|isort:|pragma|pyright|nosec|cspell|codespell|eslint|jshint|"
     r"global\s|globals\s|prettier|tslint|@ts-|istanbul|c8\s|v8\s|NOLINT|clang-|IWYU|go:|\+build|nolint|region\b|endregion|"
-    r"-\*-|vim?:|shellcheck|SPDX|Copyright|\(c\)|©|<[/?\w]|https?:|sourceMappingURL|[-=*#~_+/]{3,}|\$\w+:"
+    r"-\*-|vim?:|shellcheck|SPDX|Copyright|\(c\)|©|https?:|sourceMappingURL|[-=*#~_+/]{3,}|\$\w+:"
+    r"|<(?!/?(?:a|abbr|b|big|c|cite|code|em|i|kbd|paramref|q|samp|see|small|span|strong|sub|sup|tt|u|var)\b)[/?\w]"
     r"|\||\[[^\[\]\n]{1,200}\]:)",  # rows of Markdown's tables, link definitions
     re.I,
 )
@@ -51,8 +54,20 @@ _CODE = re.compile(
     r"|^\s*(?:import|from|def|class|return|elif|else|for|while|var|let|const|func|fn|using|#include)\b"
     r"[^.?!]*$"
 )
+_BLOCK_TAGS = re.compile(
+    r"[ \t]*(?:</?(?:p|br|[uod]l|li|d[td]|h[1-6]|summary|(?:type)?param|para|returns?|remarks|value|exception|example"
+    r"|list(?:header)?|item|term|description|blockquote)\b[^<>\n]{0,200}>[ \t]*)+",
+    re.I,
+)
+"""Tags of Javadoc and of XML comments that begin and end paragraphs."""
+_LEAD = re.compile(
+    r"[ \t]*(?:[-*+•][ \t]+(?:Parameters?[ \t]+)?`?[\w.$]{1,80}`?[ \t]*|:[a-zA-Z]\w*(?:[ \t]+[^:\n]{1,80})?):(?!\S)"
+)
+"""The name that an entry of a list begins with, and a field of Sphinx."""
+_NAMES = r"\[?[\w.$]+(?:=[^\s\[\]]{0,80})?\]?(?:,[ \t]*[\w.$]+)*"
 _TAG = re.compile(
-    r"[@\\][a-zA-Z]+(?:[ \t]+\{[^{}\n]{0,200}\})?(?:[ \t]+\[?[\w.$]+\]?(?=[ \t]))?[ \t]*-?"
+    r"[@\\][a-zA-Z]+(?:\[[^\[\]\n]{0,40}\])?(?:[ \t]+(?:\{[^{}\n]{0,200}\}|\[[^\[\]\n]{0,80}\](?=[ \t])))?"
+    rf"(?:[ \t]+{_NAMES}(?=[ \t])(?:[ \t]+\[[^\[\]\n]{{0,80}}\](?=[ \t]))?)?[ \t]*-?"
     r"|\b(?:TODO|FIXME|XXX|HACK|NOTE)(?:\([^()\n]{0,80}\))?:?"
 )
 _INLINE_CODE = re.compile(r"`[^`\n]{1,400}`")
@@ -63,12 +78,16 @@ _NAME = re.compile(
     # targets of Markdown's links, and nested comments
     r"|\]\([^()\n]{0,400}\)|\]\[[^\[\]\n]{0,200}\]|/\*+|\*+/"
 )
+_WORDS = re.compile(r"[a-z]{2,} [a-z]{2,} [a-z]{2,}")
+"""What text has even in a line that looks like code."""
 _WRAPPED = re.compile(r"\{@\w+[ \t][^{}\r\n]{1,400}(?:\r\n?|\n)[^{}\r\n]{0,400}\}")
 """A tag of Javadoc that goes on in the next line."""
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]+")
 _NEXT_LINE = re.compile(r"[^\S\r\n]*(?:\r\n?|\n)[^\S\r\n]*")
 _OUTPUT = re.compile(r"\s*(?:unordered )?output:", re.I)
 """Begins the output of a Go example, which `go test` compares with stdout."""
+_SHELLS = ("bash", "make", "docker")
+"""Languages with commands of a shell."""
 _RUBY_COMMENT = re.compile(r"=(?:begin|end)\b")
 _PARSING = fork_safe(threading.Lock())  # two threads in `catch_warnings` may leave each other's filters behind
 
@@ -82,7 +101,7 @@ def comments(text: str, language: str) -> Iterator[Prose]:
     found = [prose for block in _comment_blocks(text, language) for prose in _paragraphs(text, block, language)]
     if language == "python":
         found += _docstrings(text)
-    if language == "bash":
+    if language in _SHELLS:
         found = [replace(prose, forbidden=_APOSTROPHE) for prose in found]
     at = 0
     for prose in sorted(found, key=lambda prose: prose.start):
@@ -116,7 +135,7 @@ def _comments(text: str, language: str) -> Iterator[tuple[int, int]]:
     short = _Shortened(lexed)
     for start, value in _whole_comments(_comment_tokens(short.text, language)):
         place = short.place(start)
-        if value.strip() and not (language == "bash" and _is_in_word(text, place)):
+        if value.strip() and not (language in _SHELLS and _is_in_word(text, place)):
             yield place, short.place(start + len(value.rstrip("\n")))
 
 
@@ -188,27 +207,33 @@ class _Shortened:
         return at + self._moves[bisect_right(self._starts, at) - 1]
 
 
+class _Line(NamedTuple):
+    start: int
+    end: int
+    is_fixed: bool  # code, or a directive
+
+
 def _paragraphs(text: str, lines: list[tuple[int, int]], language: str) -> Iterator[Prose]:
-    """Yield the paragraphs of a comment, which lines of code and tool directives end."""
-    kept: list[tuple[int, int]] = []
+    """Yield the paragraphs of a comment. A line of code or a tool directive stays, but ends none: it may be the middle
+    of a sentence."""
+    open_lines: list[_Line] = []
     for first, end in _text_lines(text, lines, language):
-        heading = _HEADING.match(text, first, end)
-        first = heading.end() if heading else first
+        lead = _HEADING.match(text, first, end) or _BLOCK_TAGS.match(text, first, end)
+        first = lead.end() if lead else first
         line = text[first:end]
         if language == "go" and _OUTPUT.match(line):
             break
-        if not line.strip() or _DIRECTIVE.match(line) or _CODE.search(_INLINE_CODE.sub("x", line)):
-            yield from _paragraph(text, kept)
-            kept = []
-            continue
-        if kept and (heading or line.lstrip()[:1] in ("@", "-", "*", "•") or line.lstrip()[:2] in ("1.", "2.", "3.")):
-            yield from _paragraph(text, kept)
-            kept = []
-        kept.append((first, end))
-        if heading:
-            yield from _paragraph(text, kept)
-            kept = []
-    yield from _paragraph(text, kept)
+        is_item = line.lstrip()[:1] in ("@", "-", "*", "•") or line.lstrip()[:2] in ("1.", "2.", "3.")
+        if lead or is_item or not line.strip():
+            yield from _paragraph(text, open_lines)
+            open_lines = []
+        if line.strip():
+            is_fixed = bool(_DIRECTIVE.match(line) or _CODE.search(_INLINE_CODE.sub("x", line)))
+            open_lines.append(_Line(first, end, is_fixed))
+        if lead and lead.re is _HEADING:
+            yield from _paragraph(text, open_lines)
+            open_lines = []
+    yield from _paragraph(text, open_lines)
 
 
 def _text_lines(text: str, lines: list[tuple[int, int]], language: str) -> list[tuple[int, int]]:
@@ -246,14 +271,32 @@ def _is_starred(text: str, lines: list[tuple[int, int]]) -> bool:
     return all(text[start:end].lstrip()[:1] in ("", "*", "/") for start, end in lines)
 
 
-def _paragraph(text: str, lines: list[tuple[int, int]]) -> Iterator[Prose]:
+def _paragraph(text: str, lines: list[_Line]) -> Iterator[Prose]:
+    lines = _joined(text, lines)
     if lines:
-        start, end = lines[0][0], lines[-1][1]
-        leaders = [(before[1], after[0]) for before, after in pairwise(lines)]
-        fixed = [found.span() for pattern in (_TAG, _NAME) for line in lines for found in pattern.finditer(text, *line)]
-        fixed += [found.span() for found in _WRAPPED.finditer(text, start, end)]
-        unseen = [_without_break(text, *each) for each in leaders]
-        yield Prose(start, end, fixed=sorted(fixed), left_out=unseen, is_label=True)
+        start, end = lines[0].start, lines[-1].end
+        prose = [(line.start, line.end) for line in lines if not line.is_fixed]
+        found = [each for span in prose for pattern in (_TAG, _NAME) for each in pattern.finditer(text, *span)]
+        found += [lead for span in prose if (lead := _LEAD.match(text, *span))]
+        found += _WRAPPED.finditer(text, start, end)
+        fixed = merged_spans(
+            ((line.start, line.end) for line in lines if line.is_fixed), (each.span() for each in found)
+        )
+        unseen = [_without_break(text, before.end, after.start) for before, after in pairwise(lines)]
+        yield Prose(start, end, fixed=fixed, left_out=unseen)
+
+
+def _joined(text: str, lines: list[_Line]) -> list[_Line]:
+    """The lines of a paragraph from its first prose to its last, and fixed ones that the same sentence stands on."""
+    prose = [number for number, line in enumerate(lines) if not line.is_fixed]
+    if not prose:
+        return []
+    first, last = prose[0], prose[-1] + 1
+    if text[lines[first].start : lines[first].end].lstrip()[:1].islower():
+        first -= any(_WORDS.search(text, line.start, line.end) for line in lines[:first][-1:])
+    if text[lines[last - 1].start : lines[last - 1].end].rstrip()[-1:].isalnum():
+        last += any(_WORDS.search(text, line.start, line.end) for line in lines[last:][:1])
+    return lines[first:last]
 
 
 def _without_break(text: str, start: int, end: int) -> tuple[int, int]:
@@ -300,7 +343,7 @@ def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Pro
     for prose in restructured.docstring(_code_masked(text[first:last])):
         markup, fixed = ([(a + first, b + first) for a, b in spans] for spans in (prose.markup, prose.fixed))
         forbidden = _APOSTROPHE if _APOSTROPHE in opening[1] else ""
-        yield Prose(prose.start + first, prose.end + first, markup, fixed, is_label=True, forbidden=forbidden)
+        yield Prose(prose.start + first, prose.end + first, markup, fixed, forbidden=forbidden)
 
 
 def _code_masked(text: str) -> str:

@@ -17,8 +17,13 @@ _TIMES = re.compile(
 )
 _MARKUP = re.compile(r"<[^<>\n]{0,200}>|\{\\[^{}\n]{0,200}\}|\{[a-zA-Z]:[^{}\n]{0,80}\}")
 _FIXED = re.compile(r"\\[Nnh]|&(?:[a-zA-Z]{1,40}|#\w{1,10});")
-_NEXT_SPEAKER = re.compile(r"(?<=[\r\n])(?=[ \t]{0,8}[-–—])")
 _SPEAKER = re.compile(r"[ \t]*(?:[-–—][ \t]*)?(?:[A-Z][A-Z .'-]{0,40}:[ \t]+|>>[ \t]*)?")
+BORDER = re.compile(
+    r"(?:[ \t]*(?:WEBVTT[^\r\n]*|[\d:.,]+[ \t]*(?:-->[^\r\n]*)?)?(?:\r\n|\n|\r))*"
+    rf"(?:{_SPEAKER.pattern})(?:{_MARKUP.pattern})*"
+)
+"""Between two cues: a sentence may go on in the next."""
+_NEXT_SPEAKER = re.compile(r"(?<=[\r\n])(?=[ \t]{0,8}[-–—])")
 
 
 def cues(text: str) -> Iterator[Prose]:
@@ -48,4 +53,4 @@ def _prose(text: str, start: int, end: int, is_open: bool) -> Iterator[Prose]:
     # With two speakers in a cue, each line is a sentence of its own.
     lines = [found.end() for found in _NEXT_SPEAKER.finditer(text, start, end)]
     for first, last in pairwise([start, *lines, end]):
-        yield Prose(first, last, within(markup, first, last), within(fixed, first, last), is_label=True)
+        yield Prose(first, last, within(markup, first, last), within(fixed, first, last), ends=False)

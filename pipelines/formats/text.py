@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from ..documents import Edit, Part, Refusal, Segment
+from .neighbours import LINES, in_context
 from .reading import (
     changed,
     check_encoding,
@@ -32,7 +33,8 @@ class TextFormat:
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
-        return gathered(self._parts(stream), self.encoding)
+        parts = self._parts(stream)
+        return gathered(parts if self.is_tokenized else in_context(parts, LINES), self.encoding)
 
     def _parts(self, stream: BinaryIO) -> Iterator[Part]:
         lines = read_lines(stream, self.encoding)
@@ -53,8 +55,9 @@ def segments_of(text: str) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
     for paragraph in _paragraphs(lines_of(text)):
         found.append(segment_of(text, at, at + len(paragraph)))
         at += len(paragraph)
-    segments = tuple(each for each in found if isinstance(each, Segment))
-    return segments, tuple(each for each in found if isinstance(each, Refusal))
+    whole = Part(text, tuple(each for each in found if isinstance(each, Segment)))
+    (part,) = in_context([whole], LINES)
+    return tuple(part.segments), tuple(each for each in found if isinstance(each, Refusal))
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
 from ..documents import Edit, FormatError, Part, Refusal
+from .anchors import linked
+from .neighbours import NEVER, in_context
 from .reading import (
     body_start,
     changed,
@@ -17,7 +20,7 @@ from .reading import (
     lines_of,
     read_lines,
 )
-from .segments import UNREADABLE, as_label, merged_spans, segment_of
+from .segments import UNREADABLE, merged_spans, segment_of
 
 SIZE_LIMIT = 32 << 20
 """Maximum characters of a file; hand-written ones are far smaller."""
@@ -33,9 +36,15 @@ class Prose:
     """Spans that must not change: tags, commands. They are hidden from the model unless that would join two words."""
     fixed: Sequence[tuple[int, int]] = ()  # spans that must not change but are shown: function names, formulas
     left_out: Sequence[tuple[int, int]] = ()  # spans that are never shown: the `# ` of a comment's second line
-    is_label: bool = False  # a heading or a cell, which is a sentence only if it ends like one
+    is_title: bool = False  # a heading
+    is_item: bool = False  # a list item, a cell or a label: like a heading, it gets no capital and no full stop
+    ends: bool = True  # a sentence may end with it
     forbidden: str = ""  # characters that corrections must not insert, beside those of the format
 
+
+_ADDRESS = re.compile(
+    r"(?:https?|ftp)://[^\s<>\[\]{}\"'`|\\]*[\w/]|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
+)
 
 Scanner = Callable[[str], Iterable[Prose]]
 """Finds the prose of a text, ascending, without overlaps. Raises FormatError if the text is not in its format."""
@@ -72,12 +81,15 @@ class WholeFormat:
         *,
         forbidden: str = "",
         begins_block: Callable[[str], bool] | None = None,
+        border: re.Pattern[str] = NEVER,
         encoding: str = "utf-8",
     ) -> None:
-        """`forbidden`: characters of markup, which corrections must not insert; `begins_block`: as of `Segment`."""
+        """`forbidden`: characters of markup, which corrections must not insert; `begins_block`: as of `Segment`;
+        `border`: as of `in_context`."""
         self.scan = scan
         self.forbidden = forbidden
         self.begins_block = begins_block
+        self.border = border
         self.encoding = check_encoding(encoding)
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
@@ -85,7 +97,9 @@ class WholeFormat:
         # Bytes that are not text, and nothing else outside of ASCII: the file is in another encoding, and corrections
         # may add ASCII only, which nearly all encodings share.
         is_foreign = not text.isascii() and UNREADABLE.sub("", text).isascii()
-        return gathered(self._parts(text), "ascii" if is_foreign else self.encoding)
+        return gathered(
+            in_context(self._parts(text), self.border, linked(text)), "ascii" if is_foreign else self.encoding
+        )
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(changed(part.text, edits), self.encoding)
@@ -124,6 +138,8 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
     """A stretch of prose as a part. `piece`: its text; `forbidden` and `begins_block`: those of the format."""
     size = len(piece)
     markup, fixed, left_out = (_inside(each, prose.start, size) for each in (prose.markup, prose.fixed, prose.left_out))
+    if "://" in piece or "@" in piece:
+        fixed += [found.span() for found in _ADDRESS.finditer(piece)]
     start, end = _without_ends(piece, merged_spans(markup, left_out))
     found = segment_of(piece, start, end)
     if not found:
@@ -132,7 +148,8 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
         return Part(piece, refused=(found,))
     start, end = found.start, found.end
     markup, fixed, left_out = (
-        [span for span in each if start <= span[0] and span[1] <= end] for each in (markup, fixed, left_out)
+        [(max(span[0], start), min(span[1], end)) for span in each if span[0] < end and start < span[1]]
+        for each in (markup, fixed, left_out)
     )
     unseen = [span for span in markup if not _joins(piece, start, end, span)]
     found = replace(
@@ -141,8 +158,11 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
         hidden=merged_spans(unseen, left_out),
         forbidden=forbidden + prose.forbidden,
         begins_block=begins_block,
+        is_title=prose.is_title,
+        begins=not (prose.is_title or prose.is_item),
+        ends=prose.ends and not (prose.is_title or prose.is_item),
     )
-    return Part(piece, (as_label(piece, found) if prose.is_label else found,))
+    return Part(piece, (found,))
 
 
 def _apart(spans: Sequence[tuple[int, int]], markup: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -80,7 +80,6 @@ _QUOTES = re.compile(
     r"(?<!\w)['‘’](?=[^\W\d])|(?<=[^\W_])(?<![sS])['’](?!\w)"
 )  # single; none ends "dogs'", or begins "'90s"
 _MINUS = re.compile(r"(?<![^\W\d_])-\d")  # unlike "mid-1990s"
-_UNENDED = re.compile(rf"[\w,;–—-][^\w\n{SENTENCE_ENDS}:]*\n?[^\w\n{SENTENCE_ENDS}:]*\Z")
 
 
 class Judge:
@@ -148,26 +147,29 @@ class Judge:
         """The refusal of changes of sentence ends, except adding one that a sentence lacks, and of final commas; of
         colons at the end of headings and cells, too."""
         was, becomes = wording.was, wording.becomes
-        continues = _CONTINUES + ":：" * self._segment.is_label
+        continues = _CONTINUES + ":：" * (not self._segment.ends)
         if end == self._segment.end and becomes.rstrip()[-1:] in {*continues} - {was.rstrip()[-1:]}:
             return wording.refusal("marks", f"but the text does not go on after the {becomes.rstrip()[-1:]!r}")
         had, has = _MARKS.findall(was), _MARKS.findall(becomes)
         if len(had) == len(has) and not any(len(a) > 1 and a != b for a, b in zip(had, has, strict=True)):
             return None
-        piece = self._text[self._segment.start : self._segment.end]
-        goes_on = self._text[self._segment.end : self._segment.end + 2].strip()[:1].islower()
-        if end < self._segment.end or goes_on or len(has) < len(had) or any(len(mark) > 1 for mark in had):
+        if end < self._segment.end or len(has) < len(had) or any(len(mark) > 1 for mark in had):
             return wording.refusal("marks", "which changes where or how a sentence ends")
-        if lacks_end(piece, self._before(self._segment.start)):
+        if not self._segment.ends:
+            return wording.refusal("fragment", "but a heading, an item, a cell or a text that goes on has no such end")
+        if lacks_end(self._text[self._segment.start : self._segment.end]):
             return None
         return wording.refusal("fragment", "but the text does not look like a sentence that lacks its end")
 
     def _wrong_capital(self, wording: Wording, start: int) -> Refusal | None:
-        """The refusal of changes of case at the beginning of list items, headings and cells, and in unknown words."""
-        was, becomes = wording.was, wording.becomes
-        begins = start == self._segment.start and was[:1].islower() and becomes[:1].isupper()
-        if begins and (self._segment.is_label or begins_item(self._before(start))):
-            return wording.refusal("fragment", "but a heading, a cell or a list item gets no new capital")
+        """The refusal of a capital where no sentence begins, and of changes of case in unknown words."""
+        was, becomes, first = wording.was, wording.becomes, self._openings.first
+        takes_capital = start <= first and next(filter(str.isalpha, becomes), "").isupper()
+        if takes_capital and not (self._openings.begins or self._text[first : first + 1].isupper()):
+            what = "a heading, an item, a cell or a text that goes on gets no new capital"
+            return wording.refusal("fragment", f"but {what}")
+        if was[:1].islower() and becomes[:1].isupper() and begins_item(self._text[max(0, start - MARKER) : start]):
+            return wording.refusal("fragment", "but a list item gets no new capital")
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
         for word in spelt(was):
@@ -192,17 +194,9 @@ class Judge:
         needed = f"its margin is {margin:.1f}, and a change of this kind needs {least:.1f}"
         return wording.refusal("margin", f"but the model was not sure enough: {needed}")
 
-    def _before(self, start: int) -> str:
-        """The text in front of a place, as far as it may hold the marker of a list item."""
-        return self._text[max(0, start - MARKER) : start]
-
-    def _goes_on_from(self) -> bool:
-        """Whether the segment continues a sentence that began before it."""
-        return bool(_UNENDED.search(self._text[max(0, self._segment.start - 20) : self._segment.start]))
-
     def _least(self, wording: Wording, start: int) -> float:
         kind = wording.kind(self._is_word)
-        opens = not self._goes_on_from() if start == self._segment.start else self._openings.has(start)
+        opens = self._openings.begins if start <= self._openings.first else self._openings.has(start)
         if kind == "capital":
             words = spelt(wording.was)
             begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])

@@ -19,6 +19,9 @@ _BEFORE = re.compile(
 )
 """What stands before the first word after a colon, after a full stop without a space or that of "p.m.", and of a
 quotation."""
+_PICTURES = ("\ufffc", "![")  # in documents, and in Markdown
+_TAG = re.compile(r"</?(?:a|abbr|b|br|cite|del|em|font|i|ins|mark|q|small|span|strong|sub|sup|u)\b[^<>]*>", re.I)
+"""Beside which a sentence may begin."""
 _LINE_START = re.compile(r"\n[^\w\n]*\Z")
 
 
@@ -26,11 +29,23 @@ class Openings:
     """The places in a segment where a sentence, a list item or a quotation begins."""
 
     def __init__(self, text: str, segment: Segment) -> None:
-        prose = list(text[segment.start : segment.end])
-        for start, end in (*segment.protected, *segment.hidden):  # markup, whose letters are no words
-            first, last = max(start - segment.start, 0), min(end - segment.start, len(prose))
-            prose[first:last] = " " * (last - first)
+        prose, is_free = list(text[segment.start : segment.end]), [True] * (segment.end - segment.start)
+        for spans in (segment.protected, segment.hidden):
+            for start, end in spans:
+                first, last = max(start - segment.start, 0), min(end - segment.start, len(prose))
+                is_free[first:last] = [False] * (last - first)
+                # code stands for a word, markup does not
+                is_word = spans is segment.protected and any(map(str.isalnum, prose[first:last]))
+                is_word &= not _TAG.fullmatch(text, start, end)
+                prose[first:last] = ("x" if is_word else " ") * (last - first)
         self._prose, self._start = "".join(prose), segment.start
+        opening = next((at for at, char in enumerate(prose) if is_free[at] and char.isalpha()), 0)
+        self.first = segment.start + opening
+        """The first letter that may change."""
+        front = text[segment.start : self.first]
+        is_in_front = any(mark in front for mark in _PICTURES) or any(map(str.isalnum, prose[:opening]))
+        self.begins = segment.begins and not is_in_front
+        """Whether it begins a sentence."""
         self._width = max((len(line.rstrip()) for line in self._prose.split("\n")), default=0)
 
     def has(self, at: int) -> bool:

@@ -11,11 +11,10 @@ from .vocabulary import spelt
 END = re.compile(rf"[{SENTENCE_ENDS}][{re.escape(CLOSING_QUOTES)}]*\Z")
 _ENDED_BEFORE = re.compile(rf"[{SENTENCE_ENDS}:;](?:\[[^\[\]]*\]|\([^()]*\)|[{re.escape(CLOSING)}])+\Z")
 _LAST_WORD = re.compile(r"(?:^|[\s\"'“‘(])[^\W\d_]+(?:['’-][^\W\d_]+)*[\"'”’)]*\Z")
-_NO_PROSE = re.compile(r"\s*(?:[^\w\s\"'“‘(\[<*_`]|[*_`]\s)|.*(?:::|`_|\t)")
+_ITEM = r"[ \t>]*(?:[-*+•–]|\d{1,3}(?:\.\d{1,3})+|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+"
+_NO_PROSE = re.compile(rf"\s*(?:[^\w\s\"'“‘(\[<*_`]|[*_`]\s)|.*(?:::|`_|\t)|{_ITEM}")
 _BORDER = re.compile(rf"(?<=[{SENTENCE_ENDS}:;])\s+")
-_LIST_ITEM = re.compile(
-    r"(?:^|\n)[ \t>]*(?:[-*+•–]|\d{1,3}(?:\.\d{1,3})+|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+(?:\[[ xX]\][ \t]+)?\Z"
-)
+_LIST_ITEM = re.compile(rf"(?:^|\n){_ITEM}(?:\[[ xX]\][ \t]+)?\Z")
 
 MARKER = 40
 """Characters in front of a piece in which the marker of a list item is looked for."""
@@ -36,12 +35,11 @@ _TELLING = frozenset(
 _GOES_ON = frozenset("a an the of to and or but with from by for in on at is are was were who which that if as".split())  # noqa: SIM905
 
 
-def lacks_end(piece: str, before: str) -> bool:
-    """Whether `piece` is a sentence without its full stop. `before`: the text in front of it, whose last line may be
-    the marker of a list item; items are left as they are."""
+def lacks_end(piece: str) -> bool:
+    """Whether `piece` is a sentence without its full stop. Items are left as they are."""
     if END.search(piece) or _ENDED_BEFORE.search(piece) or not _LAST_WORD.search(piece):
         return False
-    if begins_item(before) or any(_NO_PROSE.match(line) for line in piece.splitlines()):
+    if any(_NO_PROSE.match(line) for line in piece.splitlines()):
         return False
     last = _BORDER.split(piece)[-1]
     written = spelt(last)

@@ -103,11 +103,8 @@ class Stretches:
                 return Refusal("protected", f"{replacing(was, edit.replacement)}, but {what}")
         new = next((char for char in edit.replacement if char in self.segment.forbidden and char not in was), None)
         if new:
-            what = "which would be markup here, or end a heading or a cell"
+            what = "which would be markup here"
             return Refusal("markup", f"{edit.replacement!r} would add {new!r}, {what}")
-        if self.segment.is_label and self._takes_on_capital(edit):
-            what = "a heading or a cell gets no new capital at its beginning"
-            return Refusal("markup", f"{replacing(was, edit.replacement)}, but {what}")
         for reason, pattern in self.patterns.items():
             is_inside = reason != "numbers" and self._is_inside(edit, self.places[reason])  # "5 km" may become "5-km"
             if is_inside or self._changes(edit, reason, pattern):
@@ -125,17 +122,6 @@ class Stretches:
             if edit.start < end and name.casefold() not in words:
                 return Refusal("names", f"{replacing(name, edit.replacement)}, but names may not change")
         return None
-
-    def _takes_on_capital(self, edit: Edit) -> bool:
-        """Whether an edit would give a label a new capital at its beginning (behind markup, or by a new first word)."""
-        first = next((at for at in range(self.segment.start, self.segment.end) if self._is_prose(at)), edit.start)
-        letter = next(filter(str.isalpha, edit.replacement), "")
-        return edit.start <= first and letter.isupper() and not self.text[first : first + 1].isupper()
-
-    def _is_prose(self, at: int) -> bool:
-        spans = self.segment.protected
-        number = bisect_right(spans, at, key=itemgetter(0)) - 1
-        return self.text[at].isalpha() and not (number >= 0 and at < spans[number][1])
 
     def refusal_of_all(self, edits: Sequence[Edit]) -> Refusal | None:
         """Return the refusal of edits that are allowed one by one but not together, or None."""

@@ -32,7 +32,7 @@ HULL = "I painted [the the|the] hull three times."
 LATE = "[we|We] were late for the train."
 
 FILES: dict[str, tuple[str, list[str]]] = {
-    "a.txt": (f"\ufeff{BOAT}\r\n\r\n\t{YEAR}  \n \x0b\n\ncaf\udce9 the the\n\n{LATE}\r\rIt is late.", []),
+    "a.txt": (f"\ufeff{BOAT}\r\n\r\n\t{YEAR}  \n \x0b\n\ncaf\udce9 the the\n\n{HULL}\r\rIt is late.", []),
     "b.txt": (f"{BOAT}\n\n\n{HULL}\nIt is late.\n", ["--line-mode"]),
     "c.md": (
         "---\ntitle: the the childrens\n---\n\n# The boat\n\n"

@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
+from copyspec.cli.inputs import without
 from copyspec.pipelines import FunctionCorrector
 from copyspec.pipelines.editing.paths import Skipped, expand, is_excluded, suffixes_of
 from tests.helpers.commands import run_binary
@@ -251,3 +252,15 @@ def test_a_file_that_is_no_toml(project: Path) -> None:
     (project / "pyproject.toml").write_text('[tool.copyspec\nexclude = ["docs"]')
     with pytest.raises(UsageError, match=r"pyproject\.toml"):
         defaults(project)
+
+
+def test_word_lists_are_not_corrected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words, text = Path("docs/words [a].txt"), Path("docs/words a.txt")
+    words.parent.mkdir()
+    for path in (words, text):
+        path.write_text("frobnix\n")
+    for exclude in (without([words]), without([tmp_path / words])):
+        skipped = Skipped()
+        assert expand(["docs", str(words)], suffixes={".txt"}, exclude=exclude, skipped=skipped) == [str(text)]
+        assert {reason for _, reason in skipped.found} == {"exclude"}

@@ -83,11 +83,11 @@ def test_links_tables_notes_headers_and_boxes() -> None:
     assert len(ids) == len(set(ids)) and min(map(int, ids)) == 8
 
 
-def test_the_model_sees_text_without_objects() -> None:
+def test_the_model_sees_formulas_and_no_other_objects() -> None:
     note = '<w:r><w:footnoteReference w:id="7"/></w:r>'
     math = "<m:oMath><m:r><m:t>teh</m:t></m:r></m:oMath>"
     (part,) = format_of("x.docx").read(io.BytesIO(docx(p(r("teh end"), note, r(". So "), math, r(" go")))))
-    assert [model_text(part.text, segment) for segment in part.segments] == ["teh end. So  go"]
+    assert [model_text(part.text, segment) for segment in part.segments] == ["teh end. So teh go"]
     new = corrected(docx(p(r("teh end"), note, r(". So "), math, r(" go"))))
     assert texts(new)[1] == ["the end. So  goes"] and xml_of(new).count("<m:oMath>") == 1
 

@@ -297,6 +297,6 @@ def test_a_number_keeps_its_sign_in_every_language(sign: str) -> None:
 
 def test_headings_get_no_colon() -> None:
     source, output = "Notes about teh garden in spring", "Notes about the garden in spring:"
-    for is_label in (True, False):
-        found = check(source, Segment(0, len(source), is_label=is_label), output)
-        assert apply(source, found.edits) == (output[:-1] if is_label else output)
+    for ends in (True, False):
+        found = check(source, Segment(0, len(source), ends=ends), output)
+        assert apply(source, found.edits) == (output if ends else output[:-1])

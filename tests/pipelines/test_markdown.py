@@ -283,8 +283,8 @@ def test_a_correction_brings_no_markup() -> None:
 
 def test_headings_and_cells_take_on_no_full_stop() -> None:
     fixes = {"teh": "the", "notes": "notes."}
-    assert corrected(b"# teh notes\n\nhe reads teh notes\n\n| teh notes |\n|--|\n", fixes) == (
-        b"# the notes\n\nhe reads the notes.\n\n| the notes |\n|--|\n"
+    assert corrected(b"# teh notes\n\nhe reads teh notes\n\n# A\n\n| teh notes |\n|--|\n", fixes) == (
+        b"# the notes\n\nhe reads the notes.\n\n# A\n\n| the notes |\n|--|\n"
     )
 
 
@@ -414,5 +414,5 @@ def test_admonitions_are_no_sentences_and_their_content_is_text() -> None:
 def test_underlined_headings_are_labels_and_grids_are_tables() -> None:
     text = "why we are here\n===\n\n+------+---+\n| He go| a |\n+======+===+\n| x    | y |\n+------+---+\n\nIt go on.\n"
     parts = list(format_of("a.md").read(io.BytesIO(text.encode())))
-    found = [(part.text[each.start : each.end], each.is_label) for part in parts for each in part.segments]
+    found = [(part.text[each.start : each.end], each.is_title) for part in parts for each in part.segments]
     assert found == [("why we are here", True), ("It go on.", False)]

@@ -193,8 +193,8 @@ def test_what_is_too_long_is_split_and_what_cannot_be_is_told() -> None:
     text = "He go. She stay. " + "x" * 30 + " end."
     (done,) = Runner(corrector, FREE).run([Work(None, part(text))])
     assert all(len(asked) <= 10 for asked in corrector.asked) and len(corrector.asked) >= 3
-    assert [refusal.reason for refusal in done.refusals] == ["length"]
-    assert apply(text, done.edits) == "HE GO. SHE STAY. " + "x" * 30 + " END."
+    assert [refusal.reason for refusal in done.refusals] == ["length", "fragment"]
+    assert apply(text, done.edits) == "HE GO. SHE STAY. " + "x" * 30 + " end.", "it goes on and gets no capital"
 
 
 def test_outcomes_go_through_a_journal(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from itertools import count
 import pytest
 
 from copyspec.pipelines import FunctionCorrector, Runner, Work, format_of
-from copyspec.pipelines.documents import FormatError, model_text
+from copyspec.pipelines.documents import FormatError, FormatOptionError, model_text
 
 PYTHON = '''"""Adds numbers.
 
@@ -439,3 +439,84 @@ def test_threads_that_read_python_leave_the_filters_of_warnings(monkeypatch: pyt
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda text: segments("python", text), ['"""It go."""', '"""He go."""']))
     assert found == [["It go."], ["He go."]] and warnings.filters == before
+
+
+def shown(text: str, suffix: str) -> list[tuple[str, list[str]]]:
+    """The texts that a model sees, and what of each is protected."""
+    return [
+        (model_text(part.text, each), [part.text[start:end] for start, end in each.protected])
+        for part in format_of(f"a.{suffix}").read(io.BytesIO(text.encode()))
+        for each in part.segments
+    ]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "expected"),
+    [
+        ("py", 'def f():\n    """Wraps what the class\n    needs to work.\n    """\n',
+         ["Wraps what the class needs to work."]),
+        ("py", 'class A:\n\t"""Does it. As of now\n\tit is.\n\n\tMore of\n\tit.\n\t"""\n',
+         ["Does it. As of now it is.", "More of it."]),
+        ("py", 'def f():\n    """Do.\n\n    Args:\n        x: The x\n            of it.\n    """\n',
+         ["Do.", "The x of it."]),
+        ("java", "/**\n * <p>The type is not\n * allowed here.\n *\n * <p>If it\n * is.\n */",
+         ["The type is not allowed here.", "If it is."]),
+        ("java", "/** One.\n * <ul>\n * <li>two\n * <li>three are\n * here</ul> */",
+         ["One.", "two", "three are here</ul>"]),
+        ("c", "/* It does the number -> string\n * conversion. */", ["It does the number -> string conversion."]),
+        ("c", "// If the value\n// a == b is not here,\n// it is gone.\n",
+         ["If the value a == b is not here, it is gone."]),
+        ("c", "// foo();\n// Go on.\n// bar();\n", ["Go on."]),
+        ("cs", "/// <summary>\n/// Finds the node\n/// that is.\n/// </summary>\n", ["Finds the node that is."]),
+        ("js", "// Use the url\n// https://x.org/a for it,\n// or not.\n",
+         ["Use the url https://x.org/a for it, or not."]),
+    ],
+)  # fmt: skip
+def test_a_sentence_over_several_lines_is_one(suffix: str, text: str, expected: list[str]) -> None:
+    assert [each for each, _ in shown(text, suffix)] == expected
+
+
+@pytest.mark.parametrize(
+    ("suffix", "line", "name"),
+    [
+        ("swift", "- Parameter x: The value", "- Parameter x:"),
+        ("swift", "- task: The value", "- task:"),
+        ("c", "\\param[in] x The value", "\\param[in] x "),
+        ("c", "@param[in,out] x, y The values", "@param[in,out] x, y "),
+        ("rb", "@param x [Array<Integer>] The value", "@param x [Array<Integer>] "),
+        ("rb", "@param [String] x the value", "@param [String] x "),
+        ("js", "@param {string} [x=1] - The value", "@param {string} [x=1] -"),
+        ("ts", "@template T - The value", "@template T -"),
+        ("kt", "@param x the value", "@param x "),
+        ("java", "@throws IOException if it is", "@throws IOException "),
+        ("cpp", ":param x: The value", ":param x:"),
+    ],
+)  # fmt: skip
+def test_names_after_tags_stay(suffix: str, line: str, name: str) -> None:
+    text = f"# {line}\n" if suffix == "rb" else f"/// Does it.\n///\n/// {line}\n"
+    assert shown(text, suffix)[-1] == (line, [name])
+    (_, spans), *_ = shown('def f():\n    """\n    @param x: The value\n    @return: a value\n    """\n', "py")
+    assert spans == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("Makefile", "# It are here.\nall: x # it go\n\techo they was\n", ["It are here.", "it go"]),
+        ("GNUmakefile", "# It are here.\n", ["It are here."]),
+        ("rules.mk", "X = they was\n# It are here.\n", ["It are here."]),
+        ("Dockerfile", "# syntax=docker/dockerfile:1\nFROM x\n# It are here.\nRUN echo they was\n", ["It are here."]),
+        ("Dockerfile.dev", "# It are here.\n", ["It are here."]),
+        ("CMakeLists.txt", "# It are here.\nset(x they was)\n", ["It are here."]),
+        ("Rakefile", "# It are here.\ntask :x\n", ["It are here."]),
+    ],
+)
+def test_files_that_are_told_by_their_names_are_source(name: str, text: str, expected: list[str]) -> None:
+    found = [
+        model_text(part.text, each)
+        for part in format_of(name).read(io.BytesIO(text.encode()))
+        for each in part.segments
+    ]
+    assert found == expected
+    with pytest.raises(FormatOptionError, match="holds code"):
+        format_of(name, "txt")
