@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
@@ -17,6 +17,8 @@ from copyspec.text.sentence_marks import SENTENCE_ENDS
 
 from ..documents import Edit, Refusal, Segment, model_text
 from ..edits.diff import apply
+from .document_words import DocumentWords
+from .evidence import Evidence
 from .openings import Openings
 from .sentencehood import MARKER, begins_item, lacks_end
 from .stretches import around
@@ -91,30 +93,32 @@ class Judge:
         text: str,
         segment: Segment,
         *,
-        is_word: Callable[[str], bool],
-        may_write: Callable[[str], bool] | None,
-        is_often: Callable[[str], bool],
+        facts: DocumentWords,
+        allow_new_words: bool,
         allow_swaps: bool,
         changes: Sequence[Change] | None,
         caution: float,
         min_confidence: float,
         margins: Mapping[MarginKind, float],
     ) -> None:
-        """`is_word`: whether a word is spelt correctly; `may_write`: whether a change may add it (None: any word)."""
-        self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
-        self._allow_swaps, self._caution, self._is_often = allow_swaps, caution, is_often
+        self._text, self._segment, self._is_word, self._is_often = text, segment, facts.is_word, facts.is_often
+        self._may_write = None if allow_new_words else facts.knows
+        self._allow_swaps, self._caution = allow_swaps, caution
         self._margins, self._openings = margins, Openings(text, segment)
+        self._evidence = Evidence(text, segment, facts, self._openings)
         self._min_margin = math.log(min_confidence / (1 - min_confidence)) if min_confidence else -math.inf
         self._preferred = _Preferred(text, segment, changes) if changes and (caution or min_confidence) else None
 
     def refusal(self, edit: Edit) -> Refusal | None:
         wording, start, end = self._worded(edit)
         return (
-            self._wrong_end(wording, end)
+            self._evidence.own(wording)
+            or self._wrong_end(wording, end)
             or (None if self._allow_swaps else _wrong_mark(wording))
             or self._wrong_capital(wording, start)
             or (wording.unknown(self._may_write) if self._may_write else None)
             or (None if self._allow_swaps else self._swapped(wording, start, end))
+            or (None if self._allow_swaps else self._evidence.refusal(wording, start, end))
             or self._doubtful(wording, start, end)
         )
 

@@ -1,0 +1,61 @@
+"""Finds the changes of a segment that need each other: one alone would double or lose a word, or break an agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from ..documents import Edit
+from .vocabulary import spelt
+from .wording import Wording, is_grammar
+
+_BETWEEN = 3
+"""Most words between two changes of number that are taken for an agreement: "This big feature is"."""
+
+_UNMOVED = frozenset("a an the to of in on at for with from by is are was were be and or that it".split())  # noqa: SIM905
+"""Words that come and go in several places of a sentence without being moved."""
+_NUMBERS = frozenset(
+    frozenset(pair.split())
+    for pair in ("is are", "was were", "has have", "does do", "this these", "that those", "man men", "woman women",
+                 "child children", "person people", "much many", "it they", "its their", "doesn't don't")
+)  # fmt: skip
+
+
+def groups(text: str, changes: Sequence[Edit]) -> Iterator[list[int]]:
+    """Yield the places of changes that are made or refused together, each in one group; `changes` ascend."""
+    wordings = [Wording.of(text[each.start : each.end], each.replacement) for each in changes]
+    group = list(range(len(changes)))
+    for one, two in combinations(range(len(changes)), 2):
+        between = text[changes[one].end : changes[two].start]
+        if _is_move(wordings[one], wordings[two]) or _agree(wordings[one], wordings[two], between):
+            joined, gone = sorted((group[one], group[two]))
+            group = [joined if each == gone else each for each in group]
+    for first in dict.fromkeys(group):
+        yield [place for place, each in enumerate(group) if each == first]
+
+
+def _is_move(one: Wording, two: Wording) -> bool:
+    """Whether a word goes in one place and comes in the other."""
+    return any(
+        not _UNMOVED.issuperset(moved)
+        for moved in (_small(one.gone) & _small(two.new), _small(one.new) & _small(two.gone))
+        if moved
+    )
+
+
+def _agree(one: Wording, two: Wording, between: str) -> bool:
+    return len(spelt(between)) <= _BETWEEN and not set(".;:!?") & set(between) and _is_number(one) and _is_number(two)
+
+
+def _is_number(wording: Wording) -> bool:
+    """Whether a change only makes a word singular or plural, noun or verb."""
+    if len(wording.gone) != 1 or len(wording.new) != 1:
+        return False
+    a, b = sorted((wording.gone[0].casefold(), wording.new[0].casefold()), key=len)
+    if frozenset((a, b)) in _NUMBERS:
+        return True
+    return not is_grammar(a) and b in (f"{a}s", f"{a}es", f"{a[:-1]}ies")
+
+
+def _small(words: Sequence[str]) -> set[str]:
+    return {word.casefold() for word in words}
