@@ -15,15 +15,15 @@ from typing import Generic, Protocol, TypeVar
 from copyspec import Result
 from copyspec.checks import check_type, check_whole
 
-from ..documents import Edit, Part, Refusal, Segment, model_text
-from ..edits.diff import merge
+from ..documents import Edit, Part, Refusal, Segment, edited, model_text
+from ..edits.diff import apply, merge
 from ..edits.words import Tolerance
 from ..guards.document_words import DocumentWords
-from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
+from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language, refused
 from ..guards.languages import ANY, is_in, language_of
 from ..guards.sentencehood import END
 from ..sentences import sentences
-from .correctors import Corrector, Outcome, calibration_of, languages_of
+from .correctors import Corrector, Outcome, calibration_of, languages_of, likelihoods_of
 from .segmentation import Splitter, fit
 from .writable import writable
 
@@ -318,9 +318,23 @@ class _Run(Generic[Owner]):
             checked = check(
                 part.text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context
             )
-            checked = writable(part, task.segment, checked)
+            checked = self._preferred(part, task, writable(part, task.segment, checked), outcome.text)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
+
+    def _preferred(self, part: Part, task: _Task[Owner], checked: Checked, output: str) -> Checked:
+        """Refuse what the guards left of a correction if the corrector finds it less likely than the source: without
+        the changes that were left out, the others may be wrong."""
+        likelihoods = likelihoods_of(self._corrector) if checked.edits and checked.dropped else None
+        if likelihoods is None or not self._options.guards.caution:
+            return checked
+        begin = output[: len(output) - len(output.lstrip())]
+        made = model_text(apply(part.text, checked.edits), edited(task.segment, checked.edits))
+        before, after = likelihoods(task.text, [begin + task.text, begin + made])
+        if after >= before:
+            return checked
+        why = f"what the guards left of it is less likely than the source ({after:.1f} and {before:.1f} nats)"
+        return refused(checked, Refusal("margin", why))
 
     def _guards(self) -> GuardOptions:
         """The guard options with the corrector's margins, which are known after its first answer."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from string import ascii_lowercase
+
+from copyspec.lockless import cached_property
 
 from ..documents import Part
 from .languages import ANY, is_in
@@ -21,6 +25,9 @@ OFTEN = 3
 REPEATED = 2
 """An unknown word with this many occurrences is a term, and a capital with as many inside sentences that of a name."""
 
+MOST_CARE = 3.0
+FEW_SENTENCES = 2  # so many tell nothing about a writer's care
+
 LANGUAGE_PARTS = 100  # parts from which the document's language is determined
 LANGUAGE_CHARS = 500  # first characters of each
 
@@ -33,6 +40,8 @@ _BEFORE_KNOWN = re.compile(
     r"(?:anti|auto|bi|co|de|hyper|inter|macro|meta|micro|mini|mono|multi|non|over|para|post|pre|proto|pseudo|re|semi|sub|"
     r"super|tele|trans|ultra|un|under|uni)(?=\w{4})"
 )
+_LEAST_SLIP = 5  # letters; shorter ones are often abbreviations
+_SENTENCE = re.compile(r"[.!?](?=\s|\Z)")
 _SHORTEST = 3  # letters of each half of a compound
 _SERIAL, _NO_SERIAL = (re.compile(rf"\w, [\w' -]{{1,30}}{mark} (?:and|or) \w") for mark in (",", r"(?<![,;])"))
 
@@ -49,6 +58,8 @@ class DocumentWords:
         self._symbols = set[str]()  # single letters there
         self._serial = Counter[bool]()  # lists with and without a comma before the last "and"
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
+        self._openings = Counter[bool]()  # segments that begin in lower case, and others
+        self._sentences = 0
         left = DOCUMENT_CHARS
         for part in parts:
             self._read(part, left)
@@ -64,6 +75,9 @@ class DocumentWords:
         self._symbols.update(_SYMBOL.findall(_TAG.sub(" ", rest)))
         for is_serial, pattern in ((True, _SERIAL), (False, _NO_SERIAL)):
             self._serial[is_serial] += sum(1 for _ in pattern.finditer(prose))
+        first = (next(filter(str.isalpha, part.text[each.start : each.end]), "") for each in part.segments)
+        self._openings.update(letter.islower() for letter in first if letter)
+        self._sentences += len(_SENTENCE.findall(prose))
         for language, votes in self._votes.items():
             if len(votes) < LANGUAGE_PARTS and (verdict := is_in(part.text[:LANGUAGE_CHARS], language)) is not None:
                 votes.append(verdict)
@@ -119,14 +133,34 @@ class DocumentWords:
         return None
 
     @property
+    def begins_small(self) -> bool:
+        """Whether the document has a habit of beginning paragraphs, items or comments in lower case."""
+        small = self._openings[True]
+        return small > REPEATED and 4 * small >= self._openings.total()
+
+    @property
     def has_serial_commas(self) -> bool | None:
         """Whether lists have a comma before their last "and"; None if the document has both, or no lists."""
         return None if all(self._serial.values()) == any(self._serial.values()) else self._serial[True] > 0
+
+    @cached_property
+    def care(self) -> float:
+        """How much rarer than in a single sentence mistakes are to be expected, as a logarithm: a document with many
+        sentences and few slips is that of a careful writer."""
+        slips = sum(times == 1 and _is_slip(word) and not self.term(word) for word, times in self._prose.items())
+        return min(MOST_CARE, math.log(max(1.0, (self._sentences + 1) / (FEW_SENTENCES * (slips + 1)))))
 
     def is_in(self, language: str) -> bool:
         """Whether most of the document is in a language; True if undecided."""
         votes = self._votes.get(language, ())
         return 2 * sum(votes) >= len(votes)
+
+    def about(self, word: str) -> str:
+        """What is known of a word, for people."""
+        known = "of the project" if self.is_own(word) else "in a word list" if self.is_word(word) else "in no word list"
+        marked = ", in code or markup" * self.is_marked(word)
+        name = ", a name" * self.is_name(word)
+        return f"{word!r}: {known}, {self.count(word)} times in the document{marked}{name}"
 
     def _has(self, word: str) -> bool:
         return any(each in self._prose or each in self._marked for each in _cases(word))
@@ -141,6 +175,22 @@ def beginning(parts: Iterator[Part]) -> list[Part]:
         if size >= DOCUMENT_CHARS:
             break
     return taken
+
+
+def _is_slip(word: str) -> bool:
+    """Whether a word is in no list, but one that differs by a letter is."""
+    if not word.islower() or len(word) < _LEAST_SLIP or not word.isascii() or is_english(word) or is_rare(word):
+        return False
+    cuts = [(word[:at], word[at:]) for at in range(len(word) + 1)]
+    return any(
+        is_english(made)
+        for head, tail in cuts
+        for made in (
+            head + tail[1:],
+            head + tail[1:2] + tail[:1] + tail[2:],
+            *(head + letter + tail[skipped:] for letter in ascii_lowercase for skipped in (0, 1)),
+        )
+    )
 
 
 @cache

@@ -13,6 +13,7 @@ from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound
 from .likeness import is_near
 from .openings import Openings
+from .sentencehood import END
 from .varieties import are_varieties
 from .vocabulary import spelt
 from .wording import Wording, is_grammar
@@ -21,7 +22,8 @@ _TOKEN = re.compile(r"[^\W_](?:\S*[^\W_])?[+#]*")
 _SAYS_OF = (
     r"is|are|was|were|has|can|may|must|should|will|defaults?|specifies|contains|denotes|means|controls|determines"
 )
-_SUBJECT = re.compile(rf"(?<![\w'’-])([a-z][\w-]*) (?:{_SAYS_OF})(?![\w'’-])")
+_SUBJECT = re.compile(rf"(?<![\w'’-])([a-z][\w-]+) (?:{_SAYS_OF})(?![\w'’-])")
+_SYMBOL_IS = re.compile(r"(?<![\w'’-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
 _AFTER_SYMBOL = re.compile(
     r"\s*(?:[=<>≤≥∈+*/^)\]]|-?th\b|\.\.|(?:and|or|to) [b-hj-z]\b|, ?[b-hj-z]\b|(?:is|are|has|denotes|runs|ranges)\b)"
 )
@@ -77,7 +79,9 @@ class Evidence:
                 yield f"{word!r} and {new!r} are spellings of one word"
         yield from self._article(wording, end)
         if any(begin < end and start < until for begin, until in self._subjects()):
-            yield "the sentence begins with the name of a parameter or a command"
+            yield "the subject is a symbol, or the name of a parameter or a command"
+        if end == self._segment.end and len(wording.new) > len(wording.gone) and not END.search(wording.was):
+            yield "the text may go on after this"
         yield from self._habits(wording, start)
 
     def _is_symbol(self, letter: str, start: int, end: int) -> bool:
@@ -107,10 +111,18 @@ class Evidence:
     def _subjects(self) -> Sequence[tuple[int, int]]:
         """Spans of lower-case words that begin a sentence as its subject, with the verb: names that are meant as they
         are."""
-        found = _SUBJECT.finditer(self._text, self._segment.start, self._segment.end)
-        return [match.span() for match in found if not is_grammar(match[1]) and self._openings.has(match.start())]
+        start, end = self._segment.start, self._segment.end
+        words = (
+            match
+            for match in _SUBJECT.finditer(self._text, start, end)
+            if not is_grammar(match[1]) and self._openings.has(match.start())
+        )
+        return [match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end))]
 
     def _habits(self, wording: Wording, start: int) -> Iterator[str]:
+        begins = start == self._segment.start and wording.was[:1].islower() and wording.becomes[:1].isupper()
+        if begins and self._facts.begins_small:
+            yield "the document often begins in lower case"
         had, has = (len(_LAST_COMMA.findall(side)) for side in (wording.was, wording.becomes))
         if wording.was != wording.becomes and not (wording.gone or wording.new):
             if had != has and self._facts.has_serial_commas in (None, has < had):

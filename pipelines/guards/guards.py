@@ -97,12 +97,29 @@ class GuardOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why one change was made or refused."""
+
+    edit: Edit
+    refusal: Refusal | None
+    account: str  # for people
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
     """The result of checking a segment."""
 
     edits: Sequence[Edit]  # offsets in the part's text, ascending
     refusal: Refusal | None = None  # why the segment stays as it was, though the model changed it
     dropped: Sequence[Refusal] = ()  # one for each edit that was left out
+    verdicts: Sequence[Verdict] = ()  # one for each change; none if a refusal of the whole segment came first
+
+
+def refused(checked: Checked, refusal: Refusal) -> Checked:
+    """The same without its edits, for one reason."""
+    dropped = [*checked.dropped, *[refusal] * len(checked.edits)]
+    verdicts = [replace(each, refusal=each.refusal or refusal) for each in checked.verdicts]
+    return Checked((), refusal, dropped, verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +180,16 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
         if first := next((each for place in group if (each := refusals[place])), None):
             for place in group:
                 refusals[place] = refusals[place] or _belonging(text, changes[place], first)
+    verdicts = [
+        Verdict(change, refusal, judge.account(change)) for change, refusal in zip(changes, refusals, strict=True)
+    ]
     kept = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
     dropped = [refusal for refusal in refusals if refusal is not None]
     if kept and (refusal := stretches.refusal_of_all(kept)):
-        return Checked((), refusal, [*dropped, refusal])
+        return Checked((), refusal, [*dropped, refusal], verdicts)
     if dropped and (options.all_or_nothing or not kept):
-        return Checked((), dropped[0], dropped)
-    return Checked(kept, None, dropped)
+        return Checked((), dropped[0], dropped, verdicts)
+    return Checked(kept, None, dropped, verdicts)
 
 
 def _belonging(text: str, change: Edit, other: Refusal) -> Refusal:

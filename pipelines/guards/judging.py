@@ -101,7 +101,8 @@ class Judge:
         min_confidence: float,
         margins: Mapping[MarginKind, float],
     ) -> None:
-        self._text, self._segment, self._is_word, self._is_often = text, segment, facts.is_word, facts.is_often
+        self._text, self._segment, self._facts = text, segment, facts
+        self._is_word, self._is_often = facts.is_word, facts.is_often
         self._may_write = None if allow_new_words else facts.knows
         self._allow_swaps, self._caution = allow_swaps, caution
         self._margins, self._openings = margins, Openings(text, segment)
@@ -120,6 +121,16 @@ class Judge:
             or (None if self._allow_swaps else self._swapped(wording, start, end))
             or (None if self._allow_swaps else self._evidence.refusal(wording, start, end))
             or self._doubtful(wording, start, end)
+        )
+
+    def account(self, edit: Edit) -> str:
+        """The kind and the margin of a change, the margin that it needs, and what the document says of its words."""
+        wording, start, _ = self._worded(edit)
+        kind, margin = self.measured(edit)
+        measured = "unknown" if margin is None else f"{margin:.1f}"
+        needed = f"{self._caution * self._least(wording, start):.1f}"
+        return "; ".join(
+            [f"{kind}: margin {measured} of {needed}", *map(self._facts.about, (*wording.gone, *wording.new))]
         )
 
     def measured(self, edit: Edit) -> tuple[Kind, float | None]:
@@ -212,7 +223,7 @@ class Judge:
             begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])
             usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
         else:
-            usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
+            usual = kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
         least = self._margins[kind]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before
@@ -222,7 +233,7 @@ class Judge:
             least *= FREQUENT_WORD_FACTOR
         elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
             least = self._margins["unusual"]  # for example a program's name in lower case
-        return least if usual else max(least, self._margins["unusual"])
+        return (least if usual else max(least, self._margins["unusual"])) + self._facts.care
 
 
 def _wrong_mark(wording: Wording) -> Refusal | None:
