@@ -31,10 +31,13 @@ FEW_SENTENCES = 2  # so many tell nothing about a writer's care
 LANGUAGE_PARTS = 100  # parts from which the document's language is determined
 LANGUAGE_CHARS = 500  # first characters of each
 
-_INSIDE = re.compile(r"(?<=[a-z0-9,;] )[A-Z][\w'’]+")  # a capital that no sentence begins with
+_INSIDE = re.compile(r"(?<=[a-z,;] )[A-Z][\w'’]+")  # a capital that no sentence begins with
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _TAG = re.compile(r"<[^<>]*>")
 _SYMBOL = re.compile(r"(?:^|(?<=[\s`$(\[{,=+*/<>-]))[A-Za-z](?=[\s`$)\]},;:=+*/<>^_-]|$)")
+_SYMBOL_IN_PROSE = re.compile(
+    r"(?<![\w'’.-])[A-Za-z](?=\s*[=<>≤≥∈^]|, [b-hj-z]\b| and [b-hj-z]\b| is the\b|-?th\b)|(?<=\b[b-hj-z] and )i\b"
+)
 _FORMS = ("", "s", "es", "d", "ed", "ing", "er", "ers")
 _BEFORE_KNOWN = re.compile(
     r"(?:anti|auto|bi|co|de|hyper|inter|macro|meta|micro|mini|mono|multi|non|over|para|post|pre|proto|pseudo|re|semi|sub|"
@@ -55,7 +58,7 @@ class DocumentWords:
         self._prose = Counter[str]()  # words of the prose as written
         self._inside = Counter[str]()  # of these, words with a capital inside a sentence
         self._marked = set[str]()  # words and names outside of the prose: code, links, attributes, tags
-        self._symbols = set[str]()  # single letters there
+        self._symbols = set[str]()  # single letters there, and in "i = 1"
         self._serial = Counter[bool]()  # lists with and without a comma before the last "and"
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
         self._openings = Counter[bool]()  # segments that begin in lower case, and others
@@ -72,7 +75,7 @@ class DocumentWords:
         self._prose.update(spelt(prose))
         self._inside.update(_INSIDE.findall(prose))
         self._marked.update(_IDENTIFIER.findall(rest))
-        self._symbols.update(_SYMBOL.findall(_TAG.sub(" ", rest)))
+        self._symbols.update(_SYMBOL.findall(_TAG.sub(" ", rest)), _SYMBOL_IN_PROSE.findall(prose))
         for is_serial, pattern in ((True, _SERIAL), (False, _NO_SERIAL)):
             self._serial[is_serial] += sum(1 for _ in pattern.finditer(prose))
         first = (next(filter(str.isalpha, part.text[each.start : each.end]), "") for each in part.segments)
@@ -106,7 +109,7 @@ class DocumentWords:
         return self.count(word) >= OFTEN
 
     def is_symbol(self, letter: str) -> bool:
-        """Whether code or formulas have this letter."""
+        """Whether code or formulas have this letter, or the prose uses it as they do."""
         return letter in self._symbols
 
     def is_marked(self, word: str) -> bool:
@@ -121,12 +124,13 @@ class DocumentWords:
         return times >= least and times > self._prose[stem.lower()]
 
     def term(self, word: str) -> str | None:
-        """Why a word that is in no word list is no misspelling; None if nothing says so."""
+        """Why a word that is in no word list is no misspelling; None if nothing says so. Wrong forms of known words
+        ("goed") may be repeated, too."""
         stem = ENDING.sub("", word)
         bases = {stem, *(stem.removesuffix(ending) for ending in ("s", "es") if len(stem) > 4)}
         times = sum(self.count(base + ending) for base in bases for ending in ("", "'s", "’s"))
         times += self.count(f"{stem}s")
-        if times >= REPEATED:
+        if times >= REPEATED and not any(map(is_english, _bases(stem.casefold()))):
             return f"the document has it {times} times"
         if any(case in self._marked for base in bases for case in _cases(base)):
             return "the document has it in code or markup"

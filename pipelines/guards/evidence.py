@@ -11,7 +11,7 @@ from itertools import product
 from ..documents import Refusal, Segment
 from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound
-from .likeness import is_near
+from .likeness import distance, plain
 from .openings import Openings
 from .sentencehood import END
 from .varieties import are_varieties
@@ -31,6 +31,7 @@ _BEFORE_SYMBOL = re.compile(
     r"(?:\b(?:index|indices|variables?|letters?|elements?|rows?|columns?|items?|steps?|numbers?|integers?|each|every|let|"
     r"[b-hj-z],?|[b-hj-z] and)|[=<>+*/(\[])\s*\Z"
 )
+SLIPS = 2  # letters that may differ in a misspelling that happens to be made of words, as "allways"
 _NEAR = 24  # characters beside a letter that are looked at
 _LAST_COMMA = re.compile(r",(?=\s+(?:and|or)\b)")
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
@@ -59,7 +60,7 @@ class Evidence:
     def _objections(self, wording: Wording, start: int, end: int) -> Iterator[str]:
         facts = self._facts
         had, has = (Counter(spelt(side)) for side in (wording.was, wording.becomes))
-        is_joined = wording.joins
+        is_joined = wording.joins or len(wording.was.split()) != len(wording.becomes.split())
         for word in had - has:
             if len(word) == 1 and word.isalpha() and not is_joined and self._is_symbol(word, start, end):
                 yield f"{word!r} is a symbol here"
@@ -69,10 +70,10 @@ class Evidence:
             if word.islower() and len(word) > 1 and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
         for word in wording.gone if not is_joined else ():
-            if not facts.is_word(word) and len(word) > 1:
+            if not facts.is_word(word) and len(word) > 1 and not any(_is_typo(word, new) for new in wording.new):
                 if why := facts.term(word):
                     yield f"{word!r} is no slip: {why}"
-                elif is_compound(word) and not any(is_near(word, new) for new in wording.new):
+                elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
                     yield f"{word!r} is made of known words"
         for word, new in product(wording.gone, wording.new):
             if are_varieties(word, new) and facts.is_word(word):
@@ -120,7 +121,7 @@ class Evidence:
         return [match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end))]
 
     def _habits(self, wording: Wording, start: int) -> Iterator[str]:
-        begins = start == self._segment.start and wording.was[:1].islower() and wording.becomes[:1].isupper()
+        begins = start == self._segment.start and wording.becomes == wording.was[:1].upper() + wording.was[1:]
         if begins and self._facts.begins_small:
             yield "the document often begins in lower case"
         had, has = (len(_LAST_COMMA.findall(side)) for side in (wording.was, wording.becomes))
@@ -130,6 +131,12 @@ class Evidence:
             before = self._text[max(self._segment.start, start - _NEAR) : start]
             if _AFTER_COLON.search(before) and wording.was.casefold() == wording.becomes.casefold():
                 yield "a capital after a colon is a matter of style"
+
+
+def _is_typo(word: str, new: str) -> bool:
+    """Whether letters only change places or are doubled: no term looks like a word in that way."""
+    a, b = plain(word), plain(new)
+    return len(a) > 3 and set(a) == set(b) and distance(a, b) <= 1
 
 
 def _tokens(text: str) -> list[str]:

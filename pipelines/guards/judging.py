@@ -113,12 +113,12 @@ class Judge:
     def refusal(self, edit: Edit) -> Refusal | None:
         wording, start, end = self._worded(edit)
         return (
-            self._evidence.own(wording)
-            or self._wrong_end(wording, end)
+            self._wrong_end(wording, end)
             or (None if self._allow_swaps else _wrong_mark(wording))
             or self._wrong_capital(wording, start)
             or (wording.unknown(self._may_write) if self._may_write else None)
             or (None if self._allow_swaps else self._swapped(wording, start, end))
+            or self._evidence.own(wording)
             or (None if self._allow_swaps else self._evidence.refusal(wording, start, end))
             or self._doubtful(wording, start, end)
         )
