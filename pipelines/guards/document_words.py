@@ -25,8 +25,7 @@ OFTEN = 3
 REPEATED = 2
 """An unknown word with this many occurrences is a term, and a capital with as many inside sentences that of a name."""
 
-MOST_CARE = 3.0
-FEW_SENTENCES = 2  # so many tell nothing about a writer's care
+MOST_CARE = 3.0  # nats: mistakes are one in twenty of what they are in sentences that somebody wants corrected
 
 LANGUAGE_PARTS = 100  # parts from which the document's language is determined
 LANGUAGE_CHARS = 500  # first characters of each
@@ -152,7 +151,7 @@ class DocumentWords:
         """How much rarer than in a single sentence mistakes are to be expected, as a logarithm: a document with many
         sentences and few slips is that of a careful writer."""
         slips = sum(times == 1 and _is_slip(word) and not self.term(word) for word, times in self._prose.items())
-        return min(MOST_CARE, math.log(max(1.0, (self._sentences + 1) / (FEW_SENTENCES * (slips + 1)))))
+        return min(MOST_CARE, math.log(max(1.0, self._sentences / (slips / 2 + 1))))
 
     def is_in(self, language: str) -> bool:
         """Whether most of the document is in a language; True if undecided."""

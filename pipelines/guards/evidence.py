@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
+
+from copyspec.lockless import cached_property
 
 from ..documents import Refusal, Segment
 from .articles import ARTICLES, article_of
@@ -33,6 +35,11 @@ _BEFORE_SYMBOL = re.compile(
 )
 SLIPS = 2  # letters that may differ in a misspelling that happens to be made of words, as "allways"
 _NEAR = 24  # characters beside a letter that are looked at
+_CLAUSE = re.compile(
+    r"\b(?:what|who|where|when|how|that|why|all)\b[^.;:!?]*\b(?:is is|was was|do do|does does|did did|had had)\W*\Z",
+    re.IGNORECASE,
+)
+_DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s+(?:and|or)\b)")
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
 
@@ -78,12 +85,22 @@ class Evidence:
         for word, new in product(wording.gone, wording.new):
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
+        if len(wording.new) > len(wording.gone) and _doubles(wording.becomes, wording.beside) > _doubles(
+            wording.was, ()
+        ):
+            yield "a word would stand twice"
+        if _doubles(wording.was, ()) > _doubles(wording.becomes, ()) and _CLAUSE.search(
+            self._text[self._segment.start : end]
+        ):
+            yield "a clause may end with the first of the two words"
+        if re.search(r"(?<![\w'’])I (?:and|or)\b", wording.becomes + self._text[end : end + 4]) and "I" in wording.new:
+            yield "'I' does not come first"
         yield from self._article(wording, end)
-        if any(begin < end and start < until for begin, until in self._subjects()):
+        if any(begin < end and start < until for begin, until in self._subjects):
             yield "the subject is a symbol, or the name of a parameter or a command"
         if end == self._segment.end and len(wording.new) > len(wording.gone) and not END.search(wording.was):
             yield "the text may go on after this"
-        yield from self._habits(wording, start)
+        yield from self._habits(wording, start, end)
 
     def _is_symbol(self, letter: str, start: int, end: int) -> bool:
         if letter not in "aAiI":
@@ -109,6 +126,7 @@ class Evidence:
             if right is None and len(ARTICLES.intersection(word.lower() for word in wording.gone)) == 1:
                 yield "either article may be right here"
 
+    @cached_property
     def _subjects(self) -> Sequence[tuple[int, int]]:
         """Spans of lower-case words that begin a sentence as its subject, with the verb: names that are meant as they
         are."""
@@ -120,11 +138,12 @@ class Evidence:
         )
         return [match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end))]
 
-    def _habits(self, wording: Wording, start: int) -> Iterator[str]:
+    def _habits(self, wording: Wording, start: int, end: int) -> Iterator[str]:
         begins = start == self._segment.start and wording.becomes == wording.was[:1].upper() + wording.was[1:]
         if begins and self._facts.begins_small:
             yield "the document often begins in lower case"
-        had, has = (len(_LAST_COMMA.findall(side)) for side in (wording.was, wording.becomes))
+        after = self._text[end : min(self._segment.end, end + _NEAR)]
+        had, has = (len(_LAST_COMMA.findall(side + after)) for side in (wording.was, wording.becomes))
         if wording.was != wording.becomes and not (wording.gone or wording.new):
             if had != has and self._facts.has_serial_commas in (None, has < had):
                 yield "a comma before the last item of a list is a matter of style"
@@ -133,10 +152,19 @@ class Evidence:
                 yield "a capital after a colon is a matter of style"
 
 
+def _doubles(text: str, beside: Sequence[str]) -> int:
+    """How many words follow an equal one, with the words beside the text."""
+    words = [word.casefold() for word in spelt(text)]
+    ends = [word.casefold() for word in beside]
+    inside = sum(one == two for one, two in pairwise(words))
+    return inside + sum(word in (words[:1] + words[-1:]) for word in ends)
+
+
 def _is_typo(word: str, new: str) -> bool:
     """Whether letters only change places or are doubled: no term looks like a word in that way."""
     a, b = plain(word), plain(new)
-    return len(a) > 3 and set(a) == set(b) and distance(a, b) <= 1
+    is_doubled = _DOUBLED.sub(r"\1", a) == _DOUBLED.sub(r"\1", b)
+    return len(a) > 3 and (is_doubled or sorted(a) == sorted(b)) and distance(a, b) <= 1
 
 
 def _tokens(text: str) -> list[str]:

@@ -222,8 +222,11 @@ class Judge:
             words = spelt(wording.was)
             begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])
             usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
+        elif kind == "mark":
+            usual = _MARKS.findall(wording.was) in ([], _MARKS.findall(wording.becomes))  # but "." for "?"
         else:
-            usual = kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
+            cases = [any(word[0].isupper() for word in side) for side in (wording.gone, wording.new)]
+            usual = not cases[0] if kind == "spelling" else cases[0] >= cases[1] or "I" in wording.new
         least = self._margins[kind]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections.abc import Sequence
 
 from ..documents import Edit
 from .vocabulary import spelt
@@ -11,6 +10,9 @@ from .wording import Wording, is_grammar
 
 _BETWEEN = 3
 """Most words between two changes of number that are taken for an agreement: "This big feature is"."""
+
+_FAR = 12
+"""Most changes over which a word may have moved: comparing all takes quadratic time."""
 
 _UNMOVED = frozenset("a an the to of in on at for with from by is are was were be and or that it".split())  # noqa: SIM905
 """Words that come and go in several places of a sentence without being moved."""
@@ -21,17 +23,24 @@ _NUMBERS = frozenset(
 )  # fmt: skip
 
 
-def groups(text: str, changes: Sequence[Edit]) -> Iterator[list[int]]:
-    """Yield the places of changes that are made or refused together, each in one group; `changes` ascend."""
+def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:
+    """The places of changes that are made or refused together, each in one group; `changes` ascend."""
     wordings = [Wording.of(text[each.start : each.end], each.replacement) for each in changes]
-    group = list(range(len(changes)))
-    for one, two in combinations(range(len(changes)), 2):
-        between = text[changes[one].end : changes[two].start]
-        if _is_move(wordings[one], wordings[two]) or _agree(wordings[one], wordings[two], between):
-            joined, gone = sorted((group[one], group[two]))
-            group = [joined if each == gone else each for each in group]
-    for first in dict.fromkeys(group):
-        yield [place for place, each in enumerate(group) if each == first]
+    group = [[place] for place in range(len(changes))]
+    for two, change in enumerate(changes):
+        for one in range(max(0, two - _FAR), two):
+            between = text[changes[one].end : change.start]
+            if group[one] is not group[two] and _belong(wordings[one], wordings[two], between):
+                joined = group[one]
+                joined += group[two]
+                for place in group[two]:
+                    group[place] = joined
+    return list({id(each): each for each in group}.values())
+
+
+def _belong(one: Wording, two: Wording, between: str) -> bool:
+    is_next = not between.strip() and any(len(each.gone) != len(each.new) for each in (one, two))
+    return is_next or _is_move(one, two) or _agree(one, two, between)
 
 
 def _is_move(one: Wording, two: Wording) -> bool:
