@@ -78,7 +78,7 @@ def nearest(word: str) -> str:
                 if len(made) > 2 and made != small and made in english():
                     return made
     spans = {small[a:b] for a in range(len(small)) for b in range(a + 3, len(small) + 1)}
-    inside = [span for span in spans if is_english(span)]
+    inside: list[str] = [span for span in spans if is_english(span)]
     return max(inside, key=len, default="that")
 
 
