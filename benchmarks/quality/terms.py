@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from string import ascii_lowercase
 
 from copyspec.pipelines import Corrector, FunctionCorrector, GECPipeline, GuardOptions, ModelCorrector, ModelOptions
-from copyspec.pipelines.guards.vocabulary import english, is_english, is_rare, spelt
+from copyspec.pipelines.guards.vocabulary import is_english, is_rare, spelt
 
 TERMS_IN_SENTENCE = 5
 SENTENCES_IN_DOCUMENT = 40
@@ -75,11 +75,10 @@ def nearest(word: str) -> str:
     for head, tail in cuts:
         for letter in ("", *ascii_lowercase):
             for made in (head + letter + tail[1:], head + letter + tail):
-                if len(made) > 2 and made != small and made in english():
-                    return made
+                if len(made) > 2 and made != small and is_english(made):
+                    return str(made)
     spans = {small[a:b] for a in range(len(small)) for b in range(a + 3, len(small) + 1)}
-    inside: list[str] = [span for span in spans if is_english(span)]
-    return max(inside, key=len, default="that")
+    return max((span for span in spans if is_english(span)), key=len, default="that")
 
 
 def vandal(pairs: Sequence[tuple[str, str]]) -> Callable[[str], str]:

@@ -242,8 +242,9 @@ def gec(
 
     The summary counts, by reason, what was left uncorrected; copyspec -v gec lists it. Single edits: numbers,
     links, code, names and protected (they would change one); markup (adds some); words (adds a word that is in no
-    list); swap (replaces, adds or removes a whole word); marks (ends a sentence elsewhere); margin (the model
-    hardly preferred it); characters (adds some that are not text); formula (a table cell is or would become one).
+    list); swap (replaces, adds or removes a whole word); marks (ends a sentence elsewhere); evidence (the document
+    or --words speaks against it); margin (the model hardly preferred it); characters (adds some that are not
+    text); formula (a table cell is or would become one).
 
     Whole segments: ratio (above --max-edit-ratio), lost (above --max-lost-ratio), fragment (not a sentence, would
     become one), language (not --language), characters (the output holds some that are not text), empty (no output),

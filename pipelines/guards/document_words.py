@@ -126,10 +126,12 @@ class DocumentWords:
         """Why a word that is in no word list is no misspelling; None if nothing says so. Wrong forms of known words
         ("goed") may be repeated, too."""
         stem = ENDING.sub("", word)
+        if any(map(is_english, _bases(stem.casefold()))):
+            return None
         bases = {stem, *(stem.removesuffix(ending) for ending in ("s", "es") if len(stem) > 4)}
         times = sum(self.count(base + ending) for base in bases for ending in ("", "'s", "’s"))
         times += self.count(f"{stem}s")
-        if times >= REPEATED and not any(map(is_english, _bases(stem.casefold()))):
+        if times >= REPEATED:
             return f"the document has it {times} times"
         if any(case in self._marked for base in bases for case in _cases(base)):
             return "the document has it in code or markup"

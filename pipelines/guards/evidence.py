@@ -164,7 +164,7 @@ def _is_typo(word: str, new: str) -> bool:
     """Whether letters only change places or are doubled: no term looks like a word in that way."""
     a, b = plain(word), plain(new)
     is_doubled = _DOUBLED.sub(r"\1", a) == _DOUBLED.sub(r"\1", b)
-    return len(a) > 3 and (is_doubled or sorted(a) == sorted(b)) and distance(a, b) <= 1
+    return len(a) > 2 and (is_doubled or sorted(a) == sorted(b)) and distance(a, b) <= 1
 
 
 def _tokens(text: str) -> list[str]:
