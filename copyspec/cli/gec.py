@@ -267,7 +267,7 @@ def gec(
         raise UsageError(f"--explain {explain} names its file; leave {paths[0]!r} out")
     paths = paths or ([] if place is None else [place[0]])
     if not paths:
-        raise UsageError("name a file, a folder, or - for stdin")
+        raise UsageError("paths are missing: name files or folders, or - for stdin")
     if format is not None and format not in FORMATS:
         raise UsageError(f"--format {format!r}: name one of {', '.join(FORMATS)}")
     if list not in (None, *LISTS):

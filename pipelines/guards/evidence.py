@@ -40,7 +40,7 @@ _CLAUSE = re.compile(
     re.IGNORECASE,
 )
 _DOUBLED = re.compile(r"(.)\1")
-_LAST_COMMA = re.compile(r",(?=\s+(?:and|or)\b)")
+_LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
 
 

@@ -270,4 +270,4 @@ def test_changes_in_a_line_are_explained(
     assert b"model changes nothing" in run_binary(capfdbinary, "gec", "--explain", "a.txt:5")[1]
     for wrong, message in ((["a.txt"], "as in README.md:12"), (["a.txt:1", "a.txt"], "leave 'a.txt' out")):
         code, _, err = run_binary(capfdbinary, "gec", "--explain", *wrong)
-        assert code == 2 and message in " ".join(err.decode().split())
+        assert code == 2 and message in " ".join(err.split())
