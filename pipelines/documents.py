@@ -123,6 +123,16 @@ def model_text(text: str, segment: Segment) -> str:
     return _on_one_line("".join(pieces))
 
 
+def edited(segment: Segment, edits: Sequence[Edit]) -> Segment:
+    """The segment in the text that `edits` of it, ascending, make; without its protected spans."""
+
+    def moved(at: int) -> int:
+        return at + sum(len(edit.replacement) - (edit.end - edit.start) for edit in edits if edit.end <= at)
+
+    hidden = tuple((moved(start), moved(end)) for start, end in segment.hidden)
+    return replace(segment, end=moved(segment.end), hidden=hidden, protected=())
+
+
 def _on_one_line(text: str) -> str:
     """Replace every line break with the white space around it by one space."""
     first, *rest = _LINE_BREAK.split(text)

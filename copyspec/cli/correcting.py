@@ -50,9 +50,10 @@ class ReportOptions:
     writes: bool = False  # corrected text goes into files; stdout gets only what is asked for
     listed: str | None = None  # list edits on stdout, in one of LISTS
     asks: bool = False  # about every change, on stdout
+    explained: int | None = None  # number of the line whose changes are explained on stdout
 
     def __post_init__(self) -> None:
-        asked = {"--diff": self.diff, "--check": self.check, "--list": self.listed}
+        asked = {"--diff": self.diff, "--check": self.check, "--list": self.listed, "--explain": self.explained}
         looking = [option for option, value in asked.items() if value]
         if len(looking) > 1:
             raise UsageError(f"{' and '.join(looking)} both only report changes; give one")
@@ -65,7 +66,7 @@ class ReportOptions:
     @property
     def only_looks(self) -> bool:
         """Whether changes are only reported and nothing is written."""
-        return self.check or self.diff or self.listed is not None
+        return self.check or self.diff or self.listed is not None or self.explained is not None
 
     @property
     def shows_text(self) -> bool:
@@ -93,6 +94,8 @@ class ReportOptions:
             found.append(reports.DiffPrinter(base, files))
         if self.listed is not None:
             found.append(reports.EditLister(self.listed, encoding))
+        if self.explained is not None:
+            found.append(reports.Explainer(self.explained))
         if self.edits is not None:
             found.append(reports.EditWriter(self.edits, encoding, files))
         if self.html is not None:
@@ -122,7 +125,7 @@ class ReportOptions:
             return USAGE if misfits == total.files else FAILED
         if self.only_looks and any(total.skipped[reason] for reason in UNREADABLE):
             return FAILED
-        return CHANGED if self.only_looks and total.files_changed else 0
+        return CHANGED if self.only_looks and self.explained is None and total.files_changed else 0
 
 
 def corrector_of(

@@ -15,11 +15,13 @@ from copyspec.cli.correcting import FAILED, LISTS, ReportOptions, corrector_of, 
 from copyspec.cli.correction_options import GUARDS, INPUT, OUTPUT, RUN
 from copyspec.cli.inputs import check_terminal, inputs_of, words_of
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, Variables, loading
-from copyspec.cli.narrowing import narrow_inputs
+from copyspec.cli.narrowing import line_of, narrow_inputs
 
 
 def gec(
-    paths: Annotated[list[str], typer.Argument(help="Files, folders, patterns; - is stdin.", show_default=False)],
+    paths: Annotated[
+        list[str] | None, typer.Argument(help="Files, folders, patterns; - is stdin.", show_default=False)
+    ] = None,
     format: Annotated[
         str | None,
         typer.Option(help="txt, md, jsonl, csv ... Default: by the suffix.", rich_help_panel=INPUT),
@@ -95,6 +97,14 @@ def gec(
         str | None,
         typer.Option(
             help="Print one line per edit: text (file:line:col) or github; exit code 1 if there are any.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE:LINE",
+            help="Print why each change in this line was made or refused.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -232,8 +242,9 @@ def gec(
 
     The summary counts, by reason, what was left uncorrected; copyspec -v gec lists it. Single edits: numbers,
     links, code, names and protected (they would change one); markup (adds some); words (adds a word that is in no
-    list); swap (replaces, adds or removes a whole word); marks (ends a sentence elsewhere); margin (the model
-    hardly preferred it); characters (adds some that are not text); formula (a table cell is or would become one).
+    list); swap (replaces, adds or removes a whole word); marks (ends a sentence elsewhere); evidence (the document
+    or --words speaks against it); margin (the model hardly preferred it); characters (adds some that are not
+    text); formula (a table cell is or would become one).
 
     Whole segments: ratio (above --max-edit-ratio), lost (above --max-lost-ratio), fragment (not a sentence, would
     become one), language (not --language), characters (the output holds some that are not text), empty (no output),
@@ -251,6 +262,12 @@ def gec(
         splitter,
     )
 
+    place = None if explain is None else line_of(explain)
+    if place is not None and paths:
+        raise UsageError(f"--explain {explain} names its file; leave {paths[0]!r} out")
+    paths = paths or ([] if place is None else [place[0]])
+    if not paths:
+        raise UsageError("paths are missing: name files or folders, or - for stdin")
     if format is not None and format not in FORMATS:
         raise UsageError(f"--format {format!r}: name one of {', '.join(FORMATS)}")
     if list not in (None, *LISTS):
@@ -311,6 +328,7 @@ def gec(
         writes=files.is_writing,
         listed=list,
         asks=patch,
+        explained=place and place[1],
     )
     inputs, is_complete = inputs_of(paths, format, exclude or (), report, suffix, words=words or ())
     least_code = 0 if is_complete else FAILED
@@ -323,10 +341,10 @@ def gec(
     if ray is not None:
         from copyspec.integrations.ray.files import correct_on_ray
 
-        if since or kinds or patch or apply:
-            raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch and --apply out")
+        if since or kinds or patch or apply or explain:
+            raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch, --apply and --explain out")
         on_ray = partial(correct_on_ray, make, address=ray, actors=actors)
         return max(least_code, run_on_ray(inputs, files, run, report, on_ray))
     is_filter = len(inputs) == 1 and (report.shows_text or output is not None)
-    inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch, keeps_unchanged=is_filter)
+    inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch, keeps_unchanged=is_filter, place=place)
     return max(least_code, run_files(inputs, files, run, report, make, selections, apply))

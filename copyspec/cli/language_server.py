@@ -86,8 +86,9 @@ class Checker:
         memory = _Interrupted(self._memory, is_wanted)
 
         def works() -> Iterator[Work[str]]:
-            for part in form.read(io.BytesIO(text.encode("utf-8", "replace"))):
-                yield Work(path, marks.part(path, part), memory)  # one owner: the paragraphs are one document
+            parts = list(form.read(io.BytesIO(text.encode("utf-8", "replace"))))
+            for part in parts:
+                yield Work(path, marks.part(path, part), memory, parts)
 
         try:
             for done in self._runner.run(works()):

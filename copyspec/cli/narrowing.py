@@ -12,10 +12,16 @@ if TYPE_CHECKING:
 
 
 def narrow_inputs(
-    inputs: list[str], since: str | None, kinds: str | None, *, asks: bool, keeps_unchanged: bool = False
+    inputs: list[str],
+    since: str | None,
+    kinds: str | None,
+    *,
+    asks: bool,
+    keeps_unchanged: bool = False,
+    place: tuple[str, int] | None = None,
 ) -> tuple[list[str], Sequence[Selection]]:
     """The remaining files, and the selections that apply to them. `keeps_unchanged`: files that have not changed since
-    then are copied to the output. Raises UsageError for invalid options."""
+    then are copied to the output; `place`: the only file and line to correct. Raises UsageError for invalid options."""
     selections: list[Selection] = []
     if kinds is not None:
         from copyspec.pipelines import Kinds
@@ -28,6 +34,10 @@ def narrow_inputs(
         lines = changed_lines(inputs, since)
         inputs = [path for path in inputs if path in lines or keeps_unchanged]
         selections.append(ChangedLines(lines, since))
+    if place is not None:
+        from copyspec.pipelines import ChangedLines
+
+        selections.append(ChangedLines({path: [range(place[1], place[1] + 1)] for path in inputs}))
     if asks:
         from copyspec.cli.asking import ChangePrompt
 
@@ -35,6 +45,14 @@ def narrow_inputs(
             raise UsageError("--patch reads answers from standard input; give files")
         selections.append(ChangePrompt())
     return inputs, selections
+
+
+def line_of(place: str) -> tuple[str, int]:
+    """The file and the line in FILE:LINE. Raises UsageError for anything else."""
+    path, _, line = place.rpartition(":")
+    if not path or not line.isdecimal() or int(line) < 1:
+        raise UsageError(f"--explain {place!r}: name a file and a line, as in README.md:12")
+    return path, int(line)
 
 
 def kinds_of(given: str) -> set[str]:

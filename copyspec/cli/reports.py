@@ -142,6 +142,37 @@ class RefusalLogger:
         self._line = 1
 
 
+class Explainer:
+    """Prints of every change in a line, made or refused, why: its kind, its margin and what the document says."""
+
+    def __init__(self, line: int) -> None:
+        self._line, self._at = line, 1
+
+    def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
+        from copyspec.pipelines.documents import replacing
+
+        assert done.part is not None
+        text = done.part.text
+        for piece in done.pieces:
+            first, last = (self._at + text.count("\n", 0, at) for at in (piece.segment.start, piece.segment.end))
+            if not first <= self._line <= last:
+                continue
+            checked = piece.checked
+            for each in checked.verdicts:
+                would = replacing(text[each.edit.start : each.edit.end], each.edit.replacement)
+                why = f"refused ({each.refusal.reason}): {each.refusal.detail}" if each.refusal else f"made: {would}"
+                echo(f"{path}:{self._line}: {why}\n  {each.account}")
+            if not checked.verdicts:
+                left = checked.refusal
+                why = f"left alone ({left.reason}): {left.detail}" if left else "the model changes nothing"
+                echo(f"{path}:{self._line}: {why}")
+        if done.part.is_verbatim:
+            self._at += text.count("\n")
+
+    def end(self, report: FileReport) -> None:
+        flush_stdout()
+
+
 class EditWriter:
     """Writes every edit as a JSON line to `path`; `-` is stdout."""
 

@@ -66,6 +66,16 @@ def calibration_of(corrector: Corrector) -> str | None:
     return found
 
 
+Likelihoods = Callable[[str, Sequence[str]], Sequence[float]]
+"""From a text and corrections of it to the log-probability that the model gives to each."""
+
+
+def likelihoods_of(corrector: Corrector) -> Likelihoods | None:
+    """How the corrector scores corrections; None if it cannot."""
+    found: Likelihoods | None = getattr(corrector, "likelihoods", None)
+    return found
+
+
 def languages_of(corrector: Corrector) -> Sequence[str]:
     """Codes of the languages that it was made for; none: unknown, or any."""
     found: Sequence[str] = getattr(corrector, "languages", ())
@@ -124,6 +134,10 @@ class LateCorrector:
     @property
     def languages(self) -> Sequence[str]:
         return languages_of(self.inner)
+
+    @property
+    def likelihoods(self) -> Likelihoods | None:
+        return likelihoods_of(self.inner)
 
     def length(self, text: str) -> int:
         return self.inner.length(text)

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
@@ -18,6 +19,7 @@ from copyspec.lockless import cached_property
 
 from ..documents import Format, Part
 from ..formats import FormatOptions, format_of
+from ..guards.document_words import beginning
 from .atomic_file import AtomicFile, check_suffix, remove_leftovers, target_of
 from .file_state import ChangedFileError, FileState, beside
 from .journal import SUFFIX, Journal, fingerprint
@@ -164,10 +166,12 @@ class FileJob:
         try:
             if self.report.error is None and not self.report.was_done:
                 with self._opened() as stream:
-                    for part in self.form.read(cast(BinaryIO, _Hashed(stream, self._read.update))):
+                    parts = self.form.read(cast(BinaryIO, _Hashed(stream, self._read.update)))
+                    first = beginning(parts)
+                    for part in chain(first, parts):
                         if self.report.error is not None:
                             break
-                        yield Work(self, part)
+                        yield Work(self, part, document=first)
         except (OSError, ValueError) as error:
             self.report.error = self.report.error or error
         yield Work(self)

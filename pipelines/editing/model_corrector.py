@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from copyspec import Input, Result, load
+from copyspec.engine.generation_config import eos_token_ids
 
 from ..documents import Refusal
 from ..edits.earlier import EarlierCorrections
@@ -153,6 +154,26 @@ class ModelCorrector:
             if outcome.text is not None:
                 earlier.add(text, outcome.text)
             yield index, outcome
+
+    def likelihoods(self, text: str, corrections: Sequence[str]) -> list[float]:
+        """The log-probability, in nats, of each correction of a text, its end included."""
+        import torch
+
+        model, ends = self.engine.model, sorted(eos_token_ids(self.engine.model.generation_config))[:1]
+        prompt = self._framed(text)
+        found = []
+        for correction in corrections:
+            answer = [*self.engine.codec.encode(correction).ids, *ends]
+            row = [prompt] if self.is_encoder_decoder else [[*prompt, *answer]]
+            labels = torch.tensor([answer], device=model.device)
+            more = {"labels": labels} if self.is_encoder_decoder else {"use_cache": False}
+            with torch.inference_mode():
+                logits = model(input_ids=torch.tensor(row, device=model.device), **more).logits
+            if not self.is_encoder_decoder:
+                logits = logits[:, len(prompt) - 1 : -1]
+            chosen = logits.float().log_softmax(-1).gather(-1, labels.unsqueeze(-1))
+            found.append(float(chosen.sum()))
+        return found
 
     def _inputs(
         self, texts: Iterable[str | None], asked: dict[int, str], earlier: EarlierCorrections

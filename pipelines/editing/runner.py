@@ -15,15 +15,15 @@ from typing import Generic, Protocol, TypeVar
 from copyspec import Result
 from copyspec.checks import check_type, check_whole
 
-from ..documents import Edit, Part, Refusal, Segment, model_text
-from ..edits.diff import merge
+from ..documents import Edit, Part, Refusal, Segment, edited, model_text
+from ..edits.diff import apply, merge
 from ..edits.words import Tolerance
 from ..guards.document_words import DocumentWords
-from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
+from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language, refused
 from ..guards.languages import ANY, is_in, language_of
 from ..guards.sentencehood import END
 from ..sentences import sentences
-from .correctors import Corrector, Outcome, calibration_of, languages_of
+from .correctors import Corrector, Outcome, calibration_of, languages_of, likelihoods_of
 from .segmentation import Splitter, fit
 from .writable import writable
 
@@ -59,6 +59,8 @@ class Work(Generic[Owner]):
     owner: Owner  # returned with the part
     part: Part | None = None
     journal: Outcomes | None = None
+    document: Sequence[Part] | None = None
+    """The parts that tell of the document's words, the same object for all its parts. None: the part is a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +154,7 @@ class _Slot(Generic[Owner]):
     """A part whose segments are not all finished."""
 
     work: Work[Owner]
-    facts: DocumentWords  # of the document; the part has the number `part` in it
-    part: int = 0
+    facts: DocumentWords  # of the document
     waiting: int = 0  # unfinished segments
     pieces: list[Piece] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
@@ -182,8 +183,8 @@ class _Run(Generic[Owner]):
         self._queue: list[_Task[Owner]] = []  # in reverse order
         self._running: dict[int, _Task[Owner]] = {}
         self._same: dict[str, list[_Task[Owner]]] = {}  # tasks waiting for a running one with the same text
-        self._facts = DocumentWords(options.guards.words, options.guards.language)
-        self._owner: Owner | None = None  # of the document that is being read
+        self._document: Sequence[Part] | None = None  # that is being read
+        self._facts = self._facts_of(())
         # Each outcome, with the journal it was last written to.
         self._memo: OrderedDict[str, tuple[Outcome, Outcomes | None]] = OrderedDict()
 
@@ -249,26 +250,28 @@ class _Run(Generic[Owner]):
         self._queue = found
 
     def _tasks(self, work: Work[Owner]) -> list[_Task[Owner]]:
-        if work.owner is None or work.owner is not self._owner:
-            guards = self._options.guards
-            self._facts, self._owner = DocumentWords(guards.words, guards.language), work.owner
+        if work.part is not None and (work.document is None or work.document is not self._document):
+            self._document = work.document
+            self._facts = self._facts_of(work.document or (work.part,))
         slot = _Slot(work, self._facts)
         self._slots.append(slot)
         self._held += _weight(work.part)
         if (part := work.part) is None:
             return []
-        slot.part = slot.facts.read(part.text, _prose(part))
         slot.refused += part.refused
         tasks = []
         for segment in part.segments:
             for piece in self._fitted(slot, part, segment):
                 text = model_text(part.text, piece)
-                if refusal := in_other_language(text, self._options.guards, slot.facts, slot.part):
+                if refusal := in_other_language(text, self._options.guards, slot.facts):
                     slot.pieces.append(Piece(piece, Checked((), refusal)))
                 else:
                     tasks.append(_Task(slot, piece, text))
         slot.waiting = len(tasks)
         return tasks
+
+    def _facts_of(self, parts: Iterable[Part]) -> DocumentWords:
+        return DocumentWords(parts, self._options.guards.words, self._options.guards.language)
 
     def _fitted(self, slot: _Slot[Owner], part: Part, segment: Segment) -> Sequence[Segment]:
         corrector = self._corrector
@@ -311,13 +314,27 @@ class _Run(Generic[Owner]):
             checked = Checked((), Refusal("ratio", found))
         else:
             part, tolerance = slot.work.part, Tolerance(lost=outcome.lost)
-            context = Context(slot.facts, slot.part, outcome.changes)
+            context = Context(slot.facts, outcome.changes)
             checked = check(
                 part.text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context
             )
-            checked = writable(part, task.segment, checked)
+            checked = self._preferred(part, task, writable(part, task.segment, checked), outcome.text)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
+
+    def _preferred(self, part: Part, task: _Task[Owner], checked: Checked, output: str) -> Checked:
+        """Refuse what the guards left of a correction if the corrector finds it less likely than the source: without
+        the changes that were left out, the others may be wrong."""
+        likelihoods = likelihoods_of(self._corrector) if checked.edits and checked.dropped else None
+        if likelihoods is None or not self._options.guards.caution:
+            return checked
+        begin = output[: len(output) - len(output.lstrip())]
+        made = model_text(apply(part.text, checked.edits), edited(task.segment, checked.edits))
+        before, after = likelihoods(task.text, [begin + task.text, begin + made])
+        if after >= before:
+            return checked
+        why = f"what the guards left of it is less likely than the source ({after:.1f} and {before:.1f} nats)"
+        return refused(checked, Refusal("margin", why))
 
     def _guards(self) -> GuardOptions:
         """The guard options with the corrector's margins, which are known after its first answer."""
@@ -341,18 +358,6 @@ class _Run(Generic[Owner]):
 
 def _weight(part: Part | None) -> int:
     return MARKER_CHARS if part is None else len(part.text)
-
-
-def _prose(part: Part) -> str:
-    """The text of the part's segments, without their protected spans."""
-    pieces = []
-    for segment in part.segments:
-        at = segment.start
-        for start, end in segment.protected:
-            pieces.append(part.text[at : max(at, start)])
-            at = max(at, end)
-        pieces.append(part.text[at : segment.end])
-    return " ".join(pieces)
 
 
 def _joined(edits: Iterable[Edit]) -> list[Edit]:

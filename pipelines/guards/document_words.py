@@ -1,74 +1,246 @@
-"""The words and the language of a document, for judging its edits."""
+"""What a document and its project tell of their words: terms, names, symbols, habits, and the language."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from string import ascii_lowercase
 
+from copyspec.lockless import cached_property
+
+from ..documents import Part
 from .languages import ANY, is_in
-from .vocabulary import ENDING, english, is_english, is_rare, spelt
+from .vocabulary import ENDING, is_english, is_rare, spelt
 
-MAX_OWN = 1 << 16
-"""Maximum number of stored words that are not in the word list: 10 MB at most. Only data files have more."""
+DOCUMENT_CHARS = 1 << 20
+"""Characters of a document that are read for this, before its first sentence is judged. Later ones do not count, so
+that a file gets the same corrections however far it is read ahead."""
 
 OFTEN = 3
 """A word with this many occurrences in a document is not a slip."""
 
+REPEATED = 2
+"""An unknown word with this many occurrences is a term, and a capital with as many inside sentences that of a name."""
+
+MOST_CARE = 3.0  # nats: mistakes are one in twenty of what they are in sentences that somebody wants corrected
+
 LANGUAGE_PARTS = 100  # parts from which the document's language is determined
 LANGUAGE_CHARS = 500  # first characters of each
 
+_INSIDE = re.compile(r"(?<=[a-z,;] )[A-Z][\w'’]+")  # a capital that no sentence begins with
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
+_TAG = re.compile(r"<[^<>]*>")
+_SYMBOL = re.compile(r"(?:^|(?<=[\s`$(\[{,=+*/<>-]))[A-Za-z](?=[\s`$)\]},;:=+*/<>^_-]|$)")
+_SYMBOL_IN_PROSE = re.compile(
+    r"(?<![\w'’.-])[A-Za-z](?=\s*[=<>≤≥∈^]|, [b-hj-z]\b| and [b-hj-z]\b| is the\b|-?th\b)|(?<=\b[b-hj-z] and )i\b"
+)
+_FORMS = ("", "s", "es", "d", "ed", "ing", "er", "ers")
+_BEFORE_KNOWN = re.compile(
+    r"(?:anti|auto|bi|co|de|hyper|inter|macro|meta|micro|mini|mono|multi|non|over|para|post|pre|proto|pseudo|re|semi|sub|"
+    r"super|tele|trans|ultra|un|under|uni)(?=\w{4})"
+)
+_LEAST_SLIP = 5  # letters; shorter ones are often abbreviations
+_SENTENCE = re.compile(r"[.!?](?=\s|\Z)")
+_SHORTEST = 3  # letters of each half of a compound
+_SERIAL, _NO_SERIAL = (re.compile(rf"\w, [\w' -]{{1,30}}{mark} (?:and|or) \w") for mark in (",", r"(?<![,;])"))
+
 
 class DocumentWords:
-    """Words and language of one document, collected part by part. Queries refer to the state after a given part.
+    """The words and the language of one document, with the words of its project."""
 
-    Parts may be read ahead of the one that is queried; they do not count, so that a file gets the same corrections
-    however far it is read ahead.
-    """
+    def __init__(self, parts: Iterable[Part] = (), own: Sequence[str] = (), language: str = "en") -> None:
+        """`own`: words of the project; `language`: of the model."""
+        self._own = _entries(tuple(own))
+        self._prose = Counter[str]()  # words of the prose as written
+        self._inside = Counter[str]()  # of these, words with a capital inside a sentence
+        self._marked = set[str]()  # words and names outside of the prose: code, links, attributes, tags
+        self._symbols = set[str]()  # single letters there, and in "i = 1"
+        self._serial = Counter[bool]()  # lists with and without a comma before the last "and"
+        self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
+        self._openings = Counter[bool]()  # segments that begin in lower case, and others
+        self._sentences = 0
+        left = DOCUMENT_CHARS
+        for part in parts:
+            self._read(part, left)
+            left -= len(part.text)
+            if left <= 0:
+                break
 
-    def __init__(self, own: Iterable[str] = (), language: str = "en") -> None:
-        """`own`: additional words of the user; `language`: of the model."""
-        self._first = {word.casefold(): -1 for word in own}  # word -> first part that has it; -1: the user's
-        self._parts = 0
-        self._often: dict[str, int] = {}  # word -> count, or -1 - (number of the part with its OFTEN-th occurrence)
-        languages = {"en", language} - {ANY}
-        # language -> (part, whether the part is in that language)
-        self._verdicts: dict[str, list[tuple[int, bool]]] = {name: [] for name in languages}
+    def _read(self, part: Part, most: int) -> None:
+        prose, rest = (" ".join(pieces)[:most] for pieces in _divided(part))
+        self._prose.update(spelt(prose))
+        self._inside.update(_INSIDE.findall(prose))
+        self._marked.update(_IDENTIFIER.findall(rest))
+        self._symbols.update(_SYMBOL.findall(_TAG.sub(" ", rest)), _SYMBOL_IN_PROSE.findall(prose))
+        for is_serial, pattern in ((True, _SERIAL), (False, _NO_SERIAL)):
+            self._serial[is_serial] += sum(1 for _ in pattern.finditer(prose))
+        first = (next(filter(str.isalpha, part.text[each.start : each.end]), "") for each in part.segments)
+        self._openings.update(letter.islower() for letter in first if letter)
+        self._sentences += len(_SENTENCE.findall(prose))
+        for language, votes in self._votes.items():
+            if len(votes) < LANGUAGE_PARTS and (verdict := is_in(part.text[:LANGUAGE_CHARS], language)) is not None:
+                votes.append(verdict)
 
-    def read(self, text: str, prose: str | None = None) -> int:
-        """Add the next part and return its number. `prose`: its text without code and markup, in which words are
-        counted for `is_often`."""
-        number = self._parts
-        if len(self._first) < MAX_OWN:
-            words = english()
-            for word in set(spelt(text)):
-                if word not in words:
-                    self._first.setdefault(word.casefold(), number)
-            for word, count in Counter(spelt((text if prose is None else prose).casefold())).items():
-                seen = self._often.get(word, 0)
-                if seen >= 0:
-                    self._often[word] = -1 - number if seen + count >= OFTEN else seen + count
-        for language, verdicts in self._verdicts.items():
-            if len(verdicts) < LANGUAGE_PARTS and (verdict := is_in(text[:LANGUAGE_CHARS], language)) is not None:
-                verdicts.append((number, verdict))
-        self._parts += 1
-        return number
+    def is_own(self, word: str) -> bool:
+        """Whether the project lists a word, or one that it is a form of. Entries with capitals that are English words
+        without them ("Go") count as written only."""
+        stem = ENDING.sub("", word)
+        return any(base in self._own or base.casefold() in self._own for base in {word, *_bases(stem)})
 
-    def knows(self, word: str, part: int) -> bool:
-        """Whether `word` is in the word list, one of the user's, or in the document up to and including `part`."""
-        if is_english(word):
-            return True
-        stem = ENDING.sub("", word).casefold()
-        return any(self._first.get(each, part + 1) <= part for each in (word.casefold(), stem))
+    def knows(self, word: str) -> bool:
+        """Whether `word` is in the word list, of the project, or in the document."""
+        stem = ENDING.sub("", word)
+        return is_english(word) or any(self._has(each) or each.casefold() in self._own for each in (word, stem))
 
     def is_word(self, word: str) -> bool:
-        """Whether `word` is in a word list or one of the user's. Words of the document may be misspelt."""
-        return is_english(word) or self._first.get(word.casefold(), 0) < 0 or is_rare(word)
+        """Whether `word` is in a word list or of the project. Words of the document may be misspelt."""
+        return is_english(word) or self.is_own(word) or is_rare(word)
 
-    def is_often(self, word: str, part: int) -> bool:
-        """Whether the document up to and including `part` has a word OFTEN, so that it is intended."""
-        return -1 - part <= self._often.get(word.casefold(), 0) < 0
+    def count(self, word: str) -> int:
+        """Occurrences of a word in the prose, in any case."""
+        return sum(self._prose[each] for each in _cases(word))
 
-    def is_in(self, language: str, part: int) -> bool:
-        """Whether most of the document up to and including `part` is in a language; True if undecided."""
-        votes = [verdict for number, verdict in self._verdicts.get(language, ()) if number <= part]
+    def is_often(self, word: str) -> bool:
+        """Whether the prose has a word OFTEN, so that it is intended."""
+        return self.count(word) >= OFTEN
+
+    def is_symbol(self, letter: str) -> bool:
+        """Whether code or formulas have this letter, or the prose uses it as they do."""
+        return letter in self._symbols
+
+    def is_marked(self, word: str) -> bool:
+        """Whether code, a link, an attribute or a tag has this word."""
+        return word in self._marked
+
+    def is_name(self, word: str) -> bool:
+        """Whether a word has its capital inside sentences, too."""
+        stem = ENDING.sub("", word)
+        times = self._inside[stem] + (self._inside[word] if word != stem else 0)
+        least = REPEATED if is_english(stem.lower()) else 1
+        return times >= least and times > self._prose[stem.lower()]
+
+    def term(self, word: str) -> str | None:
+        """Why a word that is in no word list is no misspelling; None if nothing says so. Wrong forms of known words
+        ("goed") may be repeated, too."""
+        stem = ENDING.sub("", word)
+        if any(map(is_english, _bases(stem.casefold()))):
+            return None
+        bases = {stem, *(stem.removesuffix(ending) for ending in ("s", "es") if len(stem) > 4)}
+        times = sum(self.count(base + ending) for base in bases for ending in ("", "'s", "’s"))
+        times += self.count(f"{stem}s")
+        if times >= REPEATED:
+            return f"the document has it {times} times"
+        if any(case in self._marked for base in bases for case in _cases(base)):
+            return "the document has it in code or markup"
+        return None
+
+    @property
+    def begins_small(self) -> bool:
+        """Whether the document has a habit of beginning paragraphs, items or comments in lower case."""
+        small = self._openings[True]
+        return small > REPEATED and 4 * small >= self._openings.total()
+
+    @property
+    def has_serial_commas(self) -> bool | None:
+        """Whether lists have a comma before their last "and"; None if the document has both, or no lists."""
+        return None if all(self._serial.values()) == any(self._serial.values()) else self._serial[True] > 0
+
+    @cached_property
+    def care(self) -> float:
+        """How much rarer than in a single sentence mistakes are to be expected, as a logarithm: a document with many
+        sentences and few slips is that of a careful writer."""
+        slips = sum(times == 1 and _is_slip(word) and not self.term(word) for word, times in self._prose.items())
+        return min(MOST_CARE, math.log(max(1.0, self._sentences / (slips / 2 + 1))))
+
+    def is_in(self, language: str) -> bool:
+        """Whether most of the document is in a language; True if undecided."""
+        votes = self._votes.get(language, ())
         return 2 * sum(votes) >= len(votes)
+
+    def about(self, word: str) -> str:
+        """What is known of a word, for people."""
+        known = "of the project" if self.is_own(word) else "in a word list" if self.is_word(word) else "in no word list"
+        marked = ", in code or markup" * self.is_marked(word)
+        name = ", a name" * self.is_name(word)
+        return f"{word!r}: {known}, {self.count(word)} times in the document{marked}{name}"
+
+    def _has(self, word: str) -> bool:
+        return any(each in self._prose or each in self._marked for each in _cases(word))
+
+
+def beginning(parts: Iterator[Part]) -> list[Part]:
+    """Take the parts from an iterator that tell of a document."""
+    taken, size = list[Part](), 0
+    for part in parts:
+        taken.append(part)
+        size += len(part.text)
+        if size >= DOCUMENT_CHARS:
+            break
+    return taken
+
+
+def _is_slip(word: str) -> bool:
+    """Whether a word is in no list, but one that differs by a letter is."""
+    if not word.islower() or len(word) < _LEAST_SLIP or not word.isascii() or is_english(word) or is_rare(word):
+        return False
+    cuts = [(word[:at], word[at:]) for at in range(len(word) + 1)]
+    return any(
+        is_english(made)
+        for head, tail in cuts
+        for made in (
+            head + tail[1:],
+            head + tail[1:2] + tail[:1] + tail[2:],
+            *(head + letter + tail[skipped:] for letter in ascii_lowercase for skipped in (0, 1)),
+        )
+    )
+
+
+@cache
+def is_compound(word: str) -> bool:
+    """Whether a word is made of known ones: "failover", "subpages"."""
+    small = word.casefold()
+    if (prefix := _BEFORE_KNOWN.match(small)) and is_english(small[prefix.end() :]):
+        return True
+    cuts = range(_SHORTEST, len(small) - _SHORTEST + 1)
+    return any(is_english(small[:cut]) and is_english(small[cut:]) for cut in cuts)
+
+
+@lru_cache(maxsize=8)
+def _entries(own: tuple[str, ...]) -> frozenset[str]:
+    small = (word for word in own if word.islower() or not is_english(word.lower()))
+    return frozenset(own) | {word.casefold() for word in small}
+
+
+def _cases(word: str) -> set[str]:
+    return {word, word.casefold(), word.capitalize(), word.upper()}
+
+
+def _bases(word: str) -> Iterator[str]:
+    """A word, and what it may be a regular form of."""
+    for ending in _FORMS:
+        if word.endswith(ending) and len(word) > len(ending) + 1:
+            base = word.removesuffix(ending)
+            yield base
+            if ending in ("ed", "ing", "er", "ers"):
+                yield f"{base}e"
+    if word.endswith("ies"):
+        yield f"{word[:-3]}y"
+
+
+def _divided(part: Part) -> tuple[list[str], list[str]]:
+    """The prose of a part, and the rest of it: code, markup."""
+    prose, rest, at = list[str](), list[str](), 0
+    for segment in part.segments:
+        rest.append(part.text[at : segment.start])
+        at = segment.start
+        for start, end in segment.protected:
+            prose.append(part.text[at : max(at, start)])
+            rest.append(part.text[max(at, start) : end])
+            at = max(at, end)
+        prose.append(part.text[at : segment.end])
+        at = segment.end
+    rest.append(part.text[at:])
+    return prose, rest

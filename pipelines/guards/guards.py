@@ -12,7 +12,7 @@ from numbers import Real
 from copyspec.checks import check_flag, check_type
 from copyspec.engine.results import Change
 
-from ..documents import Edit, Refusal, Segment, model_text, replacing
+from ..documents import Edit, Part, Refusal, Segment, model_text, replacing
 from ..edits.diff import apply, segment_edits
 from ..edits.words import Tolerance, words
 from .bounded import BoundedPattern, Searchable
@@ -22,6 +22,7 @@ from .judging import BUNDLED, CALIBRATED, Judge
 from .languages import ANY, check_language, is_in
 from .sentencehood import END
 from .stretches import PATTERNS, Stretches
+from .together import groups
 from .wording import Kind, is_negation
 from .wrappers import unwrapped
 
@@ -96,12 +97,29 @@ class GuardOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why one change was made or refused."""
+
+    edit: Edit
+    refusal: Refusal | None
+    account: str  # for people
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
     """The result of checking a segment."""
 
     edits: Sequence[Edit]  # offsets in the part's text, ascending
     refusal: Refusal | None = None  # why the segment stays as it was, though the model changed it
     dropped: Sequence[Refusal] = ()  # one for each edit that was left out
+    verdicts: Sequence[Verdict] = ()  # one for each change; none if a refusal of the whole segment came first
+
+
+def refused(checked: Checked, refusal: Refusal) -> Checked:
+    """The same without its edits, for one reason."""
+    dropped = [*checked.dropped, *[refusal] * len(checked.edits)]
+    verdicts = [replace(each, refusal=each.refusal or refusal) for each in checked.verdicts]
+    return Checked((), refusal, dropped, verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +127,6 @@ class Context:
     """What is known in addition to a segment and its output."""
 
     facts: DocumentWords
-    part: int  # number of the segment's part in `facts`
     changes: Sequence[Change] | None = None  # with margins; offsets in the segment as it was shown; None: unknown
 
 
@@ -137,12 +154,11 @@ def check(
     if not edits:
         return Checked(())
     if context is None:
-        facts = DocumentWords(options.words, options.language)
-        context = Context(facts, facts.read(text))
-    if refusal := in_other_language(source, options, context.facts, context.part):
+        context = Context(DocumentWords([Part(text, (segment,))], options.words, options.language))
+    if refusal := in_other_language(source, options, context.facts):
         return Checked((), refusal)
     language = ANY if options.any_language else options.language
-    is_english = language == "en" or _is_in(source, "en", context.facts, context.part)
+    is_english = language == "en" or _is_in(source, "en", context.facts)
     if not is_english:  # the English word lists do not apply
         options = replace(options, allow_new_words=True, allow_swaps=True)
     refusal = (
@@ -158,27 +174,36 @@ def check(
 def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions, context: Context) -> Checked:
     stretches = Stretches(text, segment, options.patterns(), with_names=not options.allow_names)
     judge = _judge(text, segment, options, context)
-    kept: list[Edit] = []
-    dropped: list[Refusal] = []
-    for change in _changes(text, edits):
-        if refusal := stretches.refusal(change) or judge.refusal(change):
-            dropped.append(refusal)
-        else:
-            kept.append(change)
+    changes = list(_changes(text, edits))
+    refusals = [stretches.refusal(change) or judge.refusal(change) for change in changes]
+    for group in groups(text, changes):
+        if first := next((each for place in group if (each := refusals[place])), None):
+            for place in group:
+                refusals[place] = refusals[place] or _belonging(text, changes[place], first)
+    verdicts = [
+        Verdict(change, refusal, judge.account(change)) for change, refusal in zip(changes, refusals, strict=True)
+    ]
+    kept = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
+    dropped = [refusal for refusal in refusals if refusal is not None]
     if kept and (refusal := stretches.refusal_of_all(kept)):
-        return Checked((), refusal, [*dropped, refusal])
+        return Checked((), refusal, [*dropped, refusal], verdicts)
     if dropped and (options.all_or_nothing or not kept):
-        return Checked((), dropped[0], dropped)
-    return Checked(kept, None, dropped)
+        return Checked((), dropped[0], dropped, verdicts)
+    return Checked(kept, None, dropped, verdicts)
+
+
+def _belonging(text: str, change: Edit, other: Refusal) -> Refusal:
+    """The refusal of a change that would be wrong without another one."""
+    would = replacing(text[change.start : change.end], change.replacement)
+    return Refusal(other.reason, f"{would}, but that belongs to another change: {other.detail}")
 
 
 def _judge(text: str, segment: Segment, options: GuardOptions, context: Context) -> Judge:
     return Judge(
         text,
         segment,
-        is_word=context.facts.is_word,
-        may_write=None if options.allow_new_words else lambda word: context.facts.knows(word, context.part),
-        is_often=lambda word: context.facts.is_often(word, context.part),
+        facts=context.facts,
+        allow_new_words=options.allow_new_words,
         allow_swaps=options.allow_swaps,
         changes=context.changes,
         caution=options.caution,
@@ -193,8 +218,7 @@ def measured_changes(
     """Yield, for each change of an output for a text of one segment: its edit, its kind, its margin (infinite if
     unknown), and the reason why these options refuse it ("" if they do not). Margins are calibrated with this."""
     segment = Segment(0, len(text))
-    facts = DocumentWords(options.words, options.language)
-    context = Context(facts, facts.read(text), changes)
+    context = Context(DocumentWords([Part(text, (segment,))], options.words, options.language), changes)
     judge = _judge(text, segment, replace(options, caution=1.0), context)
     edits = segment_edits(text, segment, output)
     for change in _changes(text, edits) if edits else ():
@@ -240,17 +264,17 @@ def _strange_characters(text: str, source: str, edits: Sequence[Edit]) -> Refusa
     return None
 
 
-def in_other_language(source: str, options: GuardOptions, facts: DocumentWords, part: int) -> Refusal | None:
+def in_other_language(source: str, options: GuardOptions, facts: DocumentWords) -> Refusal | None:
     """Return the refusal for a text that is not in the model's language, or None."""
     language = ANY if options.any_language else options.language
-    if language == ANY or _is_in(source, language, facts, part):
+    if language == ANY or _is_in(source, language, facts):
         return None
     return Refusal("language", f"this passage does not seem to be in the language {language!r}")
 
 
-def _is_in(source: str, language: str, facts: DocumentWords, part: int) -> bool:
+def _is_in(source: str, language: str, facts: DocumentWords) -> bool:
     verdict = is_in(source, language)
-    return facts.is_in(language, part) if verdict is None else verdict
+    return facts.is_in(language) if verdict is None else verdict
 
 
 def _too_many(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions) -> Refusal | None:

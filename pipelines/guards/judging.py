@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
@@ -17,6 +17,8 @@ from copyspec.text.sentence_marks import SENTENCE_ENDS
 
 from ..documents import Edit, Refusal, Segment, model_text
 from ..edits.diff import apply
+from .document_words import DocumentWords
+from .evidence import Evidence
 from .openings import Openings
 from .sentencehood import MARKER, begins_item, lacks_end
 from .stretches import around
@@ -90,19 +92,20 @@ class Judge:
         text: str,
         segment: Segment,
         *,
-        is_word: Callable[[str], bool],
-        may_write: Callable[[str], bool] | None,
-        is_often: Callable[[str], bool],
+        facts: DocumentWords,
+        allow_new_words: bool,
         allow_swaps: bool,
         changes: Sequence[Change] | None,
         caution: float,
         min_confidence: float,
         margins: Mapping[MarginKind, float],
     ) -> None:
-        """`is_word`: whether a word is spelt correctly; `may_write`: whether a change may add it (None: any word)."""
-        self._text, self._segment, self._is_word, self._may_write = text, segment, is_word, may_write
-        self._allow_swaps, self._caution, self._is_often = allow_swaps, caution, is_often
+        self._text, self._segment, self._facts = text, segment, facts
+        self._is_word, self._is_often = facts.is_word, facts.is_often
+        self._may_write = None if allow_new_words else facts.knows
+        self._allow_swaps, self._caution = allow_swaps, caution
         self._margins, self._openings = margins, Openings(text, segment)
+        self._evidence = Evidence(text, segment, facts, self._openings)
         self._min_margin = math.log(min_confidence / (1 - min_confidence)) if min_confidence else -math.inf
         self._preferred = _Preferred(text, segment, changes) if changes and (caution or min_confidence) else None
 
@@ -114,7 +117,19 @@ class Judge:
             or self._wrong_capital(wording, start)
             or (wording.unknown(self._may_write) if self._may_write else None)
             or (None if self._allow_swaps else self._swapped(wording, start, end))
+            or self._evidence.own(wording)
+            or (None if self._allow_swaps else self._evidence.refusal(wording, start, end))
             or self._doubtful(wording, start, end)
+        )
+
+    def account(self, edit: Edit) -> str:
+        """The kind and the margin of a change, the margin that it needs, and what the document says of its words."""
+        wording, start, _ = self._worded(edit)
+        kind, margin = self.measured(edit)
+        measured = "unknown" if margin is None else f"{margin:.1f}"
+        needed = f"{self._caution * self._least(wording, start):.1f}"
+        return "; ".join(
+            [f"{kind}: margin {measured} of {needed}", *map(self._facts.about, (*wording.gone, *wording.new))]
         )
 
     def measured(self, edit: Edit) -> tuple[Kind, float | None]:
@@ -201,8 +216,11 @@ class Judge:
             words = spelt(wording.was)
             begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])
             usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
+        elif kind == "mark":
+            usual = _MARKS.findall(wording.was) in ([], _MARKS.findall(wording.becomes))  # but "." for "?"
         else:
-            usual = opens or kind != "spelling" or not any(word[0].isupper() for word in wording.gone)
+            cases = [any(word[0].isupper() for word in side) for side in (wording.gone, wording.new)]
+            usual = not cases[0] if kind == "spelling" else cases[0] >= cases[1] or "I" in wording.new
         least = self._margins[kind]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before
@@ -212,7 +230,7 @@ class Judge:
             least *= FREQUENT_WORD_FACTOR
         elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
             least = self._margins["unusual"]  # for example a program's name in lower case
-        return least if usual else max(least, self._margins["unusual"])
+        return (least if usual else max(least, self._margins["unusual"])) + self._facts.care
 
 
 def _wrong_mark(wording: Wording) -> Refusal | None:

@@ -264,3 +264,23 @@ def test_word_lists_are_not_corrected(tmp_path: Path, monkeypatch: pytest.Monkey
         skipped = Skipped()
         assert expand(["docs", str(words)], suffixes={".txt"}, exclude=exclude, skipped=skipped) == [str(text)]
         assert {reason for _, reason in skipped.found} == {"exclude"}
+
+
+def test_changes_in_a_line_are_explained(
+    project: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def correct(text: str) -> str:
+        return text.replace("failover are", "failure is").replace("was", "were")
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(correct, name="words"))
+    (project / "a.txt").write_text("They was late.\n\nThe failover are read.\n\nEach failover is one.\n")
+    code, out, _ = run_binary(capfdbinary, "gec", "--explain", "a.txt:3")
+    lines = out.decode().splitlines()
+    assert code == 0 and len(lines) == 4 and all(line.startswith("a.txt:3: ") for line in lines[::2])
+    assert "refused (evidence): 'failover' would become 'failure'" in lines[0]
+    assert "'failover': in no word list, 2 times in the document" in lines[1]
+    assert "made: 'are' would become 'is'" in lines[2] and lines[3].startswith("  form: margin unknown of 4.1")
+    assert b"model changes nothing" in run_binary(capfdbinary, "gec", "--explain", "a.txt:5")[1]
+    for wrong, message in ((["a.txt"], "as in README.md:12"), (["a.txt:1", "a.txt"], "leave 'a.txt' out")):
+        code, _, err = run_binary(capfdbinary, "gec", "--explain", *wrong)
+        assert code == 2 and message in " ".join(err.split())

@@ -32,10 +32,13 @@ from copyspec.pipelines.guards.vocabulary import english, is_english, rare
 from training.word_list import rare_words, word_list
 
 
+def whole(text: str) -> Part:
+    return Part(text, (Segment(0, len(text)),))
+
+
 def checked(source: str, output: str, changes: list[Change] | None = None, **options: object) -> Checked:
     given_options = GuardOptions(**options)  # type: ignore[arg-type]
-    facts = DocumentWords(given_options.words)
-    context = Context(facts, facts.read(source), changes)
+    context = Context(DocumentWords([whole(source)], given_options.words), changes)
     return check(source, Segment(0, len(source)), output, options=given_options, context=context)
 
 
@@ -146,29 +149,22 @@ def test_margins_find_their_edit_behind_hidden_text_and_line_breaks() -> None:
     text = "> He see a cat.\n>   She like the\n> new house."
     hidden = ((16, 18), (33, 35))
     segment = Segment(2, len(text), hidden=hidden)
-    facts = DocumentWords()
-    part = facts.read(text)
+    facts = DocumentWords([Part(text, (segment,))])
     shown = "He see a cat. She like the new house."
     for low, expected in (("see", "He see a cat.\n>   She likes"), ("like", "He sees a cat.\n>   She like ")):
         changes = [
             Change(shown.index(word), shown.index(word) + 3, 0.1 if word == low else 9.0) for word in ("see", "like")
         ]
         output = "He sees a cat. She likes the new house."
-        found = check(text, segment, output, context=Context(facts, part, changes))
+        found = check(text, segment, output, context=Context(facts, changes))
         assert expected in apply(text, found.edits), low
 
 
 def test_words_of_the_document_and_of_the_user_are_words() -> None:
     source, output = "We deploys Kubernets and Frobnix.", "We deploy Kubernetes and Frobnix."
-    facts = DocumentWords()
-    first = facts.read("Kubernetes is here.")
-    second = facts.read("Frobnixes are there.")
-    assert facts.knows("kubernetes", first) and not facts.knows("Frobnixes", first)
-    assert (
-        facts.knows("Frobnixes'", second)
-        and not facts.is_word("Frobnixes")
-        and DocumentWords(["Frobnixes"]).is_word("frobnixes")
-    )
+    facts = DocumentWords([whole("Kubernetes is here."), whole("Frobnixes are there.")])
+    assert facts.knows("kubernetes") and facts.knows("Frobnixes'") and not facts.is_word("Frobnixes")
+    assert DocumentWords((), ["Frobnixes"]).is_word("frobnixes")
     assert "words" in reasons(checked("He see frobnix ones.", "He sees frobnixed ones."))
     assert checked("He see frobnix ones.", "He sees frobnixed ones.", words=("frobnixed",)).edits[1:]
     assert checked("He see frobnix ones.", "He sees frobnixed ones.", allow_new_words=True).edits[1:]
@@ -196,10 +192,8 @@ def test_languages(text: str, expected: bool | None) -> None:
 
 
 def test_a_short_text_is_of_its_documents_language() -> None:
-    facts = DocumentWords()
-    for text in ("Ein kleiner Hund schläft.", "Die Katze sitzt auf dem Dach.", "Hans"):
-        part = facts.read(text)
-    context = Context(facts, part)
+    texts = ("Ein kleiner Hund schläft.", "Die Katze sitzt auf dem Dach.", "Hans")
+    context = Context(DocumentWords(map(whole, texts)))
     assert reasons(check("Hans", Segment(0, 4), "Hands", context=context)) == {"language"}
     german = "Ein kleiner Hund schlaft unter dem Tisch."
     right = german.replace("schlaft", "schläft")
@@ -255,8 +249,7 @@ def test_sentences_of_latin_script_end_as_before() -> None:
 def test_a_sentence_begins_after_one_in_another_script() -> None:
     text = "他来了。 we see it now."
     segment, changes = Segment(5, len(text)), [Change(0, 2, 1.5)]
-    facts = DocumentWords()
-    found = check(text, segment, "We see it now.", context=Context(facts, facts.read(text), changes))
+    found = check(text, segment, "We see it now.", context=Context(DocumentWords([Part(text, (segment,))]), changes))
     assert apply(text, found.edits) == "他来了。 We see it now."
 
 

@@ -1,0 +1,177 @@
+"""What speaks against a change whatever the model says: the project's words, the document's terms, names, symbols and
+habits, the variety of English, and the sound that an article goes with."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
+
+from copyspec.lockless import cached_property
+
+from ..documents import Refusal, Segment
+from .articles import ARTICLES, article_of
+from .document_words import DocumentWords, is_compound
+from .likeness import distance, plain
+from .openings import Openings
+from .sentencehood import END
+from .varieties import are_varieties
+from .vocabulary import spelt
+from .wording import Wording, is_grammar
+
+_TOKEN = re.compile(r"[^\W_](?:\S*[^\W_])?[+#]*")
+_SAYS_OF = (
+    r"is|are|was|were|has|can|may|must|should|will|defaults?|specifies|contains|denotes|means|controls|determines"
+)
+_SUBJECT = re.compile(rf"(?<![\w'’-])([a-z][\w-]+) (?:{_SAYS_OF})(?![\w'’-])")
+_SYMBOL_IS = re.compile(r"(?<![\w'’-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
+_AFTER_SYMBOL = re.compile(
+    r"\s*(?:[=<>≤≥∈+*/^)\]]|-?th\b|\.\.|(?:and|or|to) [b-hj-z]\b|, ?[b-hj-z]\b|(?:is|are|has|denotes|runs|ranges)\b)"
+)
+_BEFORE_SYMBOL = re.compile(
+    r"(?:\b(?:index|indices|variables?|letters?|elements?|rows?|columns?|items?|steps?|numbers?|integers?|each|every|let|"
+    r"[b-hj-z],?|[b-hj-z] and)|[=<>+*/(\[])\s*\Z"
+)
+SLIPS = 2  # letters that may differ in a misspelling that happens to be made of words, as "allways"
+_NEAR = 24  # characters beside a letter that are looked at
+_CLAUSE = re.compile(
+    r"\b(?:what|who|where|when|how|that|why|all)\b[^.;:!?]*\b(?:is is|was was|do do|does does|did did|had had)\W*\Z",
+    re.IGNORECASE,
+)
+_DOUBLED = re.compile(r"(.)\1")
+_LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
+_AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
+
+
+class Evidence:
+    """What the document says of the changes of one segment."""
+
+    def __init__(self, text: str, segment: Segment, facts: DocumentWords, openings: Openings) -> None:
+        self._text, self._segment, self._facts, self._openings = text, segment, facts, openings
+
+    def refusal(self, wording: Wording, start: int, end: int) -> Refusal | None:
+        """`start`, `end`: of the words that change."""
+        for why in self._objections(wording, start, end):
+            return wording.refusal("evidence", f"but {why}")
+        return None
+
+    def own(self, wording: Wording) -> Refusal | None:
+        """The refusal of a change of a word that the project lists."""
+        had, has = (Counter(_tokens(side)) for side in (wording.was, wording.becomes))
+        for word in had - has:
+            if self._facts.is_own(word):
+                return wording.refusal("evidence", f"but {word!r} is in the project's word list")
+        return None
+
+    def _objections(self, wording: Wording, start: int, end: int) -> Iterator[str]:
+        facts = self._facts
+        had, has = (Counter(spelt(side)) for side in (wording.was, wording.becomes))
+        is_joined = wording.joins or len(wording.was.split()) != len(wording.becomes.split())
+        for word in had - has:
+            if len(word) == 1 and word.isalpha() and not is_joined and self._is_symbol(word, start, end):
+                yield f"{word!r} is a symbol here"
+            opens = word[0].isupper() and self._openings.has(start + wording.was.index(word))
+            if opens and facts.is_name(word) and word not in _parts(wording.becomes):
+                yield f"{word!r} has its capital inside sentences, too, and is a name"
+            if word.islower() and len(word) > 1 and word.capitalize() in has - had and facts.is_marked(word):
+                yield f"{word!r} is a name in code or markup"
+        for word in wording.gone if not is_joined else ():
+            if not facts.is_word(word) and len(word) > 1 and not any(_is_typo(word, new) for new in wording.new):
+                if why := facts.term(word):
+                    yield f"{word!r} is no slip: {why}"
+                elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
+                    yield f"{word!r} is made of known words"
+        for word, new in product(wording.gone, wording.new):
+            if are_varieties(word, new) and facts.is_word(word):
+                yield f"{word!r} and {new!r} are spellings of one word"
+        if len(wording.new) > len(wording.gone) and _doubles(wording.becomes, wording.beside) > _doubles(
+            wording.was, ()
+        ):
+            yield "a word would stand twice"
+        if _doubles(wording.was, ()) > _doubles(wording.becomes, ()) and _CLAUSE.search(
+            self._text[self._segment.start : end]
+        ):
+            yield "a clause may end with the first of the two words"
+        if re.search(r"(?<![\w'’])I (?:and|or)\b", wording.becomes + self._text[end : end + 4]) and "I" in wording.new:
+            yield "'I' does not come first"
+        yield from self._article(wording, end)
+        if any(begin < end and start < until for begin, until in self._subjects):
+            yield "the subject is a symbol, or the name of a parameter or a command"
+        if end == self._segment.end and len(wording.new) > len(wording.gone) and not END.search(wording.was):
+            yield "the text may go on after this"
+        yield from self._habits(wording, start, end)
+
+    def _is_symbol(self, letter: str, start: int, end: int) -> bool:
+        if letter not in "aAiI":
+            return True
+        if letter in "iI" and self._facts.is_symbol(letter):
+            return True
+        at = re.search(rf"(?<![\w'’]){letter}(?![\w'’])", self._text[start:end])
+        if not at:
+            return False
+        after = self._text[start + at.end() : min(self._segment.end, start + at.end() + _NEAR)]
+        before = self._text[max(self._segment.start, start + at.start() - _NEAR) : start + at.start()]
+        return bool(_AFTER_SYMBOL.match(after) or (letter in "iI" and _BEFORE_SYMBOL.search(before)))
+
+    def _article(self, wording: Wording, end: int) -> Iterator[str]:
+        for match in re.finditer(r"(?<![\w'’])[Aa]n?(?![\w'’.])", wording.becomes):
+            new = match[0].lower()
+            if new not in {word.lower() for word in wording.new}:
+                continue
+            following = wording.becomes[match.end() :] + self._text[end : min(self._segment.end, end + _NEAR)]
+            right = article_of(following, self._facts.is_word)
+            if right is not None and right != new:
+                yield f"{new!r} does not go with the next word"
+            if right is None and len(ARTICLES.intersection(word.lower() for word in wording.gone)) == 1:
+                yield "either article may be right here"
+
+    @cached_property
+    def _subjects(self) -> Sequence[tuple[int, int]]:
+        """Spans of lower-case words that begin a sentence as its subject, with the verb: names that are meant as they
+        are."""
+        start, end = self._segment.start, self._segment.end
+        words = (
+            match
+            for match in _SUBJECT.finditer(self._text, start, end)
+            if not is_grammar(match[1]) and self._openings.has(match.start())
+        )
+        return [match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end))]
+
+    def _habits(self, wording: Wording, start: int, end: int) -> Iterator[str]:
+        begins = start == self._segment.start and wording.becomes == wording.was[:1].upper() + wording.was[1:]
+        if begins and self._facts.begins_small:
+            yield "the document often begins in lower case"
+        after = self._text[end : min(self._segment.end, end + _NEAR)]
+        had, has = (len(_LAST_COMMA.findall(side + after)) for side in (wording.was, wording.becomes))
+        if wording.was != wording.becomes and not (wording.gone or wording.new):
+            if had != has and self._facts.has_serial_commas in (None, has < had):
+                yield "a comma before the last item of a list is a matter of style"
+            before = self._text[max(self._segment.start, start - _NEAR) : start]
+            if _AFTER_COLON.search(before) and wording.was.casefold() == wording.becomes.casefold():
+                yield "a capital after a colon is a matter of style"
+
+
+def _doubles(text: str, beside: Sequence[str]) -> int:
+    """How many words follow an equal one, with the words beside the text."""
+    words = [word.casefold() for word in spelt(text)]
+    ends = [word.casefold() for word in beside]
+    inside = sum(one == two for one, two in pairwise(words))
+    return inside + sum(word in (words[:1] + words[-1:]) for word in ends)
+
+
+def _is_typo(word: str, new: str) -> bool:
+    """Whether letters only change places or are doubled: no term looks like a word in that way."""
+    a, b = plain(word), plain(new)
+    is_doubled = _DOUBLED.sub(r"\1", a) == _DOUBLED.sub(r"\1", b)
+    return len(a) > 2 and (is_doubled or sorted(a) == sorted(b)) and distance(a, b) <= 1
+
+
+def _tokens(text: str) -> list[str]:
+    """Words as a list may have them: "scikit-learn", "C++", and the parts of these."""
+    whole = _TOKEN.findall(text)
+    return whole + [part for part in spelt(text) if part not in whole]
+
+
+def _parts(text: str) -> list[str]:
+    return [part for word in spelt(text) for part in (word, *re.split("['’]", word))]

@@ -1,0 +1,70 @@
+"""Finds the changes of a segment that need each other: one alone would double or lose a word, or break an agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..documents import Edit
+from .vocabulary import spelt
+from .wording import Wording, is_grammar
+
+_BETWEEN = 3
+"""Most words between two changes of number that are taken for an agreement: "This big feature is"."""
+
+_FAR = 12
+"""Most changes over which a word may have moved: comparing all takes quadratic time."""
+
+_UNMOVED = frozenset("a an the to of in on at for with from by is are was were be and or that it".split())  # noqa: SIM905
+"""Words that come and go in several places of a sentence without being moved."""
+_NUMBERS = frozenset(
+    frozenset(pair.split())
+    for pair in ("is are", "was were", "has have", "does do", "this these", "that those", "man men", "woman women",
+                 "child children", "person people", "much many", "it they", "its their", "doesn't don't")
+)  # fmt: skip
+
+
+def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:
+    """The places of changes that are made or refused together, each in one group; `changes` ascend."""
+    wordings = [Wording.of(text[each.start : each.end], each.replacement) for each in changes]
+    group = [[place] for place in range(len(changes))]
+    for two, change in enumerate(changes):
+        for one in range(max(0, two - _FAR), two):
+            between = text[changes[one].end : change.start]
+            if group[one] is not group[two] and _belong(wordings[one], wordings[two], between):
+                joined = group[one]
+                joined += group[two]
+                for place in group[two]:
+                    group[place] = joined
+    return list({id(each): each for each in group}.values())
+
+
+def _belong(one: Wording, two: Wording, between: str) -> bool:
+    is_next = not between.strip() and any(len(each.gone) != len(each.new) for each in (one, two))
+    return is_next or _is_move(one, two) or _agree(one, two, between)
+
+
+def _is_move(one: Wording, two: Wording) -> bool:
+    """Whether a word goes in one place and comes in the other."""
+    return any(
+        not _UNMOVED.issuperset(moved)
+        for moved in (_small(one.gone) & _small(two.new), _small(one.new) & _small(two.gone))
+        if moved
+    )
+
+
+def _agree(one: Wording, two: Wording, between: str) -> bool:
+    return len(spelt(between)) <= _BETWEEN and not set(".;:!?") & set(between) and _is_number(one) and _is_number(two)
+
+
+def _is_number(wording: Wording) -> bool:
+    """Whether a change only makes a word singular or plural, noun or verb."""
+    if len(wording.gone) != 1 or len(wording.new) != 1:
+        return False
+    a, b = sorted((wording.gone[0].casefold(), wording.new[0].casefold()), key=len)
+    if frozenset((a, b)) in _NUMBERS:
+        return True
+    return not is_grammar(a) and b in (f"{a}s", f"{a}es", f"{a[:-1]}ies")
+
+
+def _small(words: Sequence[str]) -> set[str]:
+    return {word.casefold() for word in words}

@@ -1,0 +1,216 @@
+"""What a document and its project say of their words, against any correction; and changes that need each other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import pytest
+
+from benchmarks.quality.terms import changed, documents, invented, vandal
+from copyspec.pipelines import FunctionCorrector, GECPipeline, GuardOptions, Outcome, RunOptions
+from copyspec.pipelines.documents import Part, Segment
+from copyspec.pipelines.editing.runner import Runner, Work
+from copyspec.pipelines.guards.articles import article_of
+from copyspec.pipelines.guards.document_words import DOCUMENT_CHARS, DocumentWords, beginning, is_compound
+from copyspec.pipelines.guards.varieties import are_varieties
+from copyspec.pipelines.guards.vocabulary import is_english
+
+
+def corrected(text: str, changes: dict[str, str], words: Sequence[str] = ()) -> str:
+    """The text after a corrector that makes replacements in it."""
+
+    def correct(sentence: str) -> str:
+        for was, becomes in changes.items():
+            sentence = sentence.replace(was, becomes)
+        return sentence
+
+    return GECPipeline(FunctionCorrector(correct), guards=GuardOptions(words=tuple(words)))(text).text
+
+
+@pytest.mark.parametrize("with_list", [False, True])
+def test_terms_stay_in_sentences_that_are_corrected(with_list: bool) -> None:
+    for pairs, terms in documents(40, seed=1):
+        guards = GuardOptions(words=tuple(terms) if with_list else ())
+        lost, repaired, total = changed(FunctionCorrector(vandal(pairs)), pairs, guards)
+        assert lost == 0 and repaired == len(pairs) and total == 200
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_words_of_the_project_never_change(seed: int) -> None:
+    rng = random.Random(seed)
+    word = invented(rng)
+    form = word + rng.choice(["", "s", "'s", "ed"])
+    for sentence in (
+        f"{form} shows that they was home.",
+        f"They was in {form} today.",
+        f"They was (new) {form}-based tools.",
+    ):
+        for becomes in ("that", word[:-1], form.swapcase(), ""):
+            made = corrected(sentence, {form: becomes, "was": "were"}, [word])
+            assert form in made and made != sentence, (form, becomes)
+    assert (
+        corrected("We runs scikit-learn.", {"runs": "run", "scikit": "Scikit"}, ["scikit-learn"])
+        == "We run scikit-learn."
+    )
+    assert corrected("They goes to Go.", {"goes": "go"}, ["Go"]) == "They go to Go."
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "expected"),
+    [
+        ("The failover is new. A failover are fast.", {"failover": "failure", "are": "is"}, {"are": "is"}),
+        ("Use a subpage of it.", {"subpage": "sunrise"}, {}),
+        ("They saw Proog. Proog open it.", {"Proog open": "Pros opens"}, {"open it": "opens it"}),
+        ("We met Rich there, and Rich here. Rich are old.", {"Rich are": "Riches are"}, {}),
+        ("Here i is the row.", {"i is": "I am"}, {}),
+        ("Take i and j here. Then i is added.", {"i ": "I "}, {}),
+        ("Then a is the number of it.", {"a is": "is"}, {}),
+        ("It ends. block can be 32 of them.", {"block": "Block"}, {}),
+        ("It ends. bits is 4 or 8.", {"bits is": "bits are"}, {}),
+        ("It has colour and is organised.", {"colour": "color", "organised": "organized"}, {}),
+        ("It has color and is organized.", {"color": "colour", "organized": "organised"}, {}),
+        ("We sell pens, ink and paper.", {"ink and": "ink, and"}, {}),
+        ("It was a npy file.", {"a npy": "an npy"}, {}),
+        ("It was an hour and an S3 key.", {"an hour": "a hour", "an S3": "a S3"}, {}),
+        ("It was a hour and a S3 key.", {"a hour": "an hour", "a S3": "an S3"}, {"a hour": "an hour", "a S3": "an S3"}),
+        ("We looks there and wait for", {"looks": "look", "for": "for it"}, {"looks": "look"}),
+        ("What it is is a long story.", {"is is": "is"}, {}),
+        ("It is is a long story.", {"is is": "is"}, {"is is": "is"}),
+        ("Me and he goes.", {"Me and": "I and"}, {}),
+        ("The becuase and the becuase.", {"becuase": "because"}, {"becuase": "because"}),
+    ],
+)  # fmt: skip
+def test_the_document_speaks_against_changes(text: str, changes: dict[str, str], expected: dict[str, str]) -> None:
+    for was, becomes in expected.items():
+        assert was in text, becomes
+    wanted = text
+    for was, becomes in expected.items():
+        wanted = wanted.replace(was, becomes)
+    assert corrected(text, changes) == wanted
+
+
+def test_code_and_markup_are_evidence() -> None:
+    text = "Call `spoolize` now. The spoolize are fast, and env too."
+    code = (5, 15)
+    part = Part(text, (Segment(0, len(text), protected=(code,)),))
+    facts = DocumentWords([part, Part("<a href='x'>env</a> while (i < 3) ")])
+    assert facts.term("spoolize") and facts.is_marked("env") and facts.is_symbol("i") and not facts.is_symbol("a")
+    assert not DocumentWords([Part(text)]).is_often("spoolize"), "only prose is counted"
+
+
+def test_a_word_counts_wherever_it_stands_in_a_file() -> None:
+    """However far a file is read ahead, and up to a limit, so that memory is bounded."""
+
+    def parts(count: int) -> list[Part]:
+        texts = ["The sproot are new.", *["It is so."] * count, "We see the sproot."]
+        return [Part(text, (Segment(0, len(text)),)) for text in texts]
+
+    for pack in (0, 1, 32):
+        corrector = FunctionCorrector(lambda text: text.replace("sproot", "sprout").replace("are", "is"))
+        found = parts(50)
+        works = [Work("a", part, document=found) for part in found]
+        first = next(iter(Runner(corrector, RunOptions(pack=pack)).run(works)))
+        assert [edit.replacement for edit in first.edits] == ["is"]
+    many = iter(parts(DOCUMENT_CHARS // 5))
+    assert len(beginning(many)) < DOCUMENT_CHARS // 5 and next(many).text == "It is so."
+
+
+def test_many_sentences_without_slips_ask_for_more_care() -> None:
+    def care(text: str) -> float:
+        return DocumentWords([Part(text, (Segment(0, len(text)),))]).care
+
+    assert care("It is a good day.") == 0
+    assert 1 < care("It is a good day. " * 9) < care("It is a good day. " * 30) <= 3
+    assert care("It is a good day. " * 20 + "We recieve a seperate lettre.") < 2.2
+
+
+@pytest.mark.parametrize(
+    ("british", "american"),
+    [
+        ("colour", "color"), ("favourite", "favorite"), ("organise", "organize"), ("organisation", "organization"),
+        ("analysed", "analyzed"), ("centre", "center"), ("metres", "meters"), ("defence", "defense"),
+        ("licence", "license"), ("travelled", "traveled"), ("modelling", "modeling"), ("catalogue", "catalog"),
+        ("dialogues", "dialogs"), ("grey", "gray"), ("learnt", "learned"), ("aesthetic", "esthetic"),
+        ("judgement", "judgment"), ("behaviour", "behavior"), ("labelled", "labeled"), ("theatre", "theater"),
+    ],
+)  # fmt: skip
+def test_varieties(british: str, american: str) -> None:
+    assert are_varieties(british, american) and are_varieties(american, british)
+
+
+def test_other_words_are_no_varieties() -> None:
+    pairs = (
+        "advice advise",
+        "four for",
+        "filling filing",
+        "your yor",
+        "form from",
+        "does des",
+        "hour hor",
+        "later latter",
+    )
+    for pair in pairs:
+        assert not are_varieties(*pair.split()), pair
+
+
+@pytest.mark.parametrize(
+    ("article", "following"),
+    [
+        ("a", "user union European one-off unicorn yes house 7 Unix-like U-turn UK-based useful 1,000 ukulele"),
+        ("an", "hour honest apple umbrella 8-bit 11 18th S3 F-16 M1 X-ray uninstalled 80 honour heir LP-based"),
+        (None, "SQL npy FAQ historic xml URL"),
+    ],
+)  # fmt: skip
+def test_articles_go_by_sound(article: str | None, following: str) -> None:
+    for word in following.split():
+        assert article_of(f" {word} of it", is_english) in (article, *[None] * word[:2].isupper()), word
+
+
+def test_compounds_are_made_of_words() -> None:
+    assert all(map(is_compound, ["failover", "subpages", "filelock", "multihost"]))
+    assert not any(map(is_compound, ["becuase", "recieve", "floozz", "alot"]))
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("We can use the page also.", "We can also use the page."),
+        ("These Floozz pages is new.", "This Floozz page is new."),
+        ("A mtpx that holds it.", "A that that holds it."),
+    ],
+)
+def test_changes_that_need_each_other_are_made_together(source: str, output: str) -> None:
+    assert GECPipeline(FunctionCorrector(lambda _: output))(source).text in (source, output.replace("that that", ""))
+
+
+class Scoring:
+    """A corrector that changes two words, of which one is refused, and scores corrections."""
+
+    identity: Mapping[str, object] = MappingProxyType({})
+    by_sentence, limit = False, None
+
+    def __init__(self, score: Callable[[str], float]) -> None:
+        self.score, self.asked = score, list[str]()
+
+    def length(self, text: str) -> int:
+        return len(text)
+
+    def correct(self, texts):  # type: ignore[no-untyped-def]
+        for index, text in enumerate(each for each in texts if each is not None):
+            yield index, Outcome(" " + text.replace("was", "were").replace("walked", "ran"))
+
+    def likelihoods(self, text: str, corrections: Sequence[str]) -> list[float]:
+        self.asked += corrections
+        return [self.score(each) for each in corrections]
+
+
+def test_what_the_guards_leave_is_scored_against_the_source() -> None:
+    source = "They was here and walked on."
+    for score, expected in ((-1.0, source), (1.0, source.replace("was", "were"))):
+        corrector = Scoring(lambda text, score=score: score * ("were" in text))  # type: ignore[misc]
+        assert GECPipeline(corrector)(source).text == expected
+        assert corrector.asked == [f" {source}", f" {source.replace('was', 'were')}"]
+        corrector.asked.clear()
+        assert GECPipeline(corrector)("They was here.").text == "They were here." and not corrector.asked
