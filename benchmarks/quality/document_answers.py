@@ -1,16 +1,17 @@
 """Counts right answers to a hundred questions about the docs of three installed packages and of this project.
 
-    python -m benchmarks.quality.document_answers [--half tuned|held-out|new|fresh|both] [--model NAME] [--quote] --json OUT
+    python -m benchmarks.quality.document_answers [--half NAME] [--model NAME] [--quote] --json OUT
 
 The texts are the descriptions of orjson, regex and tqdm in their packages, and a handbook of README, CONTRIBUTING and
 two pages of docs. The questions and answers in `document_questions.tsv` were written before anything was tuned; every
 second one is held out. Thirty more in `document_questions_new.tsv` (`--half new`) are about two other packages and
 other kinds of text (recipes, a lease, questions and answers, a changelog, in `documents/`), searched together and
 without the first texts. Sixty in `document_questions_fresh.tsv` (`--half fresh`) are about two more packages and three
-texts in `documents/fresh`; no text answers twenty of them. They were written before the method was changed again. An answer is right if a quote of at most MAX_CHARS characters contains an accepted answer,
-punctuation and line breaks aside. No text answers the last ten questions of the hundred; for these, giving no answer is right. Wrong
-answers that are marked as not sure are counted separately. Questions whose texts have changed since are left out and
-named. With `--quote` the model quotes from the best passage by itself (`copyspec.pipelines.answer`).
+texts in `documents/fresh`; no text answers twenty of them. An answer is right if a quote of at most MAX_CHARS
+characters contains an accepted answer, punctuation and line breaks aside. No text answers the last ten of the hundred
+either; for these, giving no answer is right. Wrong answers that are marked as not sure are counted separately.
+Questions whose texts have changed since are left out and named. With `--quote` the model quotes from the best passage
+by itself (`copyspec.pipelines.answer`).
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def read_questions(half: str) -> list[Question]:
     lines = [line for path in QUESTIONS for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     rows = [line.split("\t") for line in lines]
     made = [Question(row[0], row[1], row[2], tuple(filter(None, row[3].split("|")))) for row in rows]
-    return [question for question in made if question.half == half or (half == "both" and question.half not in PACKAGES)]
+    halves = ("tuned", "held-out") if half == "both" else (half,)
+    return [question for question in made if question.half in halves]
 
 
 def write_texts(folder: Path, half: str) -> dict[str, str]:

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec import Result
 from copyspec.checks import check_retriever, check_type, check_whole
 from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
@@ -19,7 +18,7 @@ from .finding import Found, find, rarity_in, stems_of, widened
 from .quoting import INSTRUCTION, is_near
 
 if TYPE_CHECKING:
-    from copyspec import Engine
+    from copyspec import Engine, Result
 
     from ..models import ModelLike
 
