@@ -30,7 +30,8 @@ grey gray|greys grays|tyre tire|tyres tires|programme program|programmes program
 |archaeology archeology|archaeological archeological|mediaeval medieval|orthopaedic orthopedic|gynaecology gynecology
 |practice practise|practices practises|fulfil fulfill|fulfils fulfills|enrol enroll|enrols enrolls|distil distill
 |instil instill|burnt burned|learnt learned|spelt spelled|dreamt dreamed|leapt leaped|spoilt spoiled|spilt spilled
-|skilful skillful|wilful willful|tonne ton|tonnes tons|furore furor|vice vise|yoghurt yogurt|omelette omelet|chilli chili|carat karat
+|skilful skillful|wilful willful
+|tonne ton|tonnes tons|furore furor|vice vise|yoghurt yogurt|omelette omelet|chilli chili|carat karat
 """
 
 
