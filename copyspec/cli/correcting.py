@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHANGED, USAGE, FAILED = 1, 2, 3
-LISTS = ("text", "github")
-"""Formats of the list of edits on stdout: for people and editors, or as annotations of a GitHub workflow."""
+LISTS = ("text", "github", "rdjson", "sarif")
+"""Formats of the list of edits on stdout: for people and editors, as annotations of a GitHub workflow, for reviewdog,
+for code scanning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,9 @@ class ReportOptions:
 
     @property
     def shows_text(self) -> bool:
-        """Whether corrected text goes to stdout: only if it goes nowhere else and nothing else uses stdout."""
-        return not (self.only_looks or self.writes or STDIN in map(str, self.reports.values()))
+        """Whether corrected text goes to stdout: only if it goes nowhere else, nothing else uses stdout, and no page
+        shows the changes."""
+        return not (self.only_looks or self.writes or self.html or STDIN in map(str, self.reports.values()))
 
     @property
     def reports(self) -> dict[str, Path]:
@@ -92,7 +94,11 @@ class ReportOptions:
                 self.tell(f"copyspec: the diff names files from {base!r}: apply it there")
             found.append(reports.DiffPrinter(base, files))
         if self.listed is not None:
-            found.append(reports.EditLister(self.listed, encoding))
+            from copyspec.cli.lint_reports import RdjsonLister, SarifLister
+
+            listers = {"rdjson": RdjsonLister, "sarif": SarifLister}
+            make = listers.get(self.listed)
+            found.append(make(files) if make is not None else reports.EditLister(self.listed, encoding))
         if self.edits is not None:
             found.append(reports.EditWriter(self.edits, encoding, files))
         if self.html is not None:

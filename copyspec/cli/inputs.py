@@ -34,6 +34,7 @@ def inputs_of(
     Raises UsageError if stdin is one of several."""
     from copyspec.pipelines import Skipped, expand, suffixes_of
 
+    exclude = list(dict.fromkeys([*exclude, *defaults().get("exclude", ())]))  # the project's are always left out
     skipped = Skipped()
     found = expand(
         paths, suffixes=suffixes_of(format), exclude=exclude, skipped=skipped, backup=backup or BACKUP_SUFFIX
