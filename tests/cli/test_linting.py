@@ -17,6 +17,7 @@ import yaml  # type: ignore[import-untyped]
 
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
+from copyspec.cli.correcting import LISTS
 from copyspec.pipelines import FunctionCorrector
 from copyspec.pipelines.editing.paths import Skipped, expand, is_excluded, suffixes_of
 from tests.helpers.commands import run_binary
@@ -274,6 +275,35 @@ def test_a_project_excludes_what_it_names_wherever_copyspec_starts(
     link = project / "link"
     link.symlink_to(home)
     assert run_binary(capfdbinary, "gec", "--check", "-q", str(link / "docs" / "old" / "b.txt"))[:2] == (0, b"")
+
+
+def test_what_is_excluded_on_the_command_line_adds_to_what_the_project_excludes(
+    project: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (project / ".copyspec.toml").write_text('exclude = ["a.txt"]')
+    assert run_binary(capfdbinary, "gec", ".", "--check", "-q", "--exclude", "b.rst") == (0, b"", "")
+    assert run_binary(capfdbinary, "gec", ".", "--check", "-q", "--exclude", "c.txt")[1] == b"./b.rst\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names POSIX locks")
+def test_a_file_that_another_run_writes_is_left_to_it(project: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    import fcntl
+
+    with open(project / "a.txt.copyspec-journal", "wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for options in ([], ["--resume"], ["--no-resume"]):
+            code, out, err = run_binary(capfdbinary, "gec", "a.txt", "-i", *options)
+            assert (code, out) == (3, b"") and "another process is working on this file" in err
+    assert (project / "a.txt").read_text() == WRONG
+
+
+def test_the_examples_for_hooks_and_workflows_can_be_read() -> None:
+    page = (ROOT / "docs" / "continuous_integration.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
+        read = yaml.safe_load(block)
+        for each in read.get("repos", ()) if isinstance(read, dict) else ():
+            assert [hook["id"] for hook in each["hooks"]] == ["copyspec"]
+    assert set(re.findall(r"^\| `(\w+)` ", page, re.MULTILINE)) == set(LISTS)
 
 
 def test_what_excludes_all_files_is_named(
