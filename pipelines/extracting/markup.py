@@ -74,14 +74,16 @@ class _Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self._into = into
         self._texts: list[str] = []
+        self._has_text = False  # whether any of it is not white space
         self._cells: list[str] = []  # ended cells of the open row
         self._in_cell, self._is_first, self._names = False, False, 0  # `_names`: how many of its cells are headers
         self._hidden: list[str] = []  # open elements that are not shown
         self._level: int | None = None
         self._pre = 0
         self._bullet, self._was_tight = "", False
+        self._linked: str | None = ""  # text of a link to a place in the page; None: it has not ended
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in _VOID:
             self._texts.append("\n" if tag == "br" and self._pre else " ")
             return
@@ -91,6 +93,8 @@ class _Reader(HTMLParser):
             return
         if tag in _HIDDEN:
             self._hidden.append(tag)
+        elif tag == "a" and not self._has_text:
+            self._linked = None if (dict(attrs).get("href") or "").startswith("#") else ""
         elif tag in _HEADINGS:
             self.flush()
             self._level = _HEADINGS[tag]
@@ -113,6 +117,8 @@ class _Reader(HTMLParser):
         if self._hidden:
             if tag == self._hidden[-1]:
                 self._hidden.pop()
+        elif tag == "a" and self._linked is None and self._has_text:
+            self._linked = " ".join("".join(self._texts).split())
         elif self._is_in_row(tag):
             self._texts.append(" ")
         elif tag in _HEADINGS or tag in _BLOCKS:
@@ -122,6 +128,7 @@ class _Reader(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not self._hidden:
             self._texts.append(data)
+            self._has_text = self._has_text or not data.isspace()
 
     def flush(self) -> None:
         """End the current paragraph."""
@@ -132,13 +139,14 @@ class _Reader(HTMLParser):
         self._in_cell, self._names = False, 0
         if cleaned := self._taken():
             bullet = self._bullet if self._level is None else ""
-            self._into.paragraph(bullet + cleaned, level=self._level, tight=self._was_tight or bool(self._pre))
-            self._bullet, self._was_tight = "", False
+            if not bullet or cleaned != self._linked:  # else an item of a table of contents
+                self._into.paragraph(bullet + cleaned, level=self._level, tight=self._was_tight or bool(self._pre))
+            self._bullet, self._was_tight, self._linked = "", False, ""
         self._level = None
 
     def _taken(self) -> str:
         """The text since the last element that begins or ends a paragraph or cell."""
-        text, self._texts = "".join(self._texts), []
+        text, self._texts, self._has_text = "".join(self._texts), [], False
         return text if self._pre and text.strip() else " ".join(text.split())
 
     def _is_in_row(self, tag: str) -> bool:

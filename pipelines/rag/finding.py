@@ -77,7 +77,7 @@ def find(
 
     found: list[Found] = []
     for rank, (context, text) in enumerate(passages):
-        parts = units(text)
+        parts = units(text, context)
         held = [terms(text[part.start : part.end]) | terms(part.question) for part in parts]
         everywhere, above = terms(text), terms(context)
         nearest = terms(context.rpartition(" > ")[2])

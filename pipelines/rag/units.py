@@ -9,6 +9,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from copyspec.retrievers import UNSPACED, share_of_word
 from copyspec.text.sentence_marks import CLOSING, QUESTION_MARKS, SENTENCE_ENDS
@@ -24,7 +25,9 @@ _ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S")
 _TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
 _RULE = re.compile(r"[|:=\-~^+*\"'`.#\s]+$")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
-_NUMBERED = re.compile(r"(?:\d{1,2}\.)*\d{1,2}[.)]?[ \t]+[^\W\d]")
+_NUMBERED = re.compile(
+    r"(?:\d{1,2}\.)*\d{1,2}[.)]?[ \t]+[^\W\d]|(?:chapter|part|section|appendix)[ \t]\w+(?:[.:]|[ \t]*\Z)", re.IGNORECASE
+)
 _NO_TITLE = re.compile(r"[\d:=`|<>]")
 _NO_ENDS = (*SENTENCE_ENDS, ",", ";")  # of a heading
 _EMPTY_LINE = re.compile(r"\n[ \t]*\r?\n")
@@ -46,14 +49,16 @@ class Unit:
     question: str = ""  # the paragraph or heading that it answers
 
 
-def units(text: str) -> list[Unit]:
-    """Return the units of a passage, in order."""
+def units(text: str, context: str = "") -> list[Unit]:
+    """Return the units of a passage, in order. `context`: its headings, joined with " > ", with which it may begin."""
     blocks = list(_blocks(text))
-    titles = _titles(text, blocks)
+    titles, above = _titles(text, blocks), context.split(" > ")
+    leading = takewhile(lambda block: text[slice(*block[:2])] in above, blocks)
+    titles |= {begin: text[begin:end] for begin, end, _ in leading}
     headings = sorted([*_headings(text), *titles.items()])
     starts = [start for start, _ in headings]
     found: list[Unit] = []
-    above, question = 0, ""
+    passed, question = 0, ""  # the number of headings above
     header = ""  # the first row of the open table
     last_end, last_kind = 0, ""
     for begin, end, kind in blocks:
@@ -61,8 +66,8 @@ def units(text: str) -> list[Unit]:
             continue
         piece, number = text[begin:end], bisect_left(starts, begin)
         heading = headings[number - 1][1] if number else ""
-        if number != above:
-            above, question = number, heading if asks(heading) else ""
+        if number != passed:
+            passed, question = number, heading if asks(heading) else ""
         continues, last_kind = kind == last_kind and not _EMPTY_LINE.search(text, last_end, begin), kind
         last_end = end
         unit = Unit(begin, end, begin, kind != "code", heading, question)

@@ -321,6 +321,8 @@ def test_questions_are_answered_by_what_follows_them(form: str) -> None:
         "Contents\n========\n\n1 The mill tool   3\n2 Using the mill tool\t4\n3 The saw tool   9",
         "Inhalt\n\n1. The mill tool\n2. Using the mill tool\n3. The saw tool",
         "Contents\n\nChapter 1 The mill tool\nChapter 2 Using the mill tool",
+        "Contents\n\nI   The mill tool ....... 1\nII  Using the mill tool ... 3\n\nTHE MILL TOOL",
+        "Table of Contents\n=====\n\n   * [The mill tool](#mill)\n      * [Using it](#use)\n\nChapter 2: The mill tool",
     ],
 )
 def test_tables_of_contents_answer_nothing(contents: str) -> None:

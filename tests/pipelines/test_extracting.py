@@ -201,6 +201,15 @@ def test_words_divided_at_the_ends_of_lines_are_joined(text: str, joined: str) -
     assert undivided(text) == joined
 
 
+def test_items_that_only_link_to_places_in_the_page_are_left_out(tmp_path: Path) -> None:
+    page = (
+        '<ul><li><a href="#a">Hours</a></li><li> <a href="#b"><b>Prices</b></a> </ul><p>See <a href="#a">hours</a>.'
+        '<ul><li><a href="#a">Hours</a> of the shop<li><a href="x.html">Shop</a></ul><p><a href="#a">Top</a>'
+    )
+    (tmp_path / "a.html").write_text(page, encoding="utf-8")
+    assert read(tmp_path / "a.html").text == "See hours.\n- Hours of the shop\n- Shop\n\nTop"
+
+
 @pytest.mark.parametrize(
     "page",
     [
