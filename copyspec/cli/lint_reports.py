@@ -38,7 +38,7 @@ class ResultLister(ABC):
         self._place = _Place(1, 1)
         self._begins, self._ends = self._frame()
         self._between = self._begins
-        files.callback(self._close)
+        files.push(self._close)
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         assert done.part is not None
@@ -61,7 +61,9 @@ class ResultLister(ABC):
             yield edit, start, self._place
         self._place = self._place.after(text[at:], self._size)
 
-    def _close(self) -> None:
+    def _close(self, failed: type[BaseException] | None, *_: object) -> None:
+        if failed is not None:
+            return  # a run that ended early must not look like one that found nothing
         echo(f"{self._begins if self._between == self._begins else ''}{self._ends}")
         flush_stdout()
 

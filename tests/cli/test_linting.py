@@ -106,6 +106,17 @@ def test_code_scanning_gets_fixes_in_characters(linted: list[str], capfdbinary: 
     assert listed(capfdbinary, "sarif", ["c.txt"])["runs"][0]["results"] == []
 
 
+@pytest.mark.parametrize("style", ["rdjson", "sarif"])
+def test_a_run_that_fails_lists_nothing(
+    style: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> FunctionCorrector:
+        raise UsageError("no model")
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", load)
+    assert run_binary(capfdbinary, "gec", "a.txt", "--list", style)[:2] == (2, b"")
+
+
 def test_edits_have_a_kind_and_a_margin(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     _, out, _ = run_binary(capfdbinary, "gec", "a.txt", "--edits", "-")
     (row,) = map(json.loads, out.splitlines())
