@@ -24,6 +24,7 @@ MAX_TITLE = 70  # characters of a heading without marks
 _ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S")
 _TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
 _RULE = re.compile(r"[|:=\-~^+*\"'`.#\s]+$")
+_RULE_BELOW = re.compile(r"[ \t]*\r?\n(?=[^\n]*[=-])[|:=+ \t-]+(?:\n|\Z)")  # of the names of a table's columns
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
 _NUMBERED = re.compile(
     r"(?:\d{1,2}\.)*\d{1,2}[.)]?[ \t]+[^\W\d]|(?:chapter|part|section|appendix)[ \t]\w+(?:[.:]|[ \t]*\Z)", re.IGNORECASE
@@ -75,7 +76,7 @@ def units(text: str, context: str = "") -> list[Unit]:
             question = piece
         elif kind == "row":
             header = header if continues else piece
-            if continues or not _RULE.match(text[end:].lstrip("\r\n").partition("\n")[0]):
+            if continues or not _RULE_BELOW.match(text, end):
                 found.append(replace(unit, heading=f"{heading} {header}"))
         elif kind == "item" and continues and question and extent(text[found[-1].start : end]) <= MAX_UNIT:
             found[-1] = replace(found[-1], end=end)
@@ -102,7 +103,7 @@ def asks(text: str) -> bool:
     """Whether a text consists of questions."""
     plain = _TARGET.sub("", text).rstrip(CLOSING + "# \t")
     return plain.endswith(QUESTION_MARKS) and all(
-        plain[:last].rstrip(CLOSING).endswith(QUESTION_MARKS) for _, last in sentences(plain)
+        plain[first:last].rstrip(CLOSING).endswith(QUESTION_MARKS) for first, last in sentences(plain)
     )
 
 

@@ -437,6 +437,11 @@ def test_question_words_inside_names_are_terms(question: str, term: str, stays: 
         "kettle\n" + " " * 50_000 + "x",
         "# a\n\nkettle\n\n" * 8_000,
         "A kettle: " + "1," * 10_000,
+        "How many kettles? " * 5_000,
+        "How many kettles?\n\n" * 5_000,
+        "| kettle | 1 |\n" * 3_000 + "-" * 50_000 + "x",
+        "Contents\n\n" + "1. Kettles ..... 1\n" * 3_000,
+        "- [kettle](" * 10_000,
     ],
 )
 def test_sentences_are_found_in_linear_time(text: str) -> None:
