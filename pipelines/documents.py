@@ -25,6 +25,7 @@ class Edit:
     start: int
     end: int  # exclusive; equal to start for an insertion
     replacement: str
+    margin: float | None = field(default=None, compare=False)  # by which the model preferred it (`guards.judging`)
 
 
 @dataclass(frozen=True, slots=True)

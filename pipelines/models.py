@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import copyspec
-from copyspec.api import LoadOptions, load_corrector
 from copyspec.engine.call_options import check_options
-from copyspec.engine.draft_models import names_model
 from copyspec.engine.inputs import PromptTooLongError
 from copyspec.models.aliases import ALIASES, Alias
 from copyspec.models.loading import BUNDLED, BUNDLED_LANGUAGES, DEFAULT, resolve_name
@@ -35,6 +33,8 @@ def engine_and_options(
     """The engine for `model`, loaded as the options of `copyspec.load` among `options` say, and the options left, which
     are those of calls. Raises TypeError or ValueError, before a model is loaded, for an unknown or invalid one. Those
     named in `others` are left to the caller."""
+    from copyspec.api import LoadOptions
+
     loading = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
     given = {name: value for name, value in options.items() if name not in loading}
     check_options(given, (*LoadOptions.__annotations__, *others))
@@ -43,6 +43,8 @@ def engine_and_options(
 
 def correction_engine_of(model: ModelLike) -> Engine:
     """The engine for `model`; None is the configured one, or the best available model for correcting and quoting."""
+    from copyspec.api import load_corrector
+
     return model if isinstance(model, copyspec.Engine) else load_corrector(model)
 
 
@@ -105,6 +107,8 @@ def name_of(engine: Engine) -> str:
 def corrects_by_itself(name: str) -> bool:
     """Whether the draft model of that name writes full corrections by itself: copyspec's own, or an
     encoder-decoder."""
+    from copyspec.engine.draft_models import names_model
+
     if not names_model(name):
         return False
     model = resolve_name(name)

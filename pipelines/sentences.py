@@ -6,8 +6,6 @@ import re
 
 from copyspec.text.sentence_marks import CLOSING, CLOSING_UNSPACED, SENTENCE_ENDS, UNSPACED_ENDS
 
-QUESTION_MARKS = ("?", "？", "؟", "፧")
-
 _MARKS, _CLOSED = f"[{SENTENCE_ENDS}]", f"[{re.escape(CLOSING)}]*"
 # It begins at the first mark of a run: trying each of them would take quadratic time.
 _CANDIDATE = re.compile(rf"(?<!{_MARKS}){_MARKS}+{_CLOSED}(?=\s|\Z)|[{UNSPACED_ENDS}]+[{CLOSING_UNSPACED}]*")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from copyspec.filesystem import read_input
 from copyspec.text.codec import encodable
-from copyspec.text.sentence_marks import CLOSING, CLOSING_UNSPACED, SENTENCE_ENDS, UNSPACED_ENDS
+from copyspec.text.sentence_marks import CLOSING, CLOSING_UNSPACED, QUESTION_MARKS, SENTENCE_ENDS, UNSPACED_ENDS
 
 from .base import Folder
 from .headings import Heading, found_headings, paths_at
@@ -205,15 +205,18 @@ def _parts(document: Document, headings: Sequence[Heading]) -> Iterator[tuple[in
 
 
 def _packed(text: str, begin: int, until: int, max_chars: int) -> Iterator[tuple[int, int]]:
-    """The pieces of text[begin:until], merged as long as they fit into `max_chars`."""
-    start = end = begin
+    """The pieces of text[begin:until], merged as long as they fit into `max_chars`. A question goes with what follows
+    it."""
+    start = end = last = before = begin  # `last`: where the last piece begins; `before`: the end of the one before it
     for piece_start, piece_end in _pieces(text, begin, until, max_chars, 0):
         if start < end and piece_end - start > max_chars:
-            yield start, end
-            start = piece_start
+            is_question = text[last:end].rstrip(CLOSING).endswith(QUESTION_MARKS)
+            moves = is_question and start < last and piece_end - last <= max_chars
+            yield (start, before) if moves else (start, end)
+            start = last if moves else piece_start
         elif start == end:
             start = piece_start
-        end = piece_end
+        last, before, end = piece_start, end, piece_end
     if start < end:
         yield start, end
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import snowballstemmer
 
+from .spellings import spellings
+
 STOP_WORDS = frozenset(
     """
     a about all am an and any are as at be been before but by can could did do does for from had has have he her his
@@ -104,7 +106,7 @@ class Stems:
     """Splits texts into the stems of their words (Snowball, Porter 2001), so that "keys" finds "key".
 
     Identifiers yield themselves and their parts, so that "sort keys" finds OPT_SORT_KEYS. `query` leaves English stop
-    words out, unless the query has no other words.
+    words out, unless the query has no other words, and adds the other spellings of English words.
     """
 
     def __init__(self, language: str = "english") -> None:
@@ -121,7 +123,12 @@ class Stems:
         """Split a query into terms."""
         found = cased_words(text)
         asked = [word for word in found if word.lower() not in self._stop_words] or found
-        return [_stem(self.name, part) for word in asked for part in _parts(word)]
+        return [stem for word in asked for part in _parts(word) for stem in self.spelt(part)]
+
+    def spelt(self, word: str) -> list[str]:
+        """Return the stem of a lower-case word, and those of its other spellings."""
+        others = spellings(word) if self.name == "english" else []
+        return list(dict.fromkeys(_stem(self.name, each) for each in (word, *others)))
 
 
 def splitter(name: str) -> Split:

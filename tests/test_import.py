@@ -80,6 +80,18 @@ def test_the_command_line_loads_models_where_they_are_needed(
     assert file.read_text() == UNCHANGED
 
 
+def test_answers_by_words_load_no_model(tmp_path: Path) -> None:
+    (tmp_path / "town.md").write_text("# Harbour\n\nThe lighthouse was built in 1871.\n")
+    add = ["index", "add", "town", str(tmp_path / "town.md"), "--dir", str(tmp_path)]
+    ask = ["rag", "When was the lighthouse built?", "--index", "town", "--dir", str(tmp_path)]
+    shown = run(
+        f"import sys\nfrom copyspec.cli import main\ncodes = [main({add!r}), main({ask!r})]\n"
+        f"print(codes, {OF_MODELS!r}.intersection(sys.modules))"
+    )
+    assert "built in 1871" in shown
+    assert shown.endswith("[0, 0] set()")
+
+
 @pytest.mark.parametrize("package", [copyspec, copyspec.pipelines])
 def test_every_public_name_is_there(package: ModuleType) -> None:
     for name in package.__all__:

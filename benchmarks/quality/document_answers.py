@@ -1,15 +1,17 @@
 """Counts right answers to a hundred questions about the docs of three installed packages and of this project.
 
-    python -m benchmarks.quality.document_answers [--half tuned|held-out|new|both] [--model NAME] [--quote] --json OUT
+    python -m benchmarks.quality.document_answers [--half NAME] [--model NAME] [--quote] --json OUT
 
 The texts are the descriptions of orjson, regex and tqdm in their packages, and a handbook of README, CONTRIBUTING and
 two pages of docs. The questions and answers in `document_questions.tsv` were written before anything was tuned; every
 second one is held out. Thirty more in `document_questions_new.tsv` (`--half new`) are about two other packages and
 other kinds of text (recipes, a lease, questions and answers, a changelog, in `documents/`), searched together and
-without the first texts. An answer is right if a quote of at most MAX_CHARS characters contains an accepted answer,
-punctuation and line breaks aside. No text answers the last ten questions; for these, giving no answer is right. Wrong
-answers that are marked as not sure are counted separately. Questions whose texts have changed since are left out and
-named. With `--quote` the model quotes from the best passage by itself (`copyspec.pipelines.answer`).
+without the first texts. Sixty in `document_questions_fresh.tsv` (`--half fresh`) are about two more packages and three
+texts in `documents/fresh`; no text answers twenty of them. An answer is right if a quote of at most MAX_CHARS
+characters contains an accepted answer, punctuation and line breaks aside. No text answers the last ten of the hundred
+either; for these, giving no answer is right. Wrong answers that are marked as not sure are counted separately.
+Questions whose texts have changed since are left out and named. With `--quote` the model quotes from the best passage
+by itself (`copyspec.pipelines.answer`).
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from pathlib import Path
 
 from benchmarks.reporting import machine, write_json
 
-QUESTIONS = [Path(__file__).with_name(name) for name in ("document_questions.tsv", "document_questions_new.tsv")]
+QUESTIONS = sorted(Path(__file__).parent.glob("document_questions*.tsv"))
 DOCUMENTS = Path(__file__).with_name("documents")
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("orjson", "regex", "tqdm")
-NEW_PACKAGES = ("idna", "colorama")
+PACKAGES = {"new": ("idna", "colorama"), "fresh": ("rich", "typer")}  # of the others: FIRST_PACKAGES
+FIRST_PACKAGES = ("orjson", "regex", "tqdm")
 HANDBOOK = ("README.md", "CONTRIBUTING.md", "docs/concepts.md", "docs/retrieval.md")
 MAX_CHARS = 600  # of an answer: a long paragraph; otherwise quoting a whole document would answer every question
 
@@ -65,20 +67,22 @@ def read_questions(half: str) -> list[Question]:
     lines = [line for path in QUESTIONS for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     rows = [line.split("\t") for line in lines]
     made = [Question(row[0], row[1], row[2], tuple(filter(None, row[3].split("|")))) for row in rows]
-    return [question for question in made if question.half == half or (half == "both" and question.half != "new")]
+    halves = ("tuned", "held-out") if half == "both" else (half,)
+    return [question for question in made if question.half in halves]
 
 
-def write_texts(folder: Path, *, new: bool = False) -> dict[str, str]:
-    """Write the documents as files into `folder`; return their texts by the names used in the questions."""
+def write_texts(folder: Path, half: str) -> dict[str, str]:
+    """Write the documents of a part as files into `folder`; return their texts by the names used in the questions."""
     texts = {}
-    for name in NEW_PACKAGES if new else PACKAGES:
+    for name in PACKAGES.get(half, FIRST_PACKAGES):
         about = metadata(name)
         texts[name] = str(about.get_payload() or about["Description"])  # type: ignore[attr-defined]
         (folder / f"{name}.md").write_text(texts[name], encoding="utf-8")
-    for path in sorted(DOCUMENTS.glob("*.md")) if new else ():
+    own = DOCUMENTS / "fresh" if half == "fresh" else DOCUMENTS
+    for path in sorted(own.glob("*.*")) if half in PACKAGES else ():
         texts[path.stem] = path.read_text(encoding="utf-8")
         (folder / path.name).write_text(texts[path.stem], encoding="utf-8")
-    for file in () if new else HANDBOOK:
+    for file in () if half in PACKAGES else HANDBOOK:
         text = (ROOT / file).read_text(encoding="utf-8")
         texts["handbook"] = texts.get("handbook", "") + text
         (folder / Path(file).name).write_text(text, encoding="utf-8")
@@ -102,7 +106,7 @@ def answered(questions: list[Question], model: str | None, folder: Path, *, quot
     from copyspec.retrievers import Corpora, read_documents, split_passages
 
     corpora = Corpora(folder / "corpora")
-    documents = list(read_documents(sorted(folder.glob("*.md"))))
+    documents = list(read_documents(sorted(folder.glob("*.*"))))
     corpora.add_bm25("docs", [passage for document in documents for passage in split_passages(document)])
     retriever, passages = corpora.open("docs")
     answer = DocumentAnswers(retriever, model=None if quote else model, contexts=[each.context for each in passages])
@@ -120,7 +124,7 @@ def answered(questions: list[Question], model: str | None, folder: Path, *, quot
 def main() -> None:
     """Print the counts and every answer that is not right, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=("tuned", "held-out", "new", "both"), default="both")
+    parser.add_argument("--half", choices=("tuned", "held-out", "new", "fresh", "both"), default="both")
     parser.add_argument("--model", help="model (default: none, answers are found by words alone)")
     parser.add_argument("--quote", action="store_true", help="let the model alone quote from the best passage")
     parser.add_argument("--quiet", action="store_true", help="print only the counts")
@@ -131,7 +135,7 @@ def main() -> None:
     report: dict[str, object] = {"machine": machine(), "model": given.model, "max_chars": MAX_CHARS}
     report |= {"by the model alone": True} if given.quote else {}
     with tempfile.TemporaryDirectory() as held:
-        texts = write_texts(Path(held), new=given.half == "new")
+        texts = write_texts(Path(held), given.half)
         for half in ("tuned", "held-out") if given.half == "both" else (given.half,):
             questions = []
             for question in read_questions(half):

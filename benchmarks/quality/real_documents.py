@@ -58,7 +58,8 @@ class Listed:
 
 
 def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) -> list[tuple[Path, Path, str]]:
-    """Draw `count` files of each format, as (folder, file, format); more than two of one directory only where others lack."""
+    """Draw `count` files of each format, as (folder, file, format); more than two of one directory only where other
+    directories have no more."""
     found: dict[str, list[tuple[Path, Path]]] = defaultdict(list)
     for folder in folders:
         for path in sorted(folder.rglob("*")):

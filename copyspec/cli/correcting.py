@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHANGED, USAGE, FAILED = 1, 2, 3
-LISTS = ("text", "github")
-"""Formats of the list of edits on stdout: for people and editors, or as annotations of a GitHub workflow."""
+LISTS = ("text", "github", "rdjson", "sarif")
+"""Formats of the list of edits on stdout: for people and editors, as annotations of a GitHub workflow, for reviewdog,
+for code scanning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,9 @@ class ReportOptions:
 
     @property
     def shows_text(self) -> bool:
-        """Whether corrected text goes to stdout: only if it goes nowhere else and nothing else uses stdout."""
-        return not (self.only_looks or self.writes or STDIN in map(str, self.reports.values()))
+        """Whether corrected text goes to stdout: only if it goes nowhere else, nothing else uses stdout, and no page
+        shows the changes."""
+        return not (self.only_looks or self.writes or self.html or STDIN in map(str, self.reports.values()))
 
     @property
     def reports(self) -> dict[str, Path]:
@@ -93,7 +95,11 @@ class ReportOptions:
                 self.tell(f"copyspec: the diff names files from {base!r}: apply it there")
             found.append(reports.DiffPrinter(base, files))
         if self.listed is not None:
-            found.append(reports.EditLister(self.listed, encoding))
+            from copyspec.cli.lint_reports import RdjsonLister, SarifLister
+
+            listers = {"rdjson": RdjsonLister, "sarif": SarifLister}
+            make = listers.get(self.listed)
+            found.append(make(files) if make is not None else reports.EditLister(self.listed, encoding))
         if self.explained is not None:
             found.append(reports.Explainer(self.explained))
         if self.edits is not None:

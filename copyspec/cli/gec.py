@@ -52,7 +52,8 @@ def gec(
     ] = None,
     encoding: Annotated[str, typer.Option(help="Text encoding of the files.", rich_help_panel=INPUT)] = "utf-8",
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Names or patterns to leave out. Repeatable.", rich_help_panel=INPUT)
+        list[str] | None,
+        typer.Option(help="Names or patterns to leave out, besides the project's. Repeatable.", rich_help_panel=INPUT),
     ] = None,
     since: Annotated[
         str | None,
@@ -96,7 +97,7 @@ def gec(
     list: Annotated[
         str | None,
         typer.Option(
-            help="Print one line per edit: text (file:line:col) or github; exit code 1 if there are any.",
+            help="Print the edits: text (file:line:col), github, rdjson (reviewdog), sarif; exit code 1 if any.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -113,7 +114,7 @@ def gec(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(help="Write an HTML page that shows deletions and insertions.", rich_help_panel=OUTPUT),
+        typer.Option(help="Write an HTML page that shows the changes, and no text.", rich_help_panel=OUTPUT),
     ] = None,
     m2: Annotated[
         Path | None, typer.Option(help="Write every segment and its edits in M2 format.", rich_help_panel=OUTPUT)
@@ -271,7 +272,7 @@ def gec(
     if format is not None and format not in FORMATS:
         raise UsageError(f"--format {format!r}: name one of {', '.join(FORMATS)}")
     if list not in (None, *LISTS):
-        raise UsageError(f"--list {list!r}: {' or '.join(LISTS)}")
+        raise UsageError(f"--list {list!r}: name one of {', '.join(LISTS)}")
     if stats not in (None, "text", "json"):
         raise UsageError(f"--stats {stats!r}: text or json")
     reports = {"--edits": edits, "--html": html, "--m2": m2}

@@ -84,7 +84,8 @@ def add(
 
     if language not in (None, PLAIN, *languages()):
         raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {language!r}")
-    quiet_libraries()
+    if kind != "bm25":
+        quiet_libraries()
     corpora = Corpora(folder.expanduser())
     known = {} if kind == "tokens" else corpora.stamps(name)  # a datastore keeps all that was added
     reader = _FileReader(f"{field}:{max_chars}", known, duplicates)

@@ -38,6 +38,7 @@ def inputs_of(
     they name could be read. Raises UsageError if stdin is one of several."""
     from copyspec.pipelines import Skipped, expand, suffixes_of
 
+    exclude = list(dict.fromkeys([*exclude, *defaults().get("exclude", ())]))  # the project's are always left out
     skipped = Skipped()
     exclude = [*exclude, *without(words)]
     found = expand(

@@ -22,6 +22,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
 import copyspec
+from copyspec.cli.lint_reports import message
 from copyspec.pipelines import (
     KINDS,
     Edit,
@@ -36,6 +37,7 @@ from copyspec.pipelines import (
     format_of,
     is_excluded,
     kind_of,
+    shift,
 )
 
 logger = logging.getLogger(__name__)
@@ -98,7 +100,7 @@ class Checker:
                 if not done.part.is_verbatim:
                     return []
                 of_part = self._kinds.edits(path, done.part, done.edits)
-                edits += [Edit(offset + edit.start, offset + edit.end, edit.replacement) for edit in of_part]
+                edits += shift(of_part, offset)
                 offset += len(done.part.text)
         except _NotWantedError:
             return None
@@ -244,8 +246,8 @@ def make_server(texts: OpenTexts, delay: float) -> LanguageServer:
             edits = await texts.check(uri, number, document.language_id or "", text)
         except Exception as error:  # for example the model cannot be loaded: report it and keep the editor running
             logger.exception("checking %s", uri)
-            message = f"copyspec: {' '.join(str(error).split()) or type(error).__name__}"
-            server.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Error, message))
+            why = f"copyspec: {' '.join(str(error).split()) or type(error).__name__}"
+            server.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Error, why))
             return
         if edits is None:
             return
@@ -296,7 +298,7 @@ def actions_of(uri: str, found: DiagnosedText, params: lsp.CodeActionParams) -> 
     pairs = list(zip(found.diagnostics, found.replacements, strict=True))
     made = [
         lsp.CodeAction(
-            title=f"Change {each.message}" if replacement else f"Delete {each.message.split(' -> ')[0]}",
+            title=_title(each.message, replacement),
             kind=lsp.CodeActionKind.QuickFix,
             diagnostics=[each],
             is_preferred=True,
@@ -322,11 +324,16 @@ def diagnostic(text: str, edit: Edit, converter: PositionConverter) -> lsp.Diagn
     span = lsp.Range(converter.position(edit.start), converter.position(edit.end))
     return lsp.Diagnostic(
         range=span,
-        message=f"{was!r} -> {edit.replacement!r}",
+        message=message(was, edit),
         severity=lsp.DiagnosticSeverity.Information,
         code=kind_of(was, edit.replacement),
         source="copyspec",
     )
+
+
+def _title(message: str, replacement: str) -> str:
+    """The title of a code action: the message of its diagnostic without the kind and the margin."""
+    return f"Change {message.rpartition(' (')[0]}" if replacement else f"Delete {message.split(' -> ')[0]}"
 
 
 class PositionConverter:

@@ -107,14 +107,16 @@ def rag(
         raise UsageError("--instruction is the prompt of a model: give --model, or leave it out")
     from copyspec.retrievers import CrossEncoderScorer, IndexFileError, RerankingRetriever, load_corpus
 
-    quiet_libraries()
+    calls_model = model is not None or adapter is not None or bool(stride)
+    if calls_model or encoder is not None or reranker is not None:
+        quiet_libraries()  # imports transformers, which takes longer than a search by words
     path = corpus_folder("--index", index, folder)
     try:
         retriever, held = load_corpus(path, encode=encoder)
     except (ValueError, IndexFileError) as error:
         raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
     engine = None
-    if model is not None or adapter is not None or stride:
+    if calls_model:
         from copyspec.api import load_corrector
 
         engine = load_corrector(model, **loading(device, dtype, adapter))

@@ -182,12 +182,13 @@ class EditWriter:
         self._rows: EditRows | None = None
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
-        from copyspec.pipelines import EditRows
+        from copyspec.pipelines import EditRows, kind_of
 
         assert done.part is not None
         self._rows = self._rows or EditRows(path, encoding=self._encoding)
-        for row in self._rows.rows(done.part, done.edits):
-            self._write(json.dumps(row, ensure_ascii=True).encode() + b"\n")
+        for row, edit in zip(self._rows.rows(done.part, done.edits), done.edits, strict=True):
+            found = {"kind": kind_of(str(row["orig"]), edit.replacement), "margin": edit.margin}
+            self._write(json.dumps(row | found, ensure_ascii=True).encode() + b"\n")
 
     def end(self, report: FileReport) -> None:
         self._rows = None
@@ -249,10 +250,11 @@ class PageWriter:
         # Of an unchanged file only if another one has its name, by which decisions are found.
         is_decided = report.is_changed or self._counts[os.path.basename(path)] > 1
         decisions = self._decisions if is_decided else None
+        count = report.summary.edits
+        heading = f"{path}: {count} change{'s' * (count != 1)}" if len(self._names) > 1 and report.is_changed else ""
         for number, (text, edits) in enumerate(self._file.taken()):
-            if number == 0 and len(self._names) > 1:
-                self._shown.add([f"\n{path}\n{'=' * len(path)}\n\n", []])
-            self._shown.add([text, edits])
+            if report.is_changed:
+                self._shown.add([text, edits, "" if number else heading])
             if decisions is not None:
                 for start, end, corrected in edits:
                     row = {"part": number, "start": start, "end": end, "orig": text[start:end]}
@@ -277,10 +279,13 @@ class PageWriter:
     def _write_page(self, write: Callable[[bytes], object]) -> None:
         from copyspec.pipelines import Edit, Redline, redline_html
 
-        parts = (Redline(text, [Edit(*edit) for edit in edits]) for text, edits in self._shown.taken())
+        parts = (
+            Redline(text, [Edit(*edit) for edit in edits], heading=heading)
+            for text, edits, heading in self._shown.taken()
+        )
         title = _named(self._names[0]) if len(self._names) == 1 else f"{len(self._names)} files"
         decisions = self._decided() if self._decisions is not None else None
-        for piece in redline_html(parts, title=title, decisions=decisions):
+        for piece in redline_html(parts, title=title, only_changed=True, decisions=decisions):
             write(piece.encode("utf-8", "replace"))
 
 

@@ -433,7 +433,7 @@ class CausalSession(TreeSession):
             places = (write.slots[:, -kept:].reshape(-1) >= 0).nonzero().squeeze(1)
             head_input = HeadInput(rows, kept, places, get_ident())
         counts = (rows * width, rows * kept) if head_input is None else (write.tokens, len(head_input.tokens))
-        pays = counts[0] in linears.counts or counts[1] in linears.counts
+        pays = linears.packs or counts[0] in linears.counts or counts[1] in linears.counts
         with linears.used(prompt, rows * width, head_input) if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)

@@ -32,6 +32,7 @@ from copyspec.targets.hooks.onednn import avoid_missing_tiles
 from copyspec.targets.hooks.weights import OWN, parameters_of
 from copyspec.targets.layers import Bfloat16Layer, FastLayer, Float32Layer, HeadInput, RunningPass, most_tokens
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
+from copyspec.targets.pages import give_back
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,6 +132,8 @@ class FastLinears:
         self._forwards: list[tuple[dict[str, object], Forward]] = []  # the layer's `__dict__`, its new forward
         self.counts = range(0)
         """Numbers of tokens for which at least one layer uses the module."""
+        self.packs = False
+        """Whether there are packed copies: then passes of any size give back the memory of the weights they read."""
         self.leaves_out_padding = False
         """Whether decoder layers do not compute padding."""
         self._rows_are_exact = False
@@ -159,6 +162,8 @@ class FastLinears:
                     held = _Held(packed if packs.get(kind) else None)
                     memory -= held.packed_bytes
                     held.arrays(module.weight, module.bias)
+                    if held.packed is not None:
+                        give_back(numbers(module.weight))
                     self._held.append(held)
                     by_linear[module] = held
                     self._forwards.append((vars(module), _forward(module, self._running, reads=reads, held=held)))
@@ -173,7 +178,8 @@ class FastLinears:
             names = vars(self._head)
             forward = _padded(_forward(self._head, self._running, held=by_linear[self._head]), self._running)
             self._forwards = [(each, forward if each is names else old) for each, old in self._forwards]
-        if self.packed_bytes:
+        self.packs = self.packed_bytes > 0
+        if self.packs:
             logger.info("packed copies of weights take %d MB of memory", self.packed_bytes / 1e6)
 
     def __len__(self) -> int:
@@ -232,11 +238,12 @@ class FastLinears:
 
     def check(self) -> None:
         """Notice what changed since the last call: modules, and packed weights that were changed through `.data`, which
-        PyTorch does not count. Of the latter some numbers are compared: 1 ms for 100 M of them."""
+        PyTorch does not count. Those that still are the pages of a file are unchanged; of the others some numbers are
+        compared: 1 ms for 100 M of them."""
         for held in self._held:
             packed, numbers = held.packed, held.numbers
-            if packed is not None and numbers is not None and not _linear.holds(packed.units, numbers[0]):
-                held.packed = None
+            if packed is not None and numbers is not None and not give_back(numbers[0]):
+                held.packed = packed if _linear.holds(packed.units, numbers[0]) else None
         self._usable = [layer for layer in self._layers if layer.prepare()]
         layers = set(decoder_layers(self._model)) if isinstance(self._model, PreTrainedModel) else set()
         self._rows_are_exact = (
@@ -398,7 +405,10 @@ def _forward(module: nn.Linear, running: RunningPass, *, reads: bool = False, he
             or input.device.type != "cpu"
             or input.shape[-1] != size
         ):
-            return linear(input, weight, bias)
+            output = linear(input, weight, bias)
+            if held.packed is not None and held.numbers is not None:
+                give_back(held.numbers[0])
+            return output
         arrays = held.arrays(weight, bias)
         if arrays is None:
             return linear(input, weight, bias)

@@ -2,7 +2,8 @@
 
 A copy is read from beginning to end, and its products are sums of whole registers, so nothing is transposed in a pass.
 Most models are published in bfloat16. Loaded in float32, half of each number is zeros: their copy takes half the time
-to read, and is multiplied as the same float32 numbers. The model keeps its own weights.
+to read, and is multiplied as the same float32 numbers. The model keeps its own weights; where they are mapped from a
+file, they take memory only while a pass reads them (`pages.py`).
 """
 
 from __future__ import annotations

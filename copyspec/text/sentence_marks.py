@@ -7,6 +7,8 @@ UNSPACED_ENDS = "。！？｡।።፧။"
 """End a sentence whatever follows: Chinese and Japanese, Hindi and Bengali, Ethiopic, Burmese."""
 SENTENCE_ENDS = _SPACED + UNSPACED_ENDS
 
+QUESTION_MARKS = ("?", "？", "؟", "፧")
+
 CLOSING_UNSPACED = "”’)）」』】》〉〕］｣"
 """Quotes and brackets that close right after one of `UNSPACED_ENDS`."""
 CLOSING_QUOTES = "\"']»" + CLOSING_UNSPACED

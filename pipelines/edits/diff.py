@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from ..documents import Edit, Segment
@@ -65,7 +66,7 @@ def stray(new: str, was: str) -> str | None:
 
 def shift(edits: Iterable[Edit], by: int) -> list[Edit]:
     """Move edits by `by` characters, from offsets in a part to offsets in the whole text."""
-    return [Edit(edit.start + by, edit.end + by, edit.replacement) for edit in edits]
+    return [replace(edit, start=edit.start + by, end=edit.end + by) for edit in edits]
 
 
 def merge(*groups: Iterable[Edit]) -> list[Edit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from ..documents import FormatError
 
 MAX_BYTES = 16 << 20  # largest page: on malicious ones the parser's time is more than linear
 MAX_TITLE = 200  # characters of a heading or bookmark that are kept
+MAX_ROW = 400  # characters of a table's row; cells with more than that only arrange texts
 _HIDDEN = frozenset({"title", "script", "style", "template", "noscript", "svg", "nav"})
 """Elements that are not shown. All need an end tag; `head` does not, and has no text beside that of these."""
 _BLOCKS = frozenset(
@@ -21,6 +22,7 @@ _BLOCKS = frozenset(
     footer form header hr legend li main menu ol optgroup option p pre section summary table tbody thead tr
     ul""".split()  # noqa: SIM905
 )
+_IN_CELLS = frozenset({"p", "div", "center"})
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _VOID = frozenset({"br", "img", "input", "link", "meta", "col", "area", "base", "source", "track", "embed"})
 
@@ -43,6 +45,12 @@ class Text:
         if level is not None:
             self.headings.append(Heading(self.length, level, cleaned[:MAX_TITLE]))
         self._add(cleaned)
+
+    def row(self, cells: Sequence[str], *, is_first: bool = False, is_header: bool = False) -> None:
+        """Add a row of a table, as in Markdown."""
+        if any(cells):
+            self.paragraph(f"| {' | '.join(cells)} |", tight=not is_first)
+            self.paragraph("|" + "---|" * len(cells) if is_header else "", tight=True)
 
     def page(self) -> None:
         """Begin a new page."""
@@ -67,12 +75,15 @@ class _Reader(HTMLParser):
         self._into = into
         self._texts: list[str] = []
         self._has_text = False  # whether any of it is not white space
+        self._cells: list[str] = []  # ended cells of the open row
+        self._in_cell, self._is_first, self._names = False, False, 0  # `_names`: how many of its cells are headers
         self._hidden: list[str] = []  # open elements that are not shown
         self._level: int | None = None
         self._pre = 0
         self._bullet, self._was_tight = "", False
+        self._linked: str | None = ""  # text of a link to a place in the page; None: it has not ended
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in _VOID:
             self._texts.append("\n" if tag == "br" and self._pre else " ")
             return
@@ -82,13 +93,22 @@ class _Reader(HTMLParser):
             return
         if tag in _HIDDEN:
             self._hidden.append(tag)
+        elif tag == "a" and not self._has_text:
+            self._linked = None if (dict(attrs).get("href") or "").startswith("#") else ""
         elif tag in _HEADINGS:
             self.flush()
             self._level = _HEADINGS[tag]
         elif tag in ("td", "th"):
-            self._texts.append(" | " if self._has_text else "")
+            if self._in_cell:
+                self._cells.append(self._taken())
+            else:
+                self.flush()
+            self._in_cell, self._names = True, self._names + (tag == "th")
+        elif self._is_in_row(tag):
+            self._texts.append(" ")
         elif tag in _BLOCKS:
             self.flush()
+            self._is_first = self._is_first or tag == "table"
             self._pre += tag == "pre"
             self._bullet = "- " if tag == "li" else self._bullet
             self._was_tight = tag in ("li", "tr", "dd", "option")
@@ -97,6 +117,10 @@ class _Reader(HTMLParser):
         if self._hidden:
             if tag == self._hidden[-1]:
                 self._hidden.pop()
+        elif tag == "a" and self._linked is None and self._has_text:
+            self._linked = " ".join("".join(self._texts).split())
+        elif self._is_in_row(tag):
+            self._texts.append(" ")
         elif tag in _HEADINGS or tag in _BLOCKS:
             self.flush()
             self._pre = max(0, self._pre - (tag == "pre"))
@@ -108,13 +132,26 @@ class _Reader(HTMLParser):
 
     def flush(self) -> None:
         """End the current paragraph."""
-        cleaned, self._texts, self._has_text = "".join(self._texts), [], False
-        if cleaned.strip():
+        if self._cells:
+            cells, is_first = [*self._cells, self._taken()], self._is_first
+            self._into.row(cells, is_first=is_first, is_header=is_first and self._names == len(cells))
+            self._cells, self._is_first, self._was_tight = [], False, False
+        self._in_cell, self._names = False, 0
+        if cleaned := self._taken():
             bullet = self._bullet if self._level is None else ""
-            cleaned = cleaned if self._pre else " ".join(cleaned.split())
-            self._into.paragraph(bullet + cleaned, level=self._level, tight=self._was_tight or bool(self._pre))
-            self._bullet, self._was_tight = "", False
+            if not bullet or cleaned != self._linked:  # else an item of a table of contents
+                self._into.paragraph(bullet + cleaned, level=self._level, tight=self._was_tight or bool(self._pre))
+            self._bullet, self._was_tight, self._linked = "", False, ""
         self._level = None
+
+    def _taken(self) -> str:
+        """The text since the last element that begins or ends a paragraph or cell."""
+        text, self._texts, self._has_text = "".join(self._texts), [], False
+        return text if self._pre and text.strip() else " ".join(text.split())
+
+    def _is_in_row(self, tag: str) -> bool:
+        """Whether an element only divides the text of a cell into lines."""
+        return self._in_cell and tag in _IN_CELLS and sum(map(len, self._texts)) <= MAX_ROW
 
 
 def fill_from_html(page: str, into: Text) -> None:

@@ -14,18 +14,20 @@ from copyspec.retrievers import Document
 
 from ..documents import FormatError
 from ..formats.archives import unpacked
-from .markup import Text, decoded, fill_from_html, joined
+from .markup import MAX_ROW, Text, decoded, fill_from_html, joined
 
 MAX_FILE = 200 << 20
 _MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _HEADING_STYLE = re.compile(r"(?:heading|titre|berschrift|ttulo)\s*([1-9])", re.IGNORECASE)
+_CONTENTS_STYLE = re.compile(r"(?:toc|verzeichnis|tm|tdc|sommario|inhopg)\s*[1-9]\Z", re.IGNORECASE)
 _DOCUMENT = re.compile(r"word/document\d*\.xml")  # with a number if Word for the web saved it
 _SLIDE = re.compile(r"ppt/slides/slide(\d{1,6})\.xml")
 _SIGNS = {"tab": " ", "ptab": " ", "br": " ", "cr": " ", "noBreakHyphen": "-"}
 
 
 def read_docx(path: Path) -> Document:
-    """Read the paragraphs of a Word file. Headings are found by their style; each table cell is a paragraph."""
+    """Read the paragraphs and table rows of a Word file. Headings are found by their style, and so are the lines of
+    tables of contents, which are left out."""
     found = _unpacked(_read(path), lambda names: [name for name in names if _DOCUMENT.fullmatch(name)], "Word document")
     if not found:
         raise FormatError("not a Word document: the archive holds no word/document.xml")
@@ -33,9 +35,11 @@ def read_docx(path: Path) -> Document:
     name, xml = min(found.items())
     document = _parsed(xml, name)
     w = _space(document, "wordprocessingml")
-    for paragraph in document.iter(f"{w}p"):
+    for paragraph in _filled(document, w, text):
         style = paragraph.find(f"{w}pPr/{w}pStyle")
         value = style.get(f"{w}val", "") if style is not None else ""
+        if _CONTENTS_STYLE.match(value):
+            continue
         heading = _HEADING_STYLE.search(value)
         level = 1 if value.lower() == "title" else int(heading.group(1)) if heading else None
         is_item = paragraph.find(f"{w}pPr/{w}numPr") is not None and level is None
@@ -44,7 +48,7 @@ def read_docx(path: Path) -> Document:
 
 
 def read_pptx(path: Path) -> Document:
-    """Read the slides of a PowerPoint file: each is a page with its title as heading, each table cell a paragraph."""
+    """Read the slides of a PowerPoint file: each is a page with its title as heading."""
     found = _unpacked(_read(path), lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
     if not found:
         raise FormatError("not a PowerPoint file: the archive holds no slide")
@@ -56,7 +60,7 @@ def read_pptx(path: Path) -> Document:
         for shape in _outermost(slide, (f"{p}sp", f"{p}graphicFrame")):
             place = shape.find(f"{p}nvSpPr/{p}nvPr/{p}ph")
             is_title = place is not None and place.get("type") in ("title", "ctrTitle")
-            for paragraph in shape.iter(f"{a}p"):
+            for paragraph in _filled(shape, a, text):
                 text.paragraph(joined(_runs(paragraph, a)), level=1 if is_title else None, tight=not is_title)
     return text.document(str(path))
 
@@ -140,6 +144,37 @@ def _outermost(tree: ElementTree.Element, tags: Collection[str]) -> Iterator[Ele
             yield each
         else:
             waiting += reversed(each)
+
+
+def _filled(tree: ElementTree.Element, space: str, text: Text) -> Iterator[ElementTree.Element]:
+    """Yield the paragraphs of a document in order, and add the rows of its tables to `text` where they come. In tables
+    that only arrange texts, with one column or with longer texts, the paragraphs are yielded."""
+    waiting = [tree]
+    while waiting:
+        each = waiting.pop()
+        rows = list(_rows(each, space)) if each.tag == f"{space}tbl" else []
+        if any(len(row) > 1 for row in rows) and all(sum(map(len, row)) <= MAX_ROW for row in rows):
+            is_named = each.find(f"{space}tr/{space}trPr/{space}tblHeader") is not None
+            for number, row in enumerate(rows):
+                text.row(row, is_first=number == 0, is_header=number == 0 and is_named)
+            continue
+        if each.tag == f"{space}p":
+            yield each
+        waiting += reversed(each)
+
+
+def _rows(table: ElementTree.Element, space: str) -> Iterator[list[str]]:
+    """The texts of the cells of each row. A cell that is merged with the one above has its text."""
+    above: list[str] = []
+    for row in _outermost(table, (f"{space}tr",)):
+        cells = []
+        for place, cell in enumerate(_outermost(row, (f"{space}tc",))):
+            mark = cell.find(f"{space}tcPr/{space}vMerge")
+            goes_on = cell.get("vMerge") == "1" or (mark is not None and mark.get(f"{space}val") != "restart")
+            own = joined(" ".join("".join(_runs(each, space)) for each in cell.iter(f"{space}p")))
+            cells.append(above[place] if goes_on and place < len(above) and not own else own)
+        yield cells
+        above = cells
 
 
 def _own(paragraph: ElementTree.Element) -> Iterator[ElementTree.Element]:

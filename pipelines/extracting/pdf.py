@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from copyspec.filesystem import NotRegularError, open_input
 from copyspec.retrievers import Document, Heading, without_surrogates
 
 from ..documents import FormatError
+from ..guards.vocabulary import is_english, is_rare
 from .markup import MAX_TITLE
 
 MAX_FILE = 200 << 20
@@ -20,6 +22,8 @@ _FORM_BYTES = 1 << 10  # what each use of a form costs besides its content: pypd
 MAX_TEXT = 64 << 20  # characters per file
 _MAX_OUTLINE = 2_000  # bookmarks read
 _MAX_LEVELS = 10  # of bookmarks below one another
+# A word that is divided at the end of a line. It begins where a run of letters begins, for linear time.
+_DIVIDED = re.compile(r"(?<!\w)(\w+)([-\u2010\u00ad])[ \t]*\n[ \t]*(\w+)(\S*)[ \t]*\n?")
 
 
 def read_pdf(path: Path) -> Document:
@@ -94,7 +98,21 @@ def _extracted(page: Any) -> tuple[str, int]:
         return text
 
     page.extract_xform_text = counted  # forms draw other forms, and pypdf reads each of them by this method
-    return without_surrogates(page.extract_text()).strip() + "\n\n", size
+    return undivided(without_surrogates(page.extract_text())).strip() + "\n\n", size
+
+
+def undivided(text: str) -> str:
+    """Join the words that were divided at the ends of lines, so that they are found. The line ends after the word."""
+    return _DIVIDED.sub(_joined, text)
+
+
+def _joined(divided: re.Match[str]) -> str:
+    first, hyphen, last, rest = divided.groups()
+    whole = first + last
+    # What no list has, as in other languages, is joined unless both halves are words: "well-known".
+    is_one = is_english(whole) or is_rare(whole) or not (is_english(first) and is_english(last))
+    is_one = hyphen == "\u00ad" or (is_one and last.islower() and whole.isalpha())
+    return f"{first}{last}{rest}\n" if is_one else f"{first}-{last}{rest}\n"
 
 
 def _headings(reader: Any, page_starts: list[int]) -> list[Heading]:

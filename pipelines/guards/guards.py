@@ -18,7 +18,7 @@ from ..edits.words import Tolerance, words
 from .bounded import BoundedPattern, Searchable
 from .characters import characters, named, strange
 from .document_words import DocumentWords
-from .judging import BUNDLED, CALIBRATED, Judge
+from .judging import BUNDLED, CALIBRATED, Judge, measured
 from .languages import ANY, check_language, is_in
 from .sentencehood import END
 from .stretches import PATTERNS, Stretches
@@ -168,7 +168,8 @@ def check(
     )
     if refusal:
         return Checked((), refusal)
-    return _judged(text, segment, edits, options, context)
+    checked = _judged(text, segment, edits, options, context)
+    return replace(checked, edits=measured(text, segment, checked.edits, context.changes))
 
 
 def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions, context: Context) -> Checked:

@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Literal
 
@@ -248,6 +249,18 @@ def _wrong_mark(wording: Wording) -> Refusal | None:
     if wording.gone and not wording.new and has - had:
         return wording.refusal("marks", "which replaces words by a mark")
     return None
+
+
+def measured(text: str, segment: Segment, edits: Sequence[Edit], changes: Sequence[Change] | None) -> Sequence[Edit]:
+    """Return edits of a segment with their margins. `changes`: with margins, offsets as in the text that was shown."""
+    if not edits or not changes:
+        return edits
+    preferred = _Preferred(text, segment, changes)
+    margins = [preferred.margin(edit.start, edit.end) for edit in edits]
+    return [
+        replace(edit, margin=None if margin is None or math.isinf(margin) else round(margin, 2))
+        for edit, margin in zip(edits, margins, strict=True)
+    ]
 
 
 class _Preferred:

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec import Result
 from copyspec.checks import check_retriever, check_type, check_whole
 from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
@@ -19,7 +18,7 @@ from .finding import Found, find, rarity_in, stems_of, widened
 from .quoting import INSTRUCTION, is_near
 
 if TYPE_CHECKING:
-    from copyspec import Engine
+    from copyspec import Engine, Result
 
     from ..models import ModelLike
 
@@ -36,7 +35,7 @@ ANSWER_INSTRUCTION = (
 """For models that follow instructions; models trained to quote get `quoting.INSTRUCTION`."""
 
 MIN_COVERAGE = 0.34  # least share of the question's words, by weight, in or near a sentence that answers it
-SURE_SCORE, SURE_MARGIN = 0.7, 0.1  # least score of a sure sentence, and least lead over the next one
+SURE_SCORE, SURE_MARGIN = 0.8, 0.1  # least score of a sure sentence, and least lead over the next one
 CERTAIN_SCORE, CERTAIN_MARGIN = 1.05, 0.02  # the same for sentences with all words and bonuses, which need less lead
 AGREE_MARGIN = 0.25  # a model's quote is sure if its score is at most this much below the best sentence's
 DOUBTED_CHARS = 550  # `extent` to quote, with neighbouring sentences, if the best one is not sure
@@ -225,9 +224,8 @@ def _plain(written: str) -> str:
 def is_sure(found: Sequence[Found]) -> bool:
     """Whether the best of the found units is probably the answer."""
     best, margin = found[0], found[0].score - (found[1].score if len(found) > 1 else 0.0)
-    return (best.score >= CERTAIN_SCORE and margin >= CERTAIN_MARGIN) or (
-        best.score >= SURE_SCORE and margin >= SURE_MARGIN
-    )
+    is_certain = best.score >= CERTAIN_SCORE and margin >= CERTAIN_MARGIN
+    return best.fits and (is_certain or (best.score >= SURE_SCORE and margin >= SURE_MARGIN))
 
 
 def _by_words(hits: Sequence[Hit], found: Sequence[Found]) -> DocumentAnswer:

@@ -1,25 +1,19 @@
 """Finds the sentence that answers a question: ranks parts of passages by the question's words in and near them.
 
 No model is used. Words in the sentence itself count most, then those near it, in the headings above, and in the rest of
-its passage. Rare words count more. A "unit" is a part that can be quoted: a sentence, list item, row or line of code.
+its passage. Rare words count more.
 """
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from copyspec.retrievers import UNSPACED, BM25Retriever, Hit, Retriever, Stems, share_of_word
-from copyspec.text.sentence_marks import CLOSING
+from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
-from ..sentences import QUESTION_MARKS, sentences
-from .question_terms import ASKS_NAME, TermRarity, answer_bonus, asked_terms, commonness
-
-MAX_UNIT = 400  # longest list item that is quoted whole, in characters as `extent` counts them
-WORD_LENGTH = 6  # characters of an English word, with the space
+from .question_terms import ASKS_NAME, TermRarity, answer_bonus, asked_terms, commonness, holds_value, limits
+from .units import extent, units
 
 INSIDE, HEAD, BESIDE, CONTEXT, PASSAGE = 1.0, 0.75, 0.5, 0.55, 0.3
 """Value of a question's word by where it is found: in the sentence, at the start of its list item or in the heading
@@ -29,24 +23,6 @@ LONG_COST, LONG_UNIT = 0.12, 400  # penalty, reached at this length: long senten
 CODE_COST = 0.15  # penalty for a line of code
 NEIGHBOURS, JOIN_MARGIN, MAX_JOINED = 6, 0.25, 500  # when two adjacent sentences are quoted together (`_joined`)
 RANK_DISCOUNT = 0.012  # penalty per rank of the passage in the search
-
-
-_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S")
-_TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
-_RULE = re.compile(r"[|:=\-~^+*\"'`.#\s]+$")
-_HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
-_FENCE = re.compile(r"[ \t]*(?:```|~~~)")
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A part of a passage that can be quoted: text[start:end] is a sentence, a list item, a row or a line of code."""
-
-    start: int
-    end: int
-    head: int  # start of the list item or block that it belongs to
-    is_prose: bool = True
-    heading: str = ""  # the last heading above it in the passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,51 +35,7 @@ class Found:
     score: float  # from 0 to about 1.2
     coverage: float  # share of the question's words, by weight, in or near the unit, from 0 to 1
     inside: float  # the same for the unit itself
-
-
-def units(text: str) -> list[Unit]:
-    """Return the units of a passage, in order. Headings, rules and fences are left out."""
-    found: list[Unit] = []
-    headings = list(_headings(text))
-    starts = [start for start, _ in headings]
-    for begin, end, kind in _blocks(text):
-        above = bisect_left(starts, begin)
-        heading = headings[above - 1][1] if above else ""
-        if kind in ("row", "code"):
-            found.append(Unit(begin, end, begin, kind == "row", heading))
-        elif extent(text[begin:end]) <= MAX_UNIT and (kind == "item" or _asks_first(text[begin:end])):
-            found.append(Unit(begin, end, begin, heading=heading))
-        else:
-            parts = sentences(text[begin:end])
-            found += [Unit(begin + first, begin + last, begin, heading=heading) for first, last in parts]
-    return found
-
-
-def _headings(text: str) -> Iterator[tuple[int, str]]:
-    """The headings with their positions."""
-    at, before, fenced = 0, (0, ""), False
-    for line in text.splitlines(keepends=True):
-        bare = line.strip()
-        fenced ^= _FENCE.match(line) is not None
-        if not fenced and _HEADING.match(line):
-            yield at, bare.strip("# ")
-        elif not fenced and len(bare) > 2 and before[1] and not bare.strip(bare[0]) and bare[0] in "=-~^.":
-            yield before
-        before, at = (at, bare), at + len(line)
-
-
-def _asks_first(block: str) -> bool:
-    """Whether a paragraph is a question and its answer, which are quoted together."""
-    parts = sentences(block)
-    return len(parts) > 1 and block[slice(*parts[0])].rstrip(CLOSING).endswith(QUESTION_MARKS)
-
-
-def extent(text: str) -> float:
-    """Return the length of a text in characters. In scripts without spaces, each counts for as many as its share of a
-    word has in English."""
-    if text.isascii():
-        return len(text)
-    return len(text) + sum(WORD_LENGTH * share_of_word(each) - 1 for each in UNSPACED.findall(text))
+    fits: bool = True  # whether it holds a value, if the question asks for one
 
 
 def rarity_in(retriever: Retriever, hits: Sequence[Hit], split: Stems) -> TermRarity:
@@ -140,13 +72,13 @@ def find(
     @cache
     def terms(text: str) -> frozenset[str]:
         """The question's terms that a text holds, in any form."""
-        held = set(split(text))
+        held = set(split(text)) | limits(text)
         return frozenset(term for term, same in forms.items() if not same.isdisjoint(held))
 
     found: list[Found] = []
     for rank, (context, text) in enumerate(passages):
-        parts = units(text)
-        held = [terms(text[part.start : part.end]) for part in parts]
+        parts = units(text, context)
+        held = [terms(text[part.start : part.end]) | terms(part.question) for part in parts]
         everywhere, above = terms(text), terms(context)
         nearest = terms(context.rpartition(" > ")[2])
         before = frozenset[str]()  # the terms of its block up to the unit
@@ -162,11 +94,14 @@ def find(
             inside = sum(weight for term, weight in asked.items() if term in held[number])
             near = sum(weight for term, weight in asked.items() if any(term in place for place, _ in places[:4]))
             piece = text[part.start : part.end]
-            bonus = answer_bonus(question, piece, asked, split) if part.is_prose or ASKS_NAME.search(question) else 0.0
+            bonus = 0.0
+            if part.is_prose or ASKS_NAME.search(question):
+                bonus = answer_bonus(question, piece, asked, split, part.question)
             score = worth / total + bonus - RANK_DISCOUNT * rank
             score -= LONG_COST * min(1.0, extent(piece) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
             if inside or near:
-                found.append(Found(rank, part.start, part.end, score, near / total, inside / total))
+                fits = holds_value(question, piece)
+                found.append(Found(rank, part.start, part.end, score, near / total, inside / total, fits))
     return _joined(sorted(found, key=lambda each: -each.score), passages)[:most]
 
 
@@ -214,55 +149,3 @@ def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Fou
 
 def _worth(term: str, places: Sequence[tuple[frozenset[str], float]]) -> float:
     return max((worth for held, worth in places if term in held), default=0.0)
-
-
-def _blocks(text: str) -> list[tuple[int, int, str]]:
-    """Paragraphs, list items and single lines (of tables and code), without headings."""
-    found: list[tuple[int, int, str]] = []
-    kind, begin, end, fenced = "", 0, 0, False
-    item = 0  # the indentation of the list item that is open
-    at = 0
-    for line in text.splitlines(keepends=True):
-        start, at = at, at + len(line)
-        bare = line.strip()
-        if _FENCE.match(line) and (fenced or not kind or "`" in line):
-            kind, begin, end = _closed(found, kind, begin, end)
-            fenced = not fenced
-            continue
-        is_line = fenced or _TABLE.match(line) or bare.startswith((">>>", "$ "))
-        indent = len(line) - len(line.lstrip())
-        if not bare and kind == "item":
-            continue  # indented text after a list item belongs to it
-        if (
-            kind == "item"
-            and indent <= item
-            and not _ITEM.match(line)
-            and text[end:start].strip() == ""
-            and (text[end:start].count("\n") > 1)
-        ):
-            kind, begin, end = _closed(found, kind, begin, end)
-        if not bare or _HEADING.match(line) or (_RULE.match(line) and not fenced):
-            if kind == "text" and bare and _RULE.match(line) and "\n" not in text[begin:end].strip():
-                kind = ""  # the line above a rule is a heading
-            kind, begin, end = _closed(found, kind, begin, end)
-        elif is_line:
-            kind, begin, end = _closed(found, kind, begin, end)
-            if any(map(str.isalnum, bare)):
-                kind_of_line = "row" if _TABLE.match(line) and not fenced else "code"
-                found.append((start + indent, start + len(line.rstrip()), kind_of_line))
-        elif _ITEM.match(line):
-            _closed(found, kind, begin, end)
-            item = indent
-            kind, begin, end = "item", start + indent, start + len(line.rstrip())
-        elif kind:
-            end = start + len(line.rstrip())
-        else:
-            kind, begin, end = "text", start + len(line) - len(line.lstrip()), start + len(line.rstrip())
-    _closed(found, kind, begin, end)
-    return found
-
-
-def _closed(found: list[tuple[int, int, str]], kind: str, begin: int, end: int) -> tuple[str, int, int]:
-    if kind and begin < end:
-        found.append((begin, end, kind))
-    return "", 0, 0

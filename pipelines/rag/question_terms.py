@@ -20,6 +20,7 @@ FIRST_CHARS = 40
 COMMONEST, MIN_WEIGHT = 50, 0.7
 """The 50 most common English words get this weight factor, because rarity in few documents is unreliable. From there
 the factor rises to 1 with the logarithm of the rank in `frequent_words.txt`."""
+FEWEST = 20  # texts
 _CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\b\w+[=(]")
 _NUMBER = re.compile(
     r"\d+|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
@@ -33,7 +34,7 @@ _AFTER_WHAT = (
 """Chinese characters that may follow the question word 何 ("what"), most of them units: 何人, 何年, 何色."""
 _ASKED_BY = re.compile(
     r"\b(?:how (?:many|much|deep|long|large|big|old|fast|far|high|often|soon|late)|is it (?:possible|allowed)|"
-    r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get))\b|"
+    r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get)|(?:take|took) place|used for|mean(?=\W*\Z))\b|"
     # Chinese; not in names: 哪吒 (Nezha), 几内亚 (Guinea), 吗啡 (morphine)
     r"什[么麼](?:时候|時候)?|哪[里裡儿兒个個些]?(?!吒)|谁|誰|(?<!茶)[几幾](?![乎何内內率])|多少|"
     r"多(?=[高大长長久远遠深重])|怎[么麼]样?|如何|[为為](?:何|什[么麼])|何[时時]|(?<=有)何|是否|[吗嗎呢](?!\w)|"
@@ -75,6 +76,36 @@ COUNTED_WORDS = 4  # maximum number of words between a number and what it counts
 COUNTED_CHARS = 120  # after the number, in which these words are looked for
 _ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
 _VERSION = re.compile(r"\d\.\d")
+_LIMITS = {
+    word: words
+    for words in (
+        ("maximum", "max", "largest", "biggest", "greatest", "highest", "longest", "most", "limit", "upper"),
+        ("minimum", "min", "smallest", "least", "lowest", "shortest", "fewest", "lower"),
+    )
+    for word in words
+}
+_BOUNDS = {
+    "maximum": r"(?:at most|up to|more than|longer than|larger than|higher than|below|under|within|exceed\w*)",
+    "minimum": r"(?:at least|from|less than|fewer than|shorter than|over|above)",
+}
+_BOUND = {
+    name: re.compile(rf"\b{phrase}\W+(?:\w+\W+){{0,2}}?{_NUMBER.pattern}", re.IGNORECASE)
+    for name, phrase in _BOUNDS.items()
+}
+_ASKS_LIMIT = re.compile(
+    r"\b(?:maximum|minimum|max|min|limit|number of|how (?:many|much|long|large|old|fast|far|deep|heavy|wide|tall)|"
+    r"(?:largest|biggest|highest|greatest|smallest|lowest|longest|shortest) (?:\w+ )?"
+    r"(?:number|value|size|amount|length|width|height|depth|distance|temperature|speed|age|price|time))\b",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(
+    r"(?<![\w-])[.,]?\d|\b(?:no|none|one|a single|only|both|pair|couple|several|unlimited|any number|zero|half)\b|"
+    r"\b(?:a|an|each|every|per) (?:second|minute|hour|day|week|month|year|fortnight)|\b(?:for)?ever\b|"
+    + _NUMBER.pattern.partition("|")[2],
+    re.IGNORECASE,
+)
+_DEFAULT = re.compile(r"\bdefaults?\b\W{0,3}(?:is\W+|to\W+)?\w+", re.IGNORECASE)
+_MARK = re.compile(r"[-*+•]\s|\d{1,2}[.)]\s")  # of a list item
 ASKS_NAME = re.compile(
     r"\b(?:which|what) (?:\w+ )?(?:option|flag|method|function|argument|parameter|exception|error|warning|variable|"
     r"module|submodule|command|class|keyword|setting|file|operator)s?\b|\bhow (?:do|can|should) (?:i|you|one|we)\b",
@@ -83,10 +114,13 @@ ASKS_NAME = re.compile(
 
 
 class TermRarity:
-    """Rarity of a term that n of N texts hold: ln(1 + (N - n + 0.5) / (n + 0.5)), as in BM25."""
+    """Rarity of a term that n of N texts hold: ln(1 + (N - n + 0.5) / (n + 0.5)), as in BM25.
+
+    N is at least FEWEST: among one or two texts, words that none of them holds would count several times as much as
+    those that answer the question."""
 
     def __init__(self, holders: Callable[[str], int], total: int) -> None:
-        self._holders, self._total = holders, total
+        self._holders, self._total = holders, max(total, FEWEST)
 
     @classmethod
     def among(cls, texts: Sequence[str], split: Stems) -> TermRarity:
@@ -116,8 +150,9 @@ def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, f
         if is_unknown and was_unknown:
             continue  # else one unknown word, such as "when", would count as several
         was_unknown = is_unknown
-        others = {other for form in forms_of(word.lower()) for other in split(form)[:1]}
-        found[first] = frozenset({first, first.replace("our", "or"), *others})
+        forms = [*forms_of(word.lower()), *_LIMITS.get(word.lower(), ())]
+        others = {other for form in forms for other in split(form)[:1]}
+        found[first] = frozenset({first, *split.spelt(word.lower()), *others})
         if first not in weights:
             found.update({part: frozenset((part,)) for part in parts})
     return found or {term: frozenset((term,)) for term in split.query(question)}
@@ -149,16 +184,32 @@ class _Factors:
         return self._found.get(term, 1.0)
 
 
-def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: Stems) -> float:
-    """Return the bonus of a text for what it has besides words shared with the question."""
+def limits(text: str) -> set[str]:
+    """Return "maximum" or "minimum" for a text that says "at most 5" or the like: forms of what a question asks for."""
+    return {name for name, bound in _BOUND.items() if bound.search(text)}
+
+
+def holds_value(question: str, sentence: str) -> bool:
+    """Whether a text holds a value at all, if the question asks for one: other texts are no sure answers."""
+    if not _ASKS_LIMIT.search(question):
+        return True
+    if "default" not in question.lower():
+        sentence = _DEFAULT.sub("", sentence)
+    mark = _MARK.match(sentence)
+    return _VALUE.search(sentence, mark.end() if mark else 0) is not None
+
+
+def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: Stems, above: str = "") -> float:
+    """Return the bonus of a text for what it has besides words shared with the question. `above`: the question that the
+    text answers, in a list of questions and answers."""
     bonus = 0.0
     known = set(split(question))
-    bonus += TYPE_BONUS * _has_kind(question, sentence, split)
+    bonus += TYPE_BONUS * _has_kind(question, sentence, split, above)
     if ASKS_NAME.search(question) and any(not known.issuperset(split(name[0])) for name in _CODE.finditer(sentence)):
         bonus += TYPE_BONUS
     if _ASKS_VERSION.search(question) and _VERSION.search(sentence):
         bonus += TYPE_BONUS
-    beginning = sentence[:FIRST_CHARS]
+    beginning = (above or sentence)[:FIRST_CHARS]
     if any(term in asked for first in cased_words(beginning)[:1] for term in split(first)):
         bonus += FIRST_BONUS
     if set(asked) <= set(split(beginning)):
@@ -166,13 +217,15 @@ def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: S
     return bonus
 
 
-def _has_kind(question: str, sentence: str, split: Stems) -> bool:
+def _has_kind(question: str, sentence: str, split: Stems, above: str) -> bool:
     """Whether a text holds a time, number or sum if the question asks for one; only the narrowest kind counts."""
     for asks, holds in ((_ASKS_SPAN, _SPAN), (_ASKS_MONEY, _MONEY), (_ASKS_TIME, _TIME)):
         if asks.search(question):
             return holds.search(sentence) is not None
     if counted := _HOW_MANY.search(question):
         things = set(split(counted[1]))
+        if not things.isdisjoint(split(above)):
+            return _VALUE.search(sentence) is not None
         for number in _NUMBER.finditer(sentence):
             after = sentence[number.end() : number.end() + COUNTED_CHARS].split()
             if not things.isdisjoint(split(" ".join(after[: COUNTED_WORDS + 1]))):

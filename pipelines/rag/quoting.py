@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec import Result
 from copyspec.checks import check_retriever
 from copyspec.retrievers import STOP_WORDS, BM25Retriever, Hit, Retriever, Stems, words
 
@@ -17,9 +16,10 @@ from ..models import chat_option, correction_engine_of
 from ..sentences import sentences
 from .citing import Citation, citations
 from .finding import stems_of
-from .iterative import IterativeRAG
 
 if TYPE_CHECKING:
+    from copyspec import Result
+
     from ..models import ModelLike
 
 logger = logging.getLogger(__name__)
@@ -96,6 +96,8 @@ def answer(
         if is_found and _is_beside(question, result, shown):
             result = ask(_narrowed(question, best.text))
     else:
+        from .iterative import IterativeRAG  # imports torch
+
         layout = fill(instruction, question="{prompt}", passage="{document}")
         with IterativeRAG(passages, model=engine, instruction=layout, stride=stride) as pipeline:
             answered = pipeline(question, max_new_tokens=max_new_tokens, temperature=0.0)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import shlex
 import socket
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
+from copyspec.cli.correcting import LISTS
 from copyspec.cli.inputs import without
 from copyspec.pipelines import FunctionCorrector
 from copyspec.pipelines.editing.paths import Skipped, expand, is_excluded, suffixes_of
@@ -40,6 +44,96 @@ def test_edits_are_listed_by_file_line_and_column(capfdbinary: pytest.CaptureFix
     assert (code, out.decode()) == (1, f"::warning file=a.txt,line=2,col=5,title=copyspec::{edit}\n")
     assert run_binary(capfdbinary, "gec", "c.txt", "--list", "text")[:2] == (0, b"")
     assert (Path("a.txt")).read_text() == WRONG
+
+
+NAMES = ["a.txt", "sub folder/é%.md", "d.jsonl"]
+TEXTS = [
+    "It is late.\r\nThe childrens came.\r\né The childrens\r\n",
+    "Zoë 𐐀 came. The childrens came to see the boat.\n",
+    '{"text": "The childrens came."}\n',
+]
+
+
+@pytest.fixture
+def linted(project: Path) -> list[str]:
+    (project / "sub folder").mkdir()
+    for name, text in zip(NAMES, TEXTS, strict=True):
+        (project / name).write_bytes(text.encode())
+    return NAMES
+
+
+def listed(capfdbinary: pytest.CaptureFixture[bytes], style: str, names: list[str]) -> Any:
+    code, out, _ = run_binary(capfdbinary, "gec", *names, "--list", style)
+    assert code == (1 if names != ["c.txt"] else 0)
+    return json.loads(out)
+
+
+def test_reviewdog_gets_suggestions_in_bytes(linted: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    found = listed(capfdbinary, "rdjson", linted)
+    assert found["source"] == {"name": "copyspec"} and found["severity"] == "WARNING"
+    lines = {name: text.encode().split(b"\n") for name, text in zip(NAMES, TEXTS, strict=True)}
+    for each in found["diagnostics"]:
+        path, place = each["location"]["path"], each["location"].get("range")
+        assert path in NAMES and (place is None) == path.endswith("jsonl") == ("suggestions" not in each)
+        assert re.search(r"\((replace|spacing|insert|punctuation)(, margin \d+\.\d)?\)$", each["message"])
+        if place is not None:
+            (suggested,) = each["suggestions"]
+            assert suggested["range"] == place and place["start"]["line"] == place["end"]["line"]
+            line = lines[path][place["start"]["line"] - 1]
+            was = line[place["start"]["column"] - 1 : place["end"]["column"] - 1].decode()
+            assert each["message"].startswith(f"{was!r} -> {suggested['text']!r} (")
+    assert {each["location"]["path"] for each in found["diagnostics"]} == set(NAMES)
+    assert listed(capfdbinary, "rdjson", ["c.txt"])["diagnostics"] == []
+
+
+def test_code_scanning_gets_fixes_in_characters(linted: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    found = listed(capfdbinary, "sarif", linted)
+    (run,) = found["runs"]
+    rules = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+    assert found["version"] == "2.1.0" and run["columnKind"] == "unicodeCodePoints"
+    for each in run["results"]:
+        ((place,),) = [[one["physicalLocation"] for one in each["locations"]]]
+        path = unquote(place["artifactLocation"]["uri"])
+        assert each["ruleId"] in rules and path in NAMES and " " not in place["artifactLocation"]["uri"]
+        if "region" in place:
+            region = place["region"]
+            line = TEXTS[NAMES.index(path)].split("\n")[region["startLine"] - 1]
+            was = line[region["startColumn"] - 1 : region["endColumn"] - 1]
+            (change,) = each["fixes"][0]["artifactChanges"]
+            (replacement,) = change["replacements"]
+            assert replacement["deletedRegion"] == region
+            new = replacement["insertedContent"]["text"]
+            assert each["message"]["text"].startswith(f"{was!r} -> {new!r} ({each['ruleId']}")
+    assert listed(capfdbinary, "sarif", ["c.txt"])["runs"][0]["results"] == []
+
+
+@pytest.mark.parametrize("style", ["rdjson", "sarif"])
+def test_a_run_that_fails_lists_nothing(
+    style: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> FunctionCorrector:
+        raise UsageError("no model")
+
+    monkeypatch.setattr("copyspec.cli.gec.corrector_of", load)
+    assert run_binary(capfdbinary, "gec", "a.txt", "--list", style)[:2] == (2, b"")
+
+
+def test_edits_have_a_kind_and_a_margin(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    _, out, _ = run_binary(capfdbinary, "gec", "a.txt", "--edits", "-")
+    (row,) = map(json.loads, out.splitlines())
+    assert row["kind"] == "replace" and row["margin"] > 0
+
+
+def test_a_page_shows_changed_paragraphs_under_the_names_of_their_files(
+    project: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (project / "a.txt").write_text("Birds sing.\n\nThe childrens came to see the boat.\nIt was red.\n\nFish swim.\n")
+    code, out, _ = run_binary(capfdbinary, "gec", "a.txt", "c.txt", "b.rst", "--html", "page.html")
+    page = (project / "page.html").read_text(encoding="utf-8")
+    assert (code, out) == (0, b"")
+    assert "<h2>a.txt: 1 change</h2>" in page and "<h2>b.rst: 1 change</h2>" in page and "c.txt" not in page
+    assert "It was red." in page and "Birds sing." not in page and "Fish swim." not in page
+    assert page.count("[...]") >= 1
 
 
 def test_quiet_checks_name_the_files(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -110,7 +204,7 @@ def test_a_folder_says_what_it_leaves_out_and_loads_no_model_for_nothing(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--list", "x"], "text or github"),
+        (["--list", "x"], "name one of text, github, rdjson, sarif"),
         (["--list", "text", "--check"], "--check and --list both only report"),
         (["--list", "text", "-i"], "--list writes nothing"),
         (["--list", "text", "--diff"], "--diff and --list both only report"),
@@ -193,6 +287,35 @@ def test_a_project_excludes_what_it_names_wherever_copyspec_starts(
     link = project / "link"
     link.symlink_to(home)
     assert run_binary(capfdbinary, "gec", "--check", "-q", str(link / "docs" / "old" / "b.txt"))[:2] == (0, b"")
+
+
+def test_what_is_excluded_on_the_command_line_adds_to_what_the_project_excludes(
+    project: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (project / ".copyspec.toml").write_text('exclude = ["a.txt"]')
+    assert run_binary(capfdbinary, "gec", ".", "--check", "-q", "--exclude", "b.rst") == (0, b"", "")
+    assert run_binary(capfdbinary, "gec", ".", "--check", "-q", "--exclude", "c.txt")[1] == b"./b.rst\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names POSIX locks")
+def test_a_file_that_another_run_writes_is_left_to_it(project: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    import fcntl
+
+    with open(project / "a.txt.copyspec-journal", "wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for options in ([], ["--resume"], ["--no-resume"]):
+            code, out, err = run_binary(capfdbinary, "gec", "a.txt", "-i", *options)
+            assert (code, out) == (3, b"") and "another process is working on this file" in err
+    assert (project / "a.txt").read_text() == WRONG
+
+
+def test_the_examples_for_hooks_and_workflows_can_be_read() -> None:
+    page = (ROOT / "docs" / "continuous_integration.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
+        read = yaml.safe_load(block)
+        for each in read.get("repos", ()) if isinstance(read, dict) else ():
+            assert [hook["id"] for hook in each["hooks"]] == ["copyspec"]
+    assert set(re.findall(r"^\| `(\w+)` ", page, re.MULTILINE)) == set(LISTS)
 
 
 def test_what_excludes_all_files_is_named(

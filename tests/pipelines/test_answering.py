@@ -76,7 +76,6 @@ def test_what_can_be_quoted_of_a_passage() -> None:
         "Thick paper goes into the upper tray.",
         "- `--tray` : str, optional",
         "- `--copies`: how often a page is printed",
-        "| key | does |",
         "| green key | starts printing |",
         "print --copies 2 page.txt",
         "Call the workshop when error E17 shows.",
@@ -280,6 +279,123 @@ def test_a_question_and_its_answer_are_quoted_together(text: str) -> None:
     assert [(unit.start, unit.end) for unit in units(text)] == [(0, len(text))]
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "**{q}**\n\n{a}",
+        "{q}\n\n{a}",
+        "## {q}\n\n{a}",
+        "{q}\n{line}\n\n{a}",
+        "Q: {q}\nA: {a}",
+        "*{q}*\n{a}",
+        "- {q}\n\n  {a}",
+        "1. {q}\n\n   {a}",
+        "### 1. {q}\n\n{a}",
+        "_{q}_\n\n- {a}",
+        "Ask us. {q} {a} Ask others, too.",
+    ],
+)
+def test_questions_are_answered_by_what_follows_them(form: str) -> None:
+    pairs = [
+        ("How do I reset my password?", "Click on Forgot. Follow the mail."),
+        ("Can I cancel my order?", "Yes, within 14 days."),
+        ("Where is the shop?", "In Mill Lane, beside the bakery."),
+        ("How many parcels can I send back?", "Three a year."),
+    ]
+    text = "# Questions\n\n" + "\n\n".join(form.format(q=q, a=a, line="-" * len(q)) for q, a in pairs)
+    held = split_passages(Document("faq.md", text), max_chars=120)
+    ask = DocumentAnswers([each.text for each in held], contexts=[each.context for each in held])
+    for question, expected in pairs:
+        found = ask(question)
+        assert expected.split(".")[0] in found.text and found.text.strip("*_# ") != question
+    assert all(not text[unit.start : unit.end].strip("*_ ").endswith("?") for unit in units(text))
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        "Contents\n1. The mill tool .......... 3\n1.1. Using the mill tool .......... 4\n2. The saw tool .......... 9",
+        "TABLE OF CONTENTS\n\nThe mill tool . . . . . . 3\nUsing the mill tool . . . . . . . 4\nThe saw tool . . . . 9",
+        "Preface ........ iv\nThe mill tool …… 3\nUsing the mill tool …… 14",
+        "# Contents\n\n- [The mill tool](#the-mill-tool)\n  - [Using the mill tool](#using)\n- [The saw](#saw)",
+        "Contents\n========\n\n1 The mill tool   3\n2 Using the mill tool\t4\n3 The saw tool   9",
+        "Inhalt\n\n1. The mill tool\n2. Using the mill tool\n3. The saw tool",
+        "Contents\n\nChapter 1 The mill tool\nChapter 2 Using the mill tool",
+        "Contents\n\nI   The mill tool ....... 1\nII  Using the mill tool ... 3\n\nTHE MILL TOOL",
+        "Table of Contents\n=====\n\n   * [The mill tool](#mill)\n      * [Using it](#use)\n\nChapter 2: The mill tool",
+    ],
+)
+def test_tables_of_contents_answer_nothing(contents: str) -> None:
+    text = f"{contents}\n\nThe mill tool grinds corn. It runs on water.\n\nThe saw tool cuts planks.\n"
+    assert [text[unit.start : unit.end] for unit in units(text)] == [
+        "The mill tool grinds corn.",
+        "It runs on water.",
+        "The saw tool cuts planks.",
+    ]
+    assert (
+        DocumentAnswers([text, "Walls stand."])("What is the mill tool used for?").text == "The mill tool grinds corn."
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Soup ......... 4\nBread ......... 2",
+        "Soup costs 4\nBread costs 2",
+        "1. Unplug the kiln\n2. Open the lid",
+        "Contents: two screws\n\nThe box holds 4",
+        "See [the mill](mill.md).",
+    ],
+)
+def test_other_lists_are_no_tables_of_contents(text: str) -> None:
+    quoted = " ".join(text[unit.start : unit.end] for unit in units(text))
+    assert quoted.split() == text.split()
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "value"),
+    [
+        ("What is the maximum number of lines in a trace?", "It sets the maximum number of lines in a trace.", "500"),
+        ("What is the minimum age?", "The minimum age is checked at the door.", "16 years"),
+        ("How many guests can stay?", "Guests can stay in the hut.", "12"),
+        ("What is the largest size of a file?", "The largest size of a file is a setting.", "20 MB"),
+        ("How long can a tent be lent?", "A tent can be lent to members.", "two weeks"),
+        ("What is the number of seats?", "The number of seats is painted on the door.", "40"),
+        ("How much does a lesson cost?", "What a lesson does cost is on the list. It varies much.", "9 euros"),
+    ],
+)
+def test_questions_about_values_are_answered_by_values_or_in_doubt(question: str, text: str, value: str) -> None:
+    other = "Walls need no mortar."
+    without = DocumentAnswers([f"# Notes\n\n{text} [default: 7]", other])(question)
+    assert not (without.is_found and without.is_sure)
+    found = DocumentAnswers([f"# Notes\n\n{text} The greatest that we allow is {value}.", other])(question)
+    assert value in found.text or not found.is_sure
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("No more than two plots may be rented.", "What is the maximum number of plots?"),
+        ("Up to 24 programs are stored.", "What is the maximum number of programs?"),
+        ("A card must hold at least 2 GB.", "What is the minimum size of a card?"),
+        ("Hedges must stay below 1.5 metres.", "What is the maximum height of hedges?"),
+    ],
+)
+def test_limits_are_found_in_other_words(text: str, question: str) -> None:
+    assert DocumentAnswers([text, "Walls need no mortar.", "Swifts sleep while they fly."])(question).text == text
+
+
+TABLE = "Stands\n\n| Stand | Goods | Owner |\n{rule}| B7 | honey and wax | Ms Ode |\n| B9 | baskets | Mr Lund |\n"
+
+
+@pytest.mark.parametrize("rule", ["", "|---|:--|--:|\n"])
+def test_rows_are_found_by_the_names_of_their_columns(rule: str) -> None:
+    asked = DocumentAnswers([TABLE.format(rule=rule), "Walls need no mortar."])
+    for question, held in (("What is sold at stand B7?", "honey"), ("Who is the owner of the baskets?", "Mr Lund")):
+        assert held in asked(question).text
+    assert DocumentAnswers([TABLE.format(rule="|-|-|-|\n")])("Which goods, stand and owner?").text.count("Goods") == 0
+
+
 def test_a_model_is_asked_in_scripts_without_spaces_and_its_quotes_are_shown_as_it_writes() -> None:
     engine = Writing("答案： 灯塔建于1871年,高三十米。 就这样。")
     *chunks, last = DocumentAnswers(TOWNS, model=engine).stream("灯塔是什么时候建的？")
@@ -321,6 +437,11 @@ def test_question_words_inside_names_are_terms(question: str, term: str, stays: 
         "kettle\n" + " " * 50_000 + "x",
         "# a\n\nkettle\n\n" * 8_000,
         "A kettle: " + "1," * 10_000,
+        "How many kettles? " * 5_000,
+        "How many kettles?\n\n" * 5_000,
+        "| kettle | 1 |\n" * 3_000 + "-" * 50_000 + "x",
+        "Contents\n\n" + "1. Kettles ..... 1\n" * 3_000,
+        "- [kettle](" * 10_000,
     ],
 )
 def test_sentences_are_found_in_linear_time(text: str) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from copyspec.pipelines import DOCUMENT_READERS
 from copyspec.pipelines.extracting import pdf as pdf_module
+from copyspec.pipelines.extracting.pdf import undivided
 from copyspec.retrievers import Corpora, Document, HybridRetriever, read_documents, split_passages
 from tests.helpers.commands import run
 
@@ -111,12 +112,102 @@ def read(path: Path) -> Document:
 def test_html_is_read_by_paragraphs(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(HTML, encoding="utf-8")
     found = read(tmp_path / "a.html")
-    assert found.text == "Herons & co\n\nA heron waits . It eats fish.\n- One\n- Two\na | b\nx  = 1\ny".replace(
+    assert found.text == "Herons & co\n\nA heron waits . It eats fish.\n- One\n- Two\n\n| a | b |\nx  = 1\ny".replace(
         " .", ".", 1
     )
     assert [(each.level, each.title) for each in found.headings or ()] == [(1, "Herons & co")]
     (tmp_path / "b.html").write_bytes('<meta charset="latin-1"><p>Café'.encode("latin-1"))
     assert read(tmp_path / "b.html").text == "Café"
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (
+            "<table><tr><th>Stand<th>Goods</tr><tr><td><p>B7</p></td><td><p>honey</p><div>wax</div></td></tr></table>",
+            "| Stand | Goods |\n|---|---|\n| B7 | honey wax |",
+        ),
+        ("<p>a<table><tr><td>one</td></tr><tr><td>two</td></tr></table>", "a\none\ntwo"),
+        ("<td>a<td>b", "| a | b |"),
+        (
+            "<table><tr><td><h1>T</h1><p>Text</p><table><tr><td>a</td><td>b</td></tr></table></td></tr></table>",
+            "T\n\nText\n\n| a | b |",
+        ),
+        ("<table><tr><td>a<td><td>c<tr><th>d<td>e<td>f</table>g", "| a |  | c |\n| d | e | f |\n\ng"),
+    ],
+)
+def test_rows_of_html_tables_are_lines(page: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(page, encoding="utf-8")
+    assert read(tmp_path / "a.html").text == text.replace("  ", " ")
+
+
+def cell(*paragraphs: str, merged: str = "") -> str:
+    return (
+        f"<w:tc><w:tcPr>{merged}</w:tcPr>"
+        + "".join(f"<w:p><w:r><w:t>{each}</w:t></w:r></w:p>" for each in paragraphs)
+        + "</w:tc>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([["Stand", "Goods"], ["B7", "honey"]], "| Stand | Goods |\n| B7 | honey |"),
+        ([["one"], ["two"]], "one\n\ntwo"),
+        ([["a", "b" * 401]], "a\n\n" + "b" * 401),
+    ],
+)
+def test_rows_of_word_and_powerpoint_tables_are_lines(rows: list[list[str]], text: str, tmp_path: Path) -> None:
+    made = "".join(f"<w:tr>{''.join(map(cell, row))}</w:tr>" for row in rows)
+    document = word(("", "Fair")).replace("</w:body>", f"<w:tbl>{made}</w:tbl></w:body>")
+    assert read(packed(tmp_path / "a.docx", **{"word/document.xml": document})).text == f"Fair\n\n{text}"
+    table = f"<p:graphicFrame><a:tbl>{made.replace('w:', 'a:')}</a:tbl></p:graphicFrame>"
+    shown = slide("Fair", "Text").replace("</p:sld>", f"{table}</p:sld>")
+    found = read(packed(tmp_path / "a.pptx", **{"ppt/slides/slide1.xml": shown})).text
+    assert found.split() == ["Fair", "Text", *text.split()]
+
+
+def test_word_tables_name_columns_and_merge_cells(tmp_path: Path) -> None:
+    begin, on = '<w:vMerge w:val="restart"/>', "<w:vMerge/>"
+    rows = (
+        f"<w:tr><w:trPr><w:tblHeader/></w:trPr>{cell('Hall')}{cell('Stand')}</w:tr>"
+        f"<w:tr>{cell('A', 'north', merged=begin)}{cell('B7')}</w:tr><w:tr>{cell(merged=on)}{cell('B9')}</w:tr>"
+    )
+    document = word(("TOC1", "Fair 3"), ("", "Fair")).replace("</w:body>", f"<w:tbl>{rows}</w:tbl></w:body>")
+    found = read(packed(tmp_path / "a.docx", **{"word/document.xml": document}))
+    assert found.text == "Fair\n\n| Hall | Stand |\n|---|---|\n| A north | B7 |\n| A north | B9 |"
+
+
+@pytest.mark.parametrize(
+    ("text", "joined"),
+    [
+        ("of trans-\nparent glass", "of transparent\nglass"),
+        ("is water-\nproof.", "is waterproof.\n"),
+        ("retriev-\nal by", "retrieval\nby"),
+        ("a well-\nknown man", "a well-known\nman"),
+        ("state-of-\nthe-art work", "state-of-the-art\nwork"),
+        ("Jean-\nPaul came", "Jean-Paul\ncame"),
+        ("in UTF-\n8 text", "in UTF-8\ntext"),
+        ("from 5-\n10 mm", "from 5-10\nmm"),
+        ("die Verfas-\nsung der", "die Verfassung\nder"),
+        ("soft\u00ad\nware is", "software\nis"),
+        ("(inter-\nnational) law", "(international)\nlaw"),
+        ("it ends -\nhere", "it ends -\nhere"),
+        ("two:\n- a\n- b", "two:\n- a\n- b"),
+        ("hyphen-\n\nNew", "hyphen-\n\nNew"),
+    ],
+)
+def test_words_divided_at_the_ends_of_lines_are_joined(text: str, joined: str) -> None:
+    assert undivided(text) == joined
+
+
+def test_items_that_only_link_to_places_in_the_page_are_left_out(tmp_path: Path) -> None:
+    page = (
+        '<ul><li><a href="#a">Hours</a></li><li> <a href="#b"><b>Prices</b></a> </ul><p>See <a href="#a">hours</a>.'
+        '<ul><li><a href="#a">Hours</a> of the shop<li><a href="x.html">Shop</a></ul><p><a href="#a">Top</a>'
+    )
+    (tmp_path / "a.html").write_text(page, encoding="utf-8")
+    assert read(tmp_path / "a.html").text == "See hours.\n- Hours of the shop\n- Shop\n\nTop"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +229,7 @@ def test_heads_may_lack_their_tags(page: str, tmp_path: Path) -> None:
 def test_words_are_neither_joined_nor_divided(tmp_path: Path) -> None:
     page = "<p>data<wbr>base <select><option>One<option>Two</select><table><caption>Birds</caption><tr><td>a<td>b"
     (tmp_path / "a.html").write_text(page, encoding="utf-8")
-    assert read(tmp_path / "a.html").text.split() == ["database", "One", "Two", "Birds", "a", "|", "b"]
+    assert read(tmp_path / "a.html").text.split() == ["database", "One", "Two", "Birds", "|", "a", "|", "b", "|"]
     (tmp_path / "a.html").write_text("One<hr>Two", encoding="utf-8")
     assert read(tmp_path / "a.html").text == "One\n\nTwo"
 

@@ -37,6 +37,7 @@ from copyspec.retrievers import (
 )
 from copyspec.retrievers.headings import found_headings
 from copyspec.retrievers.pooling import sentence_settings
+from copyspec.retrievers.spellings import spellings
 from tests.helpers.commands import run
 from tests.helpers.texts import byte_level, llama
 
@@ -510,3 +511,27 @@ def test_against_sentence_transformers(mode: str, transformer: Path, tmp_path: P
     texts = ["a heron", "b", "a long text " * 20]
     np.testing.assert_allclose(ours(texts), theirs.encode_document(texts), atol=1e-5)
     np.testing.assert_allclose(ours.encode_query(texts), theirs.encode_query(texts), atol=1e-5)
+
+
+PAIRS = """
+colour color|neighbours neighbors|behaviour behavior|favourite favorite|organise organize|organisation organization
+|analysed analyzed|paralyse paralyze|centre center|metres meters|theatre theater|fibres fibers|licence license
+|defence defense|grey gray|programme program|cheque check|catalogue catalog|dialogues dialogs|judgement judgment
+|enrolment enrollment|traveller traveler|fuelled fueled|jewellery jewelry|plough plow|encyclopaedia encyclopedia
+|skilful skillful|marvellous marvelous|woollen woolen|realises realizes|tyres tires|mould mold
+"""
+
+
+@pytest.mark.parametrize("pair", PAIRS.replace("\n", "").split("|"))
+def test_british_and_american_spellings_meet(pair: str) -> None:
+    for word, other in (pair.split(), pair.split()[::-1]):
+        texts = ["Walls stand.", f"Here the {other} is.", "Bees fly."]
+        assert BM25Retriever(texts, split=Stems(), idf="lucene").search(f"Which {word}?", 1)[0].text == texts[1]
+
+
+@pytest.mark.parametrize(
+    "word", ["hour", "four", "tour", "court", "size", "rise", "prize", "größe", "x1", "日本", "tree"]
+)
+def test_other_words_keep_their_spelling(word: str) -> None:
+    assert spellings(word) == []
+    assert Stems("german").query(word) == Stems("german")(word)

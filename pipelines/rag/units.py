@@ -1,0 +1,207 @@
+"""Divides a passage into units: sentences, list items, rows and lines of code, which can be quoted as an answer.
+
+Questions, headings, rules and lines of a table of contents are no units: they only say what stands elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from copyspec.retrievers import UNSPACED, share_of_word
+from copyspec.text.sentence_marks import CLOSING, QUESTION_MARKS, SENTENCE_ENDS
+
+from ..sentences import sentences
+from .contents import lines_of_contents
+
+MAX_UNIT = 400  # longest list item that is quoted whole, in characters as `extent` counts them
+WORD_LENGTH = 6  # characters of an English word, with the space
+MAX_TITLE = 70  # characters of a heading without marks
+
+_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])[ \t]+\S")
+_TABLE = re.compile(r"[ \t]*\|.*\|[ \t]*$")
+_RULE = re.compile(r"[|:=\-~^+*\"'`.#\s]+$")
+_RULE_BELOW = re.compile(r"[ \t]*\r?\n(?=[^\n]*[=-])[|:=+ \t-]+(?:\n|\Z)")  # of the names of a table's columns
+_HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
+_NUMBERED = re.compile(
+    r"(?:\d{1,2}\.)*\d{1,2}[.)]?[ \t]+[^\W\d]|(?:chapter|part|section|appendix)[ \t]\w+(?:[.:]|[ \t]*\Z)", re.IGNORECASE
+)
+_NO_TITLE = re.compile(r"[\d:=`|<>]")
+_NO_ENDS = (*SENTENCE_ENDS, ",", ";")  # of a heading
+_EMPTY_LINE = re.compile(r"\n[ \t]*\r?\n")
+_FENCE = re.compile(r"[ \t]*(?:```|~~~)")
+_TARGET = re.compile(r"\]\([^()\s]*\)")  # of a link in Markdown
+
+_Block = tuple[int, int, str]  # start, end, and kind: text, item, row or code
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A part of a passage that can be quoted: text[start:end] is a sentence, a list item, a row or a line of code."""
+
+    start: int
+    end: int
+    head: int  # start of the list item or block that it belongs to
+    is_prose: bool = True
+    heading: str = ""  # the last heading above it in the passage; of a table's row with the first row
+    question: str = ""  # the paragraph or heading that it answers
+
+
+def units(text: str, context: str = "") -> list[Unit]:
+    """Return the units of a passage, in order. `context`: its headings, joined with " > ", with which it may begin."""
+    blocks = list(_blocks(text))
+    titles, above = _titles(text, blocks), context.split(" > ")
+    leading = takewhile(lambda block: text[slice(*block[:2])] in above, blocks)
+    titles |= {begin: text[begin:end] for begin, end, _ in leading}
+    headings = sorted([*_headings(text), *titles.items()])
+    starts = [start for start, _ in headings]
+    found: list[Unit] = []
+    passed, question = 0, ""  # the number of headings above
+    header = ""  # the first row of the open table
+    last_end, last_kind = 0, ""
+    for begin, end, kind in blocks:
+        if begin in titles:
+            continue
+        piece, number = text[begin:end], bisect_left(starts, begin)
+        heading = headings[number - 1][1] if number else ""
+        if number != passed:
+            passed, question = number, heading if asks(heading) else ""
+        continues, last_kind = kind == last_kind and not _EMPTY_LINE.search(text, last_end, begin), kind
+        last_end = end
+        unit = Unit(begin, end, begin, kind != "code", heading, question)
+        if kind in ("text", "item") and asks(piece):
+            question = piece
+        elif kind == "row":
+            header = header if continues else piece
+            if continues or not _RULE_BELOW.match(text, end):
+                found.append(replace(unit, heading=f"{heading} {header}"))
+        elif kind == "item" and continues and question and extent(text[found[-1].start : end]) <= MAX_UNIT:
+            found[-1] = replace(found[-1], end=end)
+        elif kind == "code" or (extent(piece) <= MAX_UNIT and (kind == "item" or question or _asks_first(piece))):
+            found.append(unit)
+        else:
+            found += _sentences(text, unit)
+        if kind == "text" and question != piece and not piece.endswith(":"):
+            question = ""
+    return found
+
+
+def _sentences(text: str, block: Unit) -> Iterator[Unit]:
+    """The sentences of a block, each with the questions right before it."""
+    begin = -1
+    for first, last in sentences(text[block.start : block.end]):
+        begin = first if begin < 0 else begin
+        if not asks(text[block.start + first : block.start + last]):
+            yield replace(block, start=block.start + begin, end=block.start + last)
+            begin = -1
+
+
+def asks(text: str) -> bool:
+    """Whether a text consists of questions."""
+    plain = _TARGET.sub("", text).rstrip(CLOSING + "# \t")
+    return plain.endswith(QUESTION_MARKS) and all(
+        plain[first:last].rstrip(CLOSING).endswith(QUESTION_MARKS) for first, last in sentences(plain)
+    )
+
+
+def _titles(text: str, blocks: Sequence[_Block]) -> dict[int, str]:
+    """The headings without marks, with their places: short lines without an end, which stand alone above a paragraph or
+    another heading."""
+    found: dict[int, str] = {}
+    following, next_kind = len(text), ""
+    for number, (begin, end, kind) in reversed([*enumerate(blocks)]):
+        piece = text[begin:end]
+        is_above = next_kind == "text" or following in found
+        is_line = len(piece) <= MAX_TITLE and "\n" not in piece and _EMPTY_LINE.search(text, end, following) is not None
+        looks = _NUMBERED.match(piece) is not None or (kind == "text" and not _NO_TITLE.search(piece))
+        is_answer = number > 0 and asks(text[slice(*blocks[number - 1][:2])])
+        if is_line and is_above and looks and not is_answer and not piece.rstrip(CLOSING).endswith(_NO_ENDS):
+            found[begin] = piece
+        following, next_kind = begin, kind
+    return found
+
+
+def _headings(text: str) -> Iterator[tuple[int, str]]:
+    """The headings with their positions."""
+    at, before, fenced = 0, (0, ""), False
+    for line in text.splitlines(keepends=True):
+        bare = line.strip()
+        fenced ^= _FENCE.match(line) is not None
+        if not fenced and _HEADING.match(line):
+            yield at, bare.strip("# ")
+        elif not fenced and len(bare) > 2 and before[1] and not bare.strip(bare[0]) and bare[0] in "=-~^.":
+            yield before
+        before, at = (at, bare), at + len(line)
+
+
+def _asks_first(block: str) -> bool:
+    """Whether a paragraph is a question and its answer, which are quoted together."""
+    parts = sentences(block)
+    return len(parts) > 1 and block[slice(*parts[0])].rstrip(CLOSING).endswith(QUESTION_MARKS)
+
+
+def extent(text: str) -> float:
+    """Return the length of a text in characters. In scripts without spaces, each counts for as many as its share of a
+    word has in English."""
+    if text.isascii():
+        return len(text)
+    return len(text) + sum(WORD_LENGTH * share_of_word(each) - 1 for each in UNSPACED.findall(text))
+
+
+def _blocks(text: str) -> list[_Block]:
+    """Paragraphs, list items and single lines (of tables and code), without headings and tables of contents."""
+    found: list[_Block] = []
+    contents = lines_of_contents(text)
+    kind, begin, end, fenced = "", 0, 0, False
+    item = 0  # the indentation of the list item that is open
+    at = 0
+    for line in text.splitlines(keepends=True):
+        start, at = at, at + len(line)
+        bare = line.strip()
+        if start in contents and not fenced:
+            kind, begin, end = _closed(found, kind, begin, end)
+            continue
+        if _FENCE.match(line) and (fenced or not kind or "`" in line):
+            kind, begin, end = _closed(found, kind, begin, end)
+            fenced = not fenced
+            continue
+        is_line = fenced or _TABLE.match(line) or bare.startswith((">>>", "$ "))
+        indent = len(line) - len(line.lstrip())
+        if not bare and kind == "item":
+            continue  # indented text after a list item belongs to it
+        if (
+            kind == "item"
+            and indent <= item
+            and not _ITEM.match(line)
+            and text[end:start].strip() == ""
+            and (text[end:start].count("\n") > 1)
+        ):
+            kind, begin, end = _closed(found, kind, begin, end)
+        if not bare or _HEADING.match(line) or (_RULE.match(line) and not fenced):
+            if kind == "text" and bare and _RULE.match(line) and "\n" not in text[begin:end].strip():
+                kind = ""  # the line above a rule is a heading
+            kind, begin, end = _closed(found, kind, begin, end)
+        elif is_line:
+            kind, begin, end = _closed(found, kind, begin, end)
+            if any(map(str.isalnum, bare)):
+                kind_of_line = "row" if _TABLE.match(line) and not fenced else "code"
+                found.append((start + indent, start + len(line.rstrip()), kind_of_line))
+        elif _ITEM.match(line):
+            _closed(found, kind, begin, end)
+            item = indent
+            kind, begin, end = "item", start + indent, start + len(line.rstrip())
+        elif kind:
+            end = start + len(line.rstrip())
+        else:
+            kind, begin, end = "text", start + len(line) - len(line.lstrip()), start + len(line.rstrip())
+    _closed(found, kind, begin, end)
+    return found
+
+
+def _closed(found: list[_Block], kind: str, begin: int, end: int) -> tuple[str, int, int]:
+    if kind and begin < end:
+        found.append((begin, end, kind))
+    return "", 0, 0
