@@ -80,6 +80,8 @@ _NAME = re.compile(
 )
 _WORDS = re.compile(r"[a-z]{2,} [a-z]{2,} [a-z]{2,}")
 """What text has even in a line that looks like code."""
+_LICENCE = re.compile(r"\blicensed under\b|\bpermission\b[^.]{0,80}\bgranted\b|\bwarrant(?:y|ies)\b", re.I)
+"""Of licences, which are quoted word for word."""
 _WRAPPED = re.compile(r"\{@\w+[ \t][^{}\r\n]{1,400}(?:\r\n?|\n)[^{}\r\n]{0,400}\}")
 """A tag of Javadoc that goes on in the next line."""
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]+")
@@ -273,7 +275,7 @@ def _is_starred(text: str, lines: list[tuple[int, int]]) -> bool:
 
 def _paragraph(text: str, lines: list[_Line]) -> Iterator[Prose]:
     lines = _joined(text, lines)
-    if lines:
+    if lines and not _LICENCE.search(text, lines[0].start, lines[-1].end):
         start, end = lines[0].start, lines[-1].end
         prose = [(line.start, line.end) for line in lines if not line.is_fixed]
         found = [each for span in prose for pattern in (_TAG, _NAME) for each in pattern.finditer(text, *span)]

@@ -466,6 +466,7 @@ def shown(text: str, suffix: str) -> list[tuple[str, list[str]]]:
         ("c", "/* It does the number -> string\n * conversion. */", ["It does the number -> string conversion."]),
         ("c", "// If the value\n// a == b is not here,\n// it is gone.\n",
          ["If the value a == b is not here, it is gone."]),
+        ("c", "/* Licensed under the terms\n * of it. This are it.\n *\n * It go on. */", ["It go on."]),
         ("c", "// foo();\n// Go on.\n// bar();\n", ["Go on."]),
         ("cs", "/// <summary>\n/// Finds the node\n/// that is.\n/// </summary>\n", ["Finds the node that is."]),
         ("js", "// Use the url\n// https://x.org/a for it,\n// or not.\n",
