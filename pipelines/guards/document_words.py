@@ -45,7 +45,8 @@ _BEFORE_KNOWN = re.compile(
     r"super|tele|trans|ultra|un|under|uni)(?=\w{4})"
 )
 _PLAIN_SLIP = re.compile(
-    r"\b(?:(?:they|we|you|these|those) (?:was|has|is|does)|(?:he|she) (?:have|are|do|go)|this are|(the|an?|of|to|and) \1)\b",
+    r"\b(?:(?:they|we|you|these|those) (?:was|has|is|does)|(?:he|she) (?:have|are|do|go)|this are"
+    r"|(the|an?|of|to|and) \1)\b",
     re.IGNORECASE,
 )
 _SLIP_LETTERS = range(5, 25)  # shorter words are often abbreviations, longer ones data
