@@ -161,7 +161,7 @@ class Explainer:
             for each in checked.verdicts:
                 would = replacing(text[each.edit.start : each.edit.end], each.edit.replacement)
                 why = f"refused ({each.refusal.reason}): {each.refusal.detail}" if each.refusal else f"made: {would}"
-                echo(f"{path}:{self._line}: {why}\n  {each.account}")
+                echo(f"{path}:{self._line}: {why}\n  {each.account()}")
             if not checked.verdicts:
                 left = checked.refusal
                 why = f"left alone ({left.reason}): {left.detail}" if left else "the model changes nothing"

@@ -6,14 +6,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from string import ascii_lowercase
 
 from copyspec.lockless import cached_property
 
 from ..documents import Part
 from .languages import ANY, is_in
-from .vocabulary import ENDING, is_english, is_rare, spelt
+from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 DOCUMENT_CHARS = 1 << 20
 """Characters of a document that are read for this, before its first sentence is judged. Later ones do not count, so
@@ -25,7 +25,9 @@ OFTEN = 3
 REPEATED = 2
 """An unknown word with this many occurrences is a term, and a capital with as many inside sentences that of a name."""
 
-MOST_CARE = 3.0  # nats: mistakes are one in twenty of what they are in sentences that somebody wants corrected
+MOST_CARE = 2.5  # nats: mistakes are a twelfth of what they are in sentences that somebody wants corrected
+
+MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
 
 LANGUAGE_PARTS = 100  # parts from which the document's language is determined
 LANGUAGE_CHARS = 500  # first characters of each
@@ -42,8 +44,14 @@ _BEFORE_KNOWN = re.compile(
     r"(?:anti|auto|bi|co|de|hyper|inter|macro|meta|micro|mini|mono|multi|non|over|para|post|pre|proto|pseudo|re|semi|sub|"
     r"super|tele|trans|ultra|un|under|uni)(?=\w{4})"
 )
-_LEAST_SLIP = 5  # letters; shorter ones are often abbreviations
+_PLAIN_SLIP = re.compile(
+    r"\b(?:(?:they|we|you|these|those) (?:was|has|is|does)|(?:he|she) (?:have|are|do|go)|this are"
+    r"|(the|an?|of|to|and) \1)\b",
+    re.IGNORECASE,
+)
+_SLIP_LETTERS = range(5, 25)  # shorter words are often abbreviations, longer ones data
 _SENTENCE = re.compile(r"[.!?](?=\s|\Z)")
+_LONGEST = 40  # letters of a word; longer ones are data
 _SHORTEST = 3  # letters of each half of a compound
 _SERIAL, _NO_SERIAL = (re.compile(rf"\w, [\w' -]{{1,30}}{mark} (?:and|or) \w") for mark in (",", r"(?<![,;])"))
 
@@ -61,7 +69,7 @@ class DocumentWords:
         self._serial = Counter[bool]()  # lists with and without a comma before the last "and"
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
         self._openings = Counter[bool]()  # segments that begin in lower case, and others
-        self._sentences = 0
+        self._sentences = self._plain_slips = 0
         left = DOCUMENT_CHARS
         for part in parts:
             self._read(part, left)
@@ -79,6 +87,7 @@ class DocumentWords:
             self._serial[is_serial] += sum(1 for _ in pattern.finditer(prose))
         first = (next(filter(str.isalpha, part.text[each.start : each.end]), "") for each in part.segments)
         self._openings.update(letter.islower() for letter in first if letter)
+        self._plain_slips += len(_PLAIN_SLIP.findall(prose))
         self._sentences += len(_SENTENCE.findall(prose))
         for language, votes in self._votes.items():
             if len(votes) < LANGUAGE_PARTS and (verdict := is_in(part.text[:LANGUAGE_CHARS], language)) is not None:
@@ -152,7 +161,10 @@ class DocumentWords:
     def care(self) -> float:
         """How much rarer than in a single sentence mistakes are to be expected, as a logarithm: a document with many
         sentences and few slips is that of a careful writer."""
-        slips = sum(times == 1 and _is_slip(word) and not self.term(word) for word, times in self._prose.items())
+        once = [word for word, times in self._prose.items() if times == 1 and _may_be_slip(word)]
+        looked_at = once[:MOST_SLIPS]
+        share = sum(_is_near_word(word) and not self.term(word) for word in looked_at) / max(1, len(looked_at))
+        slips = share * len(once) + 2 * self._plain_slips  # which no technical term looks like
         return min(MOST_CARE, math.log(max(1.0, self._sentences / (slips / 2 + 1))))
 
     def is_in(self, language: str) -> bool:
@@ -182,26 +194,29 @@ def beginning(parts: Iterator[Part]) -> list[Part]:
     return taken
 
 
-def _is_slip(word: str) -> bool:
-    """Whether a word is in no list, but one that differs by a letter is."""
-    if not word.islower() or len(word) < _LEAST_SLIP or not word.isascii() or is_english(word) or is_rare(word):
-        return False
-    cuts = [(word[:at], word[at:]) for at in range(len(word) + 1)]
-    return any(
-        is_english(made)
-        for head, tail in cuts
-        for made in (
-            head + tail[1:],
-            head + tail[1:2] + tail[:1] + tail[2:],
-            *(head + letter + tail[skipped:] for letter in ascii_lowercase for skipped in (0, 1)),
-        )
-    )
+def _may_be_slip(word: str) -> bool:
+    is_usual = len(word) in _SLIP_LETTERS and word.islower() and word.isascii()
+    return is_usual and not (is_english(word) or is_rare(word))
 
 
-@cache
+def _is_near_word(word: str) -> bool:
+    """Whether one differing letter makes a listed word."""
+    words = english()
+    for at in range(len(word) + 1):
+        head, tail = word[:at], word[at:]
+        if head + tail[1:] in words or head + tail[1:2] + tail[:1] + tail[2:] in words:
+            return True
+        if any(head + letter + tail in words or head + letter + tail[1:] in words for letter in ascii_lowercase):
+            return True
+    return False
+
+
+@lru_cache(maxsize=1024)
 def is_compound(word: str) -> bool:
     """Whether a word is made of known ones: "failover", "subpages"."""
     small = word.casefold()
+    if len(small) > _LONGEST:
+        return False
     if (prefix := _BEFORE_KNOWN.match(small)) and is_english(small[prefix.end() :]):
         return True
     cuts = range(_SHORTEST, len(small) - _SHORTEST + 1)

@@ -39,6 +39,7 @@ _CLAUSE = re.compile(
     r"\b(?:what|who|where|when|how|that|why|all)\b[^.;:!?]*\b(?:is is|was was|do do|does does|did did|had had)\W*\Z",
     re.IGNORECASE,
 )
+_LONG = 200  # characters of a sentence that are looked at
 _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
@@ -85,13 +86,10 @@ class Evidence:
         for word, new in product(wording.gone, wording.new):
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
-        if len(wording.new) > len(wording.gone) and _doubles(wording.becomes, wording.beside) > _doubles(
-            wording.was, ()
-        ):
+        doubled, still = _doubles(wording.was, ()), _doubles(wording.becomes, ())
+        if len(wording.new) > len(wording.gone) and _doubles(wording.becomes, wording.beside) > doubled:
             yield "a word would stand twice"
-        if _doubles(wording.was, ()) > _doubles(wording.becomes, ()) and _CLAUSE.search(
-            self._text[self._segment.start : end]
-        ):
+        if still < doubled and _CLAUSE.search(self._text[max(self._segment.start, end - _LONG) : end]):
             yield "a clause may end with the first of the two words"
         if re.search(r"(?<![\w'’])I (?:and|or)\b", wording.becomes + self._text[end : end + 4]) and "I" in wording.new:
             yield "'I' does not come first"

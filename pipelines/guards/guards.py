@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Real
 
 from copyspec.checks import check_flag, check_type
@@ -102,7 +102,7 @@ class Verdict:
 
     edit: Edit
     refusal: Refusal | None
-    account: str  # for people
+    account: Callable[[], str]  # for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,8 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
             for place in group:
                 refusals[place] = refusals[place] or _belonging(text, changes[place], first)
     verdicts = [
-        Verdict(change, refusal, judge.account(change)) for change, refusal in zip(changes, refusals, strict=True)
+        Verdict(change, refusal, partial(judge.account, change))
+        for change, refusal in zip(changes, refusals, strict=True)
     ]
     kept = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
     dropped = [refusal for refusal in refusals if refusal is not None]
