@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from copyspec.pipelines import GECPipeline, GuardOptions, Work
+from copyspec.pipelines import Edit, GECPipeline, GuardOptions, Work
 from copyspec.pipelines.editing.journal import Journal
 from copyspec.pipelines.formats import format_of  # type: ignore[import-not-found]
 from copyspec.pipelines.formats.suffixes import SUFFIXES  # type: ignore[import-not-found]
@@ -51,6 +51,7 @@ class Listed:
     form: str
     line: int
     context: str  # with the edit as [before -> after]
+    account: str  # its kind and margin, and what the document says of its words
 
     @property
     def key(self) -> str:
@@ -98,16 +99,22 @@ def corrected(
         with path.open("rb") as stream:
             parts = list(format_of(path).read(stream))
         line = 1
-        for done in pipeline.runner.run(Work(name, part, journal) for part in parts):
+        for done in pipeline.runner.run(Work(name, part, journal, parts) for part in parts):
             assert done.part is not None
             text = done.part.text
             words[form] += sum(len(text[piece.segment.start : piece.segment.end].split()) for piece in done.pieces)
+            verdicts = [verdict for piece in done.pieces for verdict in piece.checked.verdicts]
             for edit in done.edits:
                 was, before = text[edit.start : edit.end], text[max(0, edit.start - _AROUND) : edit.start]
                 behind = text[edit.end : edit.end + _AROUND]
                 context = " ".join(f"{before}[{was} -> {edit.replacement}]{behind}".split())
-                yield Listed(name, form, line + text.count("\n", 0, edit.start), context)
+                account = next((each.account() for each in verdicts if _has(each.edit, edit)), "")
+                yield Listed(name, form, line + text.count("\n", 0, edit.start), context, account)
             line += text.count("\n")
+
+
+def _has(change: Edit, edit: Edit) -> bool:
+    return change.start <= edit.start and edit.end <= change.end
 
 
 def counted(edits: Sequence[Listed], words: Counter[str], verdicts: Mapping[str, Sequence[str]]) -> dict[str, object]:
