@@ -20,6 +20,7 @@ _PAIRS = frozenset(
 
 _WITHOUT = re.compile(r"(?<=\w{3})less(?:ly|ness)?\Z")  # "harmless", not "bless"
 _DOER, _CONCERNED = re.compile(r"(\w{3,})[eo]rs?\Z"), re.compile(r"(\w{3,})ees?\Z")
+_REVERSING = ("un", "dis", "mis", "non", "anti", "counter", "de")
 _DENIABLE = re.compile(r"\w{3,}(?:ous|ic|ical|al|metry|ists?|isms?)(?:ly)?\Z")
 """Words before which `a-` means `not`, unlike in "a long" and "along"."""
 
@@ -31,7 +32,8 @@ def are_opposites(word: str, other: str, knows: Callable[[str], bool]) -> bool:
     if frozenset((a, b)) in _PAIRS:
         return True
     return any(
-        _lacks(one, two) or _are_sides(one, two, knows) or _is_denied(one, two, knows) for one, two in ((a, b), (b, a))
+        _lacks(one, two) or _is_reversed(one, two) or _are_sides(one, two, knows) or _is_denied(one, two, knows)
+        for one, two in ((a, b), (b, a))
     )
 
 
@@ -39,6 +41,11 @@ def _lacks(without: str, word: str) -> bool:
     """Whether one word says that there is nothing of the other: "harmless" and "harmful", "harm"."""
     stem = _WITHOUT.sub("", without)
     return stem != without and not _WITHOUT.search(word) and are_akin(stem, word)
+
+
+def _is_reversed(word: str, other: str) -> bool:
+    """Whether `other` is the word behind a prefix that turns its meaning: "deprecated", "undeprecated"."""
+    return len(word) > 3 and any(other == prefix + word for prefix in _REVERSING)
 
 
 def _are_sides(doer: str, concerned: str, knows: Callable[[str], bool]) -> bool:

@@ -86,6 +86,9 @@ def test_words_beside_negations_are_corrected(wrong: str, right: str) -> None:
         ("We left because it was late.", "because", "although"),
         ("The calls are asynchronous here.", "asynchronous", "synchronous"),
         ("The shape is symmetric here.", "symmetric", "asymmetric"),
+        ("The flag was undeprecated here.", "undeprecated", "deprecated"),
+        ("The table was denormalised here.", "denormalised", "normalised"),
+        ("They misheard the name.", "misheard", "heard"),
     ],
 )
 def test_a_word_does_not_become_its_opposite(source: str, word: str, opposite: str) -> None:
