@@ -85,7 +85,11 @@ class DocumentWords:
         self._symbols.update(_SYMBOL.findall(_TAG.sub(" ", rest)), _SYMBOL_IN_PROSE.findall(prose))
         for is_serial, pattern in ((True, _SERIAL), (False, _NO_SERIAL)):
             self._serial[is_serial] += sum(1 for _ in pattern.finditer(prose))
-        first = (next(filter(str.isalpha, part.text[each.start : each.end]), "") for each in part.segments)
+        first = (
+            next(filter(str.isalpha, part.text[each.start : each.end]), "")
+            for each in part.segments
+            if not each.is_label
+        )
         self._openings.update(letter.islower() for letter in first if letter)
         self._plain_slips += len(_PLAIN_SLIP.findall(prose))
         self._sentences += len(_SENTENCE.findall(prose))
@@ -150,7 +154,7 @@ class DocumentWords:
     def begins_small(self) -> bool:
         """Whether the document has a habit of beginning paragraphs, items or comments in lower case."""
         small = self._openings[True]
-        return small > REPEATED and 4 * small >= self._openings.total()
+        return small > REPEATED and 2 * small >= self._openings.total()
 
     @property
     def has_serial_commas(self) -> bool | None:
