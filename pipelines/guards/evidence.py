@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"[^\W_](?:\S*[^\W_])?[+#]*")
 _SAYS_OF = (
     r"is|are|was|were|has|can|may|must|should|will|defaults?|specifies|contains|denotes|means|controls|determines"
 )
-_SUBJECT = re.compile(rf"(?<![\w'’-])([a-z][\w-]{{1,40}}) (?:{_SAYS_OF})(?![\w'’-])")
+_SUBJECT = re.compile(rf"(?<![\w'’.-])([a-z][\w-]{{1,40}}) (?:{_SAYS_OF})(?![\w'’-])")
 _SYMBOL_IS = re.compile(r"(?<![\w'’-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
 _AFTER_SYMBOL = re.compile(
     r"\s*(?:[=<>≤≥∈+*/^)\]]|-?th\b|\.\.|(?:and|or|to) [b-hj-z]\b|, ?[b-hj-z]\b|(?:is|are|has|denotes|runs|ranges)\b)"
