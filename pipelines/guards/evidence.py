@@ -25,7 +25,7 @@ _SAYS_OF = (
     r"is|are|was|were|has|can|may|must|should|will|defaults?|specifies|contains|denotes|means|controls|determines"
 )
 _SUBJECT = re.compile(rf"(?<![\w'’.-])([a-z][\w-]{{1,40}}) (?:{_SAYS_OF})(?![\w'’-])")
-_SYMBOL_IS = re.compile(r"(?<![\w'’-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
+_SYMBOL_IS = re.compile(r"(?<![\w'’.-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
 _AFTER_SYMBOL = re.compile(
     r"\s*(?:[=<>≤≥∈+*/^)\]]|-?th\b|\.\.|(?:and|or|to) [b-hj-z]\b|, ?[b-hj-z]\b|(?:is|are|has|denotes|runs|ranges)\b)"
 )
@@ -75,7 +75,8 @@ class Evidence:
             opens = word[0].isupper() and self._openings.has(start + wording.was.index(word))
             if opens and facts.is_name(word) and word not in _parts(wording.becomes):
                 yield f"{word!r} has its capital inside sentences, too, and is a name"
-            if word.islower() and len(word) > 1 and word.capitalize() in has - had and facts.is_marked(word):
+            is_small = word.islower() and len(word) > 1 and not is_grammar(word)
+            if is_small and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
         for word in wording.gone if not is_joined else ():
             if not facts.is_word(word) and len(word) > 1 and not any(_is_typo(word, new) for new in wording.new):
