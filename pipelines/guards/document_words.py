@@ -27,6 +27,7 @@ REPEATED = 2
 
 MOST_CARE = 2.5  # nats: mistakes are a twelfth of what they are in sentences that somebody wants corrected
 
+FEW_SENTENCES = 3  # so many tell nothing about a writer's care
 MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
 
 LANGUAGE_PARTS = 100  # parts from which the document's language is determined
@@ -85,7 +86,11 @@ class DocumentWords:
         self._symbols.update(_SYMBOL.findall(_TAG.sub(" ", rest)), _SYMBOL_IN_PROSE.findall(prose))
         for is_serial, pattern in ((True, _SERIAL), (False, _NO_SERIAL)):
             self._serial[is_serial] += sum(1 for _ in pattern.finditer(prose))
-        first = (next(filter(str.isalpha, part.text[each.start : each.end]), "") for each in part.segments)
+        first = (
+            next(filter(str.isalpha, part.text[each.start : each.end]), "")
+            for each in part.segments
+            if not each.is_label
+        )
         self._openings.update(letter.islower() for letter in first if letter)
         self._plain_slips += len(_PLAIN_SLIP.findall(prose))
         self._sentences += len(_SENTENCE.findall(prose))
@@ -150,7 +155,7 @@ class DocumentWords:
     def begins_small(self) -> bool:
         """Whether the document has a habit of beginning paragraphs, items or comments in lower case."""
         small = self._openings[True]
-        return small > REPEATED and 4 * small >= self._openings.total()
+        return small > REPEATED and 2 * small >= self._openings.total()
 
     @property
     def has_serial_commas(self) -> bool | None:
@@ -165,7 +170,7 @@ class DocumentWords:
         looked_at = once[:MOST_SLIPS]
         share = sum(_is_near_word(word) and not self.term(word) for word in looked_at) / max(1, len(looked_at))
         slips = share * len(once) + 2 * self._plain_slips  # which no technical term looks like
-        return min(MOST_CARE, math.log(max(1.0, self._sentences / (slips / 2 + 1))))
+        return min(MOST_CARE, math.log(max(1.0, self._sentences / FEW_SENTENCES / (slips / 2 + 1))))
 
     def is_in(self, language: str) -> bool:
         """Whether most of the document is in a language; True if undecided."""

@@ -24,8 +24,8 @@ _TOKEN = re.compile(r"[^\W_](?:\S*[^\W_])?[+#]*")
 _SAYS_OF = (
     r"is|are|was|were|has|can|may|must|should|will|defaults?|specifies|contains|denotes|means|controls|determines"
 )
-_SUBJECT = re.compile(rf"(?<![\w'’-])([a-z][\w-]+) (?:{_SAYS_OF})(?![\w'’-])")
-_SYMBOL_IS = re.compile(r"(?<![\w'’-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
+_SUBJECT = re.compile(rf"(?<![\w'’.-])([a-z][\w-]{{1,40}}) (?:{_SAYS_OF})(?![\w'’-])")
+_SYMBOL_IS = re.compile(r"(?<![\w'’.-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
 _AFTER_SYMBOL = re.compile(
     r"\s*(?:[=<>≤≥∈+*/^)\]]|-?th\b|\.\.|(?:and|or|to) [b-hj-z]\b|, ?[b-hj-z]\b|(?:is|are|has|denotes|runs|ranges)\b)"
 )
@@ -75,7 +75,8 @@ class Evidence:
             opens = word[0].isupper() and self._openings.has(start + wording.was.index(word))
             if opens and facts.is_name(word) and word not in _parts(wording.becomes):
                 yield f"{word!r} has its capital inside sentences, too, and is a name"
-            if word.islower() and len(word) > 1 and word.capitalize() in has - had and facts.is_marked(word):
+            is_small = word.islower() and len(word) > 1 and not is_grammar(word)
+            if is_small and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
         for word in wording.gone if not is_joined else ():
             if not facts.is_word(word) and len(word) > 1 and not any(_is_typo(word, new) for new in wording.new):
@@ -96,7 +97,8 @@ class Evidence:
         yield from self._article(wording, end)
         if any(begin < end and start < until for begin, until in self._subjects):
             yield "the subject is a symbol, or the name of a parameter or a command"
-        if end == self._segment.end and len(wording.new) > len(wording.gone) and not END.search(wording.was):
+        adds = len(wording.new) > len(wording.gone) and not wording.joins
+        if adds and end == self._segment.end and not END.search(wording.was):
             yield "the text may go on after this"
         yield from self._habits(wording, start, end)
 
@@ -143,7 +145,8 @@ class Evidence:
         after = self._text[end : min(self._segment.end, end + _NEAR)]
         had, has = (len(_LAST_COMMA.findall(side + after)) for side in (wording.was, wording.becomes))
         if wording.was != wording.becomes and not (wording.gone or wording.new):
-            if had != has and self._facts.has_serial_commas in (None, has < had):
+            is_list = "," in self._text[max(self._segment.start, start - _LONG) : start]
+            if had != has and is_list and self._facts.has_serial_commas in (None, has < had):
                 yield "a comma before the last item of a list is a matter of style"
             before = self._text[max(self._segment.start, start - _NEAR) : start]
             if _AFTER_COLON.search(before) and wording.was.casefold() == wording.becomes.casefold():

@@ -27,7 +27,8 @@ from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
 MarginKind = Kind | Literal["unusual", "initial"]
-"""`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like;
+"""`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like,
+another word in a heading or a cell, another mark at the end of a sentence;
 `initial`: a sentence that loses the "The" it begins with."""
 
 DEFAULT_MARGINS: Mapping[MarginKind, float] = {
@@ -222,6 +223,7 @@ class Judge:
         else:
             cases = [any(word[0].isupper() for word in side) for side in (wording.gone, wording.new)]
             usual = not cases[0] if kind == "spelling" else cases[0] >= cases[1] or "I" in wording.new
+        usual = usual and not (self._segment.is_label and kind not in ("spelling", "doubled", "mark"))
         least = self._margins[kind]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before

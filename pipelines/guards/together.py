@@ -30,17 +30,13 @@ def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:
     for two, change in enumerate(changes):
         for one in range(max(0, two - _FAR), two):
             between = text[changes[one].end : change.start]
-            if group[one] is not group[two] and _belong(wordings[one], wordings[two], between):
+            pair = wordings[one], wordings[two]
+            if group[one] is not group[two] and (_is_move(*pair) or _agree(*pair, between)):
                 joined = group[one]
                 joined += group[two]
                 for place in group[two]:
                     group[place] = joined
     return list({id(each): each for each in group}.values())
-
-
-def _belong(one: Wording, two: Wording, between: str) -> bool:
-    is_next = not between.strip() and any(len(each.gone) != len(each.new) for each in (one, two))
-    return is_next or _is_move(one, two) or _agree(one, two, between)
 
 
 def _is_move(one: Wording, two: Wording) -> bool:
@@ -53,6 +49,8 @@ def _is_move(one: Wording, two: Wording) -> bool:
 
 
 def _agree(one: Wording, two: Wording, between: str) -> bool:
+    if one.gone == two.gone:  # two equal mistakes
+        return False
     return len(spelt(between)) <= _BETWEEN and not set(".;:!?") & set(between) and _is_number(one) and _is_number(two)
 
 
