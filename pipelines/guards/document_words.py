@@ -89,7 +89,7 @@ class DocumentWords:
         first = (
             next(filter(str.isalpha, part.text[each.start : each.end]), "")
             for each in part.segments
-            if not each.is_label
+            if each.begins or each.ends
         )
         self._openings.update(letter.islower() for letter in first if letter)
         self._plain_slips += len(_PLAIN_SLIP.findall(prose))

@@ -223,7 +223,8 @@ class Judge:
         else:
             cases = [any(word[0].isupper() for word in side) for side in (wording.gone, wording.new)]
             usual = not cases[0] if kind == "spelling" else cases[0] >= cases[1] or "I" in wording.new
-        usual = usual and not (self._segment.is_label and kind not in ("spelling", "doubled", "mark"))
+        is_apart = not (self._segment.begins or self._segment.ends)  # a heading, a cell, an item, a note of a comment
+        usual = usual and not (is_apart and kind not in ("spelling", "doubled", "mark"))
         least = self._margins[kind]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before
