@@ -20,7 +20,7 @@ from .characters import characters, named, strange
 from .document_words import DocumentWords
 from .judging import BUNDLED, CALIBRATED, Judge, measured
 from .languages import ANY, check_language, is_in
-from .sentencehood import END
+from .sentencehood import END, FRAGMENT_WORDS
 from .stretches import PATTERNS, Stretches
 from .together import groups
 from .wording import Kind, is_negation
@@ -30,9 +30,6 @@ _APART = re.compile(r"(?<=\w) (n['’]t|['’](?:s|re|ve|ll|d|m))\b")
 _EXACT = Tolerance(forms=False, quotes=False)
 _FREE_WORDS = 3
 """Up to this many changed words the ratios do not apply: in a heading of two words, one is half of it."""
-_FRAGMENT_WORDS = _FREE_WORDS
-"""Up to this many words without a final mark are a fragment (a heading, a cell, a name): nothing tells what is missing,
-and models that expect sentences write one ("Task" comes back as "Task. Task.")."""
 
 
 # The two ratios were chosen on one half of the human corrections of JFLEG dev (3,016) and GMEG wiki dev (3,968). On the
@@ -297,7 +294,7 @@ def _sentence_of_fragment(text: str, segment: Segment, edits: Sequence[Edit]) ->
     fragments of two words or more, a mark at the end is left to `Judge`, as models add it out of habit."""
     piece = text[segment.start : segment.end]
     count = 0 if END.search(piece) else _count(piece)
-    for edit in edits if 0 < count <= _FRAGMENT_WORDS else ():
+    for edit in edits if 0 < count <= FRAGMENT_WORDS else ():
         if not _is_word_for_word(text, segment, edit) and (count == 1 or not _ends(segment, edit)):
             would = replacing(text[edit.start : edit.end], edit.replacement)
             return Refusal("fragment", f"{would}, but {piece!r} is too short to tell whether that is right")

@@ -21,7 +21,7 @@ from ..edits.diff import apply
 from .document_words import DocumentWords
 from .evidence import Evidence
 from .openings import Openings
-from .sentencehood import MARKER, begins_item, lacks_end
+from .sentencehood import MARKER, begins_item, is_fragment, lacks_end
 from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
@@ -223,7 +223,9 @@ class Judge:
         else:
             cases = [any(word[0].isupper() for word in side) for side in (wording.gone, wording.new)]
             usual = not cases[0] if kind == "spelling" else cases[0] >= cases[1] or "I" in wording.new
-        is_apart = not (self._segment.begins or self._segment.ends)  # a heading, a cell, an item, a note of a comment
+        # a heading, a cell, an item, a note of a comment
+        piece = self._text[self._segment.start : self._segment.end]
+        is_apart = not (self._segment.begins or self._segment.ends) or is_fragment(piece)
         usual = usual and not (is_apart and kind not in ("spelling", "doubled", "mark"))
         least = self._margins[kind]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:

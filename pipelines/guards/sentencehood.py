@@ -19,6 +19,10 @@ _LIST_ITEM = re.compile(rf"(?:^|\n){_ITEM}(?:\[[ xX]\][ \t]+)?\Z")
 MARKER = 40
 """Characters in front of a piece in which the marker of a list item is looked for."""
 
+FRAGMENT_WORDS = 3
+"""Up to this many words without a final mark are a fragment (a heading, a cell, a name): nothing tells what is missing,
+and models that expect sentences write one ("Task" comes back as "Task. Task.")."""
+
 FEWEST = 4
 """Least number of words of a sentence."""
 
@@ -47,6 +51,11 @@ def lacks_end(piece: str) -> bool:
     if len(words) < FEWEST or words[-1] in _GOES_ON or 2 * sum(word[0].isupper() for word in written) > len(words):
         return False
     return any(word in _TELLING for word in words)
+
+
+def is_fragment(piece: str) -> bool:
+    """Whether a piece of a few words is no sentence."""
+    return len(spelt(piece)) <= FRAGMENT_WORDS and not END.search(piece)
 
 
 def begins_item(before: str) -> bool:

@@ -35,7 +35,7 @@ _UNMARKED = frozenset(
     """.split()  # noqa: SIM905
 )
 """Negations without apostrophe."""
-_CASES = frozenset("i me he him she her we us they them who whom".split())  # noqa: SIM905
+_CASES = frozenset("i me my he him his she her we us our they them their who whom".split())  # noqa: SIM905
 _CARDINALS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
     eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion half dozen
