@@ -27,7 +27,7 @@ REPEATED = 2
 
 MOST_CARE = 2.5  # nats: mistakes are a twelfth of what they are in sentences that somebody wants corrected
 
-FEW_SENTENCES = 3  # so many tell nothing about a writer's care
+FEW_SENTENCES = 2  # so many tell nothing about a writer's care
 MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
 
 LANGUAGE_PARTS = 100  # parts from which the document's language is determined
