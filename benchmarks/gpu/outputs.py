@@ -34,7 +34,8 @@ def ways(engine: Engine, rows: int) -> dict[str, Way]:
     found: dict[str, Way] = {"generate": partial(_by_transformers, engine, {})}
     if rows == 1:
         found["prompt lookup"] = partial(_by_transformers, engine, {"prompt_lookup_num_tokens": LOOKUP_TOKENS})
-        found["prompt lookup, static cache"] = partial(_by_static_lookup, engine)
+        if cache_argument(forward_arguments(engine.model)) == "cache":  # before 5.24 transformers refuses it
+            found["prompt lookup, static cache"] = partial(_by_static_lookup, engine)
     found["static cache"] = partial(_by_transformers, engine, {"cache_implementation": "static"})
     found["plain"] = partial(_by_copyspec, engine, "none", True)
     found["copyspec"] = partial(_by_copyspec, engine, "auto", True)

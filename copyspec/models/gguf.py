@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".gguf"
 _NEEDED = ("gguf", "accelerate")  # packages transformers needs to read GGUF
-_FORMAT = 2  # version of the conversion; a folder of another version is converted again
+_FORMAT = 3  # version of the conversion; a folder of another version is converted again
 _SCRATCH = "copyspec-gguf-"  # beginning of the name of a temporary folder
 _LISTS = frozenset(f"tokenizer.ggml.{name}" for name in ("tokens", "scores", "token_type", "merges"))
 _UNREAD = re.compile(r"blk\.\d+\.attn[_.]rot_embd(?:\.weight)?")  # frequencies, which are computed

@@ -6,6 +6,8 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
+from tokenizers.decoders import ByteLevel
+
 from copyspec.models.errors import FileError
 from copyspec.models.gguf_settings import Settings
 
@@ -48,7 +50,7 @@ def adopt_tokens(settings: Settings, tokenizer: PreTrainedTokenizerBase) -> list
             raise FileError(f"its header has {end!r} as a token that ends a text, and it has {len(tokenizer)} tokens")
     for name in [name for name in own if name in _READ or _UNUSED.fullmatch(name)]:
         del own[name]
-    _check_split(own.pop("pre", None), tokenizer)
+    _settle_bytes(own.pop("pre", None), tokenizer)
     _adopt_added(own, tokenizer, added)
     for name, value in own.items():
         if name not in _ENDS:
@@ -57,15 +59,20 @@ def adopt_tokens(settings: Settings, tokenizer: PreTrainedTokenizerBase) -> list
     return list(dict.fromkeys(ends))
 
 
-def _check_split(name: object, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise FileError for a way to split texts that transformers does not know: it would take GPT-2's."""
+def _settle_bytes(name: object, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make a tokenizer of bytes read and write them as GPT-2's does. Raises FileError for a way to split texts that
+    transformers does not know: it would take GPT-2's."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if "ByteLevel" not in str(getattr(backend, "pre_tokenizer", None)):
+        return
+    # Before 5.24 it also wrote "▁" as a space, and had SentencePiece's tokens for bytes, which parsers then look for.
+    backend.decoder = ByteLevel()
+    backend.model.byte_fallback = False
     try:
         from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
     except ImportError:  # before 5.24
         return
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    is_byte_level = "ByteLevel" in str(getattr(backend, "pre_tokenizer", None))
-    if is_byte_level and name is not None and name not in {*GGUF_PRE_TOKENIZER_SPLITS, *_PLAIN_SPLITS}:
+    if name is not None and name not in {*GGUF_PRE_TOKENIZER_SPLITS, *_PLAIN_SPLITS}:
         raise FileError(
             f"its header has {_OWN}pre={str(name)[:60]}, a way to split texts that transformers does not know"
         )

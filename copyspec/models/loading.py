@@ -278,12 +278,16 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
 
 def _dtype(wanted: str | torch.dtype, name: str, device: str) -> str | torch.dtype:
     """The dtype to load in. With "auto", the bundled model and those with a short name become float32 on an x86 CPU
-    without AVX-512: it has no instructions for bfloat16, which takes longer there."""
+    without AVX-512, which has no instructions for bfloat16, and on one whose sums in bfloat16 are not those of the
+    compiled module, as with AMX: outputs with drafts would differ from plain ones there."""
     import torch
+
+    from copyspec.targets.linears import adds_as_torch
 
     ours = name == str(BUNDLED) or name in ALIASES
     if wanted == "auto" and ours and device == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
-        return "auto" if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else "float32"
+        is_fast = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        return "auto" if is_fast and adds_as_torch() else "float32"
     return wanted
 
 

@@ -298,6 +298,16 @@ class FastLinears:
         )
 
 
+@cache
+def adds_as_torch() -> bool:
+    """Whether the module's products in bfloat16 are bit by bit those of PyTorch's single tokens on this processor."""
+    if not is_compiled(torch.bfloat16):
+        return False
+    drawn = torch.Generator().manual_seed(0)
+    with torch.inference_mode():
+        return _adds_alike(torch.randn((SIDE, SIDE), generator=drawn, device="cpu").bfloat16(), is_packed=False)
+
+
 def few_row_product(weight: torch.Tensor) -> Forward:
     """Return a function that multiplies a few rows, [..., D], by `weight`, [V, D]: with the module where that is
     faster and exact, from a packed copy of the weight if it can be packed, else with PyTorch. For weights outside of a
