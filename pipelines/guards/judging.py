@@ -21,7 +21,7 @@ from ..edits.diff import apply
 from .document_words import DocumentWords
 from .evidence import Evidence
 from .openings import Openings
-from .sentencehood import MARKER, begins_item, is_fragment, lacks_end
+from .sentencehood import END, MARKER, begins_item, is_fragment, lacks_end
 from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
@@ -225,7 +225,8 @@ class Judge:
             usual = not cases[0] if kind == "spelling" else cases[0] >= cases[1] or "I" in wording.new
         # a heading, a cell, an item, a note of a comment
         piece = self._text[self._segment.start : self._segment.end]
-        is_apart = not (self._segment.begins or self._segment.ends) or is_fragment(piece)
+        is_part = not (self._segment.begins or self._segment.ends)
+        is_apart = (is_part and not END.search(piece)) or is_fragment(piece)
         usual = usual and not (is_apart and kind not in ("spelling", "doubled", "mark"))
         least = self._margins[kind]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:

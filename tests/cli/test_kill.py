@@ -100,7 +100,7 @@ def commands() -> Iterator[Commands]:
 
 def sentences(rng: random.Random) -> list[str]:
     people, places = ["My uncle", "The children", "She", "Our teacher"], ["the harbour", "school", "the old mill"]
-    deeds = ["have seen a boats", "were tired", "want to lern how it work", "has painted the door"]
+    deeds = ["have seen a boats", "were tired", "want to see the the boat", "has painted the door"]
     return [
         f"{rng.choice(people)} {rng.choice(deeds)} near {rng.choice(places)} on day {number}."
         for number in range(SENTENCES)
