@@ -26,6 +26,7 @@ _SAYS_OF = (
 )
 _SUBJECT = re.compile(rf"(?<![\w'’.-])([a-z][\w-]{{1,40}}) (?:{_SAYS_OF})(?![\w'’-])")
 _SYMBOL_IS = re.compile(r"(?<![\w'’.-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
+_GOES_ON = re.compile(r"[\w,] \Z")  # before a piece of a long sentence
 _AFTER_SYMBOL = re.compile(
     r"\s*(?:[=<>≤≥∈+*/^)\]]|-?th\b|\.\.|(?:and|or|to) [b-hj-z]\b|, ?[b-hj-z]\b|(?:is|are|has|denotes|runs|ranges)\b)"
 )
@@ -134,7 +135,9 @@ class Evidence:
         words = (
             match
             for match in _SUBJECT.finditer(self._text, start, end)
-            if not is_grammar(match[1]) and self._openings.has(match.start())
+            if not is_grammar(match[1])
+            and self._openings.has(match.start())
+            and not _GOES_ON.search(self._text, max(0, match.start() - 2), match.start())
         )
         return [match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end))]
 

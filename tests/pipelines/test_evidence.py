@@ -122,7 +122,7 @@ def test_many_sentences_without_slips_ask_for_more_care() -> None:
         return DocumentWords([Part(text, (Segment(0, len(text)),))]).care
 
     assert care("It is a good day.") == 0
-    assert 0.5 < care("It is a good day. " * 9) < care("It is a good day. " * 30) <= 2.5
+    assert 1 < care("It is a good day. " * 9) < care("It is a good day. " * 30) <= 2.5
     assert care("It is a good day. " * 20 + "They was at the the house. We has it.") < 2
     assert care("It is a good day. " * 20 + "We recieve a seperate lettre.") < 2.2
 
