@@ -6,8 +6,6 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from tokenizers.decoders import ByteLevel
-
 from copyspec.models.errors import FileError
 from copyspec.models.gguf_settings import Settings
 
@@ -62,6 +60,8 @@ def adopt_tokens(settings: Settings, tokenizer: PreTrainedTokenizerBase) -> list
 def _settle_bytes(name: object, tokenizer: PreTrainedTokenizerBase) -> None:
     """Make a tokenizer of bytes read and write them as GPT-2's does. Raises FileError for a way to split texts that
     transformers does not know: it would take GPT-2's."""
+    from tokenizers.decoders import ByteLevel
+
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if "ByteLevel" not in str(getattr(backend, "pre_tokenizer", None)):
         return
