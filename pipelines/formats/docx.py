@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
@@ -14,7 +14,7 @@ from .docx_styles import Styles
 from .docx_xml import OBJECT, Paragraph, paragraphs
 from .neighbours import SPACE, in_context
 from .reading import changed
-from .segments import merged_spans, segment_of
+from .segments import as_paragraph, segment_of
 
 _STORIES = re.compile(r"word/(?:document|header|footer|footnotes|endnotes)\d*\.xml")
 _IDS = re.compile(rb"\bid=[\"'](\d{1,9})[\"']")
@@ -113,15 +113,7 @@ def _segment(paragraph: Paragraph) -> Segment | Refusal | None:
                 protected.append(span)
             if atom.text == OBJECT:
                 hidden.append(span)
-    is_sentence = not (paragraph.is_title or paragraph.is_item)
-    return replace(
-        found,
-        protected=merged_spans(found.protected, protected),
-        hidden=tuple(hidden),
-        begins=is_sentence,
-        ends=is_sentence,
-        is_title=paragraph.is_title,
-    )
+    return as_paragraph(found, protected, hidden, is_title=paragraph.is_title, is_item=paragraph.is_item)
 
 
 def _by_story(placed: Sequence[_Placed], edits: Sequence[Edit]) -> dict[str, list[tuple[Paragraph, list[Edit]]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import BinaryIO
 from xml.sax.saxutils import escape
@@ -16,7 +16,7 @@ from .docx_styles import Style
 from .docx_xml import OBJECT, TAG
 from .neighbours import SPACE, in_context
 from .reading import changed
-from .segments import merged_spans, segment_of
+from .segments import as_paragraph, segment_of
 from .whole import names
 
 _CONTENT = "content.xml"
@@ -135,15 +135,7 @@ def _segment(paragraph: _Paragraph) -> Segment | Refusal | None:
         protected.append(span)
         if piece.text == OBJECT:
             hidden.append(span)
-    is_sentence = not (paragraph.is_title or paragraph.is_item)
-    return replace(
-        found,
-        protected=merged_spans(found.protected, protected),
-        hidden=tuple(hidden),
-        begins=is_sentence,
-        ends=is_sentence,
-        is_title=paragraph.is_title,
-    )
+    return as_paragraph(found, protected, hidden, is_title=paragraph.is_title, is_item=paragraph.is_item)
 
 
 def _splices(pieces: Sequence[_Piece], starts: Sequence[int], edit: Edit) -> Iterator[tuple[int, int, bytes]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..documents import Refusal, Segment
 from .reading import MARK
@@ -55,3 +56,19 @@ def merged_spans(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], .
         else:
             found.append((start, end))
     return tuple(found)
+
+
+def as_paragraph(
+    segment: Segment,
+    protected: Iterable[tuple[int, int]],
+    hidden: Iterable[tuple[int, int]],
+    *,
+    is_title: bool,
+    is_item: bool,
+) -> Segment:
+    """The segment of a paragraph in a word processor's file, with further protected spans and its hidden ones."""
+    is_sentence = not (is_title or is_item)
+    spans = merged_spans(segment.protected, protected)
+    return replace(
+        segment, protected=spans, hidden=tuple(hidden), begins=is_sentence, ends=is_sentence, is_title=is_title
+    )

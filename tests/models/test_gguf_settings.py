@@ -357,3 +357,19 @@ def _with_pre(content: bytes, name: bytes) -> bytes:
     magic, version, tensors, settings = struct.unpack_from("<4sIQQ", content)
     head = struct.pack("<4sIQQ", magic, version, tensors, settings + 1)
     return head + content[len(head) :].replace(old, new)
+
+
+def test_tokenizers_of_bytes_are_those_of_gpt2() -> None:
+    """Before 5.24, transformers gives them SentencePiece's decoder and tokens for bytes."""
+    from tokenizers.decoders import ByteFallback, Replace, Sequence
+
+    from copyspec.models.gguf_tokens import _settle_bytes
+    from tests.helpers.texts import byte_level
+
+    tokenizer = copy.deepcopy(byte_level())
+    backend = tokenizer.backend_tokenizer
+    backend.decoder, backend.model.byte_fallback = Sequence([ByteFallback(), Replace("▁", " ")]), True
+    _settle_bytes(None, tokenizer)
+    text = "a ▁b é 😀"
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True).endswith(text)
+    assert not backend.model.byte_fallback and "ByteLevel" in str(backend.decoder)

@@ -536,3 +536,15 @@ def test_a_folder_without_the_tokenizers_files_is_refused(tmp_path: Path) -> Non
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     with pytest.raises(copyspec.LoadError, match=r"makes no tokens of .+ but unknown ones; save the tokenizer's files"):
         copyspec.load(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(("capability", "adds", "dtype"), [("AVX2", True, "float32"), ("AVX512", False, "float32")])
+def test_bfloat16_is_the_default_only_where_it_is_fast_and_exact(
+    capability: str, adds: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr("copyspec.targets.linears.adds_as_torch", lambda: adds)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert loading._dtype("auto", str(loading.BUNDLED), "cpu") == dtype
+    assert loading._dtype("bfloat16", str(loading.BUNDLED), "cpu") == "bfloat16"
+    assert loading._dtype("auto", "someone/else", "cpu") == "auto"
