@@ -43,9 +43,7 @@ def compare(
     device: Device = None,
     dtype: Annotated[
         str,
-        typer.Option(
-            help="float32 (exactly equal outputs), auto (the model's own), bfloat16 or float16.", rich_help_panel=MODEL
-        ),
+        typer.Option(help="float32 (exactly equal outputs), auto, bfloat16 or float16.", rich_help_panel=MODEL),
     ] = "float32",
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch on a CPU, the same for all runs.", rich_help_panel=MODEL)

@@ -31,7 +31,9 @@ Adapter: TypeAlias = Annotated[
     typer.Option(help="Folder of a LoRA adapter (peft) that is merged into the model.", rich_help_panel=MODEL),
 ]
 Device: TypeAlias = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=MODEL)]
-Dtype: TypeAlias = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=MODEL)]
+Dtype: TypeAlias = Annotated[
+    str, typer.Option(help="auto (float32 on a CPU), float32, bfloat16 or float16.", rich_help_panel=MODEL)
+]
 Threads: TypeAlias = Annotated[
     int | None,
     typer.Option(help="Threads of torch on a CPU. Default: the number measured to be fastest.", rich_help_panel=MODEL),

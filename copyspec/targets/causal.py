@@ -16,14 +16,14 @@ import torch
 
 from copyspec.lockless import cached_property
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
-from copyspec.targets.hooks.attention import masked_attention, split_masks, takes_masks, without_cudnn_attention
+from copyspec.targets.hooks.attention import masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.states import RowStates, hidden_states
 from copyspec.targets.layers import HeadInput
 from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
-from copyspec.targets.rows import RowSessions, padded
+from copyspec.targets.rows import RowSessions
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.targets.tree_cache import Columns, Move, TreeCache, Write, check_rows, lay_out
 from copyspec.tree import DraftTree
@@ -37,14 +37,8 @@ if TYPE_CHECKING:
 PREFILL_CHUNK = 2048
 """Maximum tokens of one prefill pass: enough to keep any device busy, few enough to bound activations and masks."""
 
-EXACT_CHUNK = 8192
-"""The same in bfloat16 on a CPU, where `generate` is matched bit by bit, and reads a prompt in one pass."""
-
-EXACT_MASK = 1 << 27
-"""Maximum elements of the mask of such a pass (384 MiB as bool and bfloat16); beyond it, PREFILL_CHUNK holds."""
-
 MASK_LIMIT = 1 << 25
-"""Maximum elements of any other mask (160 MiB as bool and float32); above it, rows are prefilled one at a time."""
+"""Maximum elements of a mask (160 MiB as bool and float32); above it, rows are prefilled one at a time."""
 
 POSITIONS = 16
 """Positions that are made at once, for as many passes of a single token: one made alone takes three times as long."""
@@ -121,18 +115,13 @@ class TreeSession(ABC):
         self._chains_only = not target.supports_trees
         self._few_shapes = few_shapes and not self._chains_only
         self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
-        self.prefill_chunk = EXACT_CHUNK if self._is_exact and not self._chains_only else PREFILL_CHUNK
+        self.prefill_chunk = PREFILL_CHUNK
         self._lengths = [0] * rows
         self._uncached: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep` commits them
 
     @property
     def lengths(self) -> Sequence[int]:
         return self._lengths
-
-    @property
-    def _is_exact(self) -> bool:
-        """Whether passes are made to be bitwise equal to those of plain decoding, where bits depend on shapes."""
-        return self._is_on_cpu and self._facts.zero.dtype == torch.bfloat16
 
     def score(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None
@@ -141,10 +130,6 @@ class TreeSession(ABC):
         if row is None:
             check_rows(len(self._lengths), uncached, trees)
             self._uncached = uncached
-            if len(uncached) > 1 and self._reads_row_by_row(uncached):
-                with self._row_passes(uncached, trees):
-                    parts = enumerate(zip(uncached, trees, strict=True))
-                    return padded([self.score([ids], [tree], place)[0] for place, (ids, tree) in parts])
         model, configs = self._model, self._facts.configs
         with inference_mode(True), _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
             starts = list(self._lengths) if row is None else [self._lengths[row]]
@@ -175,14 +160,6 @@ class TreeSession(ABC):
         row: int | None = None,
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         """See `Session`; `row` as in `score`."""
-        if row is None and len(uncached) > 1 and self._reads_row_by_row(uncached):
-            check_rows(len(self._lengths), uncached, trees)
-            self._uncached = uncached
-            with self._row_passes(uncached, trees):
-                parts = enumerate(zip(uncached, trees, strict=True))
-                passes = [self.score_with_states([ids], [tree], layers, place) for place, (ids, tree) in parts]
-                held = [each[0] for _, each in passes if each is not None]
-                return padded([logits[0] for logits, _ in passes]), held if len(held) == len(uncached) else None
         with hidden_states(self._model, layers) as kept:
             logits = self.score(uncached, trees, row)
         states = kept.of_pass()
@@ -195,23 +172,6 @@ class TreeSession(ABC):
                 root = 0 if self._few_shapes else each.shape[1] - logits.shape[1]
                 found[place][layer] = each[place, max(0, root + 1 - len(ids)) : root + 1 + len(tree.tokens)]
         return logits, found
-
-    def _reads_row_by_row(self, uncached: Sequence[Sequence[int]]) -> bool:
-        """Whether each row reads its prompt in a pass of its own, to be bitwise equal to the row decoded alone."""
-        return False
-
-    @contextmanager
-    def _row_passes(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Iterator[None]:
-        """Let each row run passes of its own. Afterwards, the columns in use, which `select` and `join` copy, are those
-        of all rows."""
-        sizes = [len(tree.tokens) for tree in trees]
-        used = max(map(sum, zip(self._lengths, map(len, uncached), sizes, strict=True)))
-        self._cache.reserved = max(self._cache.reserved, used)
-        try:
-            with inference_mode(True):
-                yield
-        finally:
-            self._cache.write = Write(stop=used)
 
     def _pass_of_few_shapes(
         self, starts: list[int], uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]
@@ -304,8 +264,7 @@ class TreeSession(ABC):
         """Whether all tokens but the last of each row are read beforehand, row by row and in pieces."""
         longest = max(map(len, uncached))
         mask = len(uncached) * (longest + tree_width) * (max(self._lengths) + longest + tree_width)
-        limit = EXACT_MASK if len(uncached) == 1 and self.prefill_chunk > PREFILL_CHUNK else MASK_LIMIT
-        return longest > 1 and (longest > self.prefill_chunk or mask > limit)
+        return longest > 1 and (longest > self.prefill_chunk or mask > MASK_LIMIT)
 
     def _read(self, uncached: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """Cache tokens with the model's own causal mask: in one pass if starts and lengths are equal, else by row.
@@ -313,7 +272,7 @@ class TreeSession(ABC):
         With `pads`, lengths may differ: what is written after the end of a shorter row is never seen.
         """
         longest = max(map(len, uncached))
-        is_level = len(set(map(len, uncached))) == 1 or (self.pads and not self._is_exact)
+        is_level = len(set(map(len, uncached))) == 1 or self.pads
         if len(set(starts)) == 1 and is_level and not self._needs_pieces(uncached, 0):
             self._cache.write = Write(starts[0], starts[0] + longest)
             # Padded with a token of the row: values of one that was never trained might overflow.
@@ -323,9 +282,8 @@ class TreeSession(ABC):
             self._prefill(row, ids, starts[row])
 
     def _prefill(self, row: int, tokens: Sequence[int], start: int) -> None:
-        size = min(self.prefill_chunk, PREFILL_CHUNK)  # read in pieces, a prompt has not the bits of one pass anyway
-        for begin in range(0, len(tokens), size):
-            piece = tokens[begin : begin + size]
+        for begin in range(0, len(tokens), self.prefill_chunk):
+            piece = tokens[begin : begin + self.prefill_chunk]
             first = start + begin
             self._cache.write = Write(first, first + len(piece), row=row)
             self._continue([piece], first, kept=1)
@@ -357,11 +315,6 @@ class CausalSession(TreeSession):
     keeps_prefixes = True
     _positions: Mapping[int, torch.Tensor] = MappingProxyType({})  # [1, 1] each, of the next single tokens
 
-    def _reads_row_by_row(self, uncached: Sequence[Sequence[int]]) -> bool:
-        if max(map(len, uncached)) == 1 or self._few_shapes:
-            return False
-        return self._is_exact and self._target.linears.rows_are_exact
-
     def _continue(self, uncached: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         width = len(uncached[0])
         tokens = torch.from_numpy(np.array(uncached, dtype=np.int64))  # a third of the time of torch.tensor
@@ -369,7 +322,7 @@ class CausalSession(TreeSession):
             tokens = tokens.to(self._facts.device, non_blocking=self._facts.non_blocking)
         if width > 1:
             positions = torch.arange(start, start + width, device=self._facts.device).unsqueeze(0)
-            return self._forward(tokens, positions, None, kept, prompt=tokens.numel() if kept == 1 else 0)
+            return self._forward(tokens, positions, None, kept)
         if start not in self._positions:
             following = range(start, start + POSITIONS)
             split = torch.arange(start, following.stop, device=self._facts.device).view(-1, 1, 1).unbind()
@@ -377,14 +330,6 @@ class CausalSession(TreeSession):
         return self._forward(tokens, self._positions[start], None, kept)
 
     def _score(self, columns: Columns) -> torch.Tensor:
-        """Which attention runs (`hooks/attention.py`, `cpu_attention.py`), if the model takes positions:
-
-        - other than bfloat16 on a CPU: one call, with the additive mask
-        - bfloat16, one row: `split_masks`, with a call of PyTorch for each group of nodes
-        - bfloat16, several rows: the same if `rows_are_exact` and none reads a prompt, else as the first
-        - the two above with AVX2: one call of the compiled module, where `seen_by` knows the split mask
-        - the columns of a prompt in a split mask: one call of PyTorch, which is causal if nothing is cached
-        """
         facts = self._facts
         self._cache.write = columns.write
         packed = torch.from_numpy(columns.packed)
@@ -392,11 +337,7 @@ class CausalSession(TreeSession):
         masks = columns.mask if columns.mask is not None else columns.masks(facts)
         with _UNCHANGED if facts.attention is None and not facts.few_shapes else self._attending():
             if facts.positions == "argument":
-                prompt, linears = 0, self._target.linears
-                if self._is_exact and (tokens.shape[0] == 1 or (linears.rows_are_exact and not columns.prompt)):
-                    prompt = columns.prompt
-                    masks = split_masks(masks, columns.slots, columns.visible, prompt)
-                return self._forward(tokens, positions, masks, columns.kept, prompt)
+                return self._forward(tokens, positions, masks, columns.kept)
             keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=facts.non_blocking)
             with positions_from_outside(self._model, facts.positions, positions, keys):
                 return self._forward(tokens, positions, masks, columns.kept)
@@ -413,9 +354,7 @@ class CausalSession(TreeSession):
         positions: torch.Tensor,
         masks: torch.Tensor | dict[str, torch.Tensor] | None,
         kept: int,
-        prompt: int = 0,
     ) -> torch.Tensor:
-        """`prompt`: the leading tokens that read a prompt, as a pass of their own does in plain decoding."""
         arguments: dict[str, object] = {
             "input_ids": tokens,
             "attention_mask": masks,
@@ -434,7 +373,7 @@ class CausalSession(TreeSession):
             head_input = HeadInput(rows, kept, places, get_ident())
         counts = (rows * width, rows * kept) if head_input is None else (write.tokens, len(head_input.tokens))
         pays = linears.packs or counts[0] in linears.counts or counts[1] in linears.counts
-        with linears.used(prompt, rows * width, head_input) if pays else _UNCHANGED:
+        with linears.used(head_input) if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)
 

@@ -28,7 +28,6 @@ from copyspec.tree import COMPILED, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from copyspec.targets.facts import ModelFacts
-    from copyspec.targets.hooks.attention import Seen
     from copyspec.targets.prefixes import Layers
 
 IndexArray = npt.NDArray[np.int64]
@@ -59,8 +58,6 @@ class Write:
     tokens: int = 0  # besides padding, where `slots` are given; 0: every column is a token
     indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Row [B, 1] and slot [B, Q] indices of `slots`, by device: moved to each once."""
-    seen: Seen | None = None
-    """What the tokens of a plain pass attend to; set by the first compiled layer in bfloat16."""
 
 
 class Move(NamedTuple):
@@ -325,8 +322,6 @@ class Columns:
     visible: BoolArray  # [B, Q, K], which slots a column attends to; padding attends to slot 0
     write: Write  # the same for the cache
     kept: int  # number of last columns whose logits are needed: root and nodes
-    prompt: int = 0
-    """Number of columns that read a prompt, the root included; 0 if every row has a single uncached token."""
     mask: torch.Tensor | None = None  # [B, 1, Q, K], `visible` as an additive mask, where `lay_out` was asked for it
 
     @property
@@ -407,7 +402,6 @@ def lay_out(
         write = Write(0, used, torch.from_numpy(slots), plain=False, tokens=sum(lengths) + sum(sizes))
     visible = np.empty((*shape, used), np.bool_)
     columns = Columns(packed, slots, visible, write, kept=shape[1] - uncached_width + 1)
-    columns.prompt = uncached_width if uncached_width > 1 else 0
     if COMPILED is None:
         _fill(columns, starts, uncached, trees)
     else:
