@@ -4,9 +4,10 @@ encoder-decoder targets: the model with the facts read from it, and sessions, wh
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,18 +16,22 @@ import numpy as np
 import torch
 
 from copyspec.lockless import cached_property
+from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 from copyspec.targets.hooks.attention import masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
-from copyspec.targets.hooks.states import RowStates, hidden_states
+from copyspec.targets.hooks.recurrence import special_layers
+from copyspec.targets.hooks.states import RowStates as HiddenStates
+from copyspec.targets.hooks.states import hidden_states
 from copyspec.targets.layers import HeadInput
 from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
+from copyspec.targets.recurrent import RowStates, add_layers
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.targets.tree_cache import Columns, Move, TreeCache, Write, check_rows, lay_out
-from copyspec.tree import DraftTree
+from copyspec.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,7 +48,7 @@ MASK_LIMIT = 1 << 25
 POSITIONS = 16
 """Positions that are made at once, for as many passes of a single token: one made alone takes three times as long."""
 
-_UNCHANGED = nullcontext()
+_UNCHANGED: AbstractContextManager[None] = nullcontext()
 
 
 class WrappedModel(ABC):
@@ -54,6 +59,7 @@ class WrappedModel(ABC):
         self.model = model
         self.supports_trees = supports_trees
         self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
+        self.layer_parts = special_layers(model)
         self.encoder_length = encoder_length(model.config)
         self._facts = facts
 
@@ -113,9 +119,14 @@ class TreeSession(ABC):
         self._is_on_cpu = facts.device.type == "cpu"
         self._cache = TreeCache(rows)
         self._chains_only = not target.supports_trees
-        self._few_shapes = few_shapes and not self._chains_only
-        self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
         self.prefill_chunk = PREFILL_CHUNK
+        self._states: RowStates | None = None
+        add_layers(self._cache, target.layer_parts)
+        if any([each.states for each in target.layer_parts]):
+            self._states = RowStates(self._model, self._cache, rows)
+            self.prefill_chunk = sys.maxsize  # what follows a state is read token by token
+        self._few_shapes = few_shapes and not self._chains_only and not target.layer_parts
+        self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
         self._lengths = [0] * rows
         self._uncached: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep` commits them
 
@@ -142,15 +153,20 @@ class TreeSession(ABC):
                     self._prefill(each, ids[:-1], start)
                 starts = [start + len(ids) - 1 for start, ids in zip(starts, uncached, strict=True)]
                 uncached, longest = [ids[-1:] for ids in uncached], 1
-            kept = 1
+            kept, states = 1, _UNCHANGED
+            if self._states is not None:
+                of_pass = range(len(self._lengths)) if row is None else [row]
+                states = self._states.during(of_pass, [len(ids) for ids in uncached], trees)
             if self._chains_only:
                 uncached, kept = [[*uncached[0], *only_chain(trees[0])]], 1 + tree_width
             if kept > tree_width and len(set(starts)) == 1 and (longest == 1 or len(set(map(len, uncached))) == 1):
                 self._cache.write = Write(starts[0], starts[0] + len(uncached[0]), row=row)
-                return self._continue(uncached, starts[0], kept)
+                with states:
+                    return self._continue(uncached, starts[0], kept)
             columns = lay_out(starts, uncached, trees, facts=self._facts)
             columns.write.row = row
-            return self._score(columns)
+            with states:
+                return self._score(columns)
 
     def score_with_states(
         self,
@@ -158,7 +174,7 @@ class TreeSession(ABC):
         trees: Sequence[DraftTree],
         layers: Sequence[int] = (),
         row: int | None = None,
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+    ) -> tuple[torch.Tensor, Sequence[HiddenStates] | None]:
         """See `Session`; `row` as in `score`."""
         with hidden_states(self._model, layers) as kept:
             logits = self.score(uncached, trees, row)
@@ -219,6 +235,8 @@ class TreeSession(ABC):
             if path and path[-1] != len(path) - 1:
                 in_place = next(place for place, node in enumerate(path) if place != node)
                 moves.append(Move(row, [end + node for node in path[in_place:]], end + in_place))
+            if self._states is not None:
+                self._states.keep(row, path[-1] if path else ROOT)
         self._uncached = None
         if moves:
             self._cache.move(moves)
@@ -226,6 +244,8 @@ class TreeSession(ABC):
     def trim(self, lengths: Sequence[int]) -> None:
         if len(lengths) != len(self._lengths) or any(map(int.__gt__, lengths, self._lengths)):
             raise ValueError(f"rows of {list(self._lengths)} tokens cannot be cut to {list(lengths)}")
+        if self._states is not None and list(lengths) != self._lengths:
+            raise UnsupportedModelError(f"{type(self._model).__name__} keeps states, which cannot go back to a token")
         # Slots after a row's length are never visible, and the next pass overwrites them.
         self._lengths = list(lengths)
         self._uncached = None
@@ -233,6 +253,8 @@ class TreeSession(ABC):
     @in_inference_mode
     def select(self, rows: Sequence[int]) -> None:
         self._cache.select(rows)
+        if self._states is not None:
+            self._states.select(rows)
         self._lengths = [self._lengths[row] for row in rows]
         self._uncached = None
 
@@ -240,13 +262,15 @@ class TreeSession(ABC):
     def join(self, other: Session) -> None:
         assert isinstance(other, TreeSession)
         self._cache.join(other._cache)
+        if self._states is not None and other._states is not None:
+            self._states.join(other._states)
         self._attended = max(self._attended, other._attended)
         self._lengths = [*self._lengths, *other._lengths]
         self._uncached = None
         other.close()
 
     def close(self) -> None:
-        self._cache = TreeCache(0)
+        self._cache, self._states = TreeCache(0), None
         self._lengths = []
 
     @abstractmethod
@@ -286,7 +310,12 @@ class TreeSession(ABC):
             piece = tokens[begin : begin + self.prefill_chunk]
             first = start + begin
             self._cache.write = Write(first, first + len(piece), row=row)
-            self._continue([piece], first, kept=1)
+            if self._states is None:
+                self._continue([piece], first, kept=1)
+                continue
+            with self._states.during([row], [len(piece)], [EMPTY]):
+                self._continue([piece], first, kept=1)
+            self._states.keep(row, ROOT)
 
 
 class CausalTarget(WrappedModel):
@@ -312,7 +341,11 @@ class CausalTarget(WrappedModel):
 class CausalSession(TreeSession):
     """The session of a `CausalTarget`."""
 
-    keeps_prefixes = True
+    @property
+    def keeps_prefixes(self) -> bool:  # type: ignore[override]
+        """See `TreeSession`."""
+        return not self._target.layer_parts
+
     _positions: Mapping[int, torch.Tensor] = MappingProxyType({})  # [1, 1] each, of the next single tokens
 
     def _continue(self, uncached: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:

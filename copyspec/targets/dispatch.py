@@ -14,7 +14,7 @@ from copyspec.static_options import StaticOptions
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget, training_error
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts
-from copyspec.targets.hooks.attention import is_recurrent
+from copyspec.targets.hooks.recurrence import RECURRENT_KINDS, is_recurrent, mixers, special_layers
 from copyspec.targets.hooks.spread import is_spread
 from copyspec.targets.limits import rope_limit
 from copyspec.targets.plain import PlainTarget
@@ -74,8 +74,8 @@ def _plain(model: PreTrainedModel) -> Target:
 def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
     """The reason, by the model's own configuration, why it cannot verify drafts; None if there is none."""
     name = type(model).__name__
-    if is_recurrent(model):
-        return f"{name} has recurrent layers, whose state cannot return to where a draft was rejected"
+    if is_recurrent(model) and not (special_layers(model) and mixers(model)):
+        return f"{name} keeps recurrent states elsewhere than in transformers' cache, so drafts cannot be taken back"
     lost = {"position_ids"}.intersection(forward_arguments(model, of_class=True)) - facts.arguments
     if lost:
         return f"{name}'s forward was replaced by one without position_ids, so drafts would get wrong positions"
@@ -94,7 +94,7 @@ def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
             f"{name} quantises activations with one scale for all tokens of a pass, so draft nodes would change each "
             "other's logits: quantise it with granularity=PerRow(), a scale for each token"
         )
-    unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
+    unknown = sorted(set(facts.kinds) - ATTENTION_KINDS - RECURRENT_KINDS)
     return f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts" if unknown else None
 
 

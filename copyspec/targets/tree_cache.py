@@ -24,6 +24,7 @@ from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from copyspec.targets.hooks.inference import in_inference_mode
+from copyspec.targets.hooks.recurrence import STATE_KINDS
 from copyspec.tree import COMPILED, ROOT, DraftTree
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """Keys and values of one layer. Never slides: the mask expresses windows, so that nodes can be dropped."""
 
     is_sliding = False
+    beside: Sequence[TreeLayer] = ()
+    """What else is written in the same slots."""
 
     def __init__(self, cache: TreeCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -210,11 +213,15 @@ class TreeCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return self.layer(layer_idx).update(key_states, value_states)
 
+    def add(self, layer: Any) -> None:
+        """Append a layer that the model has not written to yet."""
+        self._tree_layers.append(layer)
+        self.layers.append(layer)
+
     def layer(self, index: int) -> TreeLayer:
         """The layer of this index, which is made if the model has not written to it yet."""
         while len(self._tree_layers) <= index:
-            self._tree_layers.append(TreeLayer(self))
-            self.layers.append(self._tree_layers[-1])
+            self.add(TreeLayer(self))
         return self._tree_layers[index]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -289,7 +296,8 @@ class TreeCache(Cache):
         return held
 
     def _filled(self) -> list[TreeLayer]:
-        return [layer for layer in self._tree_layers if layer.is_initialized]
+        layers = [each for layer in self._tree_layers for each in (layer, *layer.beside)]
+        return [layer for layer in layers if layer.is_initialized]
 
 
 def _capacity(used: int) -> int:
@@ -354,11 +362,14 @@ class Columns:
         visible: BoolArray = self.visible & same
         return visible
 
-    def masks(self, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Additive masks [B, 1, Q, K]: one tensor, or a dict by kind if the model has several kinds of attention."""
+    def masks(self, facts: ModelFacts) -> Any:
+        """Additive masks [B, 1, Q, K], None for recurrent layers: one, or a dict by kind if there are several."""
         full: torch.Tensor | None = None
-        masks: dict[str, torch.Tensor] = {}
+        masks: dict[str, Any] = {}
         for kind in facts.kinds:
+            if kind in STATE_KINDS:
+                masks[kind] = None
+                continue
             visible = self.visible
             if kind == "sliding_attention" and facts.window is not None and visible.shape[2] > facts.window:
                 visible = self.within_window(facts.window)

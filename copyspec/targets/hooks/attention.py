@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 MASKED_ATTENTION = ("sdpa", "eager")
 """Attention implementations that accept any additive mask; others support causal and padding masks only."""
 
-RECURRENT_KINDS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
-
-
-def is_recurrent(model: PreTrainedModel) -> bool:
-    """Whether a layer keeps a recurrent state, which cannot be rolled back when a draft is rejected."""
-    layer_types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
-    return bool(model._is_stateful) or not RECURRENT_KINDS.isdisjoint(layer_types)
-
 
 def configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
     """The configuration and all nested ones; each has its own attention implementation."""

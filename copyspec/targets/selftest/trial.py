@@ -153,9 +153,9 @@ def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]
     with masked_attention(model, read_facts(model).configs):
         reads = prompt if model.config.is_encoder_decoder else sequence
         tokens, arguments = prepared(model, reads, sequence, use_cache=False)
-        arguments.pop("logits_to_keep", None)
         generation: Any = model
         inputs = generation.prepare_inputs_for_generation(tokens, is_first_iteration=True, **arguments)
+        inputs.pop("logits_to_keep", None)  # of the arguments, or of the configuration
         logits: torch.Tensor = model(**inputs, return_dict=True).logits
     return logits[0]
 
