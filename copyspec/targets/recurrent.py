@@ -38,7 +38,7 @@ class StateLayer(LinearAttentionLayer):
     beside: Sequence[TreeLayer] = ()
 
 
-class StateTreeLayer(LinearAttentionLayer, TreeLayer):  # type: ignore[no-untyped-call]
+class StateTreeLayer(LinearAttentionLayer, TreeLayer):  # type: ignore[no-untyped-call, override]
     """A layer of the cache that holds recurrent states, and keys and values."""
 
     def __init__(self, cache: TreeCache, number_of_states: int) -> None:
@@ -53,7 +53,7 @@ class StateTreeLayer(LinearAttentionLayer, TreeLayer):  # type: ignore[no-untype
             LinearAttentionLayer.lazy_initialization(self, **states)
 
 
-class IndexedTreeLayer(TreeLayer):
+class IndexedTreeLayer(TreeLayer):  # type: ignore[no-untyped-call]
     """A layer of the cache that holds keys of an indexer beside keys and values."""
 
     def __init__(self, cache: TreeCache) -> None:

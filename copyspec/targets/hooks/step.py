@@ -17,3 +17,13 @@ def next_arguments(
         outputs, arguments, is_encoder_decoder=is_encoder_decoder
     )
     return updated
+
+
+def more_arguments(
+    generation: GenerationMixin, arguments: dict[str, Any], count: int, *, is_encoder_decoder: bool
+) -> dict[str, Any]:
+    """The arguments of a pass over `count` more tokens than the next one, as `generate` makes them for drafts."""
+    updated: dict[str, Any] = generation._update_model_kwargs_for_generation(
+        {}, arguments, is_encoder_decoder=is_encoder_decoder, num_new_tokens=count
+    )
+    return updated
