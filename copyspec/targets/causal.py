@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from copyspec.lockless import cached_property
-from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 from copyspec.targets.hooks.attention import masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
@@ -134,6 +133,10 @@ class TreeSession(ABC):
     def lengths(self) -> Sequence[int]:
         return self._lengths
 
+    @property
+    def most_nodes(self) -> int:
+        return sys.maxsize if self._states is None else self._states.most_nodes
+
     def score(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None
     ) -> torch.Tensor:
@@ -244,10 +247,11 @@ class TreeSession(ABC):
     def trim(self, lengths: Sequence[int]) -> None:
         if len(lengths) != len(self._lengths) or any(map(int.__gt__, lengths, self._lengths)):
             raise ValueError(f"rows of {list(self._lengths)} tokens cannot be cut to {list(lengths)}")
-        if self._states is not None and list(lengths) != self._lengths:
-            raise UnsupportedModelError(f"{type(self._model).__name__} keeps states, which cannot go back to a token")
+        before = self._lengths
         # Slots after a row's length are never visible, and the next pass overwrites them.
         self._lengths = list(lengths)
+        if self._states is not None:
+            self._lengths = self._states.go_back(before, lengths)
         self._uncached = None
 
     @in_inference_mode

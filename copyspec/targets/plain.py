@@ -9,6 +9,7 @@ read in a pass of their own.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -73,6 +74,7 @@ class PlainSession:
     runner = "eager"
     is_settled = True
     computed = None
+    most_nodes = sys.maxsize
 
     def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:
         self._model, self._facts, self._supports_drafts = target.model, target.facts, target.supports_drafts
@@ -166,7 +168,10 @@ class PlainSession:
         self._waiting = [*draft.tokens, *draft.chain[:accepted]]
 
     def trim(self, lengths: Sequence[int]) -> None:
-        raise NotImplementedError(f"{type(self._model).__name__} cannot go back to an earlier token")
+        if list(lengths) != list(self.lengths):
+            self._ids, self._arguments, self._waiting = self._ids[:, :0], {}, []
+            self._inner = dict.fromkeys(self._inner)
+        self._draft = None
 
     def select(self, rows: Sequence[int]) -> None:
         if list(rows) != [0]:

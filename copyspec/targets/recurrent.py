@@ -9,6 +9,7 @@ attention, and a row's state is what plain decoding computes from the accepted t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
     from copyspec.tree import DraftTree
 
+NODE_BYTES = 1 << 29
+"""Memory for states after the nodes of a pass: 6 nodes of a layer's 2 MB in 36 layers, as of Qwen3-Next."""
+
 Places = tuple[list[int], "list[int] | slice"]
 """Tokens of a pass: rows and columns, as indices of a tensor [B, Q, ...]. With a slice, all columns of each row."""
 
@@ -38,7 +42,7 @@ class StateLayer(LinearAttentionLayer):
     beside: Sequence[TreeLayer] = ()
 
 
-class StateTreeLayer(LinearAttentionLayer, TreeLayer):  # type: ignore[no-untyped-call, override]
+class StateTreeLayer(LinearAttentionLayer, TreeLayer):  # type: ignore[no-untyped-call, override, misc]
     """A layer of the cache that holds recurrent states, and keys and values."""
 
     def __init__(self, cache: TreeCache, number_of_states: int) -> None:
@@ -122,6 +126,20 @@ class RowStates:
         nodes, self._nodes[row] = self._nodes[row], {}
         for number, states in nodes.items():
             self._rows[row] = {**self._rows[row], number: {key: each.clone() for key, each in states[1 + node].items()}}
+
+    def go_back(self, before: Sequence[int], wanted: Sequence[int]) -> list[int]:
+        """The lengths to which rows of `before` tokens can be cut, at most the wanted ones: a state cannot go back, so
+        that a row of which something is cut begins anew."""
+        for row, (length, shorter) in enumerate(zip(before, wanted, strict=True)):
+            if shorter < length:
+                self._rows[row] = {}
+        return [shorter if shorter == length else 0 for length, shorter in zip(before, wanted, strict=True)]
+
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes a row's tree may have, so that the states after all of them fit into NODE_BYTES."""
+        size = sum(each.nbytes for states in self._rows[0].values() for each in states.values()) if self._rows else 0
+        return max(1, NODE_BYTES // (size * len(self._rows))) if size else sys.maxsize
 
     def select(self, rows: Sequence[int]) -> None:
         self._rows, self._nodes = [self._rows[row] for row in rows], []

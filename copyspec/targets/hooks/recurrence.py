@@ -4,7 +4,7 @@ states (mixers)."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,17 +58,14 @@ def _parts(layer: object) -> LayerParts:
 
 def mixers(model: PreTrainedModel) -> Sequence[tuple[int, nn.Module]]:
     """The modules that update recurrent states through the cache, with the numbers of their layers."""
-    return [
-        (module.layer_idx, module)
-        for module in model.modules()
-        if isinstance(getattr(module, "layer_idx", None), int) and _updates_states(type(module))
-    ]
+    layers = [(getattr(module, "layer_idx", None), module) for module in model.modules()]
+    return [(index, module) for index, module in layers if isinstance(index, int) and _updates_states(type(module))]  # type: ignore[arg-type]
 
 
 @cache
-def _updates_states(kind: type[nn.Module]) -> bool:
+def _updates_states(kind: Hashable) -> bool:
     try:
-        source = inspect.getsource(kind)
+        source = inspect.getsource(kind)  # type: ignore[arg-type]
     except (OSError, TypeError):
         return False
     return any(name in source for name in _UPDATES)
