@@ -120,7 +120,8 @@ class TreeSession(ABC):
         self._chains_only = not target.supports_trees
         self.prefill_chunk = PREFILL_CHUNK
         self._states: RowStates | None = None
-        add_layers(self._cache, target.layer_parts)
+        if target.layer_parts:
+            add_layers(self._cache, target.layer_parts)
         if any([each.states for each in target.layer_parts]):
             self._states = RowStates(self._model, self._cache, rows)
             self.prefill_chunk = sys.maxsize  # what follows a state is read token by token
