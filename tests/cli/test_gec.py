@@ -41,7 +41,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 FIXTURES = {
-    **{f"{name}.txt": data for name, data in TEXTS.items()},
+    **{f"{name}.txt": data[:200_000] for name, data in TEXTS.items()},
     "page.md": (
         b'---\ntitle: A  page\n---\n# Title #\n\nText with `code`,  two spaces and [a link](http://x.y/?a=b "t").\r\n'
         b"> quoted\n> lines\n\n1. one\n   - two\n\n| a | b |\n|---|:-:|\n| c `|` d | e |\n\n```python\nteh = 1\n```\n"
