@@ -170,6 +170,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # the garbage collector need not visit what was imported, over and over
+    gc.set_threshold(100_000, 20, 50)
     gc.enable()
 
 
