@@ -8,9 +8,38 @@ import tracemalloc
 
 import pytest
 
-from copyspec.text import templates
+from copyspec.text import chat, templates
 from copyspec.text.chat import ChatError, render
-from tests.helpers.tiny import tiny_tokenizer
+from tests.helpers.tiny import CHAT_TEMPLATE, tiny_tokenizer
+
+READING = "{% set kind = mode %}{% if enable_thinking %}think{% endif %}{{ messages[0].content }}{{ kind }}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({}, ""),
+        ({"enable_thinking": False}, ""),
+        ({"enable_thinking": True, "mode": 1}, ""),
+        ({"enable_thinkin": True}, "'enable_thinkin': it changes nothing; did you mean 'enable_thinking'?"),
+        ({"enableThinking": True}, "did you mean 'enable_thinking'?"),
+        ({"modus": 1, "mode": 1}, "'modus': it changes nothing; did you mean 'mode'?"),
+        ({"kind": 1}, "'kind': it changes nothing"),  # which the template sets itself
+        ({"budget": 1}, "'budget': it changes nothing"),
+        ({"x" * 9000: 1}, "it changes nothing"),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_variables_that_the_template_does_not_read_are_named_once(
+    variables: dict[str, object], told: str, named: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    chat._note_unread.cache_clear()
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = {"default": CHAT_TEMPLATE, "tool_use": READING} if named else READING
+    for _ in range(2):
+        assert render(tokenizer, CHAT, variables=variables)
+    assert len(caplog.records) == bool(told) and told in caplog.text and len(caplog.text) < 400
+
 
 CHAT = [{"role": "user", "content": "Hello"}]
 
