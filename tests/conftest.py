@@ -40,7 +40,8 @@ os.environ["COPYSPEC_MODEL"] = "default"  # use the bundled model, whatever else
 os.environ["COPYSPEC_CACHE"] = str(ROOT / ".pytest_cache" / "copyspec")  # kept, so that SmolLM2 is converted once
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # where PyTorch uses AMX, bfloat16 layers stay its own
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait for others leave the core to another worker
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts would compile the package again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts would compile the package again,
+sys.dont_write_bytecode = False  # and each run the tests, which takes ten seconds
 
 # A shell's background jobs ignore Ctrl-C, and processes that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
