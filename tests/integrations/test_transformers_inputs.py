@@ -283,6 +283,7 @@ EMBEDDED: dict[str, dict[str, Any]] = {
     "plain": {},
     "ends": {"eos_token_id": list(range(8, 60))},
     "one token": {"max_new_tokens": 1},
+    "one token that may end": {"max_new_tokens": 1, "eos_token_id": list(range(8, 60))},
     "two tokens": {"max_new_tokens": 2},
     "scores": {"suppress_tokens": [9, 20, 57], "output_scores": True, "output_logits": True},
     "static": {"cache_implementation": "static"},
@@ -295,6 +296,7 @@ EMBEDDED: dict[str, dict[str, Any]] = {
 )
 def test_embeddings_are_read_by_generate_and_tokens_follow(name: str, options: dict[str, Any]) -> None:
     model, generator = model_of(name), torch.Generator().manual_seed(len(name))
+    ends = options.get("eos_token_id", ())
     for rows in (1, 3):
         inputs = padded(prompts(rows))
         embeds = torch.randn(*inputs["input_ids"].shape, 32, generator=generator) * 0.7
@@ -311,6 +313,7 @@ def test_embeddings_are_read_by_generate_and_tokens_follow(name: str, options: d
             width = inputs["input_ids"].shape[1] if "input_ids" in given else 0
             for result, row in zip(copied.results, plain.sequences[:, width:].tolist(), strict=True):
                 assert list(result.token_ids) == row[: len(result.token_ids)]
+                assert (result.finish_reason == "stop") is (row[len(result.token_ids) - 1] in ends)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt2", "mistral", "bloom"])
