@@ -133,13 +133,13 @@ def _parsed_once() -> Iterator[None]:
     each module (gguf's table of names): most of the time of a conversion."""
     import gguf
 
-    before = gguf.GGUFReader, gguf.get_tensor_name_map
-    keep = functools.lru_cache(maxsize=1)
-    gguf.GGUFReader, gguf.get_tensor_name_map = map(keep, before)  # type: ignore[misc, assignment]
+    module: Any = gguf
+    before = module.GGUFReader, module.get_tensor_name_map
+    module.GGUFReader, module.get_tensor_name_map = (functools.lru_cache(maxsize=1)(each) for each in before)
     try:
         yield
     finally:
-        gguf.GGUFReader, gguf.get_tensor_name_map = before  # type: ignore[misc]
+        module.GGUFReader, module.get_tensor_name_map = before
 
 
 def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
