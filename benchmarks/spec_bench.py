@@ -1,6 +1,6 @@
 """Measures the methods of docs/survey.md on Spec-Bench's six groups of tasks (Xia et al. 2024, arXiv 2401.07851).
 
-python -m benchmarks.spec_bench shared/data/transcripts --heads FOLDER --skips FILE --json spec-bench.json
+python -m benchmarks.spec_bench shared/data/transcripts --heads FOLDER --json spec-bench.json
 python -m benchmarks.spec_bench --report spec-bench.json
 
 The prompts are those of the recorded transcripts; the outputs are the model's own, decoded greedily. The methods run in
@@ -75,8 +75,7 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
 
 
 TRAINED = {
-    "heads": "heads:", "parallel heads": "heads:", "learning heads": "learning:", "eagle": "heads:", "skips": "skip:",
-    "student": "",
+    "heads": "heads:", "parallel heads": "heads:", "eagle": "heads:", "student": "",
 }  # fmt: skip
 """Methods that need trained weights, and the prefix of their folder in `draft_model`."""
 
@@ -185,12 +184,10 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--heads", help="folder written by training.heads")
     parser.add_argument("--parallel", help="folder written by training.heads --kind parallel, or Medusa's")
-    parser.add_argument("--learning", help="folder of recurrent heads that keep learning from prompt to prompt")
     parser.add_argument(
         "--features", help="folder of a feature layer written by training.heads --kind feature, or EAGLE's"
     )
     parser.add_argument("--student", help="folder written by training.distill")
-    parser.add_argument("--skips", help="file written by training.skips")
     parser.add_argument("--methods", nargs="+", help="run only these methods")
     parser.add_argument("--per-group", type=int, default=2)
     parser.add_argument("--max-prompt", type=int, default=512, help="skip prompts of more tokens than this")
@@ -209,8 +206,7 @@ def main() -> int:
     if given.transcripts is None:
         parser.error(f"give the folder of the transcripts, or --report; {INPUTS}")
     folders = {
-        "heads": given.heads, "parallel heads": given.parallel, "learning heads": given.learning,
-        "eagle": given.features, "skips": given.skips, "student": given.student,
+        "heads": given.heads, "parallel heads": given.parallel, "eagle": given.features, "student": given.student,
     }  # fmt: skip
     chosen = methods(folders)
     for name in given.methods or ():

@@ -109,9 +109,9 @@ class GenerateOptions(TypedDict, total=False):
     list with "auto" or other functions they share the draft tree. The default `rule` gives the same output for all."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model with the same tokenizer, an
-    engine with any tokenizer, "layers:2" for the model's own first two layers, "skip:FILE" for the model without some
-    of its blocks, "heads:FOLDER" for heads that read its hidden states, or "pool"
-    for tokens it gave a high probability earlier in the same output. Never altered."""
+    engine with any tokenizer, "layers:2" for the model's own first two layers, "heads:FOLDER" for
+    heads that read its hidden states, or "pool" for tokens it gave a high probability earlier in the
+    same output. Never altered."""
     datastore: TokenStore | Sequence[TokenStore] | None
     """An open `copyspec.retrievers.Datastore` built with the model's tokenizer, or several: continuations found there
     for the output's last tokens are drafted beside the copies (REST; datastores)."""

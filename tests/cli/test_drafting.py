@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from copyspec.drafters.predictors.skipping import SkipSet
 from tests.drafters.test_heads import write
 from tests.helpers.commands import run
 from tests.helpers.texts import byte_level, llama
@@ -77,11 +76,9 @@ def test_files_are_corrected_with_a_draft_model(
     file = tmp_path / "text.txt"
     file.write_text("the cat sat on the mat.\n", encoding="utf-8")
     heads = write(tmp_path / "heads", llama(len(byte_level())))
-    skips = tmp_path / "skips.json"
-    skips.write_text(json.dumps(SkipSet(frozenset({1}), frozenset()).to_dict(2)))
     options = ["--max-new-tokens", "24", "--instruction", "Fix: {text}"]
     for command in ("gec", "edit"):
         alone = run(capsys, command, str(file), *options)
         assert alone[0] != 2
-        for drafts in ("layers:1", "pool", f"heads:{heads}", f"learning:{heads}", f"skip:{skips}"):
+        for drafts in ("layers:1", "pool", f"heads:{heads}"):
             assert run(capsys, command, str(file), *options, "--draft-model", drafts)[:2] == alone[:2], drafts
