@@ -11,7 +11,7 @@ import typer
 
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout
-from copyspec.cli.correcting import FAILED, LISTS, ReportOptions, corrector_of, run_files, run_on_ray
+from copyspec.cli.correcting import FAILED, LISTS, ReportOptions, corrector_of, run_files
 from copyspec.cli.correction_options import GUARDS, INPUT, OUTPUT, RUN
 from copyspec.cli.inputs import check_terminal, inputs_of, words_of
 from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, Variables, loading
@@ -222,15 +222,6 @@ def gec(
         bool | None,
         typer.Option("--resume/--no-resume", help="Continue an interrupted run, or start afresh.", rich_help_panel=RUN),
     ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            help="A Ray cluster corrects the files, with -i: auto, ray://HOST:10001, or local.", rich_help_panel=RUN
-        ),
-    ] = None,
-    actors: Annotated[
-        int, typer.Option(help="With --ray: number of actors, each with its own model.", rich_help_panel=RUN)
-    ] = 1,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,
     quiet: options.Quiet = False,
@@ -337,15 +328,6 @@ def gec(
     check_stdout(inputs)
     check_outputs(reports, inputs)
     make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs)
-    if ray is None and actors != 1:
-        raise UsageError(f"--actors {actors} is for --ray: name a cluster too, or leave it out")
-    if ray is not None:
-        from copyspec.integrations.ray.files import correct_on_ray
-
-        if since or kinds or patch or apply or explain:
-            raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch, --apply and --explain out")
-        on_ray = partial(correct_on_ray, make, address=ray, actors=actors)
-        return max(least_code, run_on_ray(inputs, files, run, report, on_ray))
     is_filter = len(inputs) == 1 and (report.shows_text or output is not None)
     inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch, keeps_unchanged=is_filter, place=place)
     return max(least_code, run_files(inputs, files, run, report, make, selections, apply))
