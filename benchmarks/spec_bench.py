@@ -25,6 +25,7 @@ import copyspec
 from benchmarks.real.cases import Case, case_of
 from benchmarks.reporting import INPUTS, command_line, conditions, resumed, write_json
 from benchmarks.transcripts import Transcript, read_transcripts
+from copyspec import literature
 
 GROUPS: dict[str, tuple[str, str]] = {
     "conversation": ("chat", "mtbench"),
@@ -51,8 +52,8 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
         PLAIN: {"drafter": "none"},
         AGAIN: {"drafter": "none"},
         "copy": {"drafter": "copy"},
-        "pool": {"drafter": "model", "draft_model": "pool"},
-        "copy + pool": {"draft_model": "pool"},
+        "pool": {"drafter": literature.Pool()},
+        "copy + pool": {"drafter": ["auto", literature.Pool()]},
         "jacobi": {"drafter": copyspec.Jacobi(6)},
         "lookahead": {"drafter": copyspec.Lookahead()},
         "copy + lookahead": {"drafter": ["copy", copyspec.Lookahead()]},
@@ -64,13 +65,13 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
             found[name] = {"drafter": "model", "draft_model": f"{prefix}{folder}"}
             found[f"copy + {name}"] = {"draft_model": f"{prefix}{folder}"}
     if folder := folders.get("heads"):
-        found["copy + heads + pool"] = {"draft_model": [f"heads:{folder}", "pool"]}
+        found["copy + heads + pool"] = {"draft_model": f"heads:{folder}", "drafter": ["auto", literature.Pool()]}
     found["plain, sampled"] = {"drafter": "none", **SAMPLED}
     found["copy, sampled"] = {"drafter": "copy", **SAMPLED}
-    found["copy, k-sequential"] = {"drafter": "copy", "rule": "k-sequential", **SAMPLED}
-    found["copy, BiLD"] = {"drafter": "copy", "rule": "bild", "lossy": True}
-    found["contrast, plain"] = {"drafter": "none", "contrast": "layers:10"}
-    found["contrast"] = {"contrast": "layers:10"}
+    found["copy, k-sequential"] = {"drafter": "copy", "rule": literature.KSequential(), **SAMPLED}
+    found["copy, BiLD"] = {"drafter": "copy", "rule": literature.BiLD()}
+    found["contrast, plain"] = {"drafter": "none", "rule": literature.Contrast("layers:10")}
+    found["contrast"] = {"rule": literature.Contrast("layers:10")}
     return found
 
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from copyspec.budget import Budget
     from copyspec.drafters.base import Drafter, ScoredDraft
     from copyspec.drafters.custom import DraftContext
-    from copyspec.drafters.lookahead import Jacobi, Lookahead
     from copyspec.engine.call import Call, CancelledCallError
     from copyspec.engine.engine import Engine
     from copyspec.engine.feed import Input
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from copyspec.engine.results import Chunk, Comparison, Difference, Place, Result, Span, Stats
     from copyspec.engine.scheduler import QueueFullError
     from copyspec.integrations.transformers.hf import hf
+    from copyspec.literature.lookahead import Jacobi, Lookahead
     from copyspec.models.loading import LoadError
     from copyspec.static_options import StaticOptions
     from copyspec.targets.base import UnsupportedModelError
@@ -78,8 +78,8 @@ _EXPORTS = {
     "Drafter": "copyspec.drafters.base",
     "ScoredDraft": "copyspec.drafters.base",
     "DraftContext": "copyspec.drafters.custom",
-    "Jacobi": "copyspec.drafters.lookahead",
-    "Lookahead": "copyspec.drafters.lookahead",
+    "Jacobi": "copyspec.literature.lookahead",
+    "Lookahead": "copyspec.literature.lookahead",
     "DraftTree": "copyspec.tree",
     "Engine": "copyspec.engine.engine",
     "Input": "copyspec.engine.feed",

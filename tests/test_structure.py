@@ -37,7 +37,7 @@ FLOORS = (
     {"api"},
     {"server"},
     {""},
-    {"pipelines"},
+    {"literature", "pipelines"},
     {"integrations"},
     {"cli"},
     {"__main__"},

@@ -93,17 +93,6 @@ def generate(
         ),
     ] = DEFAULT_FOLDER,
     drafter: Annotated[str, typer.Option(help="auto, copy, model or none.", rich_help_panel=_DRAFTS)] = "auto",
-    rule: Annotated[
-        str | None, typer.Option(help="Acceptance rule. Default: coupled.", rich_help_panel=_DRAFTS)
-    ] = None,
-    rule_setting: Annotated[
-        list[str] | None,
-        typer.Option(help="Setting of the rule as NAME=NUMBER: lenience=0.5. Repeatable.", rich_help_panel=_DRAFTS),
-    ] = None,
-    lossy: Annotated[
-        bool,
-        typer.Option("--lossy", help="Allow a rule that changes what the model would write.", rich_help_panel=_DRAFTS),
-    ] = False,
     logprobs: Annotated[
         int | None,
         typer.Option(
@@ -145,7 +134,7 @@ def generate(
 ) -> int:
     """Generate text, copying from the prompt and from references where the output repeats them.
 
-    The output is that of plain decoding; --compare shows it. Only --lossy, with a rule that needs it, gives that up.
+    The output is that of plain decoding; --compare shows it.
     """
     text = read_prompt(prompt, file)
     check_outputs({"--html": html, "--trace": trace}, [file, edit_file, *(reference_file or ())])
@@ -180,17 +169,12 @@ def generate(
         "datastore": [_opened(each, folder) for each in datastore or ()] or None,
         "threads": threads,
         "drafter": drafter,  # type: ignore[typeddict-item]  # checked with the others
-        "lossy": lossy,
         "trace": trace is not None,
     }
     if adapter is not None:
         options["adapter"] = adapter
     if chat_template_kwargs:
         options["chat_template_kwargs"] = chat_template_kwargs
-    if rule is not None:
-        options["rule"] = rule
-    if rule_setting:
-        options["rule_settings"] = dict(map(_setting, rule_setting))
     if max_draft_nodes is not None:
         options["max_draft_nodes"] = max_draft_nodes
     quiet_libraries()
@@ -276,11 +260,3 @@ def _opened(datastore: str, folder: Path) -> Datastore:
     from copyspec.retrievers import Datastore
 
     return Datastore(corpus_folder("--datastore", datastore, folder))
-
-
-def _setting(given: str) -> tuple[str, float]:
-    name, _, value = given.partition("=")
-    try:
-        return name, float(value)
-    except ValueError as error:
-        raise UsageError(f"--rule-setting {given!r} must be NAME=NUMBER, for example lenience=0.5") from error

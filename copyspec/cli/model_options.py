@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from copyspec.api import LoadOptions
 
 MODEL = "Model"
-DRAFT_MODEL_HELP = "A smaller model that drafts as well: hub id, folder, layers:N, heads:FOLDER or pool. Repeatable."
+DRAFT_MODEL_HELP = "A smaller model that drafts as well: hub id, folder, layers:N or heads:FOLDER. Repeatable."
 
 Model: TypeAlias = Annotated[
     str | None,

@@ -17,7 +17,6 @@ from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
-from copyspec.drafters.predictors.token_pool import PoolPredictor
 from copyspec.forks import check_forked, fork_safe
 from copyspec.models.errors import LoadError, expanded
 from copyspec.models.loading import ModelChoice, identity, load_model, resolve_name
@@ -39,11 +38,6 @@ LAYERS = "layers:"
 """`draft_model="layers:2"`: the target's own first two layers."""
 
 MAX_DIGITS = 9  # of a number of layers; Python reads no number of thousands
-
-POOL = "pool"
-"""`draft_model="pool"`: no model, but tokens that the target itself gave a high probability earlier. Each row has its
-own pool: drafts must not reveal another user's output, not even by timing."""
-
 
 HEADS = "heads:"
 """`draft_model="heads:FOLDER"`: heads that read the target's last hidden state (`training.heads`)."""
@@ -92,24 +86,23 @@ class DraftModels:
         draft."""
         return [self._find(each).make for each in chosen]
 
-    def amateur(self, chosen: object) -> Target:
-        """The target of the model that `contrast` names. Raises ValueError for a model that cannot score the target's
-        tokens."""
-        if isinstance(chosen, str) and (chosen == POOL or chosen.startswith(HEADS)):
-            raise ValueError(f"contrast={chosen!r} is not a model; give a smaller one, or 'layers:2'")
+    def second(self, chosen: object) -> Target:
+        """The target of a rule's second model. Raises ValueError for a model that cannot score the target's tokens."""
+        if isinstance(chosen, str) and chosen.startswith(HEADS):
+            raise ValueError(f"the model of rule= is {chosen!r}, which is none; give a smaller one, or 'layers:2'")
         try:
-            found = self._find(chosen)
+            match = self._find(chosen)
         except (ValueError, LoadError) as error:
             kind = LoadError if isinstance(error, LoadError) else ValueError
-            raise kind(str(error).replace("draft_model=", "contrast=")) from error
-        target, size = found.target, self._model.config.get_text_config(decoder=True).vocab_size
+            raise kind(str(error).replace("draft_model", "the model of rule", 1)) from error
+        target, size = match.target, self._model.config.get_text_config(decoder=True).vocab_size
         assert target is not None
-        if not found.same_vocabulary or target.vocab_size != size:
+        if not match.same_vocabulary or target.vocab_size != size:
             raise ValueError(
-                f"contrast={chosen!r} has another vocabulary than the model, so it cannot score the model's tokens"
+                f"the model of rule={chosen!r} has another vocabulary than the model, so it cannot score its tokens"
             )
         if target.is_encoder_decoder != bool(self._model.config.is_encoder_decoder) or not target.supports_trees:
-            raise ValueError(f"contrast={chosen!r} cannot score the drafts of this model; take a model of its kind")
+            raise ValueError(f"the model of rule={chosen!r} cannot score this model's drafts; take one of its kind")
         return target
 
     def rematch(self, codec: Codec) -> None:
@@ -123,8 +116,6 @@ class DraftModels:
         self.__dict__.pop("_model", None)
 
     def _find(self, chosen: object) -> _Matched:
-        if isinstance(chosen, str) and chosen == POOL:
-            return _Matched(chosen, lambda row: PoolPredictor(row.prompt))
         if "_model" not in self.__dict__:
             raise RuntimeError("the engine was unloaded while a call was being prepared; load the model again")
         if isinstance(chosen, str) and chosen.startswith(HEADS):
@@ -212,9 +203,8 @@ def _key(chosen: object) -> object:
 
 
 def names_model(chosen: str) -> bool:
-    """Whether a str given as `draft_model` names a model; others mean parts of the target, heads for it, or the
-    pool."""
-    return chosen != POOL and not chosen.startswith((LAYERS, HEADS))
+    """Whether a str given as `draft_model` names a model; others mean parts of the target, or heads for it."""
+    return not chosen.startswith((LAYERS, HEADS))
 
 
 def can_draft(chosen: object) -> bool:

@@ -257,8 +257,8 @@ class Engine:
             )
         # Load draft models now, so that one that cannot draft raises here, not with the first input.
         self._drafting.predictors(checked.draft_models)
-        if checked.contrast is not None:
-            self._drafting.amateur(checked.contrast)
+        if checked.rule is not None and checked.rule.model is not None:
+            self._drafting.second(checked.rule.model)
         return generate_each(self, inputs, checked, ordered=ordered, skip_too_long=skip_too_long)
 
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:

@@ -18,7 +18,6 @@ from copyspec.checks import plain_value
 from copyspec.engine.call_options import OPTIONS
 from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
-from copyspec.verification.registry import DEFAULT_RULE, RULES
 
 from . import capture
 from .documents import Private
@@ -219,13 +218,10 @@ class EngineFields(BaseModel):
         }
 
     def cache_params(self, given: Mapping[str, object]) -> dict[str, object]:
-        """The options of one call in its cache key, beside `traced_params`. Under rules that do not keep the tokens the
-        answer depends on drafts, whose texts are not in the key, so a number of its own keeps it from being
-        another's."""
+        """The options of one call in its cache key, beside `traced_params`. With a rule the answer may depend on
+        drafts, whose texts are not in the key, so a number of its own keeps it from being another's."""
         options = {**public(self.model_kwargs), **public(given)}
-        rule = options.get("rule", DEFAULT_RULE)
-        known = RULES.get(rule) if isinstance(rule, str) else RULES[DEFAULT_RULE]
-        drafted = {} if known is None or known.preserves == "tokens" else {"drafted": uuid4().hex}
+        drafted = {"drafted": uuid4().hex} if "rule" in options else {}
         return {"options": {name: _identified(options[name]) for name in sorted(options)}, **drafted}
 
 

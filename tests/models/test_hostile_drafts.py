@@ -28,8 +28,8 @@ def test_draft_models_that_cannot_be_meant(chosen: str, says: str) -> None:
     with pytest.raises((LoadError, ValueError), match=says):
         engine()._drafting.predictors([chosen])
     if not chosen.startswith("heads"):
-        with pytest.raises((LoadError, ValueError), match=says.replace("draft_model", "contrast")):
-            engine()._drafting.amateur(chosen)
+        with pytest.raises((LoadError, ValueError), match=says.replace("draft_model", "the model of rule")):
+            engine()._drafting.second(chosen)
 
 
 def heads(folder: Path, tensors: Mapping[str, torch.Tensor], **changes: object) -> Path:
