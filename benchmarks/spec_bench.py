@@ -1,6 +1,6 @@
 """Measures the methods of docs/survey.md on Spec-Bench's six groups of tasks (Xia et al. 2024, arXiv 2401.07851).
 
-python -m benchmarks.spec_bench shared/data/transcripts --heads FOLDER --skips FILE --json spec-bench.json
+python -m benchmarks.spec_bench shared/data/transcripts --heads FOLDER --json spec-bench.json
 python -m benchmarks.spec_bench --report spec-bench.json
 
 The prompts are those of the recorded transcripts; the outputs are the model's own, decoded greedily. The methods run in
@@ -25,6 +25,7 @@ import copyspec
 from benchmarks.real.cases import Case, case_of
 from benchmarks.reporting import INPUTS, command_line, conditions, resumed, write_json
 from benchmarks.transcripts import Transcript, read_transcripts
+from copyspec import literature
 
 GROUPS: dict[str, tuple[str, str]] = {
     "conversation": ("chat", "mtbench"),
@@ -51,8 +52,8 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
         PLAIN: {"drafter": "none"},
         AGAIN: {"drafter": "none"},
         "copy": {"drafter": "copy"},
-        "pool": {"drafter": "model", "draft_model": "pool"},
-        "copy + pool": {"draft_model": "pool"},
+        "pool": {"drafter": literature.Pool()},
+        "copy + pool": {"drafter": ["auto", literature.Pool()]},
         "jacobi": {"drafter": copyspec.Jacobi(6)},
         "lookahead": {"drafter": copyspec.Lookahead()},
         "copy + lookahead": {"drafter": ["copy", copyspec.Lookahead()]},
@@ -64,19 +65,18 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
             found[name] = {"drafter": "model", "draft_model": f"{prefix}{folder}"}
             found[f"copy + {name}"] = {"draft_model": f"{prefix}{folder}"}
     if folder := folders.get("heads"):
-        found["copy + heads + pool"] = {"draft_model": [f"heads:{folder}", "pool"]}
+        found["copy + heads + pool"] = {"draft_model": f"heads:{folder}", "drafter": ["auto", literature.Pool()]}
     found["plain, sampled"] = {"drafter": "none", **SAMPLED}
     found["copy, sampled"] = {"drafter": "copy", **SAMPLED}
-    found["copy, k-sequential"] = {"drafter": "copy", "rule": "k-sequential", **SAMPLED}
-    found["copy, BiLD"] = {"drafter": "copy", "rule": "bild", "lossy": True}
-    found["contrast, plain"] = {"drafter": "none", "contrast": "layers:10"}
-    found["contrast"] = {"contrast": "layers:10"}
+    found["copy, k-sequential"] = {"drafter": "copy", "rule": literature.KSequential(), **SAMPLED}
+    found["copy, BiLD"] = {"drafter": "copy", "rule": literature.BiLD()}
+    found["contrast, plain"] = {"drafter": "none", "rule": literature.Contrast("layers:10")}
+    found["contrast"] = {"rule": literature.Contrast("layers:10")}
     return found
 
 
 TRAINED = {
-    "heads": "heads:", "parallel heads": "heads:", "learning heads": "learning:", "eagle": "heads:", "skips": "skip:",
-    "student": "",
+    "heads": "heads:", "parallel heads": "heads:", "eagle": "heads:", "student": "",
 }  # fmt: skip
 """Methods that need trained weights, and the prefix of their folder in `draft_model`."""
 
@@ -185,12 +185,10 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--heads", help="folder written by training.heads")
     parser.add_argument("--parallel", help="folder written by training.heads --kind parallel, or Medusa's")
-    parser.add_argument("--learning", help="folder of recurrent heads that keep learning from prompt to prompt")
     parser.add_argument(
         "--features", help="folder of a feature layer written by training.heads --kind feature, or EAGLE's"
     )
     parser.add_argument("--student", help="folder written by training.distill")
-    parser.add_argument("--skips", help="file written by training.skips")
     parser.add_argument("--methods", nargs="+", help="run only these methods")
     parser.add_argument("--per-group", type=int, default=2)
     parser.add_argument("--max-prompt", type=int, default=512, help="skip prompts of more tokens than this")
@@ -209,8 +207,7 @@ def main() -> int:
     if given.transcripts is None:
         parser.error(f"give the folder of the transcripts, or --report; {INPUTS}")
     folders = {
-        "heads": given.heads, "parallel heads": given.parallel, "learning heads": given.learning,
-        "eagle": given.features, "skips": given.skips, "student": given.student,
+        "heads": given.heads, "parallel heads": given.parallel, "eagle": given.features, "student": given.student,
     }  # fmt: skip
     chosen = methods(folders)
     for name in given.methods or ():

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import index, lt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from copyspec.checks import brief, shown
+from copyspec.checks import brief
 
 try:
     import copyspec._trees as _trees
 except ImportError:  # the source is native/trees.c
     _trees = None  # type: ignore[assignment]
-
-if TYPE_CHECKING:
-    import torch
 
 VERSION = 3
 """Version of `_trees` that fits this module; one compiled from an older source is not used."""
@@ -40,19 +36,6 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """Tokens that a drafter sampled after one node, for the verification rules that need their distribution.
-
-    Every draw is listed, in the order drawn: a token may repeat, may equal that of a copied child, and need not
-    have a node in the tree. Dropping a draw because of its value would bias every such rule.
-    """
-
-    tokens: Sequence[int]  # [k]
-    probabilities: torch.Tensor  # [V], float32: the distribution Q drawn from, after temperature and truncation
-    replacement: bool = True  # False: each draw is from Q without the tokens drawn before, renormalised
-
-
-@dataclass(frozen=True, slots=True)
 class DraftTree:
     """The draft tokens of one row. The root, the last accepted token, is not one of them.
 
@@ -65,7 +48,7 @@ class DraftTree:
     parents: Sequence[int] = ()  # [m], index of a node stored earlier, or ROOT
     scores: Sequence[float] = ()  # [m], estimated probability that the whole path to the node is accepted
     origins: Sequence[Origin | None] = field(default=())  # [m], None: not copied (an end-of-sequence token, say)
-    sampled: Mapping[int, Sampled] | None = None  # by parent; all other children are deterministic (Q is one-hot)
+    notes: Mapping[int, object] | None = None  # by node, for the call's rule; such a tree is not merged with others
     drafters: Sequence[str | None] | None = None  # [m], the drafter (`Predictor.kind`) of a token without an origin
 
     @classmethod
@@ -100,7 +83,7 @@ class DraftTree:
             [place[self.parents[node]] for node in order],
             [self.scores[node] for node in order],
             [self.origins[node] for node in order],
-            self.sampled and {place[node]: drawn for node, drawn in self.sampled.items() if node in place},
+            self.notes and {place[node]: note for node, note in self.notes.items() if node in place},
             self.drafters and [self.drafters[node] for node in order],
         )
 
@@ -153,10 +136,10 @@ def fault(tree: DraftTree, vocab_size: int | None = None) -> str | None:
     sizes = {count, len(parents), len(tree.scores), len(tree.origins)}
     if tree.drafters is not None:
         sizes.add(len(tree.drafters))
-    if COMPILED is not None and vocab_size is not None and len(sizes) == 1 and not tree.sampled:
+    if COMPILED is not None and vocab_size is not None and len(sizes) == 1:
         if COMPILED.is_sound(tokens, parents, vocab_size):
             return None
-    elif len(sizes) == 1 and not tree.sampled and set(map(type, chain(tokens, parents))) <= {int}:
+    elif len(sizes) == 1 and set(map(type, chain(tokens, parents))) <= {int}:
         below, edges = all(map(lt, parents, range(count))), set(zip(parents, tokens, strict=True))
         known = min(tokens, default=0) >= 0 and (vocab_size is None or max(tokens, default=0) < vocab_size)
         if known and below and len(edges) == count and min(parents, default=ROOT) >= ROOT:
@@ -172,7 +155,7 @@ def fault(tree: DraftTree, vocab_size: int | None = None) -> str | None:
         if (parent, token) in seen:
             return f"node {node} repeats token {token} among the children of node {parent}"
         seen.add((parent, token))
-    return _wrong_draws(tree, vocab_size) if tree.sampled else None
+    return None
 
 
 def _whole(value: object, otherwise: int) -> int:
@@ -189,27 +172,4 @@ def _no_token(tokens: Sequence[object], vocab_size: int | None) -> str | None:
         if not 0 <= _whole(token, -1) < (sys.maxsize if vocab_size is None else vocab_size):
             last = "" if vocab_size is None else f" to {vocab_size - 1}"
             return f"{brief(token)} is not a token id of the model: ids go from 0{last}"
-    return None
-
-
-def _wrong_draws(tree: DraftTree, vocab_size: int | None) -> str | None:
-    """What is wrong with `DraftTree.sampled`; None if nothing is."""
-    if not isinstance(tree.sampled, Mapping):
-        return f"sampled must map nodes to Sampled, got {shown(tree.sampled)}"
-    for parent, drawn in tree.sampled.items():
-        if not ROOT <= _whole(parent, len(tree)) < len(tree):
-            return f"draws after node {brief(parent)}, which is neither {ROOT} nor a node of the tree"
-        if not isinstance(drawn, Sampled):
-            return f"sampled[{parent}] must be a Sampled, got {shown(drawn)}"
-        if not isinstance(drawn.tokens, Sequence) or isinstance(drawn.tokens, str):
-            return f"the tokens drawn after node {parent} must be a list of token ids, got {shown(drawn.tokens)}"
-        q = drawn.probabilities
-        if not (hasattr(q, "is_floating_point") and q.is_floating_point() and q.dim() == 1):
-            return f"the distribution drawn from after node {parent} must be a float tensor [V], got {shown(q)}"
-        if (wrong := _no_token(drawn.tokens, len(q) if vocab_size is None else min(vocab_size, len(q)))) is not None:
-            return wrong
-        if q.device.type != "cpu":
-            continue  # reading the sum would synchronise with the device
-        if not math.isclose(total := float(q.sum()), 1.0, abs_tol=1e-3) or float(q.min()) < 0.0:
-            return f"the distribution drawn from after node {parent} sums to {total!r}, not to 1, or is negative"
     return None

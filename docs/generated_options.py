@@ -26,8 +26,9 @@ from copyspec.engine.output_cache import OutputCache
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-    from copyspec.drafters.custom import DrafterFactory
+    from copyspec.drafters.custom import OwnDrafter
     from copyspec.engine.draft_models import DraftChoice
+    from copyspec.verification.rule import Rule
 
     DrafterName = Literal["auto", "copy", "model", "none"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from copyspec.lazy import attach
 
 if TYPE_CHECKING:
     from .documents import Edit, Format, FormatError, FormatOptionError, Part, Refusal, Segment
@@ -138,56 +139,39 @@ __all__ = [
     "unwritable",
 ]
 
-# Imported on first use, so that whatever needs no model does not import torch. [module: its names]
-_EXPORTS = {
-    "extracting.readers": ("DOCUMENT_READERS",),
-    "rag.answering": ("AnswerChunk", "DocumentAnswer", "DocumentAnswers"),
-    "rag.citing": ("Citation", "citations"),
-    "editing.correctors": ("Corrector", "FunctionCorrector", "LateCorrector", "ModelOptions", "Outcome"),
-    "editing.model_corrector": ("ModelCorrector",),
-    "documents": ("Edit", "Format", "FormatError", "FormatOptionError", "Part", "Refusal", "Segment"),
-    "edits.earlier": ("EarlierCorrections",),
-    "editing.instructed": ("Edited", "EditOptions", "EditPipeline"),
-    "edits.diff": ("apply", "shift"),
-    "editing.files": ("FileJob", "FileOptions", "FileReport", "Listener", "correct_files", "journal_path"),
-    "formats": ("DocxFormat", "FormatOptions", "OpenDocumentFormat", "format_of"),
-    "formats.m2": ("annotated",),
-    "editing.gec": ("Correction", "GECPipeline", "correction_prompt"),
-    "guards.guards": ("GuardOptions",),
-    "rag.iterative": ("IterativeRAG", "RAGAnswer", "RAGStream", "ShownDocument"),
-    "editing.journal": ("JournalError", "fingerprint"),
-    "editing.decisions": ("Decided", "read_decisions"),
-    "rag.knn_datastore": ("KNNDatastore",),
-    "rag.knn_lm": ("KNNLM", "KNNAnswer", "KNNOptions"),
-    "models": ("answers_plain_text",),
-    "editing.atomic_file": ("AtomicFile",),
-    "editing.paths": ("Skipped", "excluded_by", "expand", "is_excluded", "suffixes_of"),
-    "rag.quoting": ("Quote", "answer", "best_passage", "content_words", "quote_prompt"),
-    "rag.options": ("Speculation",),
-    "edits.redline": ("Redline",),
-    "edits.render": ("EditRows", "base_of_diff", "colored_diff", "inline_diff", "path_in_diff", "unified_diff"),
-    "editing.selection": ("KINDS", "ChangedLines", "Kinds", "Marks", "Selection", "kind_of"),
-    "editing.runner": ("Done", "Runner", "RunOptions", "Work"),
-    "editing.segmentation": ("splitter",),
-    "editing.summary": ("Summary",),
-    "editing.writable": ("unwritable",),
-}
-_RENAMED = {
-    "decoded_text": ("editing.instructed", "decoded"),
-    "FORMATS": ("formats", "NAMES"),
-    "redline_html": ("edits.redline", "html"),
-}
-_PLACES = {name: (module, name) for module, names in _EXPORTS.items() for name in names} | _RENAMED
-
-
-def __getattr__(name: str) -> object:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, its_name = _PLACES[name]
-    value: object = getattr(importlib.import_module(f".{module}", __name__), its_name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        ".extracting.readers": "DOCUMENT_READERS",
+        ".rag.answering": "AnswerChunk DocumentAnswer DocumentAnswers",
+        ".rag.citing": "Citation citations",
+        ".editing.correctors": "Corrector FunctionCorrector LateCorrector ModelOptions Outcome",
+        ".editing.model_corrector": "ModelCorrector",
+        ".documents": "Edit Format FormatError FormatOptionError Part Refusal Segment",
+        ".edits.earlier": "EarlierCorrections",
+        ".editing.instructed": "Edited EditOptions EditPipeline decoded_text=decoded",
+        ".edits.diff": "apply shift",
+        ".editing.files": "FileJob FileOptions FileReport Listener correct_files journal_path",
+        ".formats": "DocxFormat FormatOptions OpenDocumentFormat format_of FORMATS=NAMES",
+        ".formats.m2": "annotated",
+        ".editing.gec": "Correction GECPipeline correction_prompt",
+        ".guards.guards": "GuardOptions",
+        ".rag.iterative": "IterativeRAG RAGAnswer RAGStream ShownDocument",
+        ".editing.journal": "JournalError fingerprint",
+        ".editing.decisions": "Decided read_decisions",
+        ".rag.knn_datastore": "KNNDatastore",
+        ".rag.knn_lm": "KNNLM KNNAnswer KNNOptions",
+        ".models": "answers_plain_text",
+        ".editing.atomic_file": "AtomicFile",
+        ".editing.paths": "Skipped excluded_by expand is_excluded suffixes_of",
+        ".rag.quoting": "Quote answer best_passage content_words quote_prompt",
+        ".rag.options": "Speculation",
+        ".edits.redline": "Redline redline_html=html",
+        ".edits.render": "EditRows base_of_diff colored_diff inline_diff path_in_diff unified_diff",
+        ".editing.selection": "KINDS ChangedLines Kinds Marks Selection kind_of",
+        ".editing.runner": "Done Runner RunOptions Work",
+        ".editing.segmentation": "splitter",
+        ".editing.summary": "Summary",
+        ".editing.writable": "unwritable",
+    },
+)

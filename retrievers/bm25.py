@@ -14,8 +14,8 @@ from rank_bm25 import BM25Okapi
 
 from . import files
 from .base import ADDING, DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts, in_context
-from .places import keep_places
-from .saving import Saving, saving
+from .places import Stored
+from .saving import Saving
 from .shortlist import Shortlist, WordShortlist
 from .terms import PLAIN, Split, query_splitter, split_fingerprint, splitter, splitter_name, words
 
@@ -37,7 +37,7 @@ FILES = ("texts", "words", *_ARRAYS)
 _FACTS: dict[str, tuple[type, ...]] = {"texts": (int,), "idf": (str,)}
 
 
-class BM25Retriever:
+class BM25Retriever(Stored):
     """Scores texts by the words that they share with the query (Okapi BM25 as in rank-bm25).
 
     `BM25Okapi.get_scores` looks every query word up in every text. Here an inverted index gives the texts of each
@@ -48,6 +48,8 @@ class BM25Retriever:
     `idf="lucene"`: for few texts; in rank-bm25's formula a word that half of the texts hold has no weight, and among
     two texts every word is in half or all of them. An index on disk keeps its `idf`.
     """
+
+    kind = KIND
 
     def __init__(
         self,
@@ -138,20 +140,6 @@ class BM25Retriever:
             statistics = held.statistics.copy()
             statistics.extend(terms)
             self._held = _Held([*held.texts, *more], statistics, _Postings(statistics, self.idf))
-
-    def save(self, folder: Folder) -> None:
-        """Write texts and statistics into `folder`, which is created if missing. Raises BlockingIOError while another
-        process writes there."""
-        with saving(folder) as index:
-            self.write(index)
-
-    def write(self, index: Saving) -> None:
-        """Write the retriever's files into `index`, and commit it with all that was written to it before, or with the
-        places of the texts that the folder holds."""
-        with ADDING:
-            made_with, facts = self.write_files(index)
-            keep_places(index, self.texts)
-        index.commit(KIND, made_with, facts)
 
     def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
         """Write the files. Returns the fingerprint and the facts for the manifest."""

@@ -14,8 +14,8 @@ from copyspec.checks import check_type
 from . import files
 from .base import ADDING, DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context
 from .faiss_index import FaissIndex, FaissOptions
-from .places import keep_places
-from .saving import Saving, saving
+from .places import Stored
+from .saving import Saving
 from .shortlist import Shortlist, VectorShortlist
 from .vectors import (
     VECTORS,
@@ -47,7 +47,7 @@ _PROBE = "The quick brown fox jumps over the lazy dog."  # its vector identifies
 _SAME = 0.02  # tolerated relative change of that vector, as devices and precisions round differently
 
 
-class DenseRetriever:
+class DenseRetriever(Stored):
     """Finds the texts whose vectors have the highest scores with the query's: inner products, or with `metric="l2"`
     negative squared distances. For cosine similarity use an encoder that normalises.
 
@@ -56,6 +56,8 @@ class DenseRetriever:
     method `encode_query` of `encode`, else `encode`. `contexts`: encoded in front of the texts without being part of
     them, such as a title or headings. `index`: makes the vector index from the dimension; default: ExactIndex (NumPy).
     """
+
+    kind = KIND
 
     def __init__(
         self,
@@ -177,26 +179,12 @@ class DenseRetriever:
         index.add(vectors)
         return made
 
-    def save(self, folder: Folder) -> None:
-        """Write texts and vectors into `folder`, which is created if missing. Raises BlockingIOError while another
-        process writes there."""
-        with saving(folder) as index:
-            self.write(index)
-
-    def write(self, index: Saving) -> None:
-        """Write the retriever's files into `index`, and commit it with all that was written to it before, or with the
-        places of the texts that the folder holds."""
-        with ADDING:
-            facts = self.write_files(index)
-            keep_places(index, self.texts)
-        index.commit(KIND, facts=facts)
-
-    def write_files(self, index: Saving) -> dict[str, object]:
-        """Write the files. Returns the facts for the manifest."""
+    def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
+        """Write the files. Returns no fingerprint, and the facts for the manifest."""
         facts = self._index.write(index)
         index.strings("texts", self._texts)
         index.array("probe", self.query_vector(_PROBE))
-        return {**facts, **self._facts()}
+        return "", {**facts, **self._facts()}
 
     @classmethod
     def load(cls, folder: Folder, encode: Encode, *, encode_query: Encode | None = None) -> DenseRetriever:

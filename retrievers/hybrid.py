@@ -15,8 +15,8 @@ from . import bm25, dense, files
 from .base import ADDING, DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
 from .bm25 import BM25Retriever
 from .dense import DenseRetriever, Encode
-from .places import keep_places
-from .saving import Saving, saving
+from .places import Stored
+from .saving import Saving
 from .terms import Split
 
 KIND = "hybrid"
@@ -28,13 +28,15 @@ DEPTH = 100
 """Ranks of each retriever that count. Later ones would add less than half of what the first adds, in noisy order."""
 
 
-class HybridRetriever:
+class HybridRetriever(Stored):
     """Ranks texts by the sum of 1 / (60 + rank) over the rankings of several retrievers of the same texts.
 
     Word search finds names and rare terms, vector search finds paraphrases; ranks need no common scale of scores. The
     first `depth` ranks of each retriever count, but not those of texts that share no word with the query. A saved
     hybrid consists of one BM25 and one dense retriever.
     """
+
+    kind = KIND
 
     def __init__(self, retrievers: Sequence[Retriever], *, depth: int = DEPTH, weights: Sequence[float] = ()) -> None:
         """Raises ValueError for fewer than two retrievers, if their texts differ, or for another number of weights;
@@ -141,29 +143,20 @@ class HybridRetriever:
                 "make them again from the same texts"
             )
 
-    def save(self, folder: Folder) -> None:
-        """Write both indexes into `folder`, which is created if missing. Raises TypeError unless the retrievers are a
-        BM25Retriever and a DenseRetriever, BlockingIOError while another process writes there."""
-        with saving(folder) as index:
-            self.write(index)
-
-    def write(self, index: Saving) -> None:
-        """Write the retriever's files into `index`, and commit it with all that was written to it before, or with the
-        places of the texts that the folder holds."""
+    def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
+        """Write the files of both. Raises TypeError unless the retrievers are a BM25Retriever and a DenseRetriever."""
         first, second = (*self._retrievers, None)[:2]
         if not isinstance(first, BM25Retriever) or not isinstance(second, DenseRetriever) or len(self._retrievers) > 2:
             kinds = ", ".join(type(each).__name__ for each in self._retrievers)
             raise TypeError(
                 f"a hybrid on disk is a BM25Retriever and a DenseRetriever, got {kinds}; save each by itself"
             )
-        with ADDING:
-            self._check_lengths()
-            made_with, facts = first.write_files(index)
-            facts = {**facts, **second.write_files(index)}
-            keep_places(index, self.texts)
+        self._check_lengths()
+        made_with, facts = first.write_files(index)
+        facts |= second.write_files(index)[1]
         if self._depth != DEPTH or set(self._weights) != {1.0}:
             facts |= {"depth": self._depth, "weights": list(self._weights)}
-        index.commit(KIND, made_with, facts)
+        return made_with, facts
 
     @classmethod
     def load(cls, folder: Folder, encode: Encode, *, split: Split | None = None) -> HybridRetriever:

@@ -1,17 +1,19 @@
-"""Places of passages on disk: beside the texts of an index, the document and position that each of them comes from."""
+"""Retrievers on disk, and where their passages stand: beside the texts of an index, document and position of each."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from . import files
-from .base import Folder
+from .base import ADDING, Folder
 from .passages import Passage
-from .saving import Saving
+from .saving import Saving, saving
 
 _FILES = ("passages.names", "passages.documents", "passages.starts")
 _CONTEXT_FILES = ("passages.titles", "passages.headings", "passages.pages")
@@ -50,6 +52,35 @@ def keep_places(index: Saving, texts: Sequence[str]) -> None:
             write_passages(index, places, read_stamps(held))
         if "documents" in before.files and "documents" not in index.files:
             index.strings("documents", held.strings("documents") + ["[null, {}]"] * len(added))
+
+
+class Stored(ABC):
+    """A retriever that saves itself; its `load` enters `files.opened(folder, kind)` and gives that to its `read`."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def texts(self) -> Sequence[str]:
+        """The texts; a hit's id is an index into them."""
+
+    @abstractmethod
+    def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
+        """Write the files. Returns the fingerprint and the facts for the manifest."""
+
+    def save(self, folder: Folder) -> None:
+        """Write the index into `folder`, which is created if missing. Raises BlockingIOError while another process
+        writes there."""
+        with saving(folder) as index:
+            self.write(index)
+
+    def write(self, index: Saving) -> None:
+        """Write the files into `index`, and commit it with all that was written to it before, or with the places of the
+        texts that the folder holds."""
+        with ADDING:
+            made_with, facts = self.write_files(index)
+            keep_places(index, self.texts)
+        index.commit(self.kind, made_with, facts)
 
 
 def read_places(index: files.Opened, texts: Sequence[str]) -> list[Passage]:

@@ -4,9 +4,7 @@ A folder holds one index, whose `manifest.json` names all its files (texts, vect
 the folder's lock, writes files with names derived from their content, replaces the manifest last, and then removes
 files that only the previous index used.
 
-A retriever's `save(folder)` enters `saving(folder)`, which locks the folder, and gives the `Saving` to `write`, which
-calls `write_files` (for the files of this retriever alone, as parts of a hybrid write them) and `Saving.commit`.
-`load(folder)` enters `files.opened(folder)`, which opens all files, and gives the `Opened` to `read`.
+`places.Stored` is the base of the retrievers that write one.
 """
 
 from __future__ import annotations

@@ -263,15 +263,6 @@ def read_shard(path: Path) -> list[tuple[Tensor, Tensor]]:
     return list(zip(tokens.split(lengths), states.split(lengths), strict=True))
 
 
-def read_prompts(path: Path) -> list[list[int]]:
-    """The prompt of each output of a shard of answers."""
-    with safe_open(path, "pt") as held:
-        if "prompts" not in held.keys():  # noqa: SIM118
-            raise ValueError(f"{str(path)!r} was made by an older version, without prompts; give another --out")
-        prompts, lengths = held.get_tensor("prompts"), held.get_tensor("prompt_lengths").tolist()
-    return [prompt.tolist() for prompt in prompts.split(lengths)]
-
-
 def shards(folder: Path) -> list[Path]:
     """The complete shards of a run."""
     return sorted(folder.glob("*.safetensors"))

@@ -34,9 +34,8 @@ from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import BlendDrafter
 from copyspec.drafters.predictors.base import CalibratedPredictor, Learned, TokenProbs, paths
 from copyspec.drafters.predictors.base import Path as DraftPath
-from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
+from copyspec.drafters.predictors.datastore import DatastorePredictor, Store
 from copyspec.drafters.predictors.ngrams import NGrams
-from copyspec.drafters.predictors.store import Store
 from copyspec.retrievers import Datastore
 from copyspec.sources import Source
 from copyspec.tree import DraftTree

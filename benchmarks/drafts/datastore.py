@@ -29,7 +29,8 @@ from benchmarks.reporting import command_line, machine, quantile, ratio, residen
 from benchmarks.transcripts import choose_rows, end_token, load_tokenizer, read_transcripts, tokenise
 from copyspec.budget import Budget
 from copyspec.drafters.base import Drafter
-from copyspec.drafters.predictors.datastore import DatastoreDrafter
+from copyspec.drafters.blend import PredictorDrafter
+from copyspec.drafters.predictors.datastore import DatastorePredictor
 from copyspec.retrievers import Datastore
 
 HELD_OUT = 0.05  # fraction of the text, at its end, that is looked up and not stored
@@ -189,7 +190,7 @@ def _replay(store: Datastore, options: argparse.Namespace) -> list[dict[str, obj
         tokens = tokenise(row, tokenizer, eos)
         drafters: dict[str, Drafter] = {
             "copyspec": copyspec_drafter(row.task, tokens),
-            "datastore": DatastoreDrafter(store, tokens.prompt),
+            "datastore": PredictorDrafter([DatastorePredictor(store, tokens.prompt)]),
         }
         for name, drafter in drafters.items():
             replay(drafter, tokens.output, Budget(options.nodes), tallies.setdefault((row.task, name), Tally()))

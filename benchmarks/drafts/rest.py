@@ -33,8 +33,8 @@ from benchmarks.transcripts import (
 from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
-from copyspec.drafters.predictors.datastore import DatastoreDrafter
-from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
+from copyspec.drafters.blend import PredictorDrafter
+from copyspec.drafters.predictors.datastore import DatastorePredictor
 from copyspec.retrievers import Datastore
 
 
@@ -108,7 +108,7 @@ def _per_call(tallies: Sequence[Tally]) -> float:
 def _drafters(task: str, row: TokenRow, stores: dict[str, Datastore]) -> dict[str, Drafter]:
     made: dict[str, Drafter] = {"copies": copyspec_drafter(task, row)}
     for name, store in stores.items():
-        made[name] = DatastoreDrafter(store, row.prompt)
+        made[name] = PredictorDrafter([DatastorePredictor(store, row.prompt)])
         made[f"copies + {name}"] = _both(task, store, row)
     return made
 

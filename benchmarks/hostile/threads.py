@@ -33,6 +33,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from benchmarks.architectures.check import TIE
 from benchmarks.architectures.models import tiny
 from copyspec import Engine, agenerate
+from copyspec.literature import Pool
 from copyspec.targets.generation import settings
 from copyspec.targets.selftest import checking as selftest
 
@@ -166,11 +167,13 @@ class Caller:
             return
         index = self._index(subject)
         others = [each.model for each in self._subjects if each.name == "llama" and each is not subject and each.exact]
-        chosen: list[Any] = ["pool", *others]
+        chosen: list[Any] = [None, *others]
         if subject.name in ("llama", "qwen3"):
             chosen.append("layers:1")
         drafter = self._draw.choice(chosen)
         options = self._options(subject, index) | {"draft_model": drafter}
+        if drafter is None:
+            options["drafter"] = ["auto", Pool()]
         self._check(subject, index, engine.generate(subject.prompts[index], **options).token_ids)
 
     def _compare(self, subject: Subject, engine: Engine) -> None:

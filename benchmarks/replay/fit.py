@@ -1,6 +1,6 @@
-"""Fits the copy drafter's priors and prints a new `copyspec/drafters/copying/priors.py`.
+"""Fits the copy drafter's priors and prints a new `copyspec/drafters/copying/priors.json`.
 
-python -m benchmarks.replay.fit TRANSCRIPTS... --tokenizer FILE [--rows 70] [--rounds 3] > priors.py
+python -m benchmarks.replay.fit TRANSCRIPTS... --tokenizer FILE [--rows 70] [--rounds 3] > priors.json
 
 The drafter follows recorded outputs. At every tree node that an output reaches, the cursors (positions in the sources)
 vote for their next token. The fit maximises the probability of the tokens that came next, with equal weight for every
@@ -14,13 +14,12 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from tokenizers import Tokenizer
 
 from benchmarks.replay.forms import form_rows
-from benchmarks.replay.priors import priors_module
+from benchmarks.replay.priors import priors_json
 from benchmarks.replay.prompt_forms import FITTED
 from benchmarks.replay.run import accepted_path, row_sources
 from benchmarks.reporting import ratio
@@ -34,9 +33,10 @@ from benchmarks.transcripts import (
     tokenise,
 )
 from copyspec.budget import Budget
-from copyspec.drafters.copying import priors, priors_found, situations
+from copyspec.drafters.copying import situations
 from copyspec.drafters.copying.drafter import CopyDrafter
 from copyspec.drafters.copying.growth import SURE_WEIGHT, join
+from copyspec.drafters.copying.priors import FOUND, NAMED, Priors
 from copyspec.tree import ROOT
 
 TASKS = {"gec": 2, "gec_document": 2, "code_edit": 2, "multiturn_edit": 1.5, "math": 0.3, "translation": 0.1}
@@ -51,13 +51,6 @@ SHRINK = 3e-6  # penalty on the distance of the weights from their initial value
 
 Features = dict[int, int]
 """Number of a node's cursors in each (situation, crowd) cell."""
-
-
-class FittedPriors(Protocol):
-    """A module of priors: `priors` or `priors_found`."""
-
-    PRIORS: list[float]
-    CROWDS: list[float]
 
 
 @dataclass(slots=True)
@@ -166,14 +159,14 @@ def _sparse(rows: Sequence[Features], columns: int) -> torch.Tensor:
     return torch.sparse_coo_tensor(where, counts, (len(rows), columns), check_invariants=True).coalesce()
 
 
-def fit(likelihood: Likelihood, fitted: FittedPriors, families: Sequence[str] = situations.FAMILIES) -> None:
+def fit(likelihood: Likelihood, fitted: Priors, families: Sequence[str] = situations.FAMILIES) -> None:
     """Write the maximum-likelihood weights into `fitted`, starting from its values.
 
     If `families` does not name all families, only their weights change, and the crowd factors are kept."""
     fixed = torch.tensor([name not in families for name in situations.FAMILIES]).repeat_interleave(situations.STRIDE)
-    start = torch.tensor(fitted.PRIORS).clamp_min(1e-4).log()
+    start = torch.tensor(fitted.weights).clamp_min(1e-4).log()
     weights = start.clone().requires_grad_()
-    crowds = torch.tensor(fitted.CROWDS).log().requires_grad_()
+    crowds = torch.tensor(fitted.crowds).log().requires_grad_()
     optimizer = torch.optim.Adam([weights, crowds], lr=RATE)
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -190,8 +183,8 @@ def fit(likelihood: Likelihood, fitted: FittedPriors, families: Sequence[str] = 
             if fixed.any():
                 crowds.grad.zero_()
         optimizer.step()
-    fitted.PRIORS[:] = weights.detach().exp().tolist()
-    fitted.CROWDS[:] = crowds.detach().exp().tolist()
+    fitted.weights[:] = weights.detach().exp().tolist()
+    fitted.crowds[:] = crowds.detach().exp().tolist()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,10 +205,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=int,
         help="maximum passes per row, for fitting the families at the start of an output (default: all)",
     )
-    parser.add_argument("--found", action="store_true", help="fit priors_found.py instead, on rows without references")
+    parser.add_argument("--found", action="store_true", help="fit priors_found.json, on rows without references")
     options = parser.parse_args(arguments)
     rows, tokenizer = read_transcripts(options.transcripts), load_tokenizer(options.tokenizer)
-    fitted: FittedPriors = priors_found if options.found else priors
+    fitted = FOUND if options.found else NAMED
     halves = [
         choose_rows([row for row in rows if int(row.group, 16) % 2 == half], options.rows, seed=1) for half in (0, 1)
     ]
@@ -226,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report(number, other, fitted)
         fit(Likelihood(ours), fitted, options.families.split(",") if options.families else situations.FAMILIES)
     report(options.rounds, visit(halves[1], tokenizer, options.passes), fitted)
-    sys.stdout.write(priors_module(fitted.PRIORS, fitted.CROWDS))
+    sys.stdout.write(priors_json(fitted.weights, fitted.crowds))
     return 0
 
 
@@ -237,9 +230,9 @@ def form_edits(rows: Sequence[Transcript]) -> list[Transcript]:
     return [replace(row, task="forms") for each in made for row in each]
 
 
-def report(number: int, visits: Visits, fitted: FittedPriors) -> None:
+def report(number: int, visits: Visits, fitted: Priors) -> None:
     likelihood = Likelihood(visits)
-    loss = float(likelihood(torch.tensor(fitted.PRIORS).clamp_min(1e-4).log(), torch.tensor(fitted.CROWDS).log()))
+    loss = float(likelihood(torch.tensor(fitted.weights).clamp_min(1e-4).log(), torch.tensor(fitted.crowds).log()))
     per_call = [ratio(visits.tokens[key], visits.calls[key]) for key in visits.calls]
     mean = sum(per_call) / len(per_call)
     print(f"round {number}, other half: loss {loss:.4f}, tokens per call {mean:.3f} (mean of sets)", file=sys.stderr)

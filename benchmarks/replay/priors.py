@@ -1,4 +1,4 @@
-"""Writes fitted weights as the module `copyspec/drafters/copying/priors.py`."""
+"""Writes fitted weights as the file `copyspec/drafters/copying/priors.json`."""
 
 from __future__ import annotations
 
@@ -23,50 +23,21 @@ from copyspec.drafters.copying.situations import (
 )
 from copyspec.text.blocks import BUCKETS
 
-HEAD = '''"""Measured priors: the weight of a cursor in each situation, before anything is learned from the row.
 
-Fitted by maximum likelihood of the next token along recorded outputs: written by `benchmarks.replay.fit`. The event
-that no cursor is right has the weight "miss".
-"""
-
-from __future__ import annotations
-
-from copyspec.drafters.copying.situations import COUNT, CROWD, CROWD_ROWS, FAMILIES, STRIDE
-
-# fmt: off
-# By family, then by column: match length, unless `situations` says otherwise. 0: does not occur.
-_WEIGHTS: dict[str, tuple[float, ...]] = {
-'''
-MIDDLE = """}
-
-# By kind of cursor and match length, then by how many cursors of the node have that length (a line each), then by how
-# much shorter it is than the node's longest.
-_CROWDS: dict[str, tuple[float, ...]] = {
-"""
-TAIL = """}
-# fmt: on
-
-PRIORS: list[float] = [float(weight) for name in FAMILIES for weight in (_WEIGHTS[name] + (0.0,) * STRIDE)[:STRIDE]]
-CROWDS: list[float] = [factor for name in CROWD_ROWS for factor in _CROWDS[name]]
-assert len(PRIORS) == COUNT and len(CROWDS) == CROWD
-"""
-
-
-def priors_module(weights: Sequence[float], crowds: Sequence[float]) -> str:
-    """Return the source code of the module. `weights` are indexed by situation, `crowds` by cell of the crowd table."""
-    lines = []
+def priors_json(weights: Sequence[float], crowds: Sequence[float]) -> str:
+    """Return the content of the file. `weights` are indexed by situation, `crowds` by cell of the crowd table."""
+    rows = []
     for family, name in enumerate(FAMILIES):
         used = _columns(family)
         row = [f"{weights[family * STRIDE + column]:.3g}" if column in used else "0" for column in range(max(used) + 1)]
-        lines += [f'    "{name}": (', *_wrap(row), "    ),"]
-    text = HEAD + "\n".join(lines) + "\n" + MIDDLE
+        rows.append(f'  "{name}": [\n{_wrapped(row)}\n  ]')
+    tables = []
     size = len(crowds) // len(CROWD_ROWS)
     for number, name in enumerate(CROWD_ROWS):
-        text += f'    "{name}": (\n'
-        for start in range(number * size, (number + 1) * size, GAPS):
-            text += "        " + ", ".join(f"{factor:.2f}" for factor in crowds[start : start + GAPS]) + ",\n"
-        text += "    ),\n"
-    return text + TAIL
+        cells = [f"{factor:.2f}" for factor in crowds[number * size : (number + 1) * size]]
+        lines = ",\n".join("   " + ", ".join(cells[start : start + GAPS]) for start in range(0, size, GAPS))
+        tables.append(f'  "{name}": [\n{lines}\n  ]')
+    return '{\n "weights": {\n' + ",\n".join(rows) + '\n },\n "crowds": {\n' + ",\n".join(tables) + "\n }\n}\n"
 
 
 def _columns(family: int) -> Sequence[int]:
@@ -88,5 +59,5 @@ def _columns(family: int) -> Sequence[int]:
     return range(1, RESUMED) if "resumed" in FAMILIES[family] else range(1)
 
 
-def _wrap(cells: Sequence[str]) -> list[str]:
-    return textwrap.wrap(", ".join(cells) + ",", 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
+def _wrapped(cells: Sequence[str]) -> str:
+    return textwrap.fill(", ".join(cells), 112, initial_indent="   ", subsequent_indent="   ")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import UsageError, quiet_libraries, read, read_line
+from copyspec.cli.common import UsageError, panel, quiet_libraries, read, read_line
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Variables, loading
 from copyspec.cli.printing import echo
 
@@ -28,7 +28,8 @@ COMMANDS = """/add FILE  put a text before the next message: the model reads it,
 /help      this list
 /quit      end, as Ctrl-D does; Ctrl-C stops an answer"""
 
-_SAMPLING, _OUTPUT = "How tokens are picked", "Output"
+_sampling = panel("How tokens are picked")
+_output = panel("Output")
 _SHOWN = 60  # characters shown of a copied span
 
 
@@ -42,21 +43,16 @@ def chat(
     add: Annotated[
         list[Path] | None, typer.Option("--add", "-a", help="Reference file, like /add FILE. Repeatable.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Limit per answer.", rich_help_panel=_SAMPLING)] = 512,
-    temperature: Annotated[float, typer.Option(help="0: greedy decoding.", rich_help_panel=_SAMPLING)] = 0.0,
-    top_p: Annotated[float, typer.Option(help="1: off.", rich_help_panel=_SAMPLING)] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Random seed for sampling.", rich_help_panel=_SAMPLING)] = None,
+    max_new_tokens: Annotated[int, _sampling("Limit per answer.")] = 512,
+    temperature: Annotated[float, _sampling("0: greedy decoding.")] = 0.0,
+    top_p: Annotated[float, _sampling("1: off.")] = 1.0,
+    seed: Annotated[int | None, _sampling("Random seed for sampling.")] = None,
     prefix_cache: Annotated[
         bool,
         typer.Option(help="Keep the keys and values of earlier turns, up to 1 GiB, instead of reading them again."),
     ] = True,
-    spans: Annotated[
-        bool,
-        typer.Option("--spans", help="After each answer, list what it copied, on stderr.", rich_help_panel=_OUTPUT),
-    ] = False,
-    stats: Annotated[
-        bool, typer.Option("--stats", help="After each answer, print its counters on stderr.", rich_help_panel=_OUTPUT)
-    ] = False,
+    spans: Annotated[bool, _output("After each answer, list what it copied, on stderr.", "--spans")] = False,
+    stats: Annotated[bool, _output("After each answer, print its counters on stderr.", "--stats")] = False,
 ) -> int:
     """Talk with a model; every line of stdin is a message, answers go to stdout.
 

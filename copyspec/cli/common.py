@@ -10,16 +10,37 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
 
 from copyspec.cli.printing import echo, flush_stdout
 from copyspec.filesystem import read_input
 
 STDIN = "-"
 
+_Options = TypeVar("_Options")
+
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}")  # neither decimals of a number nor initials
+
+
+def panel(title: str) -> Callable[..., Any]:
+    """Make the function that declares options of one panel of the help: `option(help, *names, **settings)`."""
+
+    def option(help: str, *names: str, **settings: Any) -> Any:
+        return typer.Option(*names, help=help, rich_help_panel=title, **settings)
+
+    return option
+
+
+def fields_of(kind: type[_Options], given: Mapping[str, object], **others: object) -> _Options:
+    """Make a dataclass of options: the parameters of a command that have the names of its fields, and `others`."""
+    named = {each.name: given[each.name] for each in fields(kind) if each.name in given}  # type: ignore[arg-type]
+    return kind(**{**named, **others})
 
 
 class UsageError(ValueError):

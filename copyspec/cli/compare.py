@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, quiet_libraries, read_edited, read_prompt
-from copyspec.cli.model_options import MODEL, Adapter, Device, Model, Variables
+from copyspec.cli.model_options import Adapter, Device, Model, Variables, model_option
 from copyspec.cli.printing import console, echo, flush_stdout
 from copyspec.cli.prompt_options import (
     Chat,
@@ -41,13 +41,8 @@ def compare(
     model: Model = None,
     adapter: Adapter = None,
     device: Device = None,
-    dtype: Annotated[
-        str,
-        typer.Option(help="float32 (exactly equal outputs), auto, bfloat16 or float16.", rich_help_panel=MODEL),
-    ] = "float32",
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of torch on a CPU, the same for all runs.", rich_help_panel=MODEL)
-    ] = None,
+    dtype: Annotated[str, model_option("float32 (exactly equal outputs), auto, bfloat16 or float16.")] = "float32",
+    threads: Annotated[int | None, model_option("Threads of torch on a CPU, the same for all runs.")] = None,
     chat_template_kwargs: Variables = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Default: 512, or more if the edited text is longer.")
@@ -97,7 +92,7 @@ def _compared(
     from dataclasses import asdict
 
     from copyspec.api import compare as compare_runs
-    from copyspec.views.race_lines import lines, replay
+    from copyspec.views.race import lines, replay
 
     found = compare_runs(text, references, prompt_lookup=True, **options)
     shown = found.race()

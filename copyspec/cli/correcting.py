@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -228,39 +228,6 @@ def run_files(
         old = f"FILE{files.backup}"
         undo = f"to undo this run: mv {old} FILE" + (", or the backup named above instead" if is_numbered else "")
         report_options.tell(f"copyspec: the old files are kept as {old}; {undo}")
-    return report_options.exit_code(total, misfits)
-
-
-def run_on_ray(
-    inputs: Sequence[str],
-    files: FileOptions,
-    run: RunOptions,
-    report_options: ReportOptions,
-    correct: Callable[[Sequence[str], FileOptions, RunOptions], Iterator[FileReport]],
-) -> int:
-    """Correct files in place on a Ray cluster and return the exit code."""
-    from copyspec.pipelines import FormatOptionError, Summary
-
-    if not files.in_place or report_options.reports:
-        raise UsageError("--ray writes the files themselves: give -i, and leave --edits, --html and --m2 out")
-    if files.resume is False:
-        raise UsageError("--ray with --no-resume: delete the *.copyspec-journal files of the run that was interrupted")
-    if not inputs:
-        report_options.tell("copyspec: no files to correct")
-        return 0
-    total, misfits = Summary(), 0
-    try:
-        for report in correct(inputs, files, run):
-            total.add(report.summary)
-            misfits += isinstance(report.error, FormatOptionError)
-            _tell_report(report, report_options)
-            _tell_backup(report, files.backup, report_options)
-    except (KeyboardInterrupt, Ended):
-        _tell_interrupted(inputs, files)
-        raise
-    except (ImportError, ConnectionError, ValueError) as error:
-        raise UsageError(in_options(str(error), _options())) from error
-    _tell_summary(total.stop(), report_options)
     return report_options.exit_code(total, misfits)
 
 

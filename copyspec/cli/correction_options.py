@@ -6,36 +6,24 @@ import os
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
-import typer
-
-from copyspec.cli.common import UsageError
-from copyspec.cli.model_options import DRAFT_MODEL_HELP, MODEL
+from copyspec.cli.common import UsageError, panel
+from copyspec.cli.model_options import DRAFT_MODEL_HELP, model_option
 
 BACKUP_SUFFIX = ".bak"
 # Titles of help panels
-INPUT, OUTPUT, GUARDS, RUN = "Input", "Output", "Guards", "Run"
+input_option = panel("Input")
+output_option = panel("Output")
+guard_option = panel("Guards")
+run_option = panel("Run")
 
-System: TypeAlias = Annotated[str | None, typer.Option(help="System message, for chat models.", rich_help_panel=MODEL)]
-MaxNewTokens: TypeAlias = Annotated[
-    int | None, typer.Option(help="Default: by the length of the text.", rich_help_panel=MODEL)
-]
-Plain: TypeAlias = Annotated[
-    bool, typer.Option("--plain", help="Decode without copying: same output, slower.", rich_help_panel=RUN)
-]
-DraftModel: TypeAlias = Annotated[list[str] | None, typer.Option(help=DRAFT_MODEL_HELP, rich_help_panel=MODEL)]
-InPlace: TypeAlias = Annotated[
-    bool, typer.Option("--in-place", "-i", help="Write corrections into the files themselves.", rich_help_panel=OUTPUT)
-]
-Backup: TypeAlias = Annotated[
-    bool,
-    typer.Option("--backup", help="With -i: keep the old file as FILE.bak, FILE.bak.1 ...", rich_help_panel=OUTPUT),
-]
-BackupSuffix: TypeAlias = Annotated[
-    str | None, typer.Option(help="Like --backup, with another suffix than .bak.", rich_help_panel=OUTPUT)
-]
-Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but errors (on stderr).", rich_help_panel=RUN)
-]
+System: TypeAlias = Annotated[str | None, model_option("System message, for chat models.")]
+MaxNewTokens: TypeAlias = Annotated[int | None, model_option("Default: by the length of the text.")]
+Plain: TypeAlias = Annotated[bool, run_option("Decode without copying: same output, slower.", "--plain")]
+DraftModel: TypeAlias = Annotated[list[str] | None, model_option(DRAFT_MODEL_HELP)]
+InPlace: TypeAlias = Annotated[bool, output_option("Write corrections into the files themselves.", "--in-place", "-i")]
+Backup: TypeAlias = Annotated[bool, output_option("With -i: keep the old file as FILE.bak, FILE.bak.1 ...", "--backup")]
+BackupSuffix: TypeAlias = Annotated[str | None, output_option("Like --backup, with another suffix than .bak.")]
+Quiet: TypeAlias = Annotated[bool, run_option("Print nothing but errors (on stderr).", "--quiet", "-q")]
 
 
 def backup_suffix_for(backup: bool, suffix: str | None, paths: Sequence[str], *, in_place: bool) -> str | None:

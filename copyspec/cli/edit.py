@@ -14,8 +14,8 @@ import typer
 from copyspec.cli import correction_options as options
 from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout, in_options, quiet_libraries, quiet_log
 from copyspec.cli.correcting import CHANGED, FAILED, reason
-from copyspec.cli.correction_options import GUARDS, OUTPUT
-from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, Variables, loading
+from copyspec.cli.correction_options import guard_option, output_option
+from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, Variables, loading, model_option
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
 from copyspec.filesystem import read_input
 
@@ -26,38 +26,21 @@ if TYPE_CHECKING:
 
 def edit(
     paths: Annotated[list[str], typer.Argument(help="Text or code; - is stdin.", show_default=False)],
-    instruction: Annotated[
-        str,
-        typer.Option(
-            help="What to do; {text} marks where the file goes, by default at the end.", rich_help_panel=MODEL
-        ),
-    ],
+    instruction: Annotated[str, model_option("What to do; {text} marks where the file goes, by default at the end.")],
     in_place: options.InPlace = False,
     backup: options.Backup = False,
     backup_suffix: options.BackupSuffix = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write the new version to this file; - is stdout.", rich_help_panel=OUTPUT),
+        Path | None, output_option("Write the new version to this file; - is stdout.", "--output", "-o")
     ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Print the new version instead of a diff.", rich_help_panel=OUTPUT)
-    ] = False,
+    whole: Annotated[bool, output_option("Print the new version instead of a diff.", "--whole")] = False,
     diff: Annotated[
-        bool,
-        typer.Option(
-            "--diff", help="Print a unified diff (the default); exit code 1 if it is not empty.", rich_help_panel=OUTPUT
-        ),
+        bool, output_option("Print a unified diff (the default); exit code 1 if it is not empty.", "--diff")
     ] = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Write nothing; exit code 1 if something would change.", rich_help_panel=OUTPUT),
-    ] = False,
+    check: Annotated[bool, output_option("Write nothing; exit code 1 if something would change.", "--check")] = False,
     max_edit_ratio: Annotated[
         float | None,
-        typer.Option(
-            help="Leave a file alone if more than this share of its lines would change. Default: no limit.",
-            rich_help_panel=GUARDS,
-        ),
+        guard_option("Leave a file alone if more than this share of its lines would change. Default: no limit."),
     ] = None,
     model: Model = None,
     adapter: Adapter = None,

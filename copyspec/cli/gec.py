@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from copyspec.cli import correction_options as options
-from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout
-from copyspec.cli.correcting import FAILED, LISTS, ReportOptions, corrector_of, run_files, run_on_ray
-from copyspec.cli.correction_options import GUARDS, INPUT, OUTPUT, RUN
+from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout, fields_of
+from copyspec.cli.correcting import FAILED, LISTS, ReportOptions, corrector_of, run_files
+from copyspec.cli.correction_options import guard_option, input_option, output_option, run_option
 from copyspec.cli.inputs import check_terminal, inputs_of, words_of
-from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, Variables, loading
+from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, Variables, loading, model_option
 from copyspec.cli.narrowing import line_of, narrow_inputs
 
 
@@ -22,215 +22,111 @@ def gec(
     paths: Annotated[
         list[str] | None, typer.Argument(help="Files, folders, patterns; - is stdin.", show_default=False)
     ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(help="txt, md, jsonl, csv ... Default: by the suffix.", rich_help_panel=INPUT),
-    ] = None,
+    format: Annotated[str | None, input_option("txt, md, jsonl, csv ... Default: by the suffix.")] = None,
     force_format: Annotated[
-        bool,
-        typer.Option(
-            "--force-format",
-            help="Use --format even if it puts time codes, tags or code at risk.",
-            rich_help_panel=INPUT,
-        ),
+        bool, input_option("Use --format even if it puts time codes, tags or code at risk.", "--force-format")
     ] = False,
     line_mode: Annotated[
-        bool,
-        typer.Option("--line-mode", help="txt: correct each line by itself; line breaks stay.", rich_help_panel=INPUT),
+        bool, input_option("txt: correct each line by itself; line breaks stay.", "--line-mode")
     ] = False,
-    field: Annotated[str, typer.Option(help="jsonl: the field with the text.", rich_help_panel=INPUT)] = "text",
+    field: Annotated[str, input_option("jsonl: the field with the text.")] = "text",
     untracked: Annotated[
-        bool,
-        typer.Option(
-            "--untracked",
-            help="jsonl: overwrite the field; docx: change the text without tracked changes.",
-            rich_help_panel=OUTPUT,
-        ),
+        bool, output_option("jsonl: overwrite the field; docx: change the text without tracked changes.", "--untracked")
     ] = False,
-    column: Annotated[
-        str | None, typer.Option(help="csv, tsv: the column, by name or number from 1.", rich_help_panel=INPUT)
-    ] = None,
-    encoding: Annotated[str, typer.Option(help="Text encoding of the files.", rich_help_panel=INPUT)] = "utf-8",
+    column: Annotated[str | None, input_option("csv, tsv: the column, by name or number from 1.")] = None,
+    encoding: Annotated[str, input_option("Text encoding of the files.")] = "utf-8",
     exclude: Annotated[
-        list[str] | None,
-        typer.Option(help="Names or patterns to leave out, besides the project's. Repeatable.", rich_help_panel=INPUT),
+        list[str] | None, input_option("Names or patterns to leave out, besides the project's. Repeatable.")
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(help="A git revision: correct only lines that changed since then.", rich_help_panel=INPUT),
-    ] = None,
+    since: Annotated[str | None, input_option("A git revision: correct only lines that changed since then.")] = None,
     kinds: Annotated[
         str | None,
-        typer.Option(
-            help="Kinds of change to make, comma-separated: spacing, case, punctuation, insert, delete, replace; "
-            "prefix each with - for all but these.",
-            rich_help_panel=GUARDS,
+        guard_option(
+            "Kinds of change to make, comma-separated: spacing, case, punctuation, insert, delete, replace; "
+            "prefix each with - for all but these."
         ),
     ] = None,
     patch: Annotated[
-        bool,
-        typer.Option(
-            "--patch", "-p", help="Ask about every change and write the accepted ones in place.", rich_help_panel=OUTPUT
-        ),
+        bool, output_option("Ask about every change and write the accepted ones in place.", "--patch", "-p")
     ] = False,
     apply: Annotated[
-        Path | None,
-        typer.Option(help="Make the changes in a decisions file saved from a --html page.", rich_help_panel=OUTPUT),
+        Path | None, output_option("Make the changes in a decisions file saved from a --html page.")
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Write the corrected file here instead of to stdout (-).", rich_help_panel=OUTPUT
-        ),
+        Path | None, output_option("Write the corrected file here instead of to stdout (-).", "--output", "-o")
     ] = None,
     in_place: options.InPlace = False,
     backup: options.Backup = False,
     backup_suffix: options.BackupSuffix = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Write nothing; exit code 1 if something would change.", rich_help_panel=OUTPUT),
-    ] = False,
-    diff: Annotated[
-        bool,
-        typer.Option("--diff", help="Print a unified diff; exit code 1 if it is not empty.", rich_help_panel=OUTPUT),
-    ] = False,
+    check: Annotated[bool, output_option("Write nothing; exit code 1 if something would change.", "--check")] = False,
+    diff: Annotated[bool, output_option("Print a unified diff; exit code 1 if it is not empty.", "--diff")] = False,
     list: Annotated[
         str | None,
-        typer.Option(
-            help="Print the edits: text (file:line:col), github, rdjson (reviewdog), sarif; exit code 1 if any.",
-            rich_help_panel=OUTPUT,
-        ),
+        output_option("Print the edits: text (file:line:col), github, rdjson (reviewdog), sarif; exit code 1 if any."),
     ] = None,
     explain: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE:LINE",
-            help="Print why each change in this line was made or refused.",
-            rich_help_panel=OUTPUT,
-        ),
+        str | None, output_option("Print why each change in this line was made or refused.", metavar="FILE:LINE")
     ] = None,
-    edits: Annotated[
-        Path | None, typer.Option(help="Write every edit to this file, as JSON lines.", rich_help_panel=OUTPUT)
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page that shows the changes, and no text.", rich_help_panel=OUTPUT),
-    ] = None,
-    m2: Annotated[
-        Path | None, typer.Option(help="Write every segment and its edits in M2 format.", rich_help_panel=OUTPUT)
-    ] = None,
-    stats: Annotated[
-        str | None, typer.Option(help="Print counters on stderr when done: text or json.", rich_help_panel=OUTPUT)
-    ] = None,
+    edits: Annotated[Path | None, output_option("Write every edit to this file, as JSON lines.")] = None,
+    html: Annotated[Path | None, output_option("Write an HTML page that shows the changes, and no text.")] = None,
+    m2: Annotated[Path | None, output_option("Write every segment and its edits in M2 format.")] = None,
+    stats: Annotated[str | None, output_option("Print counters on stderr when done: text or json.")] = None,
     max_edit_ratio: Annotated[
-        float,
-        typer.Option(
-            help="Leave a segment alone if more than this share of its words would change.", rich_help_panel=GUARDS
-        ),
+        float, guard_option("Leave a segment alone if more than this share of its words would change.")
     ] = 0.7,
     max_lost_ratio: Annotated[
-        float,
-        typer.Option(
-            help="Leave a segment alone if it would lose more than this share of its words.", rich_help_panel=GUARDS
-        ),
+        float, guard_option("Leave a segment alone if it would lose more than this share of its words.")
     ] = 0.25,
-    allow_numbers: Annotated[
-        bool, typer.Option("--allow-numbers", help="Allow changes to numbers.", rich_help_panel=GUARDS)
-    ] = False,
-    allow_links: Annotated[
-        bool, typer.Option("--allow-links", help="Allow changes to URLs and addresses.", rich_help_panel=GUARDS)
-    ] = False,
-    allow_code: Annotated[
-        bool,
-        typer.Option("--allow-code", help="Allow changes to code, paths and placeholders.", rich_help_panel=GUARDS),
-    ] = False,
-    allow_names: Annotated[
-        bool, typer.Option("--allow-names", help="Allow changes to capitalised words.", rich_help_panel=GUARDS)
-    ] = False,
+    allow_numbers: Annotated[bool, guard_option("Allow changes to numbers.", "--allow-numbers")] = False,
+    allow_links: Annotated[bool, guard_option("Allow changes to URLs and addresses.", "--allow-links")] = False,
+    allow_code: Annotated[bool, guard_option("Allow changes to code, paths and placeholders.", "--allow-code")] = False,
+    allow_names: Annotated[bool, guard_option("Allow changes to capitalised words.", "--allow-names")] = False,
     allow_new_words: Annotated[
-        bool,
-        typer.Option("--allow-new-words", help="Allow words that are in no word list.", rich_help_panel=GUARDS),
+        bool, guard_option("Allow words that are in no word list.", "--allow-new-words")
     ] = False,
     allow_swaps: Annotated[
-        bool,
-        typer.Option("--allow-swaps", help="Allow replacing, adding and removing whole words.", rich_help_panel=GUARDS),
+        bool, guard_option("Allow replacing, adding and removing whole words.", "--allow-swaps")
     ] = False,
-    any_language: Annotated[
-        bool,
-        typer.Option("--any-language", help="Correct text in any language.", rich_help_panel=GUARDS),
-    ] = False,
+    any_language: Annotated[bool, guard_option("Correct text in any language.", "--any-language")] = False,
     language: Annotated[
-        str,
-        typer.Option(
-            help="The language of the model, as a code (en, de ...); other text is left alone.", rich_help_panel=GUARDS
-        ),
+        str, guard_option("The language of the model, as a code (en, de ...); other text is left alone.")
     ] = "en",
     words: Annotated[
-        list[Path] | None,
-        typer.Option(help="A text file of further words to accept as correct. Repeatable.", rich_help_panel=GUARDS),
+        list[Path] | None, guard_option("A text file of further words to accept as correct. Repeatable.")
     ] = None,
     caution: Annotated[
-        float,
-        typer.Option(
-            help="Factor on the margin by which the model must prefer an edit; 0: no margin.", rich_help_panel=GUARDS
-        ),
+        float, guard_option("Factor on the margin by which the model must prefer an edit; 0: no margin.")
     ] = 1.0,
     min_confidence: Annotated[
-        float,
-        typer.Option(
-            help="Minimum probability that an edit needs, against keeping the source.", rich_help_panel=GUARDS
-        ),
+        float, guard_option("Minimum probability that an edit needs, against keeping the source.")
     ] = 0.0,
     protect: Annotated[
-        list[str] | None,
-        typer.Option(help="Regular expression; matching text is not changed. Repeatable.", rich_help_panel=GUARDS),
+        list[str] | None, guard_option("Regular expression; matching text is not changed. Repeatable.")
     ] = None,
     model: Model = None,
     adapter: Adapter = None,
-    instruction: Annotated[
-        str | None, typer.Option(help="The prompt, with {text} for the text: 'Fix: {text}'.", rich_help_panel=MODEL)
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="Prompt and guards for a kind of model: coedit, t5-gec, chat.", rich_help_panel=MODEL),
-    ] = None,
+    instruction: Annotated[str | None, model_option("The prompt, with {text} for the text: 'Fix: {text}'.")] = None,
+    preset: Annotated[str | None, model_option("Prompt and guards for a kind of model: coedit, t5-gec, chat.")] = None,
     system: options.System = None,
     device: Device = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
     chat_template_kwargs: Variables = None,
     max_new_tokens: options.MaxNewTokens = None,
-    batch_size: Annotated[int, typer.Option(help="Texts decoded together.", rich_help_panel=RUN)] = 8,
-    segmenter: Annotated[
-        str, typer.Option(help="How text is split into sentences: builtin, pysbd or none.", rich_help_panel=RUN)
-    ] = "builtin",
+    batch_size: Annotated[int, run_option("Texts decoded together.")] = 8,
+    segmenter: Annotated[str, run_option("How text is split into sentences: builtin, pysbd or none.")] = "builtin",
     by_sentence: Annotated[
         bool | None,
-        typer.Option(
-            "--by-sentence/--by-paragraph",
-            help="Give the model sentences or paragraphs. Default: what suits the model.",
-            rich_help_panel=RUN,
+        run_option(
+            "Give the model sentences or paragraphs. Default: what suits the model.", "--by-sentence/--by-paragraph"
         ),
     ] = None,
     segment_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="Split texts longer than this many tokens. Default: by the model's context.", rich_help_panel=RUN
-        ),
+        int | None, run_option("Split texts longer than this many tokens. Default: by the model's context.")
     ] = None,
     resume: Annotated[
-        bool | None,
-        typer.Option("--resume/--no-resume", help="Continue an interrupted run, or start afresh.", rich_help_panel=RUN),
+        bool | None, run_option("Continue an interrupted run, or start afresh.", "--resume/--no-resume")
     ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            help="A Ray cluster corrects the files, with -i: auto, ray://HOST:10001, or local.", rich_help_panel=RUN
-        ),
-    ] = None,
-    actors: Annotated[
-        int, typer.Option(help="With --ray: number of actors, each with its own model.", rich_help_panel=RUN)
-    ] = 1,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,
     quiet: options.Quiet = False,
@@ -253,15 +149,8 @@ def gec(
     field (a record without text), taken (a record with such fields of another origin), tracked (it holds tracked
     changes: accept or reject them first).
     """
-    from copyspec.pipelines import (
-        FORMATS,
-        FileOptions,
-        FormatOptions,
-        GuardOptions,
-        ModelOptions,
-        RunOptions,
-        splitter,
-    )
+    given = dict(locals())
+    from copyspec.pipelines import FORMATS, FileOptions, FormatOptions, GuardOptions, ModelOptions, RunOptions, splitter
 
     place = None if explain is None else line_of(explain)
     if place is not None and paths:
@@ -288,48 +177,13 @@ def gec(
     files = FileOptions(
         format=format, format_options=form, in_place=in_place, backup=suffix, output=output, resume=resume
     )
-    guards = GuardOptions(
-        allow_numbers=allow_numbers,
-        allow_links=allow_links,
-        allow_code=allow_code,
-        allow_names=allow_names,
-        max_edit_ratio=max_edit_ratio,
-        max_lost_ratio=max_lost_ratio,
-        protect=tuple(protect or ()),
-        allow_new_words=allow_new_words,
-        allow_swaps=allow_swaps,
-        any_language=any_language,
-        language=language,
-        words=words_of(words or ()),
-        caution=caution,
-        min_confidence=min_confidence,
-    )
-    asked = ModelOptions(
-        instruction=instruction,
-        system=system,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        by_sentence=by_sentence,
-        segment_tokens=segment_tokens,
-        drafts=not plain,
-        draft_models=tuple(draft_model or ()),
-        preset=preset,
-    )
+    guards = fields_of(GuardOptions, given, protect=tuple(protect or ()), words=words_of(words or ()))
+    asked = fields_of(ModelOptions, given, drafts=not plain, draft_models=tuple(draft_model or ()))
     run = RunOptions(guards, splitter(segmenter, language=language))
     if patch:
         run = replace(run, pack=0)  # texts read ahead for sorting would be decoded even after `q`
-    report = ReportOptions(
-        quiet=quiet,
-        check=check,
-        stats=stats,
-        diff=diff,
-        edits=edits,
-        html=html,
-        m2=m2,
-        writes=files.is_writing,
-        listed=list,
-        asks=patch,
-        explained=place and place[1],
+    report = fields_of(
+        ReportOptions, given, writes=files.is_writing, listed=list, asks=patch, explained=place and place[1]
     )
     inputs, is_complete = inputs_of(paths, format, exclude or (), report, suffix, words=words or ())
     least_code = 0 if is_complete else FAILED
@@ -337,15 +191,6 @@ def gec(
     check_stdout(inputs)
     check_outputs(reports, inputs)
     make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs)
-    if ray is None and actors != 1:
-        raise UsageError(f"--actors {actors} is for --ray: name a cluster too, or leave it out")
-    if ray is not None:
-        from copyspec.integrations.ray.files import correct_on_ray
-
-        if since or kinds or patch or apply or explain:
-            raise UsageError("--ray corrects whole files: leave --since, --kinds, --patch, --apply and --explain out")
-        on_ray = partial(correct_on_ray, make, address=ray, actors=actors)
-        return max(least_code, run_on_ray(inputs, files, run, report, on_ray))
     is_filter = len(inputs) == 1 and (report.shows_text or output is not None)
     inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch, keeps_unchanged=is_filter, place=place)
     return max(least_code, run_files(inputs, files, run, report, make, selections, apply))

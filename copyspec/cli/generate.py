@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, quiet_libraries, read_edited, read_prompt
+from copyspec.cli.common import (
+    STDIN,
+    UsageError,
+    as_json,
+    check_outputs,
+    panel,
+    quiet_libraries,
+    read_edited,
+    read_prompt,
+)
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import DRAFT_MODEL_HELP, Adapter, Device, Dtype, Model, Threads, Variables, loading
 from copyspec.cli.printing import echo
@@ -33,7 +42,9 @@ if TYPE_CHECKING:
     from copyspec.engine.results import Chunk, Comparison, Result
     from copyspec.retrievers import Datastore
 
-_SAMPLING, _DRAFTS, _OUTPUT = "How tokens are picked", "How it is drafted", "Output"
+_sampling = panel("How tokens are picked")
+_drafts = panel("How it is drafted")
+_output = panel("Output")
 
 
 def generate(
@@ -57,95 +68,43 @@ def generate(
     dtype: Dtype = "auto",
     threads: Threads = None,
     chat_template_kwargs: Variables = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Default: 512, or more if the edited text is longer.", rich_help_panel=_SAMPLING)
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="0: greedy decoding.", rich_help_panel=_SAMPLING)] = 0.0,
-    top_k: Annotated[int, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)] = 0,
-    top_p: Annotated[float, typer.Option(help="1: off.", rich_help_panel=_SAMPLING)] = 1.0,
-    min_p: Annotated[float, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)] = 0.0,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Default: from the model's configuration.", rich_help_panel=_SAMPLING)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed for sampling.", rich_help_panel=_SAMPLING)] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="Stop before this text. Repeatable.", rich_help_panel=_SAMPLING)
-    ] = None,
-    max_draft_nodes: Annotated[
-        int | None, typer.Option(help="Maximum draft tokens per pass; 0: decode plainly.", rich_help_panel=_DRAFTS)
-    ] = None,
-    draft_model: Annotated[list[str] | None, typer.Option(help=DRAFT_MODEL_HELP, rich_help_panel=_DRAFTS)] = None,
+    max_new_tokens: Annotated[int | None, _sampling("Default: 512, or more if the edited text is longer.")] = None,
+    temperature: Annotated[float, _sampling("0: greedy decoding.")] = 0.0,
+    top_k: Annotated[int, _sampling("0: off.")] = 0,
+    top_p: Annotated[float, _sampling("1: off.")] = 1.0,
+    min_p: Annotated[float, _sampling("0: off.")] = 0.0,
+    repetition_penalty: Annotated[float | None, _sampling("Default: from the model's configuration.")] = None,
+    seed: Annotated[int | None, _sampling("Random seed for sampling.")] = None,
+    stop: Annotated[list[str] | None, _sampling("Stop before this text. Repeatable.")] = None,
+    max_draft_nodes: Annotated[int | None, _drafts("Maximum draft tokens per pass; 0: decode plainly.")] = None,
+    draft_model: Annotated[list[str] | None, _drafts(DRAFT_MODEL_HELP)] = None,
     datastore: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A token corpus (copyspec index --kind tokens) to draft from: name or folder. Repeatable.",
-            rich_help_panel=_DRAFTS,
-        ),
+        _drafts("A token corpus (copyspec index --kind tokens) to draft from: name or folder. Repeatable."),
     ] = None,
     folder: Annotated[
-        Path,
-        typer.Option(
-            "--dir",
-            "-d",
-            envvar=FOLDER_VARIABLE,
-            help="Folder that holds the corpora of --datastore.",
-            rich_help_panel=_DRAFTS,
-        ),
+        Path, _drafts("Folder that holds the corpora of --datastore.", "--dir", "-d", envvar=FOLDER_VARIABLE)
     ] = DEFAULT_FOLDER,
-    drafter: Annotated[str, typer.Option(help="auto, copy, model or none.", rich_help_panel=_DRAFTS)] = "auto",
-    rule: Annotated[
-        str | None, typer.Option(help="Acceptance rule. Default: coupled.", rich_help_panel=_DRAFTS)
-    ] = None,
-    rule_setting: Annotated[
-        list[str] | None,
-        typer.Option(help="Setting of the rule as NAME=NUMBER: lenience=0.5. Repeatable.", rich_help_panel=_DRAFTS),
-    ] = None,
-    lossy: Annotated[
-        bool,
-        typer.Option("--lossy", help="Allow a rule that changes what the model would write.", rich_help_panel=_DRAFTS),
-    ] = False,
+    drafter: Annotated[str, _drafts("auto, copy, model or none.")] = "auto",
     logprobs: Annotated[
-        int | None,
-        typer.Option(
-            help="With --json: log-probabilities of the output and of this many top tokens.", rich_help_panel=_OUTPUT
-        ),
+        int | None, _output("With --json: log-probabilities of the output and of this many top tokens.")
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print text, tokens, counters and spans as JSON.", rich_help_panel=_OUTPUT)
-    ] = False,
+    json_output: Annotated[bool, _output("Print text, tokens, counters and spans as JSON.", "--json")] = False,
     compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare", help="Decode plainly as well; exit code 1 if the outputs differ.", rich_help_panel=_OUTPUT
-        ),
+        bool, _output("Decode plainly as well; exit code 1 if the outputs differ.", "--compare")
     ] = False,
-    stats: Annotated[
-        bool, typer.Option("--stats", help="Print counters on stderr when done.", rich_help_panel=_OUTPUT)
-    ] = False,
+    stats: Annotated[bool, _output("Print counters on stderr when done.", "--stats")] = False,
     stream: Annotated[
-        bool | None,
-        typer.Option(
-            "--stream/--no-stream", help="Print text as it comes. Default: on a terminal.", rich_help_panel=_OUTPUT
-        ),
+        bool | None, _output("Print text as it comes. Default: on a terminal.", "--stream/--no-stream")
     ] = None,
-    spans: Annotated[
-        bool, typer.Option("--spans", help="Colour copied text by its source.", rich_help_panel=_OUTPUT)
-    ] = False,
-    watched: Annotated[
-        bool, typer.Option("--watch", help="Colour copied text while the output grows.", rich_help_panel=_OUTPUT)
-    ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page that shows where each part was copied from.", rich_help_panel=_OUTPUT),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Write what each pass did, as JSON for copyspec trace.", rich_help_panel=_OUTPUT),
-    ] = None,
+    spans: Annotated[bool, _output("Colour copied text by its source.", "--spans")] = False,
+    watched: Annotated[bool, _output("Colour copied text while the output grows.", "--watch")] = False,
+    html: Annotated[Path | None, _output("Write an HTML page that shows where each part was copied from.")] = None,
+    trace: Annotated[Path | None, _output("Write what each pass did, as JSON for copyspec trace.")] = None,
 ) -> int:
     """Generate text, copying from the prompt and from references where the output repeats them.
 
-    The output is that of plain decoding; --compare shows it. Only --lossy, with a rule that needs it, gives that up.
+    The output is that of plain decoding; --compare shows it.
     """
     text = read_prompt(prompt, file)
     check_outputs({"--html": html, "--trace": trace}, [file, edit_file, *(reference_file or ())])
@@ -180,17 +139,12 @@ def generate(
         "datastore": [_opened(each, folder) for each in datastore or ()] or None,
         "threads": threads,
         "drafter": drafter,  # type: ignore[typeddict-item]  # checked with the others
-        "lossy": lossy,
         "trace": trace is not None,
     }
     if adapter is not None:
         options["adapter"] = adapter
     if chat_template_kwargs:
         options["chat_template_kwargs"] = chat_template_kwargs
-    if rule is not None:
-        options["rule"] = rule
-    if rule_setting:
-        options["rule_settings"] = dict(map(_setting, rule_setting))
     if max_draft_nodes is not None:
         options["max_draft_nodes"] = max_draft_nodes
     quiet_libraries()
@@ -276,11 +230,3 @@ def _opened(datastore: str, folder: Path) -> Datastore:
     from copyspec.retrievers import Datastore
 
     return Datastore(corpus_folder("--datastore", datastore, folder))
-
-
-def _setting(given: str) -> tuple[str, float]:
-    name, _, value = given.partition("=")
-    try:
-        return name, float(value)
-    except ValueError as error:
-        raise UsageError(f"--rule-setting {given!r} must be NAME=NUMBER, for example lenience=0.5") from error

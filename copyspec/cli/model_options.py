@@ -8,35 +8,29 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from copyspec.checks import brief
+from copyspec.cli.common import panel
 
 if TYPE_CHECKING:
     from copyspec.api import LoadOptions
 
-MODEL = "Model"
-DRAFT_MODEL_HELP = (
-    "A smaller model that drafts as well: hub id, folder, layers:N, heads:FOLDER, skip:FILE or pool. Repeatable."
-)
+model_option = panel("Model")
+DRAFT_MODEL_HELP = "A smaller model that drafts as well: hub id, folder, layers:N or heads:FOLDER. Repeatable."
 
 Model: TypeAlias = Annotated[
     str | None,
-    typer.Option(
+    model_option(
+        "Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
         "--model",
         "-m",
-        help="Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
-        rich_help_panel=MODEL,
     ),
 ]
 Adapter: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Folder of a LoRA adapter (peft) that is merged into the model.", rich_help_panel=MODEL),
+    str | None, model_option("Folder of a LoRA adapter (peft) that is merged into the model.")
 ]
-Device: TypeAlias = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.", rich_help_panel=MODEL)]
-Dtype: TypeAlias = Annotated[
-    str, typer.Option(help="auto (float32 on a CPU), float32, bfloat16 or float16.", rich_help_panel=MODEL)
-]
+Device: TypeAlias = Annotated[str | None, model_option("cpu, cuda, cuda:1, auto.")]
+Dtype: TypeAlias = Annotated[str, model_option("auto (float32 on a CPU), float32, bfloat16 or float16.")]
 Threads: TypeAlias = Annotated[
-    int | None,
-    typer.Option(help="Threads of torch on a CPU. Default: the number measured to be fastest.", rich_help_panel=MODEL),
+    int | None, model_option("Threads of torch on a CPU. Default: the number measured to be fastest.")
 ]
 
 
@@ -55,12 +49,11 @@ def _variables(text: str) -> dict[str, object]:
 
 Variables: TypeAlias = Annotated[
     dict | None,  # type: ignore[type-arg]  # typer reads the plain class
-    typer.Option(
+    model_option(
+        'Variables of the chat template: {"enable_thinking": false}.',
         "--chat-template-kwargs",
         parser=_variables,
         metavar="JSON",
-        help='Variables of the chat template: {"enable_thinking": false}.',
-        rich_help_panel=MODEL,
     ),
 ]
 

@@ -8,9 +8,9 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from copyspec.cli.common import hint_at_file, read
+from copyspec.cli.common import hint_at_file, panel, read
 
-_TEXTS = "Texts to copy from"
+_texts = panel("Texts to copy from")
 
 Prompt: TypeAlias = Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.")]
 PromptFile: TypeAlias = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")]
@@ -20,21 +20,13 @@ Chat: TypeAlias = Annotated[
     typer.Option(help="Put the prompt through the chat template. Default: for the models that copyspec names."),
 ]
 Reference: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--reference", "-r", help="Text to copy from; not shown to the model. Repeatable.", rich_help_panel=_TEXTS
-    ),
+    list[str] | None, _texts("Text to copy from; not shown to the model. Repeatable.", "--reference", "-r")
 ]
 ReferenceFile: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option("--reference-file", "-R", help="Like the previous option, from a file.", rich_help_panel=_TEXTS),
+    list[Path] | None, _texts("Like the previous option, from a file.", "--reference-file", "-R")
 ]
-EditText: TypeAlias = Annotated[
-    str | None, typer.Option("--edit", help="The text that the output is an edit of.", rich_help_panel=_TEXTS)
-]
-EditFile: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Like the previous option, from a file.", rich_help_panel=_TEXTS)
-]
+EditText: TypeAlias = Annotated[str | None, _texts("The text that the output is an edit of.", "--edit")]
+EditFile: TypeAlias = Annotated[Path | None, _texts("Like the previous option, from a file.")]
 
 
 def chat_option(chat: bool | None) -> bool | Literal["auto"]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import copyspec
-from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_options, quiet_libraries, read_line
+from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_options, panel, quiet_libraries, read_line
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
-from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Threads, Variables, loading
+from copyspec.cli.model_options import Adapter, Device, Dtype, Threads, Variables, loading, model_option
 from copyspec.cli.printing import echo
 from copyspec.cli.showing import write_page
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from copyspec.retrievers import Passage, Retriever
     from copyspec.views.provenance import Provenance
 
-_SEARCH, _OUTPUT = "Search", "Output"
+_search = panel("Search")
+_output = panel("Output")
 _PASSAGES = 8
 _RERANKED = 20  # passages that --reranker orders, or as many as --passages asks for
 
@@ -36,63 +37,32 @@ def rag(
         str | None, typer.Argument(help="The question. Default: every line of stdin, shown with its answer.")
     ] = None,
     folder: Annotated[
-        Path,
-        typer.Option(
-            "--dir", "-d", envvar=FOLDER_VARIABLE, help="Folder that holds the corpora.", rich_help_panel=_SEARCH
-        ),
+        Path, _search("Folder that holds the corpora.", "--dir", "-d", envvar=FOLDER_VARIABLE)
     ] = DEFAULT_FOLDER,
     encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Hub id or folder of the encoder that a dense or hybrid corpus was made with.", rich_help_panel=_SEARCH
-        ),
+        str | None, _search("Hub id or folder of the encoder that a dense or hybrid corpus was made with.")
     ] = None,
     passages: Annotated[
-        int | None,
-        typer.Option(
-            "--passages", "-k", help="Number of passages to search for the answer. Default: 8.", rich_help_panel=_SEARCH
-        ),
+        int | None, _search("Number of passages to search for the answer. Default: 8.", "--passages", "-k")
     ] = None,
-    reranker: Annotated[
-        str | None,
-        typer.Option(help="A cross-encoder that reranks the passages.", rich_help_panel=_SEARCH),
-    ] = None,
-    stride: Annotated[
-        int, typer.Option(help="With a model: retrieve again every this many tokens; 0: once.", rich_help_panel=_SEARCH)
-    ] = 0,
-    instruction: Annotated[
-        str | None, typer.Option(help="The prompt, with {question} and {passage}.", rich_help_panel=MODEL)
-    ] = None,
+    reranker: Annotated[str | None, _search("A cross-encoder that reranks the passages.")] = None,
+    stride: Annotated[int, _search("With a model: retrieve again every this many tokens; 0: once.")] = 0,
+    instruction: Annotated[str | None, model_option("The prompt, with {question} and {passage}.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="Model that writes the answer. Default: none; the best sentence is quoted.",
-            rich_help_panel=MODEL,
-        ),
+        model_option("Model that writes the answer. Default: none; the best sentence is quoted.", "--model", "-m"),
     ] = None,
     adapter: Adapter = None,
     device: Device = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
     chat_template_kwargs: Variables = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Default: 512.", rich_help_panel=MODEL)] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print answer and sources as JSON.", rich_help_panel=_OUTPUT)
-    ] = False,
+    max_new_tokens: Annotated[int | None, model_option("Default: 512.")] = None,
+    json_output: Annotated[bool, _output("Print answer and sources as JSON.", "--json")] = False,
     stream: Annotated[
-        bool,
-        typer.Option(
-            "--stream",
-            help="Show the answer as it is written, with a number after each quoted part.",
-            rich_help_panel=_OUTPUT,
-        ),
+        bool, _output("Show the answer as it is written, with a number after each quoted part.", "--stream")
     ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page that shows where each quoted part comes from.", rich_help_panel=_OUTPUT),
-    ] = None,
+    html: Annotated[Path | None, _output("Write an HTML page that shows where each quoted part comes from.")] = None,
 ) -> None:
     """Answer a question from an index, and show which document and characters each quoted part stands in.
 

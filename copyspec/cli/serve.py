@@ -10,11 +10,9 @@ import sys
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
-import typer
-
 import copyspec
-from copyspec.cli.common import UsageError, quiet_libraries
-from copyspec.cli.model_options import MODEL, Adapter, Device, Dtype, Model, Threads, Variables, loading
+from copyspec.cli.common import UsageError, panel, quiet_libraries
+from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, Variables, loading, model_option
 from copyspec.cli.printing import LogFormatter, echo
 
 KEY_VARIABLE = "COPYSPEC_API_KEY"
@@ -22,7 +20,9 @@ MAX_AMOUNT = 1 << 20  # MiB or GiB; no machine has more
 MAX_STOP_SECONDS = 86_400
 REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
-_ADDRESS, _LIMITS, _LOG = "Address", "Limits", "Log"
+_address = panel("Address")
+_limits = panel("Limits")
+_log = panel("Log")
 
 LogForm: TypeAlias = Literal["text", "json"]
 
@@ -31,62 +31,34 @@ def serve(
     model: Model = None,
     adapter: Adapter = None,
     name: Annotated[
-        list[str] | None,
-        typer.Option(help="Model name that requests use. Repeatable. Default: that of --model.", rich_help_panel=MODEL),
+        list[str] | None, model_option("Model name that requests use. Repeatable. Default: that of --model.")
     ] = None,
     device: Device = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
     chat_template_kwargs: Variables = None,
-    host: Annotated[
-        str, typer.Option(help="0.0.0.0 accepts connections from other machines.", rich_help_panel=_ADDRESS)
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.", rich_help_panel=_ADDRESS)] = 8000,
+    host: Annotated[str, _address("0.0.0.0 accepts connections from other machines.")] = "127.0.0.1",
+    port: Annotated[int, _address("0: any free port.", min=0, max=65535)] = 8000,
     api_key: Annotated[
         str | None,
-        typer.Option(
-            help=f"Key that clients must send. ${KEY_VARIABLE} does the same and does not show in process lists.",
-            rich_help_panel=_ADDRESS,
-        ),
+        _address(f"Key that clients must send. ${KEY_VARIABLE} does the same and does not show in process lists."),
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Web page that may use the server, such as http://localhost:3000; *: any. Repeatable.",
-            rich_help_panel=_ADDRESS,
-        ),
+        _address("Web page that may use the server, such as http://localhost:3000; *: any. Repeatable."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Outputs decoded together.", rich_help_panel=_LIMITS)] = 8,
-    max_waiting: Annotated[
-        int, typer.Option(help="Prompts that may wait; more get status 429.", rich_help_panel=_LIMITS)
-    ] = 256,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Limit per output. Default: the model's context.", rich_help_panel=_LIMITS)
-    ] = None,
-    max_outputs: Annotated[
-        int, typer.Option(help="Outputs of a request: its prompts times n.", rich_help_panel=_LIMITS)
-    ] = 64,
+    batch_size: Annotated[int, _limits("Outputs decoded together.")] = 8,
+    max_waiting: Annotated[int, _limits("Prompts that may wait; more get status 429.")] = 256,
+    max_tokens: Annotated[int | None, _limits("Limit per output. Default: the model's context.")] = None,
+    max_outputs: Annotated[int, _limits("Outputs of a request: its prompts times n.")] = 64,
     prefix_cache: Annotated[
-        float,
-        typer.Option(
-            help="GiB of keys and values kept for prompts that begin like earlier ones; 0: none.",
-            rich_help_panel=_LIMITS,
-        ),
+        float, _limits("GiB of keys and values kept for prompts that begin like earlier ones; 0: none.")
     ] = 1.0,
-    max_body: Annotated[float, typer.Option(help="Largest request body, in MiB.", rich_help_panel=_LIMITS)] = 4.0,
-    max_characters: Annotated[
-        int,
-        typer.Option(help="Characters in all texts of a request; others wait meanwhile.", rich_help_panel=_LIMITS),
-    ] = 1_000_000,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds allowed per request, including waiting.", rich_help_panel=_LIMITS)
-    ] = 600.0,
-    log: Annotated[
-        LogForm, typer.Option(help="Form of the lines on stderr, one per request.", rich_help_panel=_LOG)
-    ] = "text",
-    stop_seconds: Annotated[
-        float, typer.Option(help="Seconds that running requests get to finish on shutdown.", rich_help_panel=_LIMITS)
-    ] = 30.0,
+    max_body: Annotated[float, _limits("Largest request body, in MiB.")] = 4.0,
+    max_characters: Annotated[int, _limits("Characters in all texts of a request; others wait meanwhile.")] = 1_000_000,
+    timeout: Annotated[float, _limits("Seconds allowed per request, including waiting.")] = 600.0,
+    log: Annotated[LogForm, _log("Form of the lines on stderr, one per request.")] = "text",
+    stop_seconds: Annotated[float, _limits("Seconds that running requests get to finish on shutdown.")] = 30.0,
 ) -> int:
     """Serve one model over OpenAI's chat and completions API, until Ctrl-C.
 

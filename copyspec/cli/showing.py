@@ -83,8 +83,6 @@ def print_notes(result: Result, *, with_stats: bool) -> None:
     """Print what there is to say about a result besides its text, on stderr."""
     if with_stats:
         _print_stats(result.stats)
-    if result.lossy:
-        echo(f"copyspec: rule {result.rule!r} is lossy: the output may differ from the model's own", err=True)
 
 
 def _print_stats(stats: Stats) -> None:

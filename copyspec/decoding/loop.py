@@ -19,7 +19,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding import reuse
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import PassTimes, costs_on
-from copyspec.decoding.picks import contrasted, pick
+from copyspec.decoding.picks import pick, rescored
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.decoding.row import Row
 from copyspec.options import DraftOptions
@@ -304,7 +304,7 @@ class Batch:
         self.rows, self._session = [], None
 
     def _score(self, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        """The logits of a pass, [B, 1 + M, V], contrasted if wanted, and the hidden states that drafters asked for."""
+        """The logits of a pass, [B, 1 + M, V], rescored where a rule does, and the hidden states that drafters want."""
         rows, session, uncached = self.rows, self._session, [row.uncached for row in self.rows]
         assert session is not None
         states: Sequence[RowStates] | None = None
@@ -313,8 +313,8 @@ class Batch:
             logits, states = session.score_with_states(uncached, trees, sorted({*chain.from_iterable(wanted)}))
         else:
             logits = session.score(uncached, trees)
-        if any([row.contrast is not None for row in rows]):
-            logits = contrasted(rows, trees, logits)
+        if any([row.rescorer is not None for row in rows]):
+            logits = rescored(rows, trees, logits)
         return logits, states
 
 

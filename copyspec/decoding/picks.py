@@ -10,7 +10,6 @@ from copyspec.decoding.row import Row
 from copyspec.targets.hooks.states import RowStates
 from copyspec.tree import DraftTree
 from copyspec.verification.at_once import picks_at_once
-from copyspec.verification.classic.sampled import RulePicks
 from copyspec.verification.picking import Picks, ScoredPicks, best_picks
 
 JOINT_NUMBERS = 1 << 17
@@ -21,13 +20,13 @@ LAZY_NUMBERS = 1 << 15
 never reached."""
 
 
-def contrasted(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> torch.Tensor:
-    """The logits, [B, 1 + M, V], with contrastive decoding applied to the rows that use a weaker model."""
+def rescored(rows: Sequence[Row], trees: Sequence[DraftTree], logits: torch.Tensor) -> torch.Tensor:
+    """The logits, [B, 1 + M, V], with scores of their own for the rows whose rule has a second model."""
     found = logits.float().clone()
     for index, (row, tree) in enumerate(zip(rows, trees, strict=True)):
-        if row.contrast is not None:
+        if row.rescorer is not None:
             of_row = found[index, : 1 + len(tree)]
-            of_row.copy_(row.contrast.scores(row.request.prompt, row.output, tree, of_row))
+            of_row.copy_(row.rescorer.scores(row.request.prompt, row.output, tree, of_row))
     return found
 
 
@@ -74,7 +73,7 @@ def _picks_by_row(
         if index in scores:
             picks[index] = ScoredPicks(tokens[index], scores[index].unsqueeze(0), 0)
         elif row.request.rule is not None:
-            picks[index] = RulePicks(row.request.rule, row.picker, of_tree, tree)
+            picks[index] = row.request.rule.picks(row.picker, of_tree, tree)
         else:
             picks[index] = row.picker.walk_picks(of_tree, tree)
     return picks

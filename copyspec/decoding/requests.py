@@ -13,13 +13,12 @@ from copyspec.tree import DraftTree, Origin
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
-    from copyspec.decoding.contrast import Contrast
     from copyspec.decoding.divergence import Divergence
     from copyspec.decoding.stats import Stats
     from copyspec.drafters.base import Drafter
     from copyspec.targets.prefixes import Layers, Past, PrefixCache
-    from copyspec.verification.classic.rules import Rule
     from copyspec.verification.margins import Margin
+    from copyspec.verification.rule import Rescorer, Rule
 
 FinishReason = Literal["stop", "length"]
 
@@ -82,8 +81,8 @@ class Request:
     accepted path, before temperature and the other sampling options."""
     rule: Rule | None = None
     """The rule that accepts draft tokens; None: the default, which keeps the target's tokens (`verification.walk`)."""
-    contrast: Callable[[], Contrast] | None = None
-    """Creates the row's view of the weaker model for contrastive decoding; None: the target alone."""
+    rescorer: Callable[[], Rescorer] | None = None
+    """Creates the row's view of the rule's second model; None: the target alone."""
     recorder: PassRecorder | None = None
     """Receives every pass of the row; None adds no overhead."""
     start: Sequence[int] | None = None

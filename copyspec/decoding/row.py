@@ -47,11 +47,11 @@ class Row:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
         self.model_state: ModelState | None = None
         """State of the model that all passes of the row used; None: the row is not stored in a prefix cache."""
-        self.contrast = request.contrast() if request.contrast is not None else None
+        self.rescorer = request.rescorer() if request.rescorer is not None else None
         longest = target.max_length
-        if self.contrast is not None:
-            self.contrast.check(request.prompt)
-            if (held := self.contrast.max_length) is not None:
+        if self.rescorer is not None:
+            self.rescorer.check(request.prompt)
+            if (held := self.rescorer.max_length) is not None:
                 longest = held if longest is None else min(longest, held)
         self.limit = request.max_new_tokens
         """Maximum number of output tokens. The last one is never an input, so that it needs no position."""
@@ -89,7 +89,7 @@ class Row:
             except BaseException as error:
                 self._lose_drafter(error)
         self.can_observe = callable(getattr(self._drafter, "observe", None))
-        self.reads_scores = self.can_observe or self.contrast is not None or not self.takes_argmax
+        self.reads_scores = self.can_observe or self.rescorer is not None or not self.takes_argmax
         """Whether the row needs the target's logits, not only their argmax."""
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
@@ -170,8 +170,8 @@ class Row:
                 own = Origin(source, offset) if offset < len(text) and text[offset] == self.output[-1] else None
             origins.append(own)
         self.uncached = self.output[-1:]
-        if self.contrast is not None:
-            self.contrast.keep(path)
+        if self.rescorer is not None:
+            self.rescorer.keep(path)
         if self._drafter is not None and self.finish is None:
             try:
                 self._drafter.accept(self.output[before:])
@@ -181,8 +181,8 @@ class Row:
 
     def close(self) -> None:
         """Free what the row holds outside of the batch's session."""
-        if self.contrast is not None:
-            self.contrast.close()
+        if self.rescorer is not None:
+            self.rescorer.close()
 
     def report(self, tree: DraftTree, path: Sequence[int], rows: int) -> StepOutput:
         """Return what a step of `rows` rows added to this one; `path` is what `verify` accepted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from operator import index
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from copyspec.budget import Budget
 from copyspec.checks import shown
 from copyspec.drafters.base import Composite, Drafter, ScoredDraft, wanted_layers
+from copyspec.drafters.predictors.base import PredictorFactory
 from copyspec.sources import OUTPUT, Source
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, check_tree
 
@@ -32,6 +33,10 @@ class DraftContext:
 
 DrafterFactory = Callable[[DraftContext], Drafter]
 """Makes the drafter of one row; called once for each sample of each prompt, when its row begins."""
+
+
+OwnDrafter = DrafterFactory | PredictorFactory
+"""What `drafter=` takes beside names."""
 
 
 def make_custom(factory: DrafterFactory, context: DraftContext) -> Drafter:
@@ -136,8 +141,11 @@ class JoinedDrafter(Composite):
     def _fault(self, tree: DraftTree, budget: Budget) -> str | None:
         """What is wrong with the size, tokens, scores, origins or drafters of a tree of sound shape; None if nothing
         is."""
-        if tree.sampled and len(tree) > budget.max_nodes:  # other trees are cut, where these would become biased
-            return f"it has draws and {len(tree)} nodes; budget.max_nodes is {budget.max_nodes}"
+        if tree.notes is not None:  # other trees are cut, which would bias a rule that reads these
+            if not isinstance(tree.notes, Mapping) or not all(node in range(ROOT, len(tree)) for node in tree.notes):
+                return f"notes must map nodes of the tree, or {ROOT}, to what the rule reads; got {shown(tree.notes)}"
+            if len(tree) > budget.max_nodes:
+                return f"it has notes and {len(tree)} nodes; budget.max_nodes is {budget.max_nodes}"
         depths = tree.depths() if any(tree.origins) else [0] * len(tree)
         for node, (token, score, origin) in enumerate(zip(tree.tokens, tree.scores, tree.origins, strict=True)):
             if type(token) is not int and not hasattr(token, "__index__"):
@@ -164,17 +172,14 @@ class JoinedDrafter(Composite):
 
 
 def _frozen(tree: DraftTree) -> DraftTree:
-    """A copy of plain numbers in tuples, so that the drafter may go on using its lists, arrays or tensors; but not the
-    tensors of `Sampled.probabilities`, which are as long as the vocabulary and are not copied."""
-    draws = tree.sampled and {
-        index(node): replace(drawn, tokens=tuple(map(index, drawn.tokens))) for node, drawn in tree.sampled.items()
-    }
+    """A copy of plain numbers in tuples, so that the drafter may go on using its lists, arrays or tensors; notes are
+    not copied themselves."""
     return DraftTree(
         tuple(map(index, tree.tokens)),
         tuple(map(index, tree.parents)),
         tuple(map(float, tree.scores)),
         tuple(tree.origins),
-        draws and MappingProxyType(draws),
+        None if tree.notes is None else MappingProxyType(dict(tree.notes)),
         None if tree.drafters is None else tuple(tree.drafters),
     )
 
@@ -188,13 +193,12 @@ def _named(tree: DraftTree, name: str) -> DraftTree:
 def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
     """Merge `trees` and keep the `max_nodes` most likely nodes, most likely chain first.
 
-    If a tree was sampled from a distribution of its drafter, the first such tree is returned unchanged."""
+    If a tree has notes for the rule, the first such tree is returned unchanged."""
     proposing = [tree for tree in trees if len(tree)]
     if not proposing:
         return EMPTY
-    if any(tree.sampled for tree in proposing):
-        # Rules such as rejection sampling need every draw: dropping one because of its value would bias them.
-        return next(tree for tree in proposing if tree.sampled)
+    if (noted := next((tree for tree in proposing if tree.notes), None)) is not None:
+        return noted  # a rule may need all that was drawn: dropping a token because of its value would bias it
     tokens: list[int] = []
     parents: list[int] = []
     scores: list[float] = []

@@ -30,8 +30,8 @@ from copyspec.engine.option_checks import (
     check_choice,
     check_config,
     check_constraint,
-    check_contrast,
     check_rendered,
+    check_rule,
     check_tools,
     parse_bias,
     parse_callables,
@@ -43,16 +43,14 @@ from copyspec.engine.unknown import reject_unknown
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.text.chat import check_variables
 from copyspec.text.codec import encodable
-from copyspec.verification.contrast import DEFAULT_CUTOFF, DEFAULT_STRENGTH, ContrastOptions
-from copyspec.verification.registry import DEFAULT_RULE, make_rule, may_change_tokens
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-    from copyspec.drafters.custom import DrafterFactory
+    from copyspec.drafters.custom import OwnDrafter
     from copyspec.engine.draft_models import DraftChoice
     from copyspec.engine.output_cache import OutputCache
-    from copyspec.verification.classic.rules import Rule
+    from copyspec.verification.rule import Rule
 
     DrafterName = Literal["auto", "copy", "model", "none"]
 
@@ -151,34 +149,22 @@ class CallOptions:
     n: int = 1
     """Samples per prompt (`Result.samples`; in streams `Chunk.sample` is its number); above 1 the
     default temperature is 1, as in OpenAI's API."""
-    drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] = "auto"
+    drafter: DrafterName | OwnDrafter | Sequence[DrafterName | OwnDrafter] = "auto"
     """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
     function that takes a `copyspec.DraftContext` and returns a `Drafter`: [drafts of your own](#your-own-drafter); in a
     list with "auto" or other functions they share the draft tree. The default `rule` gives the same output for all."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None = None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model with the same tokenizer, an
-    engine with any tokenizer, "layers:2" for the model's own first two layers, "skip:FILE" for the model without [some
-    of its blocks](survey.md#skips), "heads:FOLDER" for [heads](survey.md#heads) that read its hidden states, or "pool"
-    for tokens it gave a high probability earlier in the same output. Never altered."""
+    engine with any tokenizer, "layers:2" for the model's own first two layers, or "heads:FOLDER"
+    for [heads](survey.md#heads) that read its hidden states. Never altered."""
     datastore: TokenStore | Sequence[TokenStore] | None = None
     """An open `copyspec.retrievers.Datastore` built with the model's tokenizer, or several: continuations found there
     for the output's last tokens are drafted beside the copies (REST; [datastores](retrieval.md#drafting-from-it))."""
-    contrast: DraftChoice | None = None
-    """A weaker model, given like `draft_model`, for [contrastive decoding](survey.md#contrast): its scores are
-    subtracted from the model's. It also drafts."""
-    contrast_strength: float = DEFAULT_STRENGTH
-    """Weight of the weaker model's scores; 0 ignores them. Default: 0.5."""
-    contrast_cutoff: float = DEFAULT_CUTOFF
-    """Tokens below this fraction of the model's highest probability are excluded. Default: 0.1."""
     max_draft_nodes: int = 32
     """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly. Default: 32."""
-    rule: str = DEFAULT_RULE
-    """Acceptance rule for drafts: "coupled", the default, emits exactly the model's own tokens; or [another
-    rule](concepts.md#other-rules)."""
-    rule_settings: Mapping[str, float] = field(default_factory=dict)
-    """Settings of the rule, {"lenience": 0.5} for example."""
-    lossy: bool = False
-    """True allows a rule that changes the output."""
+    rule: Rule | None = None
+    """Another way to choose tokens, from `copyspec.literature`: [acceptance rules](concepts.md#other-rules),
+    [contrastive decoding](survey.md#contrast). None, the default, gives exactly the model's own tokens."""
     output_cache: OutputCache | None = None
     """Earlier outputs of one namespace to copy from; this call's outputs are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""
@@ -204,7 +190,7 @@ class CallOptions:
     sampling: SamplingOptions = field(init=False)
     draft: DraftOptions = field(init=False)
     acceptance_rule: Rule | None = field(init=False)
-    """The acceptance rule, if its tokens may differ from the default rule's."""
+    """The rule, if the output depends on what is drafted."""
     is_constrained: bool = field(init=False)
     """Whether a grammar constrains the output."""
     limit: int | None = field(init=False)
@@ -213,7 +199,7 @@ class CallOptions:
     stop_ids: frozenset[int] = field(init=False)
     criteria: tuple[StoppingCriteria, ...] = field(init=False)
     processors: tuple[LogitsProcessor, ...] = field(init=False)
-    own_drafters: tuple[DrafterFactory, ...] = field(init=False)
+    own_drafters: tuple[OwnDrafter, ...] = field(init=False)
     drafts: bool = field(init=False)
     """Whether the call drafts at all."""
     copies: bool = field(init=False)
@@ -221,7 +207,6 @@ class CallOptions:
     draft_models: tuple[object, ...] = field(init=False)
     """The models that draft in this call."""
     datastores: tuple[TokenStore, ...] = field(init=False)
-    contrast_options: ContrastOptions = field(init=False)
     lists: tuple[str, ...] = field(init=False)
     """The options that are given as a list with one value per prompt."""
 
@@ -321,15 +306,11 @@ class CallOptions:
         sampling = max(each, key=lambda one: one.temperature)
         if self.n > 1 and self.temperature is not None and sampling.is_greedy:
             raise ValueError(f"n={self.n} needs a temperature above 0: greedy samples would all be the same")
-        rule, values = self.rule, self.rule_settings
-        check_type(isinstance(rule, str), "rule", rule, "the name of a rule, 'coupled' for example")
-        named = isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
-        check_type(named, "rule_settings", values, "a mapping of the rule's settings to numbers")
-        numbers: Any = {name: plain_value(value) for name, value in values.items()}
-        accepts = make_rule(rule, numbers, sampling, lossy=self.lossy)
+        if (rule := self.rule) is not None:
+            rule.check(sampling)
         return {
             "sampling": sampling,
-            "acceptance_rule": accepts if may_change_tokens(accepts, sampling) else None,
+            "acceptance_rule": rule if rule is not None and rule.uses_drafts(sampling) else None,
         }
 
     def _drafting(self) -> dict[str, object]:
@@ -337,9 +318,9 @@ class CallOptions:
         asks_models = name in ("auto", "model")
         models = parse_draft_models(self.draft_model) if self.draft_model is not None else ()
         stores = check_datastores(self.datastore) if self.datastore is not None else ()
-        if self.contrast is not None:
-            check_contrast(self.contrast)
-            models = (*models, self.contrast) if self.contrast not in models else models
+        second = self.rule.model if self.rule is not None else None
+        if second is not None and second not in models:
+            models = (*models, second)
         if name == "own" and (self.draft_model is not None or stores):
             given = "draft_model" if self.draft_model is not None else "datastore"
             raise ValueError(
@@ -366,14 +347,11 @@ class CallOptions:
             "datastores": stores if asks_models else (),
         }
 
-    def _contrast(self) -> dict[str, object]:
-        return {"contrast_options": ContrastOptions(self.contrast_strength, self.contrast_cutoff)}
-
 
 _UNGIVEN: dict[Callable[[CallOptions], Mapping[str, object]], Mapping[str, object]] = {}
 
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(("include_stop", "ignore_eos", "lossy", "trace", "strict"), check_flag),
+    **dict.fromkeys(("include_stop", "ignore_eos", "trace", "strict"), check_flag),
     "rendered": check_rendered,
     "prefix_cache": check_flag_or_count,
     "batch_size": check_count,
@@ -383,13 +361,14 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "threads": partial(check_whole, low=1, high=MAX_THREADS),
     "generation_config": check_config,
     "output_cache": check_cache,
+    "rule": check_rule,
     "chat_template_kwargs": check_variables,
     "tools": check_tools,
     "tool_choice": check_choice,
 }
 """Checks of options that need no others; the rest are checked while attributes are derived from them."""
 
-_MAPPINGS = ("logit_bias", "rule_settings", "chat_template_kwargs")
+_MAPPINGS = ("logit_bias", "chat_template_kwargs")
 """Options with an empty dict as their default. Their `default_factory` leaves `Field.default` MISSING, so that one that
 was not given would count as given."""
 
@@ -397,13 +376,12 @@ _CONSTRAINTS = {"json_schema", "regex", "choices", "grammar"}
 _LIMITS = {"max_new_tokens", "max_tokens"}
 _STOPPING = {"stop", "stop_token_ids", "stopping_criteria", "logits_processor"}
 _NUMBERS = ("top_k", "top_p", "min_p", "repetition_penalty")
-_SAMPLING = {*_NUMBERS, "temperature", "seed", "logit_bias", "n", "rule", "rule_settings", "lossy"}
+_SAMPLING = {*_NUMBERS, "temperature", "seed", "logit_bias", "n", "rule"}
 _DRAFTING = {
     "drafter",
     "draft_model",
     "datastore",
     "max_draft_nodes",
-    "contrast",
     "logprobs",
 }
 _DERIVED: Sequence[tuple[Callable[[CallOptions], Mapping[str, object]], Set[str]]] = (
@@ -411,7 +389,6 @@ _DERIVED: Sequence[tuple[Callable[[CallOptions], Mapping[str, object]], Set[str]
     (CallOptions._stops, _STOPPING),
     (CallOptions._sampling, _SAMPLING),
     (CallOptions._drafting, _SAMPLING | _DRAFTING),
-    (CallOptions._contrast, {"contrast_strength", "contrast_cutoff"}),
 )
 """The functions that derive attributes, in this order, and the options that each depends on. Most calls give few
 options: functions that depend on none of those run once for all calls."""

@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.checks import check_type
-from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
-from copyspec.drafters.predictors.store import Store
+from copyspec.drafters.predictors.datastore import DatastorePredictor, Store
 from copyspec.fingerprints import tokenizer_fingerprint
 from copyspec.lockless import cached_property
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Union
 
 from copyspec.checks import brief
@@ -17,10 +16,7 @@ from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor
-from copyspec.drafters.predictors.online import LearningHeads, LearningPredictor
-from copyspec.drafters.predictors.skipping import load_skips, without_blocks
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
-from copyspec.drafters.predictors.token_pool import PoolPredictor
 from copyspec.forks import check_forked, fork_safe
 from copyspec.models.errors import LoadError, expanded
 from copyspec.models.loading import ModelChoice, identity, load_model, resolve_name
@@ -43,21 +39,8 @@ LAYERS = "layers:"
 
 MAX_DIGITS = 9  # of a number of layers; Python reads no number of thousands
 
-POOL = "pool"
-"""`draft_model="pool"`: no model, but tokens that the target itself gave a high probability earlier. Each row has its
-own pool: drafts must not reveal another user's output, not even by timing."""
-
-
 HEADS = "heads:"
 """`draft_model="heads:FOLDER"`: heads that read the target's last hidden state (`training.heads`)."""
-
-
-LEARNING = "learning:"
-"""`draft_model="learning:FOLDER"`: heads that keep training on the target's outputs while they draft. The updated
-weights are lost with the engine."""
-
-SKIP = "skip:"
-"""`draft_model="skip:FILE"`: the target without the blocks listed in a file of `training.skips`."""
 
 
 class LoadedModel(Protocol):
@@ -103,24 +86,23 @@ class DraftModels:
         draft."""
         return [self._find(each).make for each in chosen]
 
-    def amateur(self, chosen: object) -> Target:
-        """The target of the model that `contrast` names. Raises ValueError for a model that cannot score the target's
-        tokens."""
-        if isinstance(chosen, str) and (chosen == POOL or chosen.startswith((HEADS, LEARNING))):
-            raise ValueError(f"contrast={chosen!r} is not a model; give a smaller one, or 'layers:2'")
+    def second(self, chosen: object) -> Target:
+        """The target of a rule's second model. Raises ValueError for a model that cannot score the target's tokens."""
+        if isinstance(chosen, str) and chosen.startswith(HEADS):
+            raise ValueError(f"the model of rule= is {chosen!r}, which is none; give a smaller one, or 'layers:2'")
         try:
-            found = self._find(chosen)
+            match = self._find(chosen)
         except (ValueError, LoadError) as error:
             kind = LoadError if isinstance(error, LoadError) else ValueError
-            raise kind(str(error).replace("draft_model=", "contrast=")) from error
-        target, size = found.target, self._model.config.get_text_config(decoder=True).vocab_size
+            raise kind(str(error).replace("draft_model", "the model of rule", 1)) from error
+        target, size = match.target, self._model.config.get_text_config(decoder=True).vocab_size
         assert target is not None
-        if not found.same_vocabulary or target.vocab_size != size:
+        if not match.same_vocabulary or target.vocab_size != size:
             raise ValueError(
-                f"contrast={chosen!r} has another vocabulary than the model, so it cannot score the model's tokens"
+                f"the model of rule={chosen!r} has another vocabulary than the model, so it cannot score its tokens"
             )
         if target.is_encoder_decoder != bool(self._model.config.is_encoder_decoder) or not target.supports_trees:
-            raise ValueError(f"contrast={chosen!r} cannot score the drafts of this model; take a model of its kind")
+            raise ValueError(f"the model of rule={chosen!r} cannot score this model's drafts; take one of its kind")
         return target
 
     def rematch(self, codec: Codec) -> None:
@@ -134,11 +116,9 @@ class DraftModels:
         self.__dict__.pop("_model", None)
 
     def _find(self, chosen: object) -> _Matched:
-        if isinstance(chosen, str) and chosen == POOL:
-            return _Matched(chosen, lambda row: PoolPredictor(row.prompt))
         if "_model" not in self.__dict__:
             raise RuntimeError("the engine was unloaded while a call was being prepared; load the model again")
-        if isinstance(chosen, str) and chosen.startswith((HEADS, LEARNING)):
+        if isinstance(chosen, str) and chosen.startswith(HEADS):
             return self._find_heads(chosen)
         key = _key(chosen)
         if (found := self._loaded.get(key)) is not None:
@@ -157,16 +137,11 @@ class DraftModels:
 
     def _find_heads(self, chosen: str) -> _Matched:
         if (found := self._loaded.get(chosen)) is None:
-            prefix = HEADS if chosen.startswith(HEADS) else LEARNING
-            folder = _path(chosen, prefix)
-            if not chosen[len(prefix) :]:
-                raise ValueError(f"draft_model={chosen!r} must name a folder, as in '{prefix}FOLDER'")
-            file = load_heads(folder, self._model)
-            if prefix == LEARNING:
-                make: MakePredictor = partial(LearningPredictor, LearningHeads(file, self._model))
-            else:
-                make = partial(HeadsPredictor, DraftHeads(file, self._model))
-            found = self._loaded[chosen] = _Matched(chosen, make)
+            folder = expanded(chosen[len(HEADS) :], f"the path of draft_model={HEADS!r}")
+            if chosen == HEADS:
+                raise ValueError(f"draft_model={chosen!r} must name a folder, as in '{HEADS}FOLDER'")
+            heads = DraftHeads(load_heads(folder, self._model), self._model)
+            found = self._loaded[chosen] = _Matched(chosen, partial(HeadsPredictor, heads))
         return found
 
     def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
@@ -179,9 +154,6 @@ class DraftModels:
                 return early_exit(self._model, int(number)), self._codec
             except ValueError as error:
                 raise ValueError(f"draft_model={chosen!r}: {error}") from error
-        if isinstance(chosen, str) and chosen.startswith(SKIP):
-            path = _path(chosen, SKIP)
-            return without_blocks(self._model, load_skips(path, self._model)), self._codec
         if isinstance(chosen, (str, os.PathLike)):
             name, device = resolve_name(chosen), read_device(self._model)
             choice = ModelChoice(name, device=device, dtype=self._model.dtype)
@@ -230,14 +202,9 @@ def _key(chosen: object) -> object:
     return identity(resolve_name(chosen) if isinstance(chosen, (str, os.PathLike)) else chosen)
 
 
-def _path(chosen: str, prefix: str) -> Path:
-    return expanded(chosen[len(prefix) :], f"the path of draft_model={prefix!r}")
-
-
 def names_model(chosen: str) -> bool:
-    """Whether a str given as `draft_model` names a model; others mean parts of the target, heads for it, or the
-    pool."""
-    return chosen != POOL and not chosen.startswith((LAYERS, SKIP, HEADS, LEARNING))
+    """Whether a str given as `draft_model` names a model; others mean parts of the target, or heads for it."""
+    return not chosen.startswith((LAYERS, HEADS))
 
 
 def can_draft(chosen: object) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, overload
 import torch
 
 from copyspec import forks
-from copyspec.checks import check_flag, check_whole
+from copyspec.checks import brief, check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.meter import costs_on
 from copyspec.decoding.requests import Request, StepOutput
@@ -26,16 +26,16 @@ from copyspec.engine.jobs import Job, JobMaker
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.scheduler import CallScheduler
 from copyspec.engine.threads import Passes, Threads
-from copyspec.engine.tokenizers import codec_of
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
+from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.hooks.attention import restore_attention
 from copyspec.targets.limits import trained_length
 from copyspec.targets.locks import lock_of
 from copyspec.targets.prefixes import PrefixCache
 from copyspec.targets.static.static_target import StaticTarget
 from copyspec.text.chat import check_variables
-from copyspec.text.codec import Codec
+from copyspec.text.codec import PROBE, Codec
 
 if TYPE_CHECKING:
     import asyncio
@@ -257,8 +257,8 @@ class Engine:
             )
         # Load draft models now, so that one that cannot draft raises here, not with the first input.
         self._drafting.predictors(checked.draft_models)
-        if checked.contrast is not None:
-            self._drafting.amateur(checked.contrast)
+        if checked.rule is not None and checked.rule.model is not None:
+            self._drafting.second(checked.rule.model)
         return generate_each(self, inputs, checked, ordered=ordered, skip_too_long=skip_too_long)
 
     def queued(self, requests: Iterable[Request | None], options: CallOptions) -> Iterator[list[StepOutput]]:
@@ -408,3 +408,22 @@ def _in_autocast(
 ) -> list[StepOutput] | None:
     with torch.autocast(device, dtype, enabled=dtype is not None):
         return step()
+
+
+def codec_of(tokenizer: PreTrainedTokenizerBase) -> Codec:
+    """The codec of a tokenizer. Raises UnsupportedModelError for one that lacks what those of transformers have."""
+    try:
+        codec = Codec(tokenizer)
+        try:
+            codec.decode(codec.encode(PROBE).ids)
+        except (AttributeError, NotImplementedError):
+            raise
+        except Exception:  # tokenizers raises plain Exception for a letter that it does not know
+            pass
+    except (AttributeError, NotImplementedError, TypeError) as error:
+        kind = type(tokenizer)
+        raise UnsupportedModelError(
+            f"the tokenizer is a {kind.__module__}.{kind.__qualname__}, which cannot be used: {brief(str(error))}; "
+            "give tokenizer= one of transformers' own, such as a PreTrainedTokenizerFast"
+        ) from error
+    return codec

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from transformers import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, StopStringCriteria
 
 from copyspec.checks import plain_value
-from copyspec.decoding.contrast import Contrast
 from copyspec.decoding.divergence import Divergence
 from copyspec.decoding.requests import Finish, Request, StepOutput
 from copyspec.decoding.stats import Stats
@@ -39,7 +38,6 @@ from copyspec.text.stops import CriterionStop, StopStrings
 from copyspec.tree import Origin
 from copyspec.verification.margins import Margin
 from copyspec.verification.picking import warpers
-from copyspec.verification.registry import is_lossy
 from copyspec.views.pass_trace import Trace
 
 if TYPE_CHECKING:
@@ -47,7 +45,8 @@ if TYPE_CHECKING:
 
     from copyspec.decoding.requests import StopCondition
     from copyspec.drafters.base import Drafter
-    from copyspec.drafters.custom import DrafterFactory
+    from copyspec.drafters.custom import DrafterFactory, OwnDrafter
+    from copyspec.drafters.predictors.base import PredictorFactory
     from copyspec.engine.draft_models import DraftModels, MakePredictor
     from copyspec.targets.base import Target
     from copyspec.targets.prefixes import PrefixCache
@@ -160,8 +159,7 @@ class Job:
             prompt_tokens=len(self.request.prompt),
             stats=stats,
             seed=self.options.sampling.seed,
-            rule=self.options.rule,
-            lossy=is_lossy(self.options.rule),
+            rule=self.options.rule.name if self.options.rule is not None else None,
             margins=tuple(self._margins),
             logprobs=tuple(self.logprobs),
             changes=self._changes(divergences),
@@ -221,7 +219,7 @@ class JobMaker:
         prefixes: PrefixCache,
     ) -> None:
         """`model`: the target's, whose generation_config every call reads. `drafting`: the models that `draft_model`
-        and `contrast` name. `prefixes`: the cache of calls with `prefix_cache`."""
+        and `rule` name. `prefixes`: the cache of calls with `prefix_cache`."""
         self._prefixes = prefixes
         self._drafting = drafting
         self._encoder = InputEncoder(target, codec)
@@ -393,9 +391,9 @@ class JobMaker:
             own, limits = (*own, constraint.drafter), [constraint.processor(output.start)]
         drafts = options.drafts and self._target.supports_drafts
         row = RowContext(output.prompt, sampling, output.start, self._target.vocab_size)
-        contrast = None
-        if options.contrast is not None:
-            contrast = partial(Contrast, self._drafting.amateur(options.contrast), options.contrast_options)
+        rescorer = None
+        if (rule := options.rule) is not None and rule.model is not None:
+            rescorer = partial(rule.rescorer, self._drafting.second(rule.model))
         request = Request(
             prompt=output.prompt,
             max_new_tokens=output.max_new_tokens,
@@ -412,7 +410,7 @@ class JobMaker:
             rule=options.acceptance_rule,
             prefixes=self._prefixes if options.prefix_cache else None,
             most_kept=None if isinstance(options.prefix_cache, bool) else options.prefix_cache,
-            contrast=contrast,
+            rescorer=rescorer,
             recorder=TraceRecorder(partial(drafter_name, sources=sources, eos=eos)) if options.trace else None,
         )
         return Job(
@@ -433,7 +431,7 @@ class JobMaker:
         eos: frozenset[int],
         row: RowContext,
         options: CallOptions,
-        own: Sequence[DrafterFactory],
+        own: Sequence[OwnDrafter],
         comparisons: VersionComparisons,
     ) -> Callable[[], Drafter]:
         from copyspec.drafters import CopyDrafter, create
@@ -444,6 +442,8 @@ class JobMaker:
             predictors += self._drafting.predictors(options.draft_models)
         if options.datastores:
             predictors += self._datastores.predictors(options.datastores)
+        predictors += [cast("PredictorFactory", each).predictor for each in own if hasattr(each, "predictor")]
+        factories = [each for each in own if not hasattr(each, "predictor")]
         copying: dict[str, Any] = {
             "continues_prompt": not self._target.is_encoder_decoder,
             "ngrams": self._language.ngrams if options.copies else None,
@@ -454,10 +454,10 @@ class JobMaker:
         if predictors:
             makers = [partial(make, row) for make in predictors]
             builtin = partial(create, sources, known, predictors=makers, copies=options.copies, **copying)
-        if not own:
+        if not factories:
             return builtin
         drafts = options.copies or predictors
-        return partial(self._joined, sources, known, row, own, builtin if drafts else None)
+        return partial(self._joined, sources, known, row, factories, builtin if drafts else None)
 
     def _joined(
         self,

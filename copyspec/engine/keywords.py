@@ -14,8 +14,9 @@ from copyspec.engine.output_cache import OutputCache
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-    from copyspec.drafters.custom import DrafterFactory
+    from copyspec.drafters.custom import OwnDrafter
     from copyspec.engine.draft_models import DraftChoice
+    from copyspec.verification.rule import Rule
 
     DrafterName = Literal["auto", "copy", "model", "none"]
 
@@ -103,34 +104,22 @@ class GenerateOptions(TypedDict, total=False):
     n: int | None
     """Samples per prompt (`Result.samples`; in streams `Chunk.sample` is its number); above 1 the
     default temperature is 1, as in OpenAI's API."""
-    drafter: DrafterName | DrafterFactory | Sequence[DrafterName | DrafterFactory] | None
+    drafter: DrafterName | OwnDrafter | Sequence[DrafterName | OwnDrafter] | None
     """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
     function that takes a `copyspec.DraftContext` and returns a `Drafter`: drafts of your own; in a
     list with "auto" or other functions they share the draft tree. The default `rule` gives the same output for all."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model with the same tokenizer, an
-    engine with any tokenizer, "layers:2" for the model's own first two layers, "skip:FILE" for the model without some
-    of its blocks, "heads:FOLDER" for heads that read its hidden states, or "pool"
-    for tokens it gave a high probability earlier in the same output. Never altered."""
+    engine with any tokenizer, "layers:2" for the model's own first two layers, or "heads:FOLDER"
+    for heads that read its hidden states. Never altered."""
     datastore: TokenStore | Sequence[TokenStore] | None
     """An open `copyspec.retrievers.Datastore` built with the model's tokenizer, or several: continuations found there
     for the output's last tokens are drafted beside the copies (REST; datastores)."""
-    contrast: DraftChoice | None
-    """A weaker model, given like `draft_model`, for contrastive decoding: its scores are
-    subtracted from the model's. It also drafts."""
-    contrast_strength: float | None
-    """Weight of the weaker model's scores; 0 ignores them. Default: 0.5."""
-    contrast_cutoff: float | None
-    """Tokens below this fraction of the model's highest probability are excluded. Default: 0.1."""
     max_draft_nodes: int | None
     """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly. Default: 32."""
-    rule: str | None
-    """Acceptance rule for drafts: "coupled", the default, emits exactly the model's own tokens; or another
-    rule."""
-    rule_settings: Mapping[str, float] | None
-    """Settings of the rule, {"lenience": 0.5} for example."""
-    lossy: bool | None
-    """True allows a rule that changes the output."""
+    rule: Rule | None
+    """Another way to choose tokens, from `copyspec.literature`: acceptance rules,
+    contrastive decoding. None, the default, gives exactly the model's own tokens."""
     output_cache: OutputCache | None
     """Earlier outputs of one namespace to copy from; this call's outputs are added: `OutputCache("namespace")`, with
     `save` and `load`. Default: none."""

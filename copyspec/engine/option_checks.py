@@ -9,7 +9,7 @@ from copyspec.checks import check_type, plain_value
 from copyspec.engine.output_cache import OutputCache
 
 if TYPE_CHECKING:
-    from copyspec.drafters.custom import DrafterFactory
+    from copyspec.drafters.custom import OwnDrafter
 
 MAX_DIGITS = 18  # of a token id; more cost time to parse, and no vocabulary has them
 DRAFTERS = ("auto", "copy", "model", "none")
@@ -66,16 +66,15 @@ def check_constraint(json_schema: object, regex: object, choices: object, gramma
     check_type(fits, "choices", choices, "a list of strings, none of them empty")
 
 
-def parse_drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:
+def parse_drafters(given: object) -> tuple[str, tuple[OwnDrafter, ...]]:
     """The name of the built-in drafter ("own": none) and the caller's drafter factories, from a name, a factory or a
     list."""
     wanted = "'auto', 'copy', 'model', 'none', a function that makes a drafter, or a list of these"
     each = list(given) if isinstance(given, (list, tuple)) else [given]
     names = [one for one in each if isinstance(one, str)]
     own = tuple(one for one in each if not isinstance(one, str))
-    check_type(
-        bool(each) and all(name in DRAFTERS for name in names) and all(map(callable, own)), "drafter", given, wanted
-    )
+    makes = all(callable(one) or hasattr(one, "predictor") for one in own)
+    check_type(bool(each) and makes and all(name in DRAFTERS for name in names), "drafter", given, wanted)
     if len(names) > 1 or ("none" in names and own):
         raise ValueError(
             f"drafter={given!r} holds {' and '.join(map(repr, names))}; a list holds one name, and not 'none'"
@@ -83,21 +82,22 @@ def parse_drafters(given: object) -> tuple[str, tuple[DrafterFactory, ...]]:
     return names[0] if names else "own", own  # type: ignore[return-value]
 
 
-def parse_draft_models(value: object) -> tuple[object, ...]:
+def parse_draft_models(value: object, name: str = "draft_model") -> tuple[object, ...]:
     from copyspec.engine.draft_models import can_draft
 
     models = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     for model in models:
         wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
-        check_type(can_draft(model), "draft_model", model, wanted)
+        check_type(can_draft(model), name, model, wanted)
     return models
 
 
-def check_contrast(value: object) -> None:
-    from copyspec.engine.draft_models import can_draft
-
-    wanted = "a hub id, a folder, a transformers model, an Engine or 'layers:2'"
-    check_type(can_draft(value), "contrast", value, wanted)
+def check_rule(name: str, value: object) -> None:
+    """Raise TypeError for anything but a rule, and for a rule whose second model is none."""
+    fits = all(hasattr(value, each) for each in ("check", "uses_drafts", "model")) and not isinstance(value, type)
+    check_type(fits, name, value, "an object of copyspec.literature, such as MultiStep()")
+    if (model := getattr(value, "model", None)) is not None:
+        parse_draft_models(model, f"the model of {name}")
 
 
 def parse_token_ids(value: object) -> frozenset[int]:

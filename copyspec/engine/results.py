@@ -58,10 +58,8 @@ class Result:
     prompt_tokens: int
     stats: Stats
     seed: int = 0
-    rule: str = "coupled"
-    """Name of the acceptance rule."""
-    lossy: bool = False
-    """True if the rule may have changed the output; this has to be allowed with `lossy=True`."""
+    rule: str | None = None
+    """Name of the call's rule."""
     samples: tuple[Result, ...] = ()
     """With `n` above 1: all samples in order; this result is the first of them."""
     margins: tuple[Margin, ...] = ()
@@ -155,7 +153,6 @@ class Result:
             "prompt_tokens": self.prompt_tokens,
             "seed": self.seed,
             "rule": self.rule,
-            "lossy": self.lossy,
             "stats": self.stats.to_dict(),
             "changes": [asdict(change) for change in self.changes],
             "logprobs": [asdict(each) for each in self.logprobs],

@@ -3,6 +3,7 @@ text."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +30,6 @@ from copyspec.text.chat import (
     unused_mark,
 )
 from copyspec.text.control_tokens import ControlTokens, cut, kept_apart
-from copyspec.text.pieces import piece_bytes
 from copyspec.text.replies.formats import ReplyFormats
 from copyspec.text.replies.marks import MarkedDetokenizer
 from copyspec.text.replies.reader import Reply
@@ -37,6 +37,26 @@ from copyspec.text.stops import INCOMPLETE, Detokenizer, StopStrings, text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_SHOWN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [byte for byte in range(256) if byte not in _SHOWN]
+
+# Byte-level vocabularies write the bytes that are no visible characters of Latin-1 as characters from U+0100 on; those
+# of single bytes (ByT5) write each byte as its own character.
+_BYTES = {chr(byte): byte for byte in range(256)} | {chr(0x100 + number): byte for number, byte in enumerate(_HIDDEN)}
+
+
+def piece_bytes(piece: object) -> bytes | None:
+    """The bytes of a token by its name: "<0xC3>", a name in a byte-level vocabulary, or bytes themselves; None if it is
+    none of these."""
+    if isinstance(piece, bytes):
+        return piece
+    if not isinstance(piece, str):
+        return None
+    if match := re.fullmatch("<0x([0-9A-Fa-f]{2})>", piece):
+        return bytes.fromhex(match[1])
+    return bytes(_BYTES[sign] for sign in piece) if all(sign in _BYTES for sign in piece) else None
+
 
 # SentencePiece's visible space: a token that begins with it stands for a word after a space.
 SENTENCEPIECE_SPACE = "▁"

@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from copyspec.forks import fork_safe
 
 from ..documents import FormatError
-from . import here_documents, restructured
+from . import restructured
 from .code_blocks import indented, outside_code
 from .reading import MARK, lines_of
 from .segments import merged_spans
@@ -133,7 +134,7 @@ def _comments(text: str, language: str) -> Iterator[tuple[int, int]]:
     # The final line feed is for lexers that find a comment by the line end after it.
     lexed = text.replace("\r", "\n") + "\n"
     if language == "bash":
-        lexed = here_documents.masked(lexed)
+        lexed = masked(lexed)
     short = _Shortened(lexed)
     for start, value in _whole_comments(_comment_tokens(short.text, language)):
         place = short.place(start)
@@ -362,3 +363,37 @@ def _place(text: str, starts: list[int], line: int, column: int) -> int:
     """Convert a line (from 1) and a column in UTF-8 bytes to a character offset."""
     start = starts[min(line - 1, len(starts) - 1)]
     return start + len(text[start : start + column].encode("utf-8", "surrogatepass")[:column].decode("utf-8", "ignore"))
+
+
+_OPERATOR = re.compile(r"(?<!<)<<(?!<)")
+_OPENING = re.compile(
+    _OPERATOR.pattern
+    + r"""(?P<tabs>-?)[ \t]*(?P<word>(?:\\.|'[^'\n]{0,200}'|"[^"\n]{0,200}"|[^\s;&|()<>'"`\\]){1,200})"""
+)
+_QUOTES = re.compile(r"[\\'\"]")
+
+
+def masked(text: str) -> str:
+    """The script with spaces instead of here-documents and of the operators before them; offsets do not change.
+
+    Pygments does not know every way to quote the delimiter, and ends a document at the delimiter inside a line. A
+    document without an end is none: a shift in arithmetic looks like one. `text`: lines end with a line feed."""
+    if not _OPERATOR.search(text):
+        return text
+    lines = text.split("\n")
+    ends: defaultdict[tuple[bool, str], list[int]] = defaultdict(list)  # numbers of equal lines, ascending
+    for number, line in enumerate(lines):
+        ends[False, line].append(number)
+        ends[True, line.lstrip("\t")].append(number)
+    number = 0
+    while number < len(lines):
+        last = number
+        for found in _OPENING.finditer(lines[number]):
+            same = ends.get((bool(found["tabs"]), _QUOTES.sub("", found["word"])), [])
+            if (at := bisect_right(same, last)) < len(same):
+                last = same[at]
+        lines[number] = _OPERATOR.sub("  ", lines[number])
+        for inside in range(number + 1, last + 1):
+            lines[inside] = " " * len(lines[inside])
+        number = last + 1
+    return "\n".join(lines)

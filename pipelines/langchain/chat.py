@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_core.language_models import BaseChatModel, LangSmithParams
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from copyspec.engine.json_schemas import json_schema_of, why_no_schema
 
-from .capture import call_begins, stream_begins, while_read
+from .capture import call_begins, while_read
 from .chat_call import ChatCall
-from .fields import CONFIG, EngineFields, private, public
+from .fields import CONFIG, EngineFields, public
 from .messages import encoded_prompt
 from .structured import constraint, structured
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.language_models.model_profile import ModelProfile
-    from langchain_core.runnables import Runnable, RunnableConfig
+    from langchain_core.runnables import Runnable
     from langchain_core.tools import BaseTool
 
 
@@ -59,9 +59,6 @@ class ChatCopySpec(EngineFields, BaseChatModel):
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: object) -> str:
         return super()._get_llm_string(stop=stop, **self.cache_params(kwargs))
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: object) -> LangSmithParams:
-        return self.named_params(super()._get_ls_params(stop=stop, **kwargs), stop, kwargs)
 
     def _resolve_model_profile(self) -> ModelProfile | None:
         engine = self._engine or (self.engine if not isinstance(self.model, (str, type(None))) else None)
@@ -179,33 +176,6 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         call_begins(callbacks)
         return await super().agenerate(messages, stop, callbacks, **kwargs)  # type: ignore[arg-type]
 
-    def stream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: object,
-    ) -> Iterator[AIMessageChunk]:
-        """Yield the answer in pieces. Closing the iterator ends the decoding within one step."""
-        stream_begins(config)
-        yield from super().stream(input, config, stop=stop, **private(kwargs))
-
-    async def astream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: object,
-    ) -> AsyncIterator[AIMessageChunk]:
-        """Like `stream`. Cancelling the task ends the decoding, too."""
-        stream_begins(config)
-        streamed = super().astream(input, config, stop=stop, **private(kwargs))
-        async with aclosing(cast("AsyncGenerator[AIMessageChunk, None]", streamed)) as pieces:
-            async for piece in pieces:
-                yield piece
-
     def bind_tools(
         self,
         tools: Sequence[dict[str, object] | type | Callable[..., object] | BaseTool],
@@ -244,10 +214,6 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         shape = {"kwargs": {"method": method}, "schema": schema}  # langchain-core takes it out, and traces it
         model = self.bind(json_schema=constraint(schema), ls_structured_output_format=shape, **kwargs)
         return structured(model, schema, include_raw=include_raw)
-
-    def get_token_ids(self, text: str) -> list[int]:
-        """Return the model's token ids of a text."""
-        return self.engine.codec.encode(text).ids
 
     def get_num_tokens_from_messages(
         self,

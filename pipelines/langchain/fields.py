@@ -1,10 +1,11 @@
-"""Fields shared by both LangChain models: the engine that answers, and the options of every call."""
+"""What both LangChain models share: the engine that answers, the options of every call, and streams."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from pathlib import PurePath
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,13 @@ from copyspec.checks import plain_value
 from copyspec.engine.call_options import OPTIONS
 from copyspec.engine.unknown import reject_unknown
 from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
-from copyspec.verification.registry import DEFAULT_RULE, RULES
 
 from . import capture
 from .documents import Private
 
 if TYPE_CHECKING:
-    from langchain_core.language_models import LangSmithParams
+    from langchain_core.language_models import LangSmithParams, LanguageModelInput
+    from langchain_core.runnables import RunnableConfig
     from typing_extensions import Self
 
     from copyspec import Engine
@@ -44,7 +45,7 @@ CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_name
 
 
 class EngineFields(BaseModel):
-    """Fields of `ChatCopySpec` and `CopySpecLLM`. Under the default rule, draft options do not change answers."""
+    """The base of `ChatCopySpec` and `CopySpecLLM`, before LangChain's own. Draft options do not change answers."""
 
     model_config = CONFIG
 
@@ -174,6 +175,47 @@ class EngineFields(BaseModel):
             name = str(getattr(named, "name", None) or getattr(named, "name_or_path", None) or type(named).__name__)
         return DEFAULT_NAME if name in (DEFAULT, str(BUNDLED)) else name
 
+    def stream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Any]:
+        """Yield the answer in pieces. Closing the iterator ends the decoding within one step."""
+        capture.stream_begins(config)
+        yield from super().stream(input, config, stop=stop, **private(kwargs))  # type: ignore[misc]  # LangChain's
+
+    async def astream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[Any]:
+        """Like `stream`. Cancelling the task ends the decoding, too."""
+        capture.stream_begins(config)
+        async with aclosing(super().astream(input, config, stop=stop, **private(kwargs))) as pieces:  # type: ignore[misc]
+            async for piece in pieces:
+                yield piece
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """Return the model's token ids of a text."""
+        return self.engine.codec.encode(text).ids
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        """The parameters that a trace shows first: provider, model and stop strings, overridden by the call's own."""
+        params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]  # LangChain's
+        params["ls_provider"] = "copyspec"
+        if not isinstance(kwargs.get("model"), str):
+            params["ls_model_name"] = self.shown_name()
+        own = stop or self.stop
+        if isinstance(own, (str, list, tuple)) and own:  # anything else raises an error in the call itself
+            params["ls_stop"] = [own] if isinstance(own, str) else [str(each) for each in own]
+        return params
+
     def call_options(self, stop: object, given: Mapping[str, object]) -> dict[str, object]:
         """Options of one call for `Engine.jobs`: the model's own, overridden by the call's."""
         options: dict[str, object] = {name: getattr(self, name) for name in (*_SAMPLING, "batch_size", "stop")}
@@ -190,16 +232,6 @@ class EngineFields(BaseModel):
             options["logprobs"] = top if options["logprobs"] else None
         options |= {name: value.value for name, value in options.items() if isinstance(value, Private)}
         return {name: value for name, value in options.items() if value is not None}
-
-    def named_params(self, params: LangSmithParams, stop: object, given: Mapping[str, object]) -> LangSmithParams:
-        """The parameters that a trace shows first: provider, model and stop strings, overridden by the call's own."""
-        params["ls_provider"] = "copyspec"
-        if not isinstance(given.get("model"), str):
-            params["ls_model_name"] = self.shown_name()
-        own = stop or self.stop
-        if isinstance(own, (str, list, tuple)) and own:  # anything else raises an error in the call itself
-            params["ls_stop"] = [own] if isinstance(own, str) else [str(each) for each in own]
-        return params
 
     def traced_params(self) -> dict[str, object]:
         """The parameters shown in traces: everything that may change an answer."""
@@ -219,13 +251,10 @@ class EngineFields(BaseModel):
         }
 
     def cache_params(self, given: Mapping[str, object]) -> dict[str, object]:
-        """The options of one call in its cache key, beside `traced_params`. Under rules that do not keep the tokens the
-        answer depends on drafts, whose texts are not in the key, so a number of its own keeps it from being
-        another's."""
+        """The options of one call in its cache key, beside `traced_params`. With a rule the answer may depend on
+        drafts, whose texts are not in the key, so a number of its own keeps it from being another's."""
         options = {**public(self.model_kwargs), **public(given)}
-        rule = options.get("rule", DEFAULT_RULE)
-        known = RULES.get(rule) if isinstance(rule, str) else RULES[DEFAULT_RULE]
-        drafted = {} if known is None or known.preserves == "tokens" else {"drafted": uuid4().hex}
+        drafted = {"drafted": uuid4().hex} if "rule" in options else {}
         return {"options": {name: _identified(options[name]) for name in sorted(options)}, **drafted}
 
 

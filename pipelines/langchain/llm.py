@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from langchain_core.language_models import BaseLLM, LangSmithParams
+from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 
 from copyspec import Result
 
 from .calls import Answers, usage
-from .capture import captured, captured_around, run_around, stream_begins, while_read
+from .capture import captured, captured_around, run_around, while_read
 from .documents import explicit
 from .fields import CONFIG, EngineFields, private, public
 from .prompted import references_of
@@ -24,8 +24,6 @@ from .prompted import references_of
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
     from langchain_core.documents import Document
-    from langchain_core.language_models import LanguageModelInput
-    from langchain_core.runnables import RunnableConfig
 
 # The runs around the prompts of one `generate`, in order, since langchain-core passes only the first to `_generate`.
 # By prompt, as langchain-core leaves out prompts with cached answers.
@@ -55,36 +53,6 @@ class CopySpecLLM(EngineFields, BaseLLM):
     def _identifying_params(self) -> Mapping[str, object]:
         given = _GIVEN.get()
         return {**self.traced_params(), **public(given), **self.cache_params(given)}
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: object) -> LangSmithParams:
-        return self.named_params(super()._get_ls_params(stop=stop, **kwargs), stop, kwargs)
-
-    def stream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: object,
-    ) -> Iterator[str]:
-        """Yield the continuation in pieces."""
-        stream_begins(config)
-        yield from super().stream(input, config, stop=stop, **private(kwargs))
-
-    async def astream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: object,
-    ) -> AsyncIterator[str]:
-        """Like `stream`. Cancelling the task ends the decoding within one step."""
-        stream_begins(config)
-        streamed = super().astream(input, config, stop=stop, **private(kwargs))
-        async with aclosing(cast("AsyncGenerator[str, None]", streamed)) as pieces:
-            async for piece in pieces:
-                yield piece
 
     def generate(
         self,
@@ -175,10 +143,6 @@ class CopySpecLLM(EngineFields, BaseLLM):
                 if run_manager is not None and chunk.text:
                     await run_manager.on_llm_new_token(chunk.text, chunk=piece)
                 yield piece
-
-    def get_token_ids(self, text: str) -> list[int]:
-        """Return the model's token ids of a text."""
-        return self.engine.codec.encode(text).ids
 
     def _call(
         self,

@@ -25,7 +25,7 @@ from benchmarks.replay import run as replay
 from benchmarks.replay.figures import Figures
 from benchmarks.replay.limits import PromisingBudget, within_mean
 from benchmarks.replay.methods import HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
-from benchmarks.replay.priors import priors_module
+from benchmarks.replay.priors import priors_json
 from copyspec.budget import Budget
 from copyspec.drafters.copying import priors
 from copyspec.tree import EMPTY, DraftTree
@@ -379,9 +379,10 @@ def test_draft_cost_measures_every_kind_of_source(
     assert "give a longer text" in capsys.readouterr().err
 
 
-def test_the_priors_are_as_their_command_writes_them() -> None:
-    module = Path(priors.__file__).read_text(encoding="utf-8")
-    assert priors_module(priors.PRIORS, priors.CROWDS) == module
+@pytest.mark.parametrize(("name", "fitted"), [("priors.json", priors.NAMED), ("priors_found.json", priors.FOUND)])
+def test_the_priors_are_as_their_command_writes_them(name: str, fitted: priors.Priors) -> None:
+    content = Path(priors.__file__).with_name(name).read_text(encoding="utf-8")
+    assert priors_json(fitted.weights, fitted.crowds) == content
 
 
 def test_wrong_calls_say_what_to_give(

@@ -1,4 +1,4 @@
-"""The drafting options of the command line: smaller models, rules, and the mark of lossy ones."""
+"""The drafting options of the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from copyspec.drafters.predictors.skipping import SkipSet
 from tests.drafters.test_heads import write
 from tests.helpers.commands import run
 from tests.helpers.texts import byte_level, llama
@@ -20,13 +19,12 @@ pytestmark = pytest.mark.usefixtures("named_model")
 
 def test_a_draft_model_changes_no_output(capsys: pytest.CaptureFixture[str], steady_drafts: None) -> None:
     plain = run(capsys, "generate", "the cat", "--drafter", "none", "--json", *LENGTH)
-    for model in ("layers:1", "pool"):
+    for model in ("layers:1",):
         code, out, _ = run(capsys, "generate", "the cat", "--draft-model", model, "--json", *LENGTH)
         drafted = json.loads(out)
         assert code == 0 and drafted["text"] == json.loads(plain[1])["text"]
-        assert (drafted["rule"], drafted["lossy"]) == ("coupled", False)
     assert drafted["stats"]["decisions"]
-    several = ["--draft-model", "layers:1", "--draft-model", "pool", "--drafter", "model"]
+    several = ["--draft-model", "layers:1", "--draft-model", "layers:1", "--drafter", "model"]
     assert json.loads(run(capsys, "generate", "the cat", *several, "--json", *LENGTH)[1])["text"] == drafted["text"]
 
 
@@ -46,24 +44,12 @@ def test_a_datastore_changes_no_output(
         assert (code, out) == (status, "") and message in err and len(err.splitlines()) == 1
 
 
-def test_lossy_rules_are_asked_for_and_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    rule = ["--rule", "lenience", "--rule-setting", "lenience=0.5"]
-    code, out, err = run(capsys, "generate", "the cat", *rule, *LENGTH)
-    assert (code, out) == (2, "") and "--lossy" in err
-    code, out, err = run(capsys, "generate", "the cat", *rule, "--lossy", "--json", *LENGTH)
-    assert code == 0 and (json.loads(out)["rule"], json.loads(out)["lossy"]) == ("lenience", True)
-    assert "rule 'lenience' is lossy" in err
-    assert run(capsys, "generate", "the cat", "--rule", "greedy", *LENGTH)[2] == ""
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--draft-model", "layers:no"], "layers:2"),
         (["--drafter", "modell"], "'auto', 'copy', 'model', 'none'"),
         (["--drafter", "model"], "--draft-model"),
-        (["--rule", "lenient"], "lenient"),
-        (["--rule", "lenience", "--lossy", "--rule-setting", "lenience"], "NAME=NUMBER"),
     ],
 )
 def test_wrong_options_say_what_is_meant(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
@@ -77,11 +63,9 @@ def test_files_are_corrected_with_a_draft_model(
     file = tmp_path / "text.txt"
     file.write_text("the cat sat on the mat.\n", encoding="utf-8")
     heads = write(tmp_path / "heads", llama(len(byte_level())))
-    skips = tmp_path / "skips.json"
-    skips.write_text(json.dumps(SkipSet(frozenset({1}), frozenset()).to_dict(2)))
     options = ["--max-new-tokens", "24", "--instruction", "Fix: {text}"]
     for command in ("gec", "edit"):
         alone = run(capsys, command, str(file), *options)
         assert alone[0] != 2
-        for drafts in ("layers:1", "pool", f"heads:{heads}", f"learning:{heads}", f"skip:{skips}"):
+        for drafts in ("layers:1", f"heads:{heads}"):
             assert run(capsys, command, str(file), *options, "--draft-model", drafts)[:2] == alone[:2], drafts

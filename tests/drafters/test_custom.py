@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 import copyspec
 from copyspec import Budget, DraftContext, DraftTree, Engine, ScoredDraft
 from copyspec.drafters.custom import JoinedDrafter, join
+from copyspec.literature import Sampled
 from copyspec.sources import OUTPUT
 from copyspec.text.chat import ChatError
-from copyspec.tree import ROOT, Origin, Sampled, check_tree
+from copyspec.tree import ROOT, Origin, check_tree
 from tests.helpers.texts import byte_level, new_engine
 
 OPTIONS = {"max_new_tokens": 24, "ignore_eos": True}
@@ -161,9 +162,9 @@ def fails(context: DraftContext) -> Knowing:
         (proposing(DraftTree([1], [ROOT], [0.5], [(0, 0)])), ValueError, "an origin is None or an Origin"),  # type: ignore[list-item]
         (proposing(DraftTree([1], [ROOT], [0.5], [None], drafters=[["a"]])), ValueError, "drafters holds"),  # type: ignore[list-item]
         (
-            proposing(replace(DraftTree.of_chain([1] * 5000), sampled={ROOT: Sampled([1], torch.tensor([0.0, 1.0]))})),
+            proposing(replace(DraftTree.of_chain([1] * 5000), notes={ROOT: Sampled([1], torch.tensor([0.0, 1.0]))})),
             ValueError,
-            "it has draws and 5000 nodes; budget.max_nodes is",
+            "it has notes and 5000 nodes; budget.max_nodes is",
         ),
         (lambda context: Wants([], [99]), ValueError, "wanted_layers holds int: 99; the model has 2 layers"),
         (lambda context: Wants([], ["x"]), ValueError, "wanted_layers holds str"),
@@ -221,7 +222,7 @@ def test_a_drafter_that_rewrites_its_tree_afterwards_does_not_change_the_output(
             tree = super().propose(budget)
             draws = {ROOT: Sampled(list(tree.tokens[:1]), torch.full((size,), 1 / size))}
             self._held = tree.tokens, draws
-            return replace(tree, sampled=draws if len(tree) else None)
+            return replace(tree, notes=draws if len(tree) else None)
 
         def observe(self, scored: ScoredDraft) -> None:
             tokens, draws = self._held
@@ -235,7 +236,7 @@ def test_a_drafter_that_rewrites_its_tree_afterwards_does_not_change_the_output(
     before = list(tree.tokens)
     drafter._held[0][:] = []  # type: ignore[index]
     drafter._held[1].clear()
-    assert list(tree.tokens) == before and tree.sampled is not None and list(tree.sampled) == [ROOT]
+    assert list(tree.tokens) == before and tree.notes is not None and list(tree.notes) == [ROOT]
 
 
 def test_a_drafter_may_use_its_lists_again(engine: Engine) -> None:
@@ -245,7 +246,7 @@ def test_a_drafter_may_use_its_lists_again(engine: Engine) -> None:
         def propose(self, budget: Budget) -> DraftTree:
             tree = super().propose(Budget(1 + self._done % 3))
             tokens[:] = tree.tokens
-            return replace(tree, tokens=tokens, sampled={ROOT: Sampled([], torch.tensor([1.0]))})
+            return replace(tree, tokens=tokens, notes={ROOT: Sampled([], torch.tensor([1.0]))})
 
     wanted = [plain(engine, prompt)[0] for prompt in PROMPTS]
     good = engine.submit(PROMPTS[0], **OPTIONS)  # type: ignore[arg-type]

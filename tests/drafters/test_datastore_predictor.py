@@ -13,7 +13,7 @@ from benchmarks.replay.run import Tally, replay
 from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
-from copyspec.drafters.predictors.datastore_predictor import DatastorePredictor
+from copyspec.drafters.predictors.datastore import DatastorePredictor
 from copyspec.retrievers import Datastore
 from copyspec.sources import Source
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +18,11 @@ from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
-from copyspec.drafters.predictors import heads as heads_module
-from copyspec.drafters.predictors import online
 from copyspec.drafters.predictors.base import MIN_TIME, RowContext, RunTime
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
 from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
-from copyspec.drafters.predictors.online import Learner, LearningHeads, LearningPredictor
 from copyspec.engine.engine import Engine
 from copyspec.models.errors import LoadError
 from copyspec.options import SamplingOptions
@@ -464,113 +460,6 @@ def test_a_feature_layer_that_is_not_asked_keeps_as_many_states_as_it_reads() ->
     expected, found = (list(zip(*predictor._predicted[()], strict=True)) for predictor in (asked, idle))
     assert found[0] == expected[0]
     assert found[1] == pytest.approx(expected[1], abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["recurrent", "layers"])
-def test_heads_learn_while_they_draft(
-    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Random heads learn a simple target, outputs stay the same, and a growing loss is noticed."""
-    monkeypatch.setattr(online, "RATE", 1e-2)
-    monkeypatch.setattr(online, "BATCH", 8)
-    model = memoryless()
-    request = Request([7], 60, SamplingOptions())
-    ((expected, _),) = run(wrap(model), [request])
-    heads = LearningHeads(random_heads(kind), model)
-    monkeypatch.setattr(heads, "_worker", threading.current_thread())  # so that the training steps run in this thread
-    context = RowContext(request.prompt, request.sampling, 1, VOCAB_SIZE)
-    request.drafter = lambda: PredictorDrafter([LearningPredictor(heads, context)])
-    ((tokens, _),) = run(wrap(model), [request])
-    assert tokens == expected and len(heads._windows) >= 8
-    learner = Learner(heads)
-    losses = []
-    for _ in range(60):
-        learner.step(learner.choose(heads._windows))
-        losses.append(learner._loss)
-    assert losses[-1] < losses[0] and heads.steps == 60 and heads.resets == 0
-    assert run(wrap(model), [request])[0][0] == expected  # with the learned weights
-    with caplog.at_level(logging.WARNING):
-        learner.step([(each, states * float("nan")) for each, states in heads._windows])
-    assert heads.resets == 1 and "diverged while learning" in caplog.text
-    assert heads._file is heads._first
-    learner.step(learner.choose(heads._windows))
-    learner._steps, learner._first_loss = (
-        10,
-        learner._loss / (2 * online.DIVERGED),
-    )  # it has more than doubled since the beginning
-    learner.step(learner.choose(heads._windows))
-    assert heads.resets == 2 and heads._file is heads._first
-    with pytest.raises(ValueError, match="cannot learn while they draft"):
-        LearningHeads(random_heads("parallel"), model)
-
-
-def test_a_window_to_learn_from_holds_consecutive_tokens() -> None:
-    heads = LearningHeads(random_heads("layers"), memoryless())
-    predictor = LearningPredictor(heads, RowContext([7], SamplingOptions(), 1, VOCAB_SIZE))
-    state = torch.randn(1, SIZE)
-    for states in ({LAST: state, 0: state, 1: state}, {LAST: state}):  # the second pass kept no inner states
-        predictor.observe(ScoredDraft(EMPTY, torch.zeros(1, VOCAB_SIZE), states))
-        predictor.accept([3])
-        assert len(predictor._recent) == len(states) // 3
-
-
-def test_weights_may_be_replaced_while_they_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    heads = LearningHeads(random_heads("recurrent"), memoryless())
-    first = heads.bound
-    heads.take({name: each.clone() for name, each in heads._first.heads.tensors.items()})  # type: ignore[union-attr]
-    learned = heads.bound
-    place = heads_module._place
-
-    def taken_meanwhile(weight: torch.Tensor) -> tuple[object, ...]:
-        heads.take(None)
-        return place(weight)
-
-    monkeypatch.setattr(heads_module, "_place", taken_meanwhile)
-    assert heads.bound is learned
-    assert heads.bound.file is first.file
-
-
-def test_the_learning_thread_ends_and_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(online, "BATCH", 4)
-    monkeypatch.setattr(online, "IDLE_SECONDS", 0.1)
-    heads = LearningHeads(random_heads("recurrent"), memoryless())
-    for number in range(5000):
-        heads._windows.append((torch.full((DEPTH + 1,), number % VOCAB_SIZE), torch.randn(DEPTH + 1, SIZE)))
-    assert len(heads._windows) == online.BUFFER
-    heads.add(heads._windows[-1])
-    assert heads._worker is not None
-    heads._worker.join(timeout=20)
-    assert not heads._worker.is_alive() and heads.steps >= 1
-
-
-def test_heads_that_cannot_learn_say_so_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(online, "BATCH", 1)
-    monkeypatch.setattr(Learner, "step", fail)
-    heads = LearningHeads(random_heads("recurrent"), memoryless())
-    for _ in range(3):
-        heads.add((torch.zeros(DEPTH + 1, dtype=torch.long), torch.randn(DEPTH + 1, SIZE)))
-        assert heads._worker is not None
-        heads._worker.join(timeout=20)
-    assert [record.getMessage() for record in caplog.records] == ["heads 'random' stopped learning"]
-    assert heads._file is heads._first
-
-
-def test_heads_that_diverge_every_time_learn_no_more(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(online, "BATCH", 1)
-    monkeypatch.setattr(online, "SHARE", 1.0)
-    heads = LearningHeads(random_heads("recurrent"), memoryless())
-    for _ in range(20):
-        heads.add((torch.zeros(DEPTH + 1, dtype=torch.long), torch.full((DEPTH + 1, SIZE), float("inf"))))
-    assert heads._worker is not None
-    heads._worker.join(timeout=20)
-    assert not heads._worker.is_alive() and heads.resets == online.MAX_FAILURES == len(caplog.records)
-    heads.add(heads._windows[-1])
-    assert not heads._worker.is_alive()
 
 
 def test_the_time_of_reads_survives_slow_ones_and_rests() -> None:

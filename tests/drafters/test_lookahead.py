@@ -11,7 +11,7 @@ import torch
 from copyspec.budget import Budget
 from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
-from copyspec.drafters.lookahead import Jacobi, JacobiDrafter, Lookahead, LookaheadDrafter
+from copyspec.literature.lookahead import Jacobi, JacobiDrafter, Lookahead, LookaheadDrafter
 from copyspec.options import SamplingOptions
 from copyspec.targets import wrap
 from copyspec.tree import check_tree

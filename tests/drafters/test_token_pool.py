@@ -14,7 +14,7 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter, ScoredDraft, observes
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
-from copyspec.drafters.predictors.token_pool import PoolPredictor
+from copyspec.literature.token_pool import PoolPredictor
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap

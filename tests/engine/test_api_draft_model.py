@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 import copyspec
 from copyspec.engine.engine import Engine
 from copyspec.engine.threads import Passes
+from copyspec.literature import Pool
 from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -54,7 +55,7 @@ def test_ways_to_name_a_draft_model(engine: Engine, near: LlamaForCausalLM, tmp_
         drafted = engine.generate(PROMPT, draft_model=choice, drafter="model", max_new_tokens=20)
         assert drafted.token_ids == plain.token_ids
         assert drafted.stats.num_draft_tokens > 0
-    pooled = engine.generate(PROMPT, draft_model="pool", max_new_tokens=20)
+    pooled = engine.generate(PROMPT, drafter=["auto", Pool()], max_new_tokens=20)
     assert pooled.token_ids == plain.token_ids
     assert pooled.stats.num_draft_tokens_per_source["pool"] > 0
     result = copyspec.generate(PROMPT, model=engine, draft_model=near, max_new_tokens=20)
@@ -66,7 +67,7 @@ def test_a_pool_is_one_outputs_own(engine: Engine) -> None:
     batch."""
 
     def drafted(*prompts: str, on: Engine) -> list[tuple[object, ...]]:
-        results = on.generate(list(prompts), draft_model="pool", drafter="model", max_new_tokens=30, ignore_eos=True)
+        results = on.generate(list(prompts), drafter=Pool(), max_new_tokens=30, ignore_eos=True)
         return [(each.token_ids, each.stats.num_draft_tokens_per_source, each.stats.num_passes) for each in results]
 
     mine = [PROMPT, PROMPT + " and ends"]

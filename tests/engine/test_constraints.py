@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import copyspec
+from copyspec.literature import TopKGap, Typical
 from tests.helpers.texts import new_engine
 
 pytest.importorskip("llguidance")
@@ -104,13 +105,13 @@ def fresh_processor(engine: copyspec.Engine, regex: str) -> Any:
     return made.processor(0)
 
 
-@pytest.mark.parametrize("rule", ["typical", "top-k-gap"])
-def test_lossy_rules_stay_in_the_grammar(tiny: copyspec.Engine, rule: str) -> None:
+@pytest.mark.parametrize("rule", [Typical(), TopKGap()], ids=["typical", "top-k-gap"])
+def test_lossy_rules_stay_in_the_grammar(tiny: copyspec.Engine, rule: Typical | TopKGap) -> None:
     """They score several branches of a tree, and a mask of one must not follow another."""
     given: dict[str, Any] = {"regex": "((the|a) (cat|sea) (sat|was) on ){4,9}", "max_new_tokens": 60}
     sampled: list[dict[str, Any]] = [{"temperature": 1.5, "seed": seed} for seed in range(6)]
-    for sampling in sampled if rule == "typical" else [{}]:
-        found = tiny.generate("the cat sat on a sea was on the sea " * 3, rule=rule, lossy=True, **given, **sampling)
+    for sampling in sampled if isinstance(rule, Typical) else [{}]:
+        found = tiny.generate("the cat sat on a sea was on the sea " * 3, rule=rule, **given, **sampling)
         processor, ids = fresh_processor(tiny, given["regex"]), torch.tensor([found.token_ids])
         for at, token in enumerate(found.token_ids):
             assert processor(ids[:, :at], torch.zeros(1, tiny.model.config.vocab_size))[0, token].isfinite(), found.text

@@ -11,6 +11,7 @@ import torch
 
 import copyspec
 from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
+from copyspec.literature import MultiStep
 from tests.helpers.texts import new_engine
 
 PROMPT = "the cat sat on the mat and the cat sat"
@@ -66,7 +67,7 @@ def test_wrong_numbers(tiny: copyspec.Engine) -> None:
     with pytest.raises(ValueError, match="logprobs must be an integer >= 0, got -1"):
         tiny.generate(PROMPT, logprobs=-1)
     with pytest.raises(ValueError, match="logprobs=1 works with the default rule only"):
-        tiny.generate(PROMPT, logprobs=1, rule="multi-step", temperature=1.0)
+        tiny.generate(PROMPT, logprobs=1, rule=MultiStep(), temperature=1.0)
 
 
 def test_a_caller_reads_while_the_next_token_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

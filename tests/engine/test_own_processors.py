@@ -20,6 +20,7 @@ from transformers import (
 
 from copyspec import Engine, Input, compare
 from copyspec.growing_ids import GrowingIds
+from copyspec.literature import Lenience, Rejection, Typical
 from copyspec.targets import wrap
 from tests.helpers.texts import byte_level
 from tests.helpers.texts import engine as tiny_engine
@@ -27,9 +28,9 @@ from tests.helpers.texts import engine as tiny_engine
 RULES: list[dict[str, Any]] = [
     {},
     {"temperature": 1.0},
-    {"rule": "rejection", "temperature": 1.0},
-    {"rule": "typical", "lossy": True},
-    {"rule": "lenience", "lossy": True, "temperature": 1.0},
+    {"rule": Rejection(), "temperature": 1.0},
+    {"rule": Typical()},
+    {"rule": Lenience(), "temperature": 1.0},
 ]
 
 

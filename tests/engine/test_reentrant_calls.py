@@ -155,7 +155,7 @@ def test_unloading_in_the_middle_of_a_preparation_is_told() -> None:
     engine = Engine(model(), byte_level())
     drafting: DraftModels = engine._drafting
     engine.unload()
-    for chosen in ("layers:1", "heads:a", "learning:a"):
+    for chosen in ("layers:1", "heads:a"):
         with pytest.raises(RuntimeError, match="unloaded while a call was being prepared"):
             drafting.predictors([chosen])
 

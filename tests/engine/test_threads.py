@@ -19,6 +19,7 @@ from copyspec.engine import threads as engine_threads
 from copyspec.engine.cores import Load, allowed, held_by_others
 from copyspec.engine.language import Language
 from copyspec.engine.threads import MAX_WAIT, ThreadChoice
+from copyspec.literature import Typical
 from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 PROMPT = "some text that the model goes on with"
@@ -220,7 +221,7 @@ def test_both_sides_of_a_comparison_take_one_number(watched: tuple[Engine, list[
     assert copyspec.compare(PROMPT, model=engine, max_new_tokens=6).equal  # type: ignore[union-attr]
     assert len(set(counts)) == 1
     counts.clear()
-    options = {"rule": "typical", "lossy": True, "temperature": 0.8, "seed": 1, "max_new_tokens": 12}
+    options = {"rule": Typical(), "temperature": 0.8, "seed": 1, "max_new_tokens": 12}
     engine.generate(PROMPT, draft_model="layers:1", **options)  # type: ignore[call-overload]
     assert len(set(counts)) == 1, "times must not decide anything where outputs depend on the passes"
 

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 import torch
 
-from copyspec.tree import ROOT, DraftTree, Sampled
-from copyspec.verification.classic.candidates import Randomness
-from copyspec.verification.classic.rules import Rule
-from copyspec.verification.classic.sampled import draw
+from copyspec.literature import BiLD, KSequential, Lenience, MultiStep, Rejection, Sampled, TopKGap, Typical, draw
+from copyspec.literature.candidates import Randomness
+from copyspec.literature.rules import DraftRule
+from copyspec.literature.sampled import NextToken, Nodes
+from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.walk import walk
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Coupled(DraftRule):
+    """The default in the form of a rule: the target's own token."""
+
+    name: ClassVar[str] = "coupled"
+
+    def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
+        return nodes.own_token
+
+
+RULES: dict[str, type[DraftRule]] = {
+    kind.name: kind for kind in (Coupled, Rejection, MultiStep, KSequential, Lenience, TopKGap, BiLD, Typical)
+}
+
+
+def rule(name: str, **settings: float) -> DraftRule:
+    """Make a rule by its name."""
+    return RULES[name](**settings)
+
+
 VOCAB = 5
 EXACT = 1e-6  # total variation allowed for float32 rounding
 
@@ -94,13 +118,13 @@ class TableNodes:
 class RuleWalk:
     """A rule on a table's nodes, in the form that `walk` needs."""
 
-    def __init__(self, rule: Rule, tree: DraftTree, nodes: TableNodes) -> None:
+    def __init__(self, rule: DraftRule, tree: DraftTree, nodes: TableNodes) -> None:
         self.token = rule.begin(tree, nodes)
 
     def scores(self, node: int) -> None: ...
 
 
-def walked(rule: Rule, tree: DraftTree, nodes: TableNodes, limit: int) -> tuple[int, ...]:
+def walked(rule: DraftRule, tree: DraftTree, nodes: TableNodes, limit: int) -> tuple[int, ...]:
     """The tokens that one step emits, at most `limit`."""
     tokens: list[int] = []
 
@@ -149,7 +173,7 @@ def drafted(
     return tree_of(copied, drawn)
 
 
-def joint(rule: Rule, target: torch.Tensor, draft: Callable[[Randomness], DraftTree]) -> torch.Tensor:
+def joint(rule: DraftRule, target: torch.Tensor, draft: Callable[[Randomness], DraftTree]) -> torch.Tensor:
     """The distribution of the first two tokens, over all drafts and decisions. [VOCAB, VOCAB]
 
     If a step emits one token, the second is distributed as the target, since later steps use the same rule.

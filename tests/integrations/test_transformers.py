@@ -20,7 +20,7 @@ from transformers import (
 
 import copyspec
 from copyspec.integrations import transformers as integration
-from copyspec.integrations.transformers.outputs import CopiedDecoderOnlyOutput
+from copyspec.integrations.transformers.hf import CopiedDecoderOnlyOutput
 from copyspec.integrations.transformers.replay import CACHE_FIELD
 from tests.helpers.both_ways import (
     EOS,

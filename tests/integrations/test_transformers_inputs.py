@@ -16,6 +16,7 @@ import transformers
 
 import copyspec
 from copyspec.integrations.transformers.replay import CACHE_FIELD
+from copyspec.literature import Pool
 from copyspec.targets.facts import forward_arguments
 from tests.helpers.both_ways import (
     PAD,
@@ -270,7 +271,7 @@ def test_a_call_without_texts_needs_no_tokenizer(name: str) -> None:
     model = model_of(name)
     inputs = padded(prompts(3), left=not model.config.is_encoder_decoder)
     plain = by_transformers(model, inputs)
-    for own in ({}, {"references": plain.tolist()}, {"edit_source": prompts(3)}, {"draft_model": "pool"}):
+    for own in ({}, {"references": plain.tolist()}, {"edit_source": prompts(3)}, {"drafter": Pool()}):
         assert torch.equal(plain, by_copyspec(model, inputs, {"tokenizer": None, **own}))
     result = by_copyspec(model, inputs, {"tokenizer": None}, return_dict_in_generate=True).results[0]
     assert result.text == "" and len(result.token_ids) == 16

@@ -1,4 +1,4 @@
-"""Wrong draft models, heads and skip sets: errors that name the argument, the file and the value."""
+"""Wrong draft models and heads: errors that name the argument, the file and the value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 
 from copyspec.drafters.predictors.head_files import FORMAT, WEIGHTS, load_heads
-from copyspec.drafters.predictors.skipping import SkipSet, load_skips
 from copyspec.models.errors import LoadError
 from tests.helpers.texts import engine
 
@@ -20,8 +19,6 @@ from tests.helpers.texts import engine
     ("chosen", "says"),
     [
         ("heads:~nobody-here/x", "the path of draft_model='heads:' is '~nobody-here/x', and that home folder is not"),
-        ("learning:~nobody-here/x", "that home folder is not known"),
-        ("skip:~nobody-here/x", "that home folder is not known"),
         ("~nobody-here", "that home folder is not known"),
         ("layers:" + "9" * 5000, r"draft_model='layers:9+\.\.\. must name a number of layers"),
         ("layers:0", "draft_model='layers:0': layers must be an integer from 1 to 1, got 0"),
@@ -30,9 +27,9 @@ from tests.helpers.texts import engine
 def test_draft_models_that_cannot_be_meant(chosen: str, says: str) -> None:
     with pytest.raises((LoadError, ValueError), match=says):
         engine()._drafting.predictors([chosen])
-    if not chosen.startswith(("heads", "learning")):
-        with pytest.raises((LoadError, ValueError), match=says.replace("draft_model", "contrast")):
-            engine()._drafting.amateur(chosen)
+    if not chosen.startswith("heads"):
+        with pytest.raises((LoadError, ValueError), match=says.replace("draft_model", "the model of rule")):
+            engine()._drafting.second(chosen)
 
 
 def heads(folder: Path, tensors: Mapping[str, torch.Tensor], **changes: object) -> Path:
@@ -72,10 +69,3 @@ def test_damaged_weights_are_named(tmp_path: Path) -> None:
     (folder / WEIGHTS).write_bytes(b"\xff" * 64)
     with pytest.raises(LoadError, match=r"heads\.safetensors cannot be read: "):
         load_heads(folder, engine().model)
-
-
-def test_a_skip_set_without_attention_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "skips.json"
-    path.write_text(json.dumps(SkipSet(frozenset({0, 1}), frozenset()).to_dict(2)))
-    with pytest.raises(LoadError, match=r"skips\.json' cannot be loaded: it leaves no attention"):
-        load_skips(path, engine().model)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from copyspec import Engine
+from copyspec.literature import Rejection
 from copyspec.pipelines.rag import citing
 from copyspec.pipelines.rag.citing import MIN_WORDS, Settling, citations
 from copyspec.pipelines.rag.iterative import IterativeRAG, RAGAnswer, Speculation
@@ -318,7 +319,7 @@ def test_a_document_that_no_tokenizer_reads_and_that_is_not_shown_changes_nothin
         ({}, {"trace": True}, "trace=True is not supported"),
         ({}, {"max_time": 2.0}, "max_time=2.0 is not supported"),
         ({}, {"edit_source": "a"}, "edit_source"),
-        ({}, {"rule": "rejection", "temperature": 1.0}, "rule='rejection'"),
+        ({}, {"rule": Rejection(), "temperature": 1.0}, r"rule=Rejection\(\)"),
     ],
 )
 def test_what_cannot_be_meant_is_named(

@@ -37,7 +37,7 @@ from copyspec.retrievers import (
 )
 from copyspec.retrievers.headings import found_headings
 from copyspec.retrievers.pooling import sentence_settings
-from copyspec.retrievers.spellings import spellings
+from copyspec.retrievers.terms import spellings
 from tests.helpers.commands import run
 from tests.helpers.texts import byte_level, llama
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import copyspec
-from benchmarks.drafts.blocks import Guesses, table_of
 from tests.helpers.texts import byte_level, llama
-from training import block_drafter, distill, heads, lookahead, skips
+from training import distill, heads
 from training.chat_requests import Requests
 from training.outputs import (
     LOOP,
@@ -115,13 +114,6 @@ def test_an_output_is_cut_where_it_repeats_itself() -> None:
     assert until_loop([*once, *once]) == 20 + LOOP - LOOP
 
 
-def test_skips_are_searched(model: Path, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "skips.json"
-    command = f"--model {model} --data {data} --out {out} --rows 2 --tokens 6 --tries 4 --dtype float32"
-    skips.main(command.split())
-    assert json.loads(out.read_text())["layers"] == 2
-
-
 def test_a_checkpoint_restores_its_weights_and_no_others(tmp_path: Path) -> None:
     def fresh(**sizes: int) -> tuple[dict[str, torch.Tensor], torch.optim.Optimizer]:
         weights = {name: torch.ones(size, requires_grad=True) for name, size in sizes.items()}
@@ -214,54 +206,3 @@ def test_recorded_states_are_those_that_tokens_are_chosen_from(model: Path) -> N
             held = engine.model(ids, output_hidden_states=True).hidden_states
         expected = torch.cat([held[-1], held[1]], -1)[0, len(prompt) - 1 :]
         torch.testing.assert_close(states, expected, atol=0.02, rtol=0.02)
-
-
-def test_lookahead_embeddings_are_trained_and_draft(model: Path, data: Path, tmp_path: Path) -> None:
-    """PaSS: the frozen model's outputs at trained embeddings are drafted in the engine; outputs equal plain
-    decoding."""
-    run = f"--model {model} --data {data} --out {tmp_path} --rows 4 --tokens 12 --shards 1 --dtype float32"
-    heads.main([*run.split(), "--steps", "1", "--inner", "4", "--depth", "1"])
-    command = f"--model {model} --states {tmp_path / 'states'} --out {tmp_path / 'ahead'} --dtype float32"
-    lookahead.main([*command.split(), "--count", "2", "--steps", "40", "--rate", "0.05"])
-    found = lines(tmp_path / "ahead" / "log.jsonl")
-    assert [each["step"] for each in found] == [20, 40] and found[1]["loss"] < found[0]["loss"]
-    engine, embeddings = copyspec.load(str(model)), lookahead.load_embeddings(tmp_path / "ahead")
-    plain = engine.generate(PARAGRAPHS[0], max_new_tokens=24, drafter="none")
-    prompt = engine.codec.encode(PARAGRAPHS[0]).ids
-
-    def guess(ids: list[int], places: torch.Tensor) -> torch.Tensor:
-        return lookahead.said_at(engine.model, ids, places, embeddings)[0]
-
-    table = table_of(guess, prompt, plain.token_ids)  # type: ignore[arg-type]
-    drafted = engine.generate(PARAGRAPHS[0], max_new_tokens=24, drafter=Guesses(table))
-    assert drafted.token_ids == plain.token_ids
-    ids = [*prompt, *plain.token_ids]
-    places = torch.tensor([len(prompt), len(prompt) + 3])
-    together, own = lookahead.said_at(engine.model, ids, places, embeddings)
-    for row, place in enumerate(places.tolist()):  # each group attends only to its own prefix
-        alone = lookahead.said_at(engine.model, ids[: place + 1], torch.tensor([place]), embeddings)[0][0]
-        torch.testing.assert_close(together[row], alone, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(own, engine.model(torch.tensor([ids])).logits[0], atol=1e-4, rtol=1e-4)
-
-
-def test_a_block_drafter_is_trained_and_drafts(data: Path, tmp_path: Path) -> None:
-    """SpecDec's drafter for the bundled corrector: it learns the next tokens, and sees nothing after its position."""
-    command = f"--data {data} --out {tmp_path} --texts 6 --count 3 --layers 1"
-    block_drafter.main([*command.split(), "--steps", "4"])
-    engine, drafter = copyspec.load("default", dtype="float32"), block_drafter.load_block(tmp_path)
-    source = "The fox live in the forest and has always like the berries there."
-    plain = engine.generate(f"Correct the grammar: {source}", edit_source=source, drafter="none")
-    prompt = list(engine.tokenizer(f"Correct the grammar: {source}")["input_ids"])
-    ids, places = [*prompt, *plain.token_ids], torch.tensor([len(prompt) - 1, len(prompt) + 2])
-    assert block_drafter.corrected(engine, [source], "Correct the grammar: ") == [(ids, len(prompt))], "as it is read"
-    with torch.no_grad():
-        found = block_drafter.said_behind(drafter, engine.model, ids, places)
-        before = block_drafter.said_behind(drafter, engine.model, ids[: len(prompt) + 1], places[:1])
-    torch.testing.assert_close(found[:1], before, atol=1e-4, rtol=1e-4)
-
-    def guess(text: list[int], at: torch.Tensor) -> torch.Tensor:
-        return block_drafter.said_behind(drafter, engine.model, text, at)
-
-    table = table_of(guess, prompt, plain.token_ids)  # type: ignore[arg-type]
-    drafted = engine.generate(f"Correct the grammar: {source}", edit_source=source, drafter=["copy", Guesses(table)])
-    assert drafted.token_ids == plain.token_ids

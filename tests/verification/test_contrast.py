@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.engine.engine import Engine
-from copyspec.verification.contrast import ContrastOptions
+from copyspec.literature import Contrast
 from copyspec.verification.noise import gumbel
 from tests.helpers.models import tiny
 from tests.helpers.texts import bart, byte_level, llama, new_engine
@@ -48,8 +48,8 @@ def test_against_plain_contrastive_decoding(engine: Engine, temperature: float, 
     prompts = [TEXT, "He goes to school every day because"]
     amateur = early_exit(engine.model, 1)
     options = {
-        "max_new_tokens": 24, "temperature": temperature, "seed": 5, "ignore_eos": True, "contrast": "layers:1",
-        "contrast_strength": beta, "contrast_cutoff": alpha,
+        "max_new_tokens": 24, "temperature": temperature, "seed": 5, "ignore_eos": True,
+        "rule": Contrast("layers:1", beta, alpha),
     }  # fmt: skip
     expected = [
         reference(engine.model, amateur, engine.codec.encode(text).ids, 24, beta, alpha, temperature, 5)
@@ -60,22 +60,20 @@ def test_against_plain_contrastive_decoding(engine: Engine, temperature: float, 
         results = engine.generate(prompts, references=written, drafter=drafter, **options)
         assert [list(result.token_ids) for result in results] == expected, drafter
         drafted += sum(result.stats.num_draft_tokens for result in results)
-    assert [list(each.token_ids) for each in engine.generate(prompts, **options | {"contrast": None})] != expected
+    assert [list(each.token_ids) for each in engine.generate(prompts, **options | {"rule": None})] != expected
     assert drafted > 0
 
 
 def test_no_strength_is_the_model_alone(engine: Engine) -> None:
     plain = engine.generate(TEXT, max_new_tokens=16)
-    assert (
-        engine.generate(TEXT, max_new_tokens=16, contrast="layers:1", contrast_strength=0).token_ids == plain.token_ids
-    )
+    assert engine.generate(TEXT, max_new_tokens=16, rule=Contrast("layers:1", strength=0)).token_ids == plain.token_ids
 
 
 def test_what_the_weaker_model_forbids_counts_as_its_least_likely_token() -> None:
     expert, amateur = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, -torch.inf, 1.0])
     for strength in (0.0, 0.5):
-        found = ContrastOptions(strength=strength)(expert, amateur)
-        assert torch.equal(found, ContrastOptions(strength=strength)(expert, torch.tensor([0.0, 0.0, 1.0])))
+        found = Contrast("", strength=strength)(expert, amateur)
+        assert torch.equal(found, Contrast("", strength=strength)(expert, torch.tensor([0.0, 0.0, 1.0])))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_excluded_tokens_follow_in_the_models_order_where_others_are_forbidden(
     plain = engine.generate(TEXT, max_new_tokens=12, **options)
     for drafter in ("none", "auto"):
         found = engine.generate(
-            TEXT, max_new_tokens=12, drafter=drafter, contrast="layers:1", contrast_cutoff=1.0, **options
+            TEXT, max_new_tokens=12, drafter=drafter, rule=Contrast("layers:1", cutoff=1.0), **options
         )
         assert found.token_ids == plain.token_ids and found.text == plain.text, drafter
 
@@ -96,7 +94,7 @@ def test_excluded_tokens_follow_in_the_models_order_where_others_are_forbidden(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_excluded_tokens_have_no_probability(dtype: torch.dtype) -> None:
     strong, weak = (20 * torch.randn(2, 4, 50, generator=torch.Generator().manual_seed(0))).to(dtype)
-    scores = ContrastOptions(strength=2.0, cutoff=0.3)(strong, weak)
+    scores = Contrast("", strength=2.0, cutoff=0.3)(strong, weak)
     is_excluded = strong.float() < strong.float().amax(-1, keepdim=True) + math.log(0.3)
     for temperature in (1e-6, 1.0, 1e6):
         assert bool((((scores / temperature).softmax(-1) == 0.0) | ~is_excluded).all()), temperature
@@ -106,25 +104,25 @@ def test_excluded_tokens_have_no_probability(dtype: torch.dtype) -> None:
 
 
 def test_excluded_tokens_are_not_among_the_most_probable(engine: Engine) -> None:
-    result = engine.generate(TEXT, max_new_tokens=3, contrast="layers:1", contrast_cutoff=1.0, logprobs=3)
+    result = engine.generate(TEXT, max_new_tokens=3, rule=Contrast("layers:1", cutoff=1.0), logprobs=3)
     assert [(each.logprob, len(each.top)) for each in result.logprobs] == [(0.0, 1)] * len(result.token_ids)
 
 
 def test_a_prompt_beyond_the_weaker_encoder_is_told_to_its_call_alone() -> None:
     size = len(byte_level())
     engine, short = Engine(bart(size), byte_level()), tiny("bart", vocab_size=size, max_position_embeddings=16)
-    options = {"contrast": short, "max_new_tokens": 4}
+    options = {"rule": Contrast(short), "max_new_tokens": 4}
     expected = engine.generate([5] * 16, **options)
     fits, long = (engine.submit([5] * length, **options) for length in (16, 40))
-    with pytest.raises(ValueError, match=r"40 tokens does not fit into the model of contrast=, which reads 16"):
+    with pytest.raises(ValueError, match=r"40 tokens does not fit into the model of rule=, which reads 16"):
         long.results()
     assert fits.results()[0].token_ids == expected.token_ids
 
 
 def test_a_prompt_beyond_the_weaker_model_names_its_limit(engine: Engine) -> None:
     short = tiny("llama", vocab_size=len(byte_level()), max_position_embeddings=16)
-    with pytest.raises(ValueError, match=r"40 tokens does not fit into the model of contrast=, which reads 16"):
-        engine.generate([5] * 40, contrast=short, max_new_tokens=4)
+    with pytest.raises(ValueError, match=r"40 tokens does not fit into the model of rule=, which reads 16"):
+        engine.generate([5] * 40, rule=Contrast(short), max_new_tokens=4)
 
 
 def test_vocabularies_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,18 +130,16 @@ def test_vocabularies_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None
     compared, get_vocab = list[object](), PreTrainedTokenizerFast.get_vocab
     monkeypatch.setattr(PreTrainedTokenizerFast, "get_vocab", lambda self: (compared.append(self), get_vocab(self))[1])
     for _ in range(2):
-        engine.generate([TEXT] * 5, max_new_tokens=2, drafter="model", contrast=other)
+        engine.generate([TEXT] * 5, max_new_tokens=2, drafter="model", rule=Contrast(other))
         assert len(compared) == 2
 
 
 def test_wrong_options_are_told(engine: Engine) -> None:
-    for wrong, message in (
-        ({"contrast": "pool"}, "is not a model"),
-        ({"contrast": "layers:1", "contrast_strength": -1}, "contrast_strength must be a number at least 0"),
-        ({"contrast": "layers:1", "contrast_cutoff": 0}, "contrast_cutoff must be a number above 0"),
-        ({"contrast": llama(len(byte_level()) + 8)}, "has another vocabulary"),
-    ):
+    for strength, cutoff, message in ((-1, 0.1, "strength must be a number"), (1, 0, "cutoff must be a number")):
         with pytest.raises(ValueError, match=message):
-            engine.generate(TEXT, max_new_tokens=2, **wrong)
-    with pytest.raises(TypeError, match="contrast must be"):
-        engine.generate(TEXT, max_new_tokens=2, contrast=7)
+            Contrast("layers:1", strength, cutoff)
+    for wrong, message in (("heads:x", "is none; give"), (llama(len(byte_level()) + 8), "another vocabulary")):
+        with pytest.raises(ValueError, match=message):
+            engine.generate(TEXT, max_new_tokens=2, rule=Contrast(wrong))
+    with pytest.raises(TypeError, match="the model of rule must be"):
+        engine.generate(TEXT, max_new_tokens=2, rule=Contrast(7))

@@ -1,23 +1,31 @@
-"""The lossy rules: their bounds, what they accept, and that none runs unless requested."""
+"""The lossy rules: their bounds, and what they accept."""
 
 from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.options import SamplingOptions
-from copyspec.tree import ROOT, DraftTree, Sampled
-from copyspec.verification.classic.candidates import DraftCandidate, Randomness, candidates_of, verify_candidates
-from copyspec.verification.classic.rules import Rule
-from copyspec.verification.classic.sampled import draw
-from copyspec.verification.registry import RULES, make_rule, rule
-from tests.helpers.enumeration import VOCAB, Branching, P, Q, TableNodes, emitted, tree_of, variation, walked
+from copyspec.literature import Sampled
+from copyspec.literature.candidates import DraftCandidate, Randomness, candidates_of, verify_candidates
+from copyspec.literature.rules import DraftRule as Rule
+from copyspec.literature.sampled import draw
+from copyspec.tree import ROOT, DraftTree
+from tests.helpers.enumeration import (
+    VOCAB,
+    Branching,
+    P,
+    Q,
+    TableNodes,
+    emitted,
+    rule,
+    tree_of,
+    variation,
+    walked,
+)
 
-LOSSY = [name for name, kind in RULES.items() if kind.preserves is None]
 distributions = (
     st.lists(st.integers(0, 8), min_size=VOCAB, max_size=VOCAB)
     .filter(any)
@@ -155,14 +163,6 @@ def test_strict_settings_decode_as_plain(seed: int) -> None:
     plain = walked(rule("coupled"), tree, nodes, 9)
     for strict in (rule("top-k-gap", beta=1), rule("top-k-gap", tau=0), rule("lenience", lenience=1.0)):
         assert walked(strict, tree, nodes, 9) == plain
-
-
-@pytest.mark.parametrize("name", LOSSY)
-def test_lossy_rules_run_on_request_only(name: str) -> None:
-    assert sorted(LOSSY) == ["bild", "lenience", "top-k-gap", "typical"]
-    with pytest.raises(ValueError, match=rf"rule '{name}' does not preserve the model's output: pass lossy=True"):
-        make_rule(name, {}, SamplingOptions(), lossy=False)
-    assert make_rule(name, {}, SamplingOptions(), lossy=True).preserves is None
 
 
 def test_unlikely_argmax_among_refused_children_is_still_the_targets_own() -> None:

@@ -8,21 +8,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.tree import ROOT, DraftTree, Sampled, check_tree
-from copyspec.verification.classic.candidates import (
+from copyspec.literature import Sampled
+from copyspec.literature.candidates import (
     DraftCandidate,
     Randomness,
     acceptance,
     candidates_of,
+    draws_of,
     k_sequential,
     residual,
     solve_rho,
     verify_candidates,
 )
-from copyspec.verification.classic.sampled import draw
-from copyspec.verification.registry import RULES, rule
+from copyspec.literature.sampled import draw
+from copyspec.tree import ROOT, DraftTree, check_tree
 from tests.helpers.enumeration import (
     EXACT,
+    RULES,
     VOCAB,
     Branching,
     P,
@@ -32,6 +34,7 @@ from tests.helpers.enumeration import (
     emitted,
     joint,
     outcomes,
+    rule,
     tree_of,
     variation,
     walked,
@@ -128,8 +131,8 @@ def test_trees_of_depth_two_keep_the_joint_distribution(case: str) -> None:
 
 
 def test_every_exact_rule_is_enumerated() -> None:
-    exact = {name for name, kind in RULES.items() if kind.preserves is not None}
-    assert {cases[0][0] for cases in TREES.values()} == exact - {"greedy"}
+    exact = {name for name, kind in RULES.items() if kind.keeps_distribution}
+    assert {cases[0][0] for cases in TREES.values()} == exact
 
 
 def test_draws_without_a_node_keep_their_turns() -> None:
@@ -144,7 +147,7 @@ def test_draws_without_a_node_keep_their_turns() -> None:
         assert variation(joint(rule(name), target, draft), expected) < EXACT
 
 
-@pytest.mark.parametrize("name", [name for name, kind in RULES.items() if kind.preserves is not None])
+@pytest.mark.parametrize("name", [name for name, kind in RULES.items() if kind.keeps_distribution])
 def test_greedy_decoding_takes_the_argmax_under_every_exact_rule(name: str) -> None:
     target, drafter = tables(3), tables(4)
     best = int(target[-1].argmax())
@@ -225,16 +228,16 @@ def test_draws_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"drew from \[1\] tokens where the target has \[5\]"):
         rule("rejection").begin(narrow, nodes)(ROOT)
     unique = tree_of({}, {(): Sampled([0, 1], Q, replacement=False)})
-    with pytest.raises(ValueError, match=r"'k-sequential' needs children drawn with replacement; .* 'multi-step'"):
+    with pytest.raises(ValueError, match=r"'k-sequential' needs children drawn with replacement; .* MultiStep"):
         rule("k-sequential").begin(unique, nodes)
 
 
 def test_trees_carry_their_draws() -> None:
     tree = tree_of({(): [3]}, {(): Sampled([1, 1], Q), (3,): Sampled([2], Q), (1,): Sampled([4], Q)})
     check_tree(tree)
-    assert tree.tokens == [3, 1, 4, 2] and set(tree.sampled or ()) == {ROOT, 0, 1}
-    assert set(tree.up_to_depth(1).sampled or ()) == {ROOT, 0, 1}
-    assert set(tree.first_chain().sampled or ()) == {ROOT, 0}
+    assert tree.tokens == [3, 1, 4, 2] and set(tree.notes or ()) == {ROOT, 0, 1}
+    assert set(tree.up_to_depth(1).notes or ()) == {ROOT, 0, 1}
+    assert set(tree.first_chain().notes or ()) == {ROOT, 0}
 
 
 def one(**changes: object) -> DraftTree:
@@ -252,19 +255,6 @@ def one(**changes: object) -> DraftTree:
         (one(tokens=["a"]), "'a' is not a token id"),
         (one(tokens=[torch.tensor(2.0)]), r"tensor\(2\.\) is not a token id"),
         (one(parents=[-0.5]), "node 0 has parent -0.5"),
-        (one(sampled=[1]), r"sampled must map nodes to Sampled, got list: \[1\]"),
-        (one(sampled={9: Sampled([1], Q)}), "draws after node 9"),
-        (one(sampled={"a": Sampled([1], Q)}), "draws after node 'a'"),
-        (one(sampled={0: [1]}), r"sampled\[0\] must be a Sampled, got list"),
-        (one(sampled={0: Sampled([1], 2 * Q)}), r"drawn from after node 0 sums to 2\.0"),
-        (one(sampled={0: Sampled([1], torch.tensor([1.5, -0.5, 0, 0, 0]))}), "or is negative"),
-        (one(sampled={0: Sampled([1], Q.tolist())}), "after node 0 must be a float tensor .*, got list"),
-        (one(sampled={0: Sampled([1], Q.numpy())}), "after node 0 must be a float tensor .*, got ndarray"),
-        (one(sampled={0: Sampled([-5], Q)}), "-5 is not a token id of the model: ids go from 0 to 4"),
-        (one(sampled={0: Sampled([5], Q)}), "5 is not a token id"),
-        (one(sampled={0: Sampled([1.5], Q)}), "1.5 is not a token id"),
-        (one(sampled={0: Sampled("ab", Q)}), "tokens drawn after node 0 must be a list of token ids, got str: 'ab'"),
-        (one(sampled={0: Sampled(None, Q)}), "tokens drawn after node 0 must be a list of token ids, got NoneType"),
     ],
 )
 def test_what_is_wrong_with_a_tree(
@@ -274,6 +264,25 @@ def test_what_is_wrong_with_a_tree(
         monkeypatch.setattr("copyspec.tree.COMPILED", None)
     with pytest.raises(ValueError, match=message):
         check_tree(tree, vocab_size)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "message"),
+    [
+        ([1], r"notes\[0\] must be a Sampled, got list"),
+        (Sampled([1], 2 * Q), r"drawn from after node 0 sums to 2\.0"),
+        (Sampled([1], torch.tensor([1.5, -0.5, 0, 0, 0])), "or is negative"),
+        (Sampled([1], Q.tolist()), "after node 0 must be a float tensor .*, got list"),
+        (Sampled([-5], Q), "-5 is drawn after node 0; ids go from 0 to 4"),
+        (Sampled([5], Q), "5 is drawn"),
+        (Sampled([1.5], Q), "must be a list of token ids"),
+        (Sampled("ab", Q), "tokens drawn after node 0 must be a list of token ids, got str: 'ab'"),
+        (Sampled(None, Q), "tokens drawn after node 0 must be a list of token ids, got NoneType"),
+    ],
+)
+def test_what_is_wrong_with_draws(drawn: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draws_of(one(notes={0: drawn}))
 
 
 @pytest.mark.parametrize("token", [3, np.int64(3), torch.tensor(3)])

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pytest
-import torch
 
 from copyspec.budget import Budget
 from copyspec.decoding.loop import DecodeSettings, decode
@@ -15,18 +14,18 @@ from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
 from copyspec.engine.call_options import check_options
 from copyspec.engine.engine import Engine
+from copyspec.literature import BiLD, MultiStep, Typical
+from copyspec.literature.sampled import KeyedRandom, draw
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.tree import DraftTree
-from copyspec.verification.classic.sampled import KeyedRandom, draw
-from copyspec.verification.registry import RULES, rule
-from tests.helpers.enumeration import tree_of
+from tests.helpers.enumeration import RULES, rule, tree_of
 from tests.helpers.fakes import FakeTarget
 from tests.helpers.tiny import tiny_engine
 
 VOCAB = 12
 PROMPT = [3, 1, 4]
 STEADY = DecodeSettings(draft=DraftOptions(max_nodes=16, adaptive=False))
-LOSSY = [name for name, kind in RULES.items() if kind.preserves is None]
+LOSSY = [name for name, kind in RULES.items() if not kind.keeps_distribution]
 
 
 class SamplingDrafter:
@@ -107,19 +106,17 @@ TEXT = "the cat sat on the mat and the cat sat on the hat"
 
 def test_results_name_their_rule(engine: Engine) -> None:
     result = engine.generate(TEXT, max_new_tokens=12)
-    assert (result.rule, result.lossy) == ("coupled", False)
-    exact = engine.generate(TEXT, max_new_tokens=12, rule="multi-step")
-    assert (exact.rule, exact.lossy, exact.token_ids) == ("multi-step", False, result.token_ids)
-    lossy = engine.generate(TEXT, references=[TEXT], max_new_tokens=12, rule="typical", lossy=True)
-    assert (lossy.rule, lossy.lossy) == ("typical", True)
-    assert json.loads(json.dumps(lossy.to_dict()))["lossy"] is True
+    assert result.rule is None
+    exact = engine.generate(TEXT, max_new_tokens=12, rule=MultiStep())
+    assert (exact.rule, exact.token_ids) == ("multi-step", result.token_ids)
+    lossy = engine.generate(TEXT, references=[TEXT], max_new_tokens=12, rule=Typical())
+    assert json.loads(json.dumps(lossy.to_dict()))["rule"] == "typical"
 
 
 def test_lenient_rules_need_fewer_calls_and_write_other_text(engine: Engine) -> None:
     """A model with random weights does not follow the text; a rule that accepts everything does."""
     exact = engine.generate(TEXT, edit_source=TEXT, max_new_tokens=30)
-    asked = {"rule": "bild", "lossy": True, "rule_settings": {"rollback": 1000}}
-    lossy = engine.generate(TEXT, edit_source=TEXT, max_new_tokens=30, **asked)  # type: ignore[call-overload]
+    lossy = engine.generate(TEXT, edit_source=TEXT, max_new_tokens=30, rule=BiLD(rollback=1000))
     assert lossy.stats.num_passes < exact.stats.num_passes
     assert lossy.token_ids != exact.token_ids
 
@@ -127,9 +124,8 @@ def test_lenient_rules_need_fewer_calls_and_write_other_text(engine: Engine) -> 
 @pytest.mark.parametrize("name", ["rejection", "multi-step", "k-sequential", "lenience", "typical"])
 def test_calls_repeat(engine: Engine, name: str) -> None:
     def once() -> tuple[int, ...]:
-        lossy = RULES[name].preserves is None
         return engine.generate(
-            TEXT, references=[TEXT], max_new_tokens=20, temperature=0.9, seed=5, rule=name, lossy=lossy
+            TEXT, references=[TEXT], max_new_tokens=20, temperature=0.9, seed=5, rule=rule(name)
         ).token_ids
 
     assert once() == once()
@@ -137,24 +133,22 @@ def test_calls_repeat(engine: Engine, name: str) -> None:
 
 def test_drafts_are_steady_where_the_output_depends_on_them() -> None:
     assert check_options({}).draft.adaptive
-    assert check_options({"rule": "multi-step"}).draft.adaptive, "greedy: the output is the model's"
-    assert not check_options({"rule": "multi-step", "temperature": 1}).draft.adaptive
-    assert not check_options({"rule": "typical", "lossy": True}).draft.adaptive
-    numpys = {"rule": "top-k-gap", "lossy": True, "rule_settings": {"beta": torch.tensor(3).numpy()[()]}}
-    assert check_options(numpys).acceptance_rule == rule("top-k-gap", beta=3)
+    assert check_options({"rule": MultiStep()}).draft.adaptive, "greedy: the output is the model's"
+    assert not check_options({"rule": MultiStep(), "temperature": 1}).draft.adaptive
+    assert not check_options({"rule": Typical()}).draft.adaptive
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"rule": "typical"}, ValueError, r"rule 'typical' does not preserve .*: pass lossy=True .*'coupled'"),
-        ({"rule": "spec"}, ValueError, "unknown rule 'spec'; rules are 'coupled'"),
-        ({"rule": 3}, TypeError, "rule must be the name of a rule, 'coupled' for example; got int: 3"),
-        ({"rule_settings": 3}, TypeError, "rule_settings must be a mapping"),
-        ({"rule_settings": {3: 0.5}}, TypeError, "rule_settings must be a mapping of the rule's settings to numbers"),
-        ({"rule_settings": {"k": 3}}, ValueError, "rule 'coupled' does not know the setting 'k'; it has no settings"),
-        ({"lossy": "yes"}, TypeError, "lossy must be True or False"),
-        ({"rule": "greedy", "temperature": 1}, ValueError, "leave out temperature=1"),
+        (
+            {"rule": "typical"},
+            TypeError,
+            "rule must be an object of copyspec.literature.*got str",
+        ),
+        ({"rule": Typical}, TypeError, "rule must be an object of copyspec.literature"),
+        ({"rule": BiLD(), "temperature": 1}, ValueError, "leave out temperature=1"),
+        ({"lossy": True}, TypeError, "unknown option 'lossy'"),
     ],
 )
 def test_bad_choices_are_named(options: dict[str, object], error: type[Exception], message: str) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from copyspec.tree import DraftTree, Sampled
-from copyspec.verification.classic.candidates import DraftCandidate, Randomness, verify_candidates
-from copyspec.verification.classic.sampled import draw
-from copyspec.verification.registry import rule
-from tests.helpers.enumeration import EXACT, P, Q, TableNodes, emitted, tree_of, variation, walked
+from copyspec.literature import Sampled
+from copyspec.literature.candidates import DraftCandidate, Randomness, verify_candidates
+from copyspec.literature.sampled import draw
+from copyspec.tree import DraftTree
+from tests.helpers.enumeration import EXACT, P, Q, TableNodes, emitted, rule, tree_of, variation, walked
 
 SHARPENED = (Q.log() / 0.6).softmax(-1)  # Q after a processor: temperature 0.6
 SPREAD = torch.tensor([6.0, 2.0, 4.0, 1.0, 11.0]) / 24
@@ -90,7 +90,7 @@ def pruned_from_the_tree_alone(rng: Randomness) -> int:
     drawn = draw(SPREAD, 1, rng)
     tree = tree_of({}, {(): drawn})
     if SPREAD[drawn.tokens[0]] < RARE:
-        tree = DraftTree((), (), (), (), tree.sampled)
+        tree = DraftTree((), (), (), (), tree.notes)
     return under("multi-step", tree, rng)
 
 

@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from copyspec.budget import Budget
-from copyspec.drafters.copying import chains, growth, learning, resumptions
+from copyspec.drafters.copying import growth, resumptions
 from copyspec.drafters.copying.alignment import make_alignment
-from copyspec.drafters.copying.chains import Chain
 from copyspec.drafters.copying.corpus import EDIT, LONGEST, PROMPT, REFERENCE, WRITTEN, CopyCorpus, matches
 from copyspec.drafters.copying.estimates import NGRAM_PRECISION, Estimates
 from copyspec.drafters.copying.followed import (
@@ -25,7 +24,7 @@ from copyspec.drafters.copying.followed import (
     Followed,
     FoundText,
 )
-from copyspec.drafters.copying.growth import Cursor, Grown, PredictorCalls, forked
+from copyspec.drafters.copying.growth import Chain, Cursor, Grown, PredictorCalls, forked
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.situations import (
     ALIGNED,
@@ -398,9 +397,9 @@ def grow(
 
 def best_chain(grown: Grown, corpus: CopyCorpus, estimates: Estimates, length: int) -> Chain:
     """Return the first `length` tokens of the chain of most expected accepted tokens, with scores and positions. A
-    shorter chain is lengthened by nodes appended to `grown`. In C if compiled, else `chains.best_chain`."""
+    shorter chain is lengthened by nodes appended to `grown`. In C if compiled, else `growth.best_chain`."""
     if COMPILED is None:
-        return chains.best_chain(grown, corpus, estimates, length)
+        return growth.best_chain(grown, corpus, estimates, length)
     found: Chain = COMPILED.best_chain(
         TABLES,
         corpus.tokens,
@@ -418,9 +417,9 @@ def best_chain(grown: Grown, corpus: CopyCorpus, estimates: Estimates, length: i
 
 def learn(grown: Grown, tokens: Sequence[int], corpus: CopyCorpus, estimates: Estimates) -> tuple[int, int]:
     """Follow the output's next `tokens` through the tree, and update the records of `estimates` and the substitutes of
-    `corpus`. Returns the last accepted node and the number accepted. In C if compiled, else `learning.learn`."""
+    `corpus`. Returns the last accepted node and the number accepted. In C if compiled, else `growth.learn`."""
     if COMPILED is None:
-        return learning.learn(grown, tokens, corpus, estimates)
+        return growth.learn(grown, tokens, corpus, estimates)
     found: tuple[int, int] = COMPILED.walk(
         RATES,
         tokens,

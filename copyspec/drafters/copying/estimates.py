@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
-from copyspec.drafters.copying import priors, priors_found
+from copyspec.drafters.copying import priors
 from copyspec.drafters.copying.corpus import COMMON_TOKENS
 from copyspec.drafters.copying.situations import (
     COMMON,
@@ -50,7 +50,7 @@ _RESUMED = slice(FOLLOWED_RESUMED * STRIDE, (FOLLOWED_RESUMED + 1) * STRIDE)
 
 _EDITED = (FOLLOWED, FOLLOWED_1, FOLLOWED_3, START, PROMPT_START, LATER_START, FOLLOWED_RESUMED)
 PRIORS_QUESTION = [
-    (priors_found.PRIORS if situation // STRIDE in _EDITED else priors.PRIORS)[situation] for situation in range(COUNT)
+    (priors.FOUND if situation // STRIDE in _EDITED else priors.NAMED).weights[situation] for situation in range(COUNT)
 ]
 """Priors for a prompt that is likely a question: as if nothing was found, but for where its text is followed after
 all."""
@@ -100,11 +100,11 @@ class Estimates:
     """
 
     def __init__(self, *, found: bool = False, is_question: bool = False) -> None:
-        fitted = priors_found if found and not is_question else priors
-        self.priors = PRIORS_QUESTION if found and is_question else fitted.PRIORS
+        fitted = priors.FOUND if found and not is_question else priors.NAMED
+        self.priors = PRIORS_QUESTION if found and is_question else fitted.weights
         self.at_root = list(self.priors)  # weights by situation, at the tree's root
         self.deeper = list(self.priors)  # the same at its other nodes
-        self.crowds: Sequence[float] = fitted.CROWDS
+        self.crowds: Sequence[float] = fitted.crowds
         self.miss_at_root = self.priors[MISS_AT_ROOT]
         self.miss_deeper = self.priors[MISS_DEEPER]
         self.common = [self.priors[COMMON * STRIDE + rank // 2] for rank in range(COMMON_TOKENS)]  # by rank

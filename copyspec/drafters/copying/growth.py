@@ -1,4 +1,4 @@
-"""Grows the draft tree, best first: the reference for the compiled `grow` in native/.
+"""Grows the draft tree, best first, cuts chains from it and learns from it: the reference for the C code in native/.
 
 A cursor is a position in the corpus (`corpus.CopyCorpus`) whose token may come next, with its situation. The tree may
 also be grown with predictors, such as a draft model or a datastore. A miss is the event that no copied token is right.
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from copyspec.budget import Budget
 from copyspec.drafters.copying.corpus import WRITTEN, CopyCorpus
-from copyspec.drafters.copying.estimates import Estimates
+from copyspec.drafters.copying.estimates import Estimates, record_number
 from copyspec.drafters.copying.situations import (
     AFTER_SUBSTITUTE,
     COUNT,
@@ -425,3 +425,83 @@ def _cast(votes: dict[int, _Vote], token: int, weight: float, position: int, mov
         vote[2].append(moved)
     if weight > vote[3]:
         vote[3], vote[1] = weight, position
+
+
+Chain = tuple[list[int], list[float], list[int]]
+"""Tokens, scores and corpus positions of a chain."""
+
+
+def best_chain(grown: Grown, corpus: CopyCorpus, estimates: Estimates, length: int) -> Chain:
+    """Return the first `length` tokens of the chain of most expected accepted tokens. A shorter chain is continued with
+    its heaviest cursor, by nodes that are appended to the tree."""
+    expected: list[float] = []
+    for parent, score in zip(grown.parents, grown.scores, strict=True):
+        expected.append(score + (expected[parent] if parent != ROOT else 0.0))
+    path = path_to(grown.parents, expected.index(max(expected)) if expected else ROOT)
+    while path and len(path) < length and _lengthen(grown, path[-1], corpus, estimates):
+        path.append(len(grown.tokens) - 1)
+    path = path[:length]
+    tokens, scores = [grown.tokens[node] for node in path], [grown.scores[node] for node in path]
+    return tokens, scores, [grown.positions[node] for node in path]
+
+
+def _lengthen(grown: Grown, node: int, corpus: CopyCorpus, estimates: Estimates) -> bool:
+    """Append the token of the heaviest cursor after `node`, although a tree would have no place for it."""
+    text, weights = corpus.tokens, estimates.deeper
+    cursors = [each for each in forked(text, grown.cursors[node]) if each[0] < len(text) and text[each[0]] >= 0]
+    if not cursors:
+        return False
+    position, situation = max(cursors, key=lambda cursor: weights[cursor[1]])
+    share = weights[situation] / (weights[situation] + estimates.miss_deeper)
+    grown.tokens.append(text[position])
+    grown.parents.append(node)
+    grown.scores.append(grown.scores[node] * share)
+    grown.positions.append(position)
+    grown.cursors.append([(position + 1, NEXT_SITUATION[situation])])
+    return True
+
+
+def learn(grown: Grown, tokens: Sequence[int], corpus: CopyCorpus, estimates: Estimates) -> tuple[int, int]:
+    """Walk a tree along the output's next `tokens`, and update the records and substitutes.
+
+    Returns the last accepted node and the number of accepted nodes."""
+    scores, replaced = grown.scores, corpus.substitutes.places
+    node, taken, is_likely = ROOT, 0, True  # `is_likely`: the next child of `node` is the first, its most likely one
+    touched = set()
+    for child, parent in enumerate(grown.parents):  # children come after their parents: one pass walks the path
+        if parent != node:
+            continue
+        right = grown.tokens[child] == tokens[taken]
+        if grown.tokens[child] in replaced or (is_likely and not right):
+            _learn_substitute(grown, child, is_likely, tokens, taken, corpus)
+        if is_likely and grown.cursors[child]:
+            number = record_number(grown.cursors[child][0][1], is_root=node == ROOT)
+            estimates.record(number, scores[child] / (scores[node] if node != ROOT else 1.0), right)
+            touched.add(number)
+        is_likely = right
+        if right:
+            node, taken = child, taken + 1
+            if taken == len(tokens):
+                break
+    for number in touched:
+        estimates.refresh(number)
+    return node, taken
+
+
+def _learn_substitute(
+    grown: Grown, child: int, is_likely: bool, tokens: Sequence[int], taken: int, corpus: CopyCorpus
+) -> None:
+    """Update the substitutes of a child's token, where the output has tokens[taken]."""
+    text, substitutes, token = corpus.tokens, corpus.substitutes, grown.tokens[child]
+    place = substitutes.places.get(token, -1)
+    if token == tokens[taken]:
+        if place >= 0:
+            substitutes.kept(token)
+        return
+    if place >= 0:
+        position = place // COLUMNS - len(text)
+        if (text[position] if position < 0 else tokens[position]) == tokens[taken]:
+            substitutes.repeated(token)
+            return
+    if is_likely and 0 <= grown.positions[child] < corpus.output_start:
+        substitutes.replaced(token, len(text) + taken)

@@ -5,8 +5,8 @@ A step's dispatcher runs the C function, or its reference in Python where nothin
 | step       | dispatcher               | Python reference                           | C function              |
 |------------|--------------------------|--------------------------------------------|-------------------------|
 | grow       | drafter.grow             | growth.grow                                | grow (module.c)         |
-| learn      | drafter.learn            | learning.learn                             | walk (learning.c)       |
-| best_chain | drafter.best_chain       | chains.best_chain                          | best_chain (chain.c)    |
+| learn      | drafter.learn            | growth.learn                               | walk (learning.c)       |
+| best_chain | drafter.best_chain       | growth.best_chain                          | best_chain (chain.c)    |
 | columns    | drafter.columns          | resumptions.columns                        | columns (resumptions.c) |
 | arrange    | CopyCorpus.arranged      | CopyCorpus.origins, tree.chain_first_order | arrange (order.c)       |
 | align      | alignment.make_alignment | alignment.Alignment                        | align (alignment.c)     |

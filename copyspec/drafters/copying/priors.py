@@ -1,204 +1,32 @@
 """Measured priors: the weight of a cursor in each situation, before anything is learned from the row.
 
-Fitted by maximum likelihood of the next token along recorded outputs: written by `benchmarks.replay.fit`. The event
-that no cursor is right has the weight "miss".
+Fitted by maximum likelihood of the next token along recorded outputs: `benchmarks.replay.fit` writes the files. The
+event that no cursor is right has the weight "miss".
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import NamedTuple
+
 from copyspec.drafters.copying.situations import COUNT, CROWD, CROWD_ROWS, FAMILIES, STRIDE
 
-# fmt: off
-# By family, then by column: match length, unless `situations` says otherwise. 0: does not occur.
-_WEIGHTS: dict[str, tuple[float, ...]] = {
-    "aligned": (
-        0, 9.46, 12.9, 12.8, 13.9, 14.4, 12, 11.4, 13.5, 11.9, 12.8, 17.6, 15.4, 15, 12.7, 14.2, 20.9, 122,
-        268, 299,
-    ),
-    "aligned+1": (
-        0, 7.03, 6.11, 14, 13.5, 11.8, 12.1, 6.81, 6.42, 13.8, 17.1, 22, 16.3, 16.7, 19, 12.3, 22.6, 23, 23.3,
-        23.4,
-    ),
-    "aligned+3": (
-        0, 3.24, 6.96, 9.79, 8.21, 13.2, 10.6, 14.9, 17.4, 19.5, 18.2, 23.8, 23.7, 16.8, 15.1, 12.5, 15.9,
-        16.1, 16.3, 16.3,
-    ),
-    "edit": (
-        0, 0.637, 0.948, 1.53, 2.22, 3.78, 6.32, 6.12, 10.8, 12, 11.4, 9.72, 13.8, 14.3, 15.4, 18.9, 22.5,
-        42.9, 38.5, 38.6,
-    ),
-    "reference": (
-        0, 0.726, 1.66, 2.83, 4.37, 6, 7.34, 7.27, 8.33, 8.55, 9.76, 12.1, 13.8, 16.8, 19.8, 16.5, 34.5, 46,
-        46.7, 46.5,
-    ),
-    "prompt": (
-        0, 0.358, 1.09, 2.36, 3.63, 4.34, 5.44, 8.61, 10, 7.15, 8.5, 10.2, 13.8, 17.8, 17.6, 15.8, 11.9, 4.97,
-        3.49, 3.49,
-    ),
-    "written": (
-        0, 0.836, 1.23, 1.81, 1.75, 2.86, 3.99, 3.47, 2.78, 3.46, 4.21, 4.98, 5.01, 4.49, 5.71, 7.09, 8.4,
-        12.6, 12.5, 12.4,
-    ),
-    "near reference": (
-        0, 3.81, 5.77, 6.57, 7.02, 7.12, 10.1, 12.8, 15.8, 15.3, 15.6, 15.7, 20.4, 22.8, 24.4, 22.3, 23.3,
-        74.9, 116, 153,
-    ),
-    "near prompt": (
-        0, 0.85, 2.34, 3.46, 5.26, 7.11, 5.72, 6.85, 8.47, 8.08, 5.97, 5.92, 7.58, 9.3, 11.1, 16.2, 22.8,
-        40.9, 58.3, 71.2,
-    ),
-    "near written": (
-        0, 1.72, 2.52, 3.35, 1.65, 2.6, 3.84, 4.84, 5.26, 5.61, 6.32, 7.15, 7.09, 6.35, 6.61, 8.14, 8.8, 10.3,
-        10.5, 10.5,
-    ),
-    "followed": (
-        0, 11.5, 13.3, 13.3, 13, 16.2, 10.8, 10.7, 12.8, 13.3, 11.6, 17.2, 17.2, 13.2, 11.6, 14.8, 21.8, 108,
-        197, 227,
-    ),
-    "followed+1": (
-        0, 6.42, 7.73, 11.7, 15.8, 11.5, 10.4, 7.59, 11.5, 14.1, 14.9, 14.1, 8.99, 12, 14.5, 13.7, 14.7, 15.5,
-        15.9, 16.2,
-    ),
-    "followed+3": (
-        0, 2.76, 5.72, 7.61, 8.46, 13.3, 14.6, 19.3, 22.6, 25.4, 22.6, 23.5, 23.7, 21.2, 19.7, 17, 14.4, 14.2,
-        14, 13.9,
-    ),
-    "start": (
-        0, 1.33, 1.59, 1.92, 2.35, 2.78, 3.24, 3.72, 4.19, 4.63, 4.99, 5.24, 5.34, 5.25, 4.97, 4.5, 3.86,
-        3.09, 2.26, 1.46,
-    ),
-    "version": (
-        0.3, 9.46, 12.9, 12.8, 13.9, 14.4, 12, 11.4, 13.5, 11.9, 12.8, 17.6, 15.4, 15, 12.7, 14.2, 20.9, 122,
-        268, 299,
-    ),
-    "second version": (
-        0.18, 5.68, 7.74, 7.68, 8.34, 8.64, 7.2, 6.84, 8.1, 7.14, 7.68, 10.6, 9.24, 9, 7.62, 8.52, 12.5, 73.2,
-        161, 179,
-    ),
-    "third version": (
-        0.09, 2.84, 3.87, 3.84, 4.17, 4.32, 3.6, 3.42, 4.05, 3.57, 3.84, 5.28, 4.62, 4.5, 3.81, 4.26, 6.27,
-        36.6, 80.4, 89.7,
-    ),
-    "edit start": (
-        41.1, 4, 0.5, 5, 3, 1,
-    ),
-    "reference start": (
-        0.332,
-    ),
-    "prompt start": (
-        0.000244, 0.000488, 0.000985, 0.00276, 0.00666, 0.00751, 0.0244, 0.0181, 0.0257, 0.0428, 0.048, 0.135,
-        0.173, 0.29, 1.01, 4.62, 7.43, 10.8, 70.5,
-    ),
-    "later start": (
-        0.02, 0.03, 0.035, 0.06, 0.08, 0.1, 0.1, 0.2, 0.2, 0.2, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.1, 0.2,
-        0.2, 0.2,
-    ),
-    "edit resumed": (
-        0.0156, 0.0221, 0.0312, 0.0442, 0.0625, 0.0884, 0.125, 0.177, 0.25, 0.354, 0.5, 0.707, 1, 1.41, 2,
-        2.83, 4, 5.66, 8, 11.3,
-    ),
-    "reference resumed": (
-        0, 0.0572, 0.294, 0.0694, 0.041, 0.0119, 0.0849, 0.107, 0.0585, 0.000841, 0.0157, 0.0697, 0.00369,
-        0.00378, 0.0104, 0.0295,
-    ),
-    "prompt resumed": (
-        0, 0.0399, 0.154, 0.0287, 0.0101, 0.0372, 0.0543, 0.0781, 0.018, 0.0253, 0.00915, 0.035, 0.00836,
-        0.0171, 0.0308, 0.0314,
-    ),
-    "written resumed": (
-        0, 0.0153, 0.848, 0.0255, 0.0211, 0.0278, 0.0529, 0.0724, 0.015, 0.0198, 0.0325, 0.0741, 0.0766,
-        0.021, 0.0189, 0.0475,
-    ),
-    "followed resumed": (
-        0.0156, 0.0221, 0.0312, 0.0442, 0.0625, 0.0884, 0.125, 0.177, 0.25, 0.354, 0.5, 0.707, 1, 1.41, 2,
-        2.83, 4, 5.66, 8, 11.3,
-    ),
-    "common": (
-        0.0522, 0.036, 0.0274, 0.0215, 0.0171, 0.0151, 0.0122, 0.0105,
-    ),
-    "miss": (
-        1, 1.45,
-    ),
-}
 
-# By kind of cursor and match length, then by how many cursors of the node have that length (a line each), then by how
-# much shorter it is than the node's longest.
-_CROWDS: dict[str, tuple[float, ...]] = {
-    "aligned 1": (
-        1.00, 0.77, 0.65, 0.81,
-        0.82, 0.71, 0.68, 0.70,
-        0.72, 0.75, 0.66, 0.67,
-        0.62, 0.69, 0.59, 0.56,
-        0.59, 0.57, 0.53, 0.48,
-        0.58, 0.59, 0.55, 0.47,
-    ),
-    "aligned 2": (
-        1.00, 0.86, 0.83, 0.89,
-        0.63, 0.76, 0.77, 0.76,
-        0.71, 0.69, 0.71, 0.70,
-        0.47, 0.63, 0.63, 0.62,
-        0.56, 0.57, 0.63, 0.63,
-        0.55, 0.60, 0.63, 0.62,
-    ),
-    "aligned 3": (
-        1.00, 1.16, 0.89, 0.62,
-        0.81, 0.93, 0.87, 0.79,
-        0.73, 0.87, 0.88, 0.86,
-        0.80, 0.87, 0.89, 0.89,
-        0.91, 0.90, 0.91, 0.91,
-        0.92, 0.92, 0.92, 0.92,
-    ),
-    "aligned 4": (
-        1.00, 1.22, 0.95, 0.92,
-        1.39, 1.16, 1.13, 1.02,
-        1.27, 1.10, 1.08, 1.06,
-        1.03, 1.04, 1.05, 1.05,
-        1.11, 1.06, 1.05, 1.05,
-        1.08, 1.06, 1.05, 1.05,
-    ),
-    "other 1": (
-        1.00, 0.60, 0.48, 0.48,
-        0.66, 0.36, 0.32, 0.31,
-        0.43, 0.27, 0.24, 0.26,
-        0.22, 0.18, 0.17, 0.16,
-        0.15, 0.14, 0.12, 0.12,
-        0.07, 0.09, 0.09, 0.07,
-    ),
-    "other 2": (
-        1.00, 0.52, 0.37, 0.34,
-        0.57, 0.33, 0.28, 0.31,
-        0.39, 0.28, 0.23, 0.23,
-        0.25, 0.20, 0.14, 0.23,
-        0.22, 0.19, 0.18, 0.19,
-        0.22, 0.20, 0.20, 0.18,
-    ),
-    "other 3": (
-        1.00, 0.50, 0.46, 0.45,
-        0.62, 0.45, 0.45, 0.35,
-        0.47, 0.35, 0.39, 0.33,
-        0.30, 0.29, 0.30, 0.28,
-        0.21, 0.24, 0.28, 0.27,
-        0.12, 0.22, 0.28, 0.30,
-    ),
-    "other 4": (
-        1.00, 0.57, 0.47, 0.42,
-        0.58, 0.39, 0.40, 0.42,
-        0.41, 0.35, 0.36, 0.28,
-        0.19, 0.27, 0.32, 0.29,
-        0.22, 0.28, 0.32, 0.32,
-        0.17, 0.27, 0.33, 0.34,
-    ),
-    "no match": (
-        1.00, 1.13, 1.05, 1.01,
-        0.85, 0.75, 0.93, 0.98,
-        1.14, 1.03, 1.03, 0.85,
-        1.02, 0.80, 0.96, 0.95,
-        1.17, 1.36, 1.11, 1.04,
-        1.17, 1.20, 1.12, 1.08,
-    ),
-}
-# fmt: on
+class Priors(NamedTuple):
+    """Fitted numbers. In the file they are by family or row, and those that do not occur at its end are left out."""
 
-PRIORS: list[float] = [float(weight) for name in FAMILIES for weight in (_WEIGHTS[name] + (0.0,) * STRIDE)[:STRIDE]]
-CROWDS: list[float] = [factor for name in CROWD_ROWS for factor in _CROWDS[name]]
-assert len(PRIORS) == COUNT and len(CROWDS) == CROWD
+    weights: list[float]  # [COUNT], by situation
+    crowds: list[float]  # [CROWD], by cell of the crowd table
+
+
+def _read(name: str) -> Priors:
+    tables = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"), parse_int=float)
+    weights = [weight for family in FAMILIES for weight in (tables["weights"][family] + [0.0] * STRIDE)[:STRIDE]]
+    crowds = [factor for row in CROWD_ROWS for factor in tables["crowds"][row]]
+    assert len(weights) == COUNT and len(crowds) == CROWD
+    return Priors(weights, crowds)
+
+
+NAMED, FOUND = _read("priors.json"), _read("priors_found.json")
+"""For rows whose sources the caller named, and for those whose sources were found in the prompt."""

@@ -80,6 +80,15 @@ class Predictor(Protocol):
         ...
 
 
+class PredictorFactory(Protocol):
+    """For `drafter=`: its predictor drafts in one tree with copies and draft models, weighted by how often it is
+    right. Without any of these, alone."""
+
+    def predictor(self, row: RowContext) -> Predictor:
+        """Make the predictor of one row."""
+        ...
+
+
 class NeuralPredictor(Predictor, Protocol):
     """A network, such as a draft model or heads: it predicts after the paths that its forward passes have read."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,8 +24,8 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     It shares all modules with `model`: `model` is not altered and may be moved or used meanwhile, and a lock makes the
     two take turns. No weight is copied, but on CPUs it packs weights of its own (`FastLinears`). LayerSkip (Elhoushi
     et al. 2024, arXiv 2404.16710) trains models for this; the early layers of other models predict some tokens, too.
-    Raises ValueError if the architecture has no list of layers, or if `layers` is not from 1 to one less than their
-    number.
+    Raises ValueError if the architecture has no list of layers or keeps weights outside its submodules, or if `layers`
+    is not from 1 to one less than their number.
     """
     decoder = model.base_model
     stack = getattr(decoder, "layers", None)
@@ -37,21 +36,13 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
         )
     if not isinstance(layers, int) or isinstance(layers, bool) or not 1 <= layers < len(stack):
         raise ValueError(f"layers must be an integer from 1 to {len(stack) - 1}, got {layers!r}")
-    return new_stack(model, dict(enumerate(list(stack)[:layers])))
-
-
-def new_stack(model: PreTrainedModel, layers: Mapping[int, nn.Module]) -> PreTrainedModel:
-    """Return a decoder-only model of the given layers (keys: their indices in `model`) and `model`'s other modules.
-
-    Raises ValueError if `model` keeps weights outside its submodules."""
-    decoder = model.base_model
-    config = _shortened(model.config, list(layers), model.config.get_text_config(decoder=True).num_hidden_layers)
+    config = _shortened(model.config, layers, model.config.get_text_config(decoder=True).num_hidden_layers)
     with building(), torch.device("meta"):
         shallow = type(model)(config)
     inner = shallow.base_model
     _share(model, shallow, leave_out=model.base_model_prefix)
     _share(decoder, inner, leave_out="layers")
-    inner.layers = nn.ModuleList(layers.values())
+    inner.layers = nn.ModuleList(list(stack)[:layers])
     missing = [name for name, tensor in [*shallow.named_parameters(), *shallow.named_buffers()] if tensor.is_meta]
     if missing:
         raise ValueError(f"{type(model).__name__} cannot be left early: it keeps {missing[0]!r} outside its modules")
@@ -68,12 +59,12 @@ def _share(source: nn.Module, target: nn.Module, *, leave_out: str) -> None:
             setattr(target, name, module)
 
 
-def _shortened(config: PreTrainedConfig, layers: Sequence[int], of: int) -> PreTrainedConfig:
+def _shortened(config: PreTrainedConfig, layers: int, of: int) -> PreTrainedConfig:
     shortened = copy.deepcopy(config)
     text = shortened.get_text_config(decoder=True)
-    text.num_hidden_layers = len(layers)
+    text.num_hidden_layers = layers
     for name in _PER_LAYER:
         value = getattr(text, name, None)
         if isinstance(value, (list, tuple)) and len(value) == of:
-            setattr(text, name, [value[number] for number in layers])
+            setattr(text, name, list(value[:layers]))
     return shortened

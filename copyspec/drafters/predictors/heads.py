@@ -57,13 +57,14 @@ class DraftHeads(Learned):
         module = output_head(self._model)
         output = getattr(module, "weight", None)
         assert module is not None and isinstance(output, torch.Tensor)
-        bound, file = self._bound, self._file  # a training thread may replace the file meanwhile
-        if bound is None or bound.file is not file or bound.output is not output or bound.place != _place(output):
+        bound = self._bound
+        if bound is None or bound.output is not output or bound.place != _place(output):
             with inference_mode(False), torch.no_grad():  # weights made in inference mode could not be packed
-                bound = self._bound = self._bind(file, output)
+                bound = self._bound = self._bind(output)
         return bound
 
-    def _bind(self, file: HeadFile, held: torch.Tensor) -> _Bound:
+    def _bind(self, held: torch.Tensor) -> _Bound:
+        file = self._file
         output, table = weights_of(self._model)  # an offloaded model keeps them elsewhere
         vocabulary = None if file.vocabulary is None else file.vocabulary.to(output.device)
         own = file.heads.output if isinstance(file.heads, FeatureLayer) else None
@@ -74,7 +75,7 @@ class DraftHeads(Learned):
         if vocabulary is not None and shared.device.type == "cpu":  # copies in bfloat16 take half the time to read
             shared = shared.bfloat16().to(shared.dtype)
         heads = moved(file.heads, shared)
-        return _Bound(file, heads, held, _place(held), shared, few_row_product(shared), table, vocabulary)
+        return _Bound(heads, held, _place(held), shared, few_row_product(shared), table, vocabulary)
 
     @property
     def depth(self) -> int:
@@ -95,7 +96,6 @@ class DraftHeads(Learned):
 class _Bound:
     """Heads, and the model's weights that they share."""
 
-    file: HeadFile  # that the heads are from
     heads: Heads
     output: torch.Tensor  # [V, D]
     place: tuple[object, ...]

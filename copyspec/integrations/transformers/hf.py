@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from copyspec import api
 from copyspec.checks import check_type
 from copyspec.engine.call_options import check_options
+from copyspec.engine.results import Result
 from copyspec.engine.row_processors import check_processors
 from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded, refuse_options
 from copyspec.integrations.transformers.call import Prepared, Rows, read_rows
 from copyspec.integrations.transformers.embeds import FirstStep, first_step
-from copyspec.integrations.transformers.outputs import (
-    CopiedDecoderOnlyOutput,
-    CopiedEncoderDecoderOutput,
-    StreamerColumns,
-    sequences,
-    stacked,
-)
 from copyspec.integrations.transformers.replay import Finished, replay
 from copyspec.integrations.transformers.rows import ScoreRecorder, Shown, row_processors, row_stops
 from copyspec.models.loading import check_own_steps
@@ -300,3 +295,58 @@ def generate(model: PreTrainedModel, *, tokenizer: Any = None, streamer: Any = N
         given["generation_config"] = OwnStopStrings.of(config)
     generator: Any = model
     return generator.generate(**given, custom_generate=hf, copyspec_tokenizer=tokenizer, copyspec_streamer=streamer)
+
+
+@dataclass
+class CopiedDecoderOnlyOutput(GenerateDecoderOnlyOutput):
+    """`generate`'s output without attentions, hidden states and cache, plus copyspec's results row by row."""
+
+    results: list[Result] | None = None
+
+
+@dataclass
+class CopiedEncoderDecoderOutput(GenerateEncoderDecoderOutput):
+    """`generate`'s output without attentions, hidden states and cache, plus copyspec's results row by row."""
+
+    results: list[Result] | None = None
+
+
+class StreamerColumns:
+    """Passes tokens to a streamer as `generate` does: one column of all rows at a time, [rows], with ended rows
+    padded."""
+
+    def __init__(self, streamer: BaseStreamer, rows: int, pad: int) -> None:
+        self._streamer, self._pad = streamer, pad
+        self._waiting: list[list[int]] = [[] for _ in range(rows)]
+        self._ended = [False] * rows
+
+    def push(self, row: int, tokens: Sequence[int], *, ended: bool) -> None:
+        """Add a step's tokens to a row."""
+        self._waiting[row].extend(tokens)
+        self._ended[row] = ended
+
+    def flush(self) -> None:
+        """Pass on all columns for which every row has a token or has ended."""
+        while any(self._waiting) and all(w or e for w, e in zip(self._waiting, self._ended, strict=True)):
+            column = [waiting.pop(0) if waiting else self._pad for waiting in self._waiting]
+            self._streamer.put(torch.tensor(column, device="cpu"))  # type: ignore[no-untyped-call]
+
+
+def sequences(ids: torch.Tensor, outputs: Sequence[Sequence[int]], pad: int) -> torch.LongTensor:
+    """`ids`, [rows, width], followed by each row's output padded with `pad`."""
+    longest = max(map(len, outputs))
+    filled = [[*output, *[pad] * (longest - len(output))] for output in outputs]
+    return cast("torch.LongTensor", torch.cat([ids, torch.tensor(filled, dtype=ids.dtype, device=ids.device)], dim=1))
+
+
+def stacked(records: Sequence[ScoreRecorder] | None) -> tuple[torch.Tensor] | None:
+    """The scores of each step, [rows, V], zero for rows that had ended. (transformers annotates a tuple of one
+    step.)"""
+    if records is None:
+        return None
+    zeros = torch.zeros_like(records[0].scores[0])
+    steps = range(max(len(record.scores) for record in records))
+    found = (
+        torch.stack([each.scores[step] if step < len(each.scores) else zeros for each in records]) for step in steps
+    )
+    return cast("tuple[torch.Tensor]", tuple(found))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
+from copyspec.literature.candidates import Randomness, Sampled, residual
 from copyspec.options import SamplingOptions
-from copyspec.tree import ROOT, DraftTree, Sampled, path_to
-from copyspec.verification.classic.candidates import Randomness, residual
-from copyspec.verification.classic.rules import NextToken, Rule
+from copyspec.tree import ROOT, DraftTree, path_to
 from copyspec.verification.noise import gumbel, uniform
 from copyspec.verification.picking import Picker
 
@@ -41,7 +41,7 @@ class KeyedRandom:
 
 
 def draw(q: torch.Tensor, count: int, rng: Randomness, *, replacement: bool = True) -> Sampled:
-    """Draw `count` draft tokens for `DraftTree.sampled` from Q [V], given after temperature and truncation.
+    """Draw `count` draft tokens for `DraftTree.notes` from Q [V], given after temperature and truncation.
 
     Without replacement, fewer are returned if Q has fewer tokens. `rng`: that of the drafted position,
     `KeyedRandom(sampling, position, drafting=True)`.
@@ -57,18 +57,46 @@ def draw(q: torch.Tensor, count: int, rng: Randomness, *, replacement: bool = Tr
     return Sampled(tokens, q, replacement)
 
 
+class Nodes(Protocol):
+    """The interface through which a rule sees the target at the nodes of one tree (ROOT is -1)."""
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the temperature is 0: P is then the softmax of the scores, and the output their argmax."""
+        ...
+
+    def own_token(self, node: int) -> int:
+        """The target's own token after `node`, which plain decoding would emit at this seed."""
+        ...
+
+    def probabilities(self, node: int) -> torch.Tensor:
+        """P after `node`. [V], float32."""
+        ...
+
+    def randomness(self, node: int) -> Randomness:
+        """New randomness for the position after `node`; each call restarts its sequence."""
+        ...
+
+
+NextToken = Callable[[int], int]
+"""Returns the token after a node. Called once per node, from the root along the accepted path."""
+
+
 class RulePicks:
     """Picks under a rule, for `walk`. Repeating a step gives the same random numbers."""
 
-    def __init__(self, rule: Rule, picker: Picker, logits: torch.Tensor, tree: DraftTree) -> None:
-        """`logits` [1 + m, V] of the root and each node of `tree`. Create it before the step's first `append`."""
+    def __init__(
+        self, begin: Callable[[DraftTree, Nodes], NextToken], picker: Picker, logits: torch.Tensor, tree: DraftTree
+    ) -> None:
+        """`begin`: of the rule. `logits` [1 + m, V] of the root and each node of `tree`. Create it before the step's
+        first `append`."""
         self._picker = picker
         self._logits = logits
         self._tree = tree
         self._start = picker.length
         self._depths = tree.depths()
         self._scores: dict[int, torch.Tensor] = {}  # [V] by node, without noise
-        self._rule = rule
+        self._begin = begin
         self._next: NextToken | None = None
 
     @property
@@ -77,7 +105,7 @@ class RulePicks:
 
     def token(self, node: int) -> int:
         if self._next is None:  # not earlier, so that an error of a logits processor is raised inside the row's walk
-            self._next = self._rule.begin(self._tree, self)
+            self._next = self._begin(self._tree, self)
         return self._next(node)
 
     def own_token(self, node: int) -> int:

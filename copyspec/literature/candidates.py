@@ -5,10 +5,13 @@ P is the target's distribution after all processors, Q the drafter's, and R what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from copyspec.tree import Sampled
+from copyspec.checks import brief, shown
+from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +20,44 @@ if TYPE_CHECKING:
 _BISECTIONS = 40
 # Above this overlap P and Q are equal up to float32's rounding. The equation is then too flat to solve, so rho is 1.
 _EQUAL = 1 - 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Tokens that a drafter sampled after one node, for the rules that need their distribution: `DraftTree.notes`.
+
+    Every draw is listed, in the order drawn: a token may repeat, may equal that of a copied child, and need not
+    have a node in the tree. Dropping a draw because of its value would bias every such rule.
+    """
+
+    tokens: Sequence[int]  # [k]
+    probabilities: torch.Tensor  # [V], float32: the distribution Q drawn from, after temperature and truncation
+    replacement: bool = True  # False: each draw is from Q without the tokens drawn before, renormalised
+
+
+def draws_of(tree: DraftTree) -> Mapping[int, Sampled]:
+    """The draws of a tree, by parent; all other children are deterministic (Q is one-hot). Raises ValueError for
+    notes that are no draws."""
+    draws: dict[int, Sampled] = {}
+    for parent, drawn in (tree.notes or {}).items():
+        if not isinstance(drawn, Sampled):
+            raise ValueError(f"notes[{parent}] must be a Sampled, got {shown(drawn)}")
+        q, tokens = drawn.probabilities, drawn.tokens
+        if not (hasattr(q, "is_floating_point") and q.is_floating_point() and q.dim() == 1):
+            raise ValueError(
+                f"the distribution drawn from after node {parent} must be a float tensor [V], got {shown(q)}"
+            )
+        if not isinstance(tokens, Sequence) or not all(hasattr(token, "__index__") for token in tokens):
+            raise ValueError(f"the tokens drawn after node {parent} must be a list of token ids, got {shown(tokens)}")
+        if (strange := next((token for token in tokens if not 0 <= token < len(q)), None)) is not None:
+            raise ValueError(f"{brief(strange)} is drawn after node {parent}; ids go from 0 to {len(q) - 1}")
+        # Reading the sum would synchronise with another device.
+        if q.is_cpu and (not math.isclose(total := float(q.sum()), 1.0, abs_tol=1e-3) or float(q.min()) < 0.0):
+            raise ValueError(
+                f"the distribution drawn from after node {parent} sums to {total!r}, not to 1, or is negative"
+            )
+        draws[parent] = drawn
+    return draws
 
 
 class DraftCandidate(NamedTuple):

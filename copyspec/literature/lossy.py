@@ -1,8 +1,8 @@
 """Lossy verification rules, which accept tokens that the target would not emit: other output in fewer passes.
 
-None of them keeps the target's tokens or its distribution. They exist for comparison, and only run when selected by
-name with `lossy=True`. Rules that judge each draft token by P alone may accept several siblings: the longest accepted
-path is chosen, and among equally long ones the one with the highest summed log P.
+None of them keeps the target's tokens or its distribution. Rules that judge each draft token by P alone may accept
+several siblings: the longest accepted path is chosen, and among equally long ones the one with the highest summed
+log P.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from copyspec.checks import check_number
+from copyspec.literature.candidates import Randomness, draws_of, verify_candidates
+from copyspec.literature.rules import Children, DraftRule, at_each_node, require_greedy
+from copyspec.literature.sampled import NextToken, Nodes
 from copyspec.tree import ROOT, DraftTree, path_to
-from copyspec.verification.classic.candidates import Randomness, verify_candidates
-from copyspec.verification.classic.rules import Children, Guarantee, NextToken, Nodes, at_each_node, require_greedy
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Lenience:
+class Lenience(DraftRule):
     """Acceptance probability divided by `lenience` (Leviathan et al. 2023, appendix A.5).
 
     When sampling, accept with min(1, R/(lenience Q)); no token's probability exceeds P/lenience. Greedy: accept
@@ -31,15 +32,12 @@ class Lenience:
     """
 
     name: ClassVar[str] = "lenience"
-    preserves: ClassVar[Guarantee | None] = None
+    keeps_distribution: ClassVar[bool] = False
 
     lenience: float = 0.5  # 1 is equivalent to the exact rule
 
     def __post_init__(self) -> None:
         check_number("lenience", self.lenience, low=0.0, high=1.0, open_low=True)
-
-    def check(self, sampling: SamplingOptions) -> None:
-        pass
 
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
         if nodes.greedy:
@@ -57,12 +55,12 @@ class Lenience:
 
 
 @dataclass(frozen=True, slots=True)
-class TopKGap:
+class TopKGap(DraftRule):
     """SpecDec's verification (Xia et al. 2023, arXiv:2203.16487), greedy: accept the `beta` best tokens that are at
     most `tau` below the best in log P."""
 
     name: ClassVar[str] = "top-k-gap"
-    preserves: ClassVar[Guarantee | None] = None
+    keeps_distribution: ClassVar[bool] = False
 
     beta: int = 5  # maximum rank
     tau: float = 3.0  # nats
@@ -86,7 +84,7 @@ class TopKGap:
 
 
 @dataclass(frozen=True, slots=True)
-class BiLD:
+class BiLD(DraftRule):
     """Big Little Decoder's policies (Kim et al. 2023, arXiv:2302.07863, section 3). Greedy.
 
     Fallback: where the drafter's maximum probability is below `fallback`, the target's token is used. Rollback: the
@@ -94,7 +92,7 @@ class BiLD:
     """
 
     name: ClassVar[str] = "bild"
-    preserves: ClassVar[Guarantee | None] = None
+    keeps_distribution: ClassVar[bool] = False
 
     fallback: float = 0.6  # minimum of max Q; children without a Q count as certain
     rollback: float = 5.0  # nats
@@ -107,7 +105,7 @@ class BiLD:
         require_greedy(self.name, sampling)
 
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
-        sampled = tree.sampled or {}
+        sampled = draws_of(tree)
         unsure = {node for node, drawn in sampled.items() if float(drawn.probabilities.max()) < self.fallback}
 
         def passes(p: torch.Tensor, tokens: torch.Tensor, node: int) -> torch.Tensor:
@@ -121,12 +119,12 @@ class BiLD:
 
 
 @dataclass(frozen=True, slots=True)
-class Typical:
+class Typical(DraftRule):
     """Typical acceptance (Medusa, Cai et al. 2024, arXiv:2401.10774, section 2.3.1): P > min(epsilon,
     delta exp(-H(P))), with P at the sampling temperature, or at 1 when greedy."""
 
     name: ClassVar[str] = "typical"
-    preserves: ClassVar[Guarantee | None] = None
+    keeps_distribution: ClassVar[bool] = False
 
     epsilon: float = 0.09
     delta: float = 0.3
@@ -134,9 +132,6 @@ class Typical:
     def __post_init__(self) -> None:
         check_number("epsilon", self.epsilon, low=0.0, high=1.0, open_low=True)
         check_number("delta", self.delta, low=0.0, high=1.0, open_low=True)
-
-    def check(self, sampling: SamplingOptions) -> None:
-        pass
 
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
         return _longest_path(tree, nodes, self._passes)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from copyspec.drafters.base import ScoredDraft
-from copyspec.drafters.predictors.base import Path, Reliability, TokenProbs, Weights, calibrated
+from copyspec.drafters.predictors.base import Path, Reliability, RowContext, TokenProbs, Weights, calibrated
 from copyspec.tree import DraftTree
 
 ALTERNATIVES = 8
@@ -14,6 +14,17 @@ ALTERNATIVES = 8
 
 PRIOR_WEIGHTS = (1.0, 0.5, 0.2, 0.1)
 """Initial weights beside copies: as low as for a copy found by a match of one token."""
+
+
+class Pool:
+    """For `drafter=`: tokens that the target itself gave a high probability earlier, beside copies `["auto", Pool()]`.
+
+    Each row has its own pool: drafts must not reveal another user's output, not even by timing.
+    """
+
+    def predictor(self, row: RowContext) -> PoolPredictor:
+        """The predictor of one row."""
+        return PoolPredictor(row.prompt)
 
 
 class PoolPredictor:

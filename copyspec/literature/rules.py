@@ -12,74 +12,67 @@ as often as in the reverse order.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from copyspec.tree import DraftTree
-from copyspec.verification.classic.candidates import (
+from copyspec.literature.candidates import (
     DraftCandidate,
     Randomness,
     candidates_of,
+    draws_of,
     k_sequential,
     verify_candidates,
 )
+from copyspec.literature.sampled import NextToken, Nodes, RulePicks
+from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     import torch
 
     from copyspec.options import SamplingOptions
-
-Guarantee = Literal["tokens", "distribution"]
-"""What a rule preserves: the exact tokens of plain decoding at the seed, or their distribution."""
-
-
-class Nodes(Protocol):
-    """The interface through which a rule sees the target at the nodes of one tree (ROOT is -1)."""
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the temperature is 0: P is then the softmax of the scores, and the output their argmax."""
-        ...
-
-    def own_token(self, node: int) -> int:
-        """The target's own token after `node`, which plain decoding would emit at this seed."""
-        ...
-
-    def probabilities(self, node: int) -> torch.Tensor:
-        """P after `node`. [V], float32."""
-        ...
-
-    def randomness(self, node: int) -> Randomness:
-        """New randomness for the position after `node`; each call restarts its sequence."""
-        ...
+    from copyspec.targets.base import Target
+    from copyspec.verification.picking import Picker
 
 
-NextToken = Callable[[int], int]
-"""Returns the token after a node. Called once per node, from the root along the accepted path."""
+class DraftRule(ABC):
+    """A `verification.rule.Rule` that accepts draft tokens; `begin` holds the state of one tree."""
 
-
-class Rule(Protocol):
-    """A verification rule. It is frozen and stateless; the state of one tree is held by what `begin` returns."""
+    __slots__ = ()
 
     name: ClassVar[str]
-    preserves: ClassVar[Guarantee | None]
-    """None for lossy rules, which preserve neither the target's tokens nor its distribution."""
+    keeps_distribution: ClassVar[bool] = True
+    """Whether the output has the target's distribution, and under greedy decoding the target's tokens."""
 
-    def check(self, sampling: SamplingOptions) -> None:
+    model: ClassVar[None] = None
+    """It needs no second model."""
+
+    def check(self, sampling: SamplingOptions) -> None:  # noqa: B027  most rules decode with any options
         """Raise ValueError if the rule cannot decode with these options."""
-        ...
 
+    def uses_drafts(self, sampling: SamplingOptions) -> bool:
+        """Whether the output depends on what is drafted."""
+        return not (self.keeps_distribution and sampling.is_greedy)
+
+    def picks(self, picker: Picker, logits: torch.Tensor, tree: DraftTree) -> RulePicks:
+        """The picks of one row and step; `logits` [1 + m, V] of the root and each node of `tree`."""
+        return RulePicks(self.begin, picker, logits, tree)
+
+    def rescorer(self, model: Target) -> NoReturn:
+        """There is none without a second model."""
+        raise NotImplementedError
+
+    @abstractmethod
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
         """Start verifying one tree. Raises ValueError if the rule does not support the way its tokens were drawn."""
-        ...
 
 
 class Children:
     """The candidates at the nodes of a tree: drawn children in the order drawn, then the others as stored."""
 
     def __init__(self, tree: DraftTree) -> None:
-        self._sampled = tree.sampled or {}
+        self._sampled = draws_of(tree)
         self._tokens: dict[int, list[int]] = {}
         for parent, token in zip(tree.parents, tree.tokens, strict=True):
             self._tokens.setdefault(parent, []).append(token)
@@ -94,34 +87,6 @@ class Children:
         return [DraftCandidate(token, None) for token in self._tokens.get(node, ()) if token not in drawn]
 
 
-@dataclass(frozen=True, slots=True)
-class Coupled:
-    """The default: the target's own token, sampled with noise keyed by position. Needs no Q."""
-
-    name: ClassVar[str] = "coupled"
-    preserves: ClassVar[Guarantee | None] = "tokens"
-
-    def check(self, sampling: SamplingOptions) -> None:
-        pass
-
-    def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
-        return nodes.own_token
-
-
-@dataclass(frozen=True, slots=True)
-class Greedy:
-    """The argmax of P. Refuses to sample."""
-
-    name: ClassVar[str] = "greedy"
-    preserves: ClassVar[Guarantee | None] = "tokens"
-
-    def check(self, sampling: SamplingOptions) -> None:
-        require_greedy(self.name, sampling)
-
-    def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
-        return nodes.own_token
-
-
 def _in_turns(tree: DraftTree, nodes: Nodes, most: int | None = None) -> NextToken:
     """Try the children of each node in order, drawn ones first, and at most `most` of them."""
     children = Children(tree)
@@ -133,47 +98,35 @@ def _in_turns(tree: DraftTree, nodes: Nodes, most: int | None = None) -> NextTok
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(DraftRule):
     """The rule of Leviathan et al. and Chen et al. for chains: of several children only the first is tried."""
 
     name: ClassVar[str] = "rejection"
-    preserves: ClassVar[Guarantee | None] = "distribution"
-
-    def check(self, sampling: SamplingOptions) -> None:
-        pass
 
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
         return _in_turns(tree, nodes, most=1)
 
 
 @dataclass(frozen=True, slots=True)
-class MultiStep:
+class MultiStep(DraftRule):
     """SpecInfer's rule for trees, with draws with or without replacement and copied children."""
 
     name: ClassVar[str] = "multi-step"
-    preserves: ClassVar[Guarantee | None] = "distribution"
-
-    def check(self, sampling: SamplingOptions) -> None:
-        pass
 
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
         return _in_turns(tree, nodes)
 
 
 @dataclass(frozen=True, slots=True)
-class KSequential:
+class KSequential(DraftRule):
     """SpecTr's rule for k independent draws; copied children are then tried on what is left of P."""
 
     name: ClassVar[str] = "k-sequential"
-    preserves: ClassVar[Guarantee | None] = "distribution"
-
-    def check(self, sampling: SamplingOptions) -> None:
-        pass
 
     def begin(self, tree: DraftTree, nodes: Nodes) -> NextToken:
-        if any(not drawn.replacement and len(drawn.tokens) > 1 for drawn in (tree.sampled or {}).values()):
+        if any(not drawn.replacement and len(drawn.tokens) > 1 for drawn in draws_of(tree).values()):
             raise ValueError(
-                f"rule {self.name!r} needs children drawn with replacement; for draws without it use 'multi-step'"
+                f"rule {self.name!r} needs children drawn with replacement; for draws without it use MultiStep()"
             )
         children = Children(tree)
 

@@ -1,14 +1,19 @@
-"""Column tasks: compute a new text column for batches of rows."""
+"""Columns of texts, corrected or answered batch by batch: for Ray Data's `map_batches`, Spark's `mapInPandas`, a loop.
+
+Nothing here imports Ray.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from copyspec import Engine
     from copyspec.pipelines import Correction, GECPipeline
+
+__all__ = ["AnswerColumn", "CorrectColumn"]
 
 logger = logging.getLogger(__name__)
 
@@ -16,20 +21,6 @@ Columns = Mapping[str, Sequence[Any]]
 
 ERROR = "copyspec_error"
 """The column with the reason why a row has no complete result; None if it has one."""
-
-
-class ColumnTask(Protocol):
-    """The work that a run does on each batch. An optional `load()` loads the model beforehand, so that its time does
-    not count as a batch's."""
-
-    @property
-    def identity(self) -> Mapping[str, object]:
-        """Everything the results depend on, JSON-compatible: a run can be resumed only with an equal identity."""
-        ...
-
-    def __call__(self, batch: Columns) -> dict[str, list[Any]]:
-        """All columns of the batch, and new ones. Rows with a reason in the optional column ERROR count as failed."""
-        ...
 
 
 class CorrectColumn:
@@ -43,18 +34,6 @@ class CorrectColumn:
         self._column, self._to = column, to
         self._model, self._dtype, self._options = model, dtype, options
         self._pipeline: GECPipeline | None = None
-
-    @property
-    def identity(self) -> Mapping[str, object]:
-        options = {name: repr(value) for name, value in sorted(self._options.items())}
-        return {
-            "task": "correct",
-            "column": self._column,
-            "to": self._to,
-            "model": str(_pinned(self._model)),
-            "dtype": self._dtype,
-            **options,
-        }
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
         """The columns of `batch` as lists, plus the corrected text and ERROR."""
@@ -84,10 +63,6 @@ class CorrectColumn:
         except Exception:  # an error may come from one text alone: retry one by one
             return [_one(pipeline, text) for text in texts]
 
-    def load(self) -> None:
-        """Load the model if it is not loaded yet."""
-        self._loaded()
-
     def _loaded(self) -> GECPipeline:
         if self._pipeline is None:
             from copyspec.pipelines import GECPipeline
@@ -115,17 +90,8 @@ class AnswerColumn:
         self._question, self._passages, self._to = question, passages, to
         self._model, self._dtype = model, dtype
 
-    @property
-    def identity(self) -> Mapping[str, object]:
-        columns = {"question": self._question, "passages": self._passages, "to": self._to}
-        return {"task": "answer", **columns, "model": str(_pinned(self._model)), "dtype": self._dtype}
-
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_model": _pinned(self._model)}
-
-    def load(self) -> Engine:
-        """Load the model if it is not loaded yet."""
-        return _engine(self._model, self._dtype)
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
         """The columns of `batch` as lists, plus the answer and ERROR."""
@@ -134,7 +100,7 @@ class AnswerColumn:
         columns = _lists(batch)
         if (missing := _missing(columns, self._question, self._passages)) is not None:
             return _failed(columns, self._to, missing)
-        engine = self.load()
+        engine = _engine(self._model, self._dtype)
         results: list[str | None] = []
         errors: list[str | None] = []
         for question, given in zip(columns[self._question], columns[self._passages], strict=True):

@@ -1,1 +1,0 @@
-"""Verification rules from the literature on speculative decoding."""
