@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 _DYNAMIC = "torch.ao.nn.quantized.dynamic"
 
 OnUnsupported = Literal["error", "plain"]
+Wrapped = CausalTarget | Seq2SeqTarget
 
 
 def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: StaticOptions | None = None) -> Target:
@@ -42,23 +44,32 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: S
         return _shaped(_wrapped(model), static)
     reason = _no_masks(model, facts)
     if reason is None:
-        failure = selftest.attempt(_wrapped, model, kind="trees")
+        trees = _once(_wrapped, model)
+        failure = selftest.attempt(trees, model, kind="trees")
         if failure is None:
-            return _shaped(_wrapped(model), static)
-        chains = partial(_wrapped, supports_trees=False)
+            return _shaped(trees(model), static)
+        chains = _once(partial(_wrapped, supports_trees=False), model)
         failure_of_chains = selftest.attempt(chains, model, kind="chains")
         if failure_of_chains is None:
             logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure)
             return chains(model)
         reason = f"{name} does not score drafts like plain decoding ({failure_of_chains})"
     replayed = partial(_plain, supports_drafts=True)
-    if selftest.attempt(replayed, model, kind="replay") is None:
+    failure = selftest.attempt(replayed, model, kind="replay")
+    if failure is None:
         logger.warning("%s; drafts are verified as chains, row by row, on copies of its own cache", reason)
         return replayed(model)
+    reason += f", and on copies of its own cache drafts score otherwise than in plain decoding ({failure})"
     return _without_drafts(model, reason, on_unsupported)
 
 
-def _shaped(target: CausalTarget | Seq2SeqTarget, static: StaticOptions | None) -> Target:
+def _once(make: Callable[[PreTrainedModel], Wrapped], model: PreTrainedModel) -> Callable[[PreTrainedModel], Wrapped]:
+    """`make`, which gives one target for all calls with this model: its weights are packed once."""
+    target = make(model)
+    return lambda each: target if each is model else make(each)
+
+
+def _shaped(target: Wrapped, static: StaticOptions | None) -> Target:
     """Wrap the target so that its passes have static shapes, if the options ask for it."""
     options = static or StaticOptions()
     options.verify()
@@ -68,7 +79,7 @@ def _shaped(target: CausalTarget | Seq2SeqTarget, static: StaticOptions | None) 
     return StaticTarget(target, options) if wanted else target
 
 
-def _wrapped(model: PreTrainedModel, *, supports_trees: bool = True) -> CausalTarget | Seq2SeqTarget:
+def _wrapped(model: PreTrainedModel, *, supports_trees: bool = True) -> Wrapped:
     kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
     return kind(model, read_facts(model), supports_trees=supports_trees)
 
@@ -105,7 +116,7 @@ def _no_masks(model: PreTrainedModel, facts: ModelFacts) -> str | None:
     """The reason, by the model's own configuration, why it takes no masks of ours; None if there is none."""
     name = type(model).__name__
     if is_recurrent(model) and not (special_layers(model) and mixers(model)):
-        return f"{name} keeps recurrent states elsewhere than in transformers' cache, so drafts cannot be taken back"
+        return f"{name} keeps recurrent states elsewhere than in transformers' cache"
     unknown = sorted(set(facts.kinds) - ATTENTION_KINDS - RECURRENT_KINDS)
     return f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts" if unknown else None
 

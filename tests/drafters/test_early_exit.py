@@ -56,6 +56,14 @@ def test_weights_are_shared() -> None:
     assert not shallow.training
 
 
+def test_hybrid_models_are_left_after_a_layer_that_attends() -> None:
+    kinds = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
+    model = tiny("qwen3_5_text", num_hidden_layers=4, layer_types=kinds)
+    with pytest.raises(ValueError, match=r"the first 2 layers of Qwen3_5ForCausalLM do not attend.* at least 3"):
+        early_exit(model, 2)
+    assert wrap(early_exit(model, 3)).supports_drafts
+
+
 @pytest.mark.parametrize("layers", [0, 2, -1, True, "1"])
 def test_number_of_layers_is_checked(layers: object) -> None:
     with pytest.raises(ValueError, match=r"layers must be an integer from 1 to 1, got"):

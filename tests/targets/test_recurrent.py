@@ -17,6 +17,7 @@ from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import plain, recurrent, wrap
 from copyspec.targets.causal import CausalSession
+from copyspec.targets.hooks.recurrence import mixers
 from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
 from tests.helpers.decoded import decoded
@@ -97,6 +98,25 @@ def test_states_are_those_of_the_accepted_tokens_alone(name: str) -> None:
             for key, state in expected.items():
                 assert (found[key] - state).abs().max() <= 1e-5 * max(1.0, float(state.abs().max()))
         session.close()
+
+
+@pytest.mark.parametrize("name", ["mamba2", "falcon_h1"])
+def test_models_in_half_precision_verify_trees_and_warn_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """`generate` returns their logits in float32, which are those of half precision."""
+    target = wrap(models.tiny(name).bfloat16())
+    assert target.supports_trees
+    target.open([[5]]).close()
+    assert caplog.text.count("in which a CPU takes longer") == 1
+
+
+@pytest.mark.parametrize("name", ["mamba", "lfm2"])
+def test_mixers_of_derived_classes_are_found(name: str) -> None:
+    """As those of a program, or of `torch.nn.utils.parametrize`, which has no source."""
+    model = models.tiny(name)
+    for _, mixer in mixers(model):
+        mixer.__class__ = type("Derived", (type(mixer),), {})
+    assert len(mixers(model)) == len(mixers(model_of(name))) > 0
+    assert wrap(model).supports_trees
 
 
 @pytest.mark.parametrize("name", ["mamba2", "qwen3_next"])

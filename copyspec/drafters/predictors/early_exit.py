@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from copyspec.building import building
+from copyspec.targets.hooks.recurrence import STATE_KINDS
 from copyspec.targets.locks import share_lock
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     two take turns. No weight is copied, but on CPUs it packs weights of its own (`FastLinears`). LayerSkip (Elhoushi
     et al. 2024, arXiv 2404.16710) trains models for this; the early layers of other models predict some tokens, too.
     Raises ValueError if the architecture has no list of layers or keeps weights outside its submodules, or if `layers`
-    is not from 1 to one less than their number.
+    is not from 1 to one less than their number, or reaches no layer with attention in a hybrid model, whose forward
+    takes the number of cached tokens from one.
     """
     decoder = model.base_model
     stack = getattr(decoder, "layers", None)
@@ -36,6 +38,13 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
         )
     if not isinstance(layers, int) or isinstance(layers, bool) or not 1 <= layers < len(stack):
         raise ValueError(f"layers must be an integer from 1 to {len(stack) - 1}, got {layers!r}")
+    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+    attending = next((index for index, kind in enumerate(kinds) if kind not in STATE_KINDS), 0)
+    if layers <= attending:
+        raise ValueError(
+            f"the first {attending} layers of {type(model).__name__} do not attend, and its forward needs one that "
+            f"does: give at least {attending + 1}, or a smaller model"
+        )
     config = _shortened(model.config, layers, model.config.get_text_config(decoder=True).num_hidden_layers)
     with building(), torch.device("meta"):
         shallow = type(model)(config)

@@ -59,11 +59,16 @@ def _parts(layer: object) -> LayerParts:
 def mixers(model: PreTrainedModel) -> Sequence[tuple[int, nn.Module]]:
     """The modules that update recurrent states through the cache, with the numbers of their layers."""
     layers = [(getattr(module, "layer_idx", None), module) for module in model.modules()]
-    return [(index, module) for index, module in layers if isinstance(index, int) and _updates_states(type(module))]  # type: ignore[arg-type]
+    return [(index, module) for index, module in layers if isinstance(index, int) and _updates_states(type(module))]
+
+
+def _updates_states(kind: type) -> bool:
+    """Whether a class, or one that it is derived from, updates states. Some are derived at run time, without source."""
+    return any(map(_names_update, kind.__mro__))
 
 
 @cache
-def _updates_states(kind: Hashable) -> bool:
+def _names_update(kind: Hashable) -> bool:
     try:
         source = inspect.getsource(kind)  # type: ignore[arg-type]
     except (OSError, TypeError):

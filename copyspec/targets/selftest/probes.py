@@ -63,7 +63,7 @@ def _answer(model: PreTrainedModel, name: str, changed: Any) -> bool:
             ids = _ids(model)
             expected = _logits(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
             try:
-                check(_logits(model, changed()), expected, name)
+                check(_logits(model, changed()), expected, name, model)
                 answers[name] = True
             except MismatchError:
                 answers[name] = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from copyspec.targets.facts import read_device, read_facts
+from copyspec.targets.facts import read_device, read_dtype, read_facts
 from copyspec.targets.generation import prepared, settings
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
@@ -73,7 +73,7 @@ class Trial:
         paths = []
         for row, (sequence, tree) in enumerate(zip(self._sequences, trees, strict=True)):
             found = logits[row, : 1 + len(tree)]
-            check(found, self._expected(row, tree), f"draft nodes after {len(sequence)} tokens")
+            check(found, self._expected(row, tree), f"draft nodes after {len(sequence)} tokens", self._model)
             paths.append(path_to(tree.parents, self._random.randrange(ROOT, len(tree))))
         self.session.keep(paths)
         for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
@@ -106,7 +106,7 @@ class Trial:
             begin = self._begin(row)
             expected = alone(self._model, prompt, sequence[:-1])[begin - 1 :]
             found = generated(self._model, prompt, sequence, begin)
-            check(expected, found, "passes with and without a cache")
+            check(expected, found, "passes with and without a cache", self._model)
 
     def compare_plainly(self, count: int) -> None:
         """Run `count` steps without drafts, and compare them with `generate`."""
@@ -122,7 +122,7 @@ class Trial:
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
             found = torch.stack([step[row, 0] for step in steps])
             expected = generated(self._model, prompt, sequence, self._begin(row))[-count:]
-            check(found, expected, "plain steps")
+            check(found, expected, "plain steps", self._model)
 
     def _begin(self, row: int) -> int:
         """Number of tokens given to `generate`, which generates the others."""
@@ -203,11 +203,12 @@ class _Forced(LogitsProcessor):
         return forced  # type: ignore[return-value]
 
 
-def check(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
-    """Raise MismatchError if a row of the logits [n, V] differs from the expected one."""
+def check(found: torch.Tensor, expected: torch.Tensor, what: str, model: PreTrainedModel) -> None:
+    """Raise MismatchError if a row of the logits [n, V] differs from the expected one, beyond the rounding of the dtype
+    that the model computes in: `generate` returns float32 logits of any model."""
     if found.shape != expected.shape:
         raise MismatchError(f"logits of {what} have shape {tuple(found.shape)}, not {tuple(expected.shape)}")
-    tolerance = TOLERANCE.get(expected.dtype, TOLERANCE_LOW_PRECISION)
+    tolerance = TOLERANCE.get(read_dtype(model), TOLERANCE_LOW_PRECISION)
     found, expected = found.float(), expected.float().to(found.device)
     ratio = (found - expected).abs().amax(-1) / expected.std(-1)
     if not bool((ratio <= tolerance).all()):
