@@ -124,7 +124,13 @@ class RewindableSequence:
             raise RuntimeError("step() needs an output that has not ended: call go_to() first")
         # A drafter with nothing to propose is not asked, so that its time does not count against plain decoding.
         row.drafts = self._expects or self._drafts_alone
-        self._passes.run(partial(self._step, row))
+        try:
+            self._passes.run(partial(self._step, row))
+        except BaseException:  # in the middle of a pass: what the session holds need not be what the row counts on
+            self.close()
+            if row.finish is None:
+                self._restart([*row.output])
+            raise
 
     def _step(self, row: Row) -> None:
         if not self._batch.rows:

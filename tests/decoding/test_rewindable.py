@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +18,7 @@ from copyspec.engine.threads import Passes
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.verification.noise import gumbel
-from tests.helpers.fakes import DEVICE, FakeTarget
+from tests.helpers.fakes import DEVICE, FakeSession, FakeTarget
 
 VOCABULARY = 12
 EOS = 3
@@ -105,6 +107,31 @@ def test_an_expected_text_is_verified_in_one_call() -> None:
     text.step()
     assert list(text.output) == whole and text.finish is not None
     assert text.stats.num_accepted_tokens_per_source["guess"] == len(whole) - 1
+
+
+@pytest.mark.parametrize("method", ["score", "keep"])
+@pytest.mark.parametrize("at", range(1, 6))
+def test_an_interrupted_pass_leaves_no_trace(method: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have changed what the session holds, such as a recurrent state, before or after tokens were picked."""
+    target, sampling = FakeTarget(VOCABULARY, order=9), SamplingOptions(temperature=1.0, seed=5)
+    calls, right = 0, getattr(FakeSession, method)
+
+    def interrupted(session: FakeSession, *given: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            session.cached[0] += [4]
+            raise KeyboardInterrupt
+        return right(session, *given)
+
+    monkeypatch.setattr(FakeSession, method, interrupted)
+    text = sequence_of(target, [5, 6, 7], sampling)
+    text.go_to([])
+    while text.finish is None:
+        with suppress(KeyboardInterrupt):
+            text.step()
+    assert list(text.output) == afresh(target, [5, 6, 7], [], sampling)
+    assert all(session.closed for session in target.sessions[:-1])
 
 
 def test_stepping_needs_an_output_that_goes_on() -> None:
