@@ -29,7 +29,7 @@ from copyspec.engine.threads import Passes, Threads
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.hooks.attention import restore_attention
+from copyspec.targets.hooks.attention import restore_after_interrupt
 from copyspec.targets.limits import trained_length
 from copyspec.targets.locks import lock_of
 from copyspec.targets.prefixes import PrefixCache
@@ -323,8 +323,8 @@ class Engine:
         except GeneratorExit:
             raise
         except BaseException:
-            # An interrupt may have come while the attention of a pass was being given back.
-            Passes(self._locks).run(partial(restore_attention, model))
+            # An interrupt may have come while what a pass changes was being given back.
+            Passes(self._locks).run(partial(restore_after_interrupt, model))
             raise
         finally:
             Passes(self._locks).run(steps.close)

@@ -56,8 +56,17 @@ def detour(owner: nn.Module, name: str, value: Callable[..., Any] | bool) -> Ite
             own.pop()
             if not own:
                 del placed.by_thread[thread]
-            if not placed.by_thread:
+            if not placed.by_thread and vars(owner).get(name) is placed:
                 _restore(owner, name, placed.before)
+
+
+def end_detours(model: nn.Module) -> None:
+    """End those that an interrupted pass left in place. No pass of the model may be running."""
+    with _GUARD:
+        for module in model.modules():
+            for name, placed in list(vars(module).items()):
+                if isinstance(placed, _Detour):
+                    _restore(module, name, placed.before)
 
 
 def original(owner: nn.Module, name: str) -> Any:

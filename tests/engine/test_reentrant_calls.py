@@ -21,7 +21,8 @@ from copyspec.api import _STATE
 from copyspec.engine import language
 from copyspec.engine.draft_models import DraftModels
 from copyspec.engine.scheduler import CLOSE_SECONDS
-from copyspec.targets.hooks.attention import masked_attention, restore_attention
+from copyspec.targets.detours import detour
+from copyspec.targets.hooks.attention import masked_attention, restore_after_interrupt
 from copyspec.targets.hooks.states import hidden_states
 from tests.helpers.texts import byte_level, llama
 
@@ -172,8 +173,15 @@ def test_what_an_interrupt_leaves_is_given_back() -> None:
     entered = masked_attention(own, [own.config])
     entered.__enter__()
     assert own.config._attn_implementation == "sdpa"
-    restore_attention(own)
+    restore_after_interrupt(own)
     assert own.config._attn_implementation == "flash_attention_2"
+    left = detour(own.lm_head, "forward", lambda states: states)
+    left.__enter__()
+    restore_after_interrupt(own)
+    assert "forward" not in vars(own.lm_head)
+    with detour(own.lm_head, "forward", lambda states: -states):
+        left.__exit__(None, None, None)  # as when the interrupted frame is freed
+        assert own.lm_head(torch.ones(1)) == -1
     own.config._attn_implementation_internal = "sdpa"
 
 

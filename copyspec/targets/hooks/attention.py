@@ -12,6 +12,7 @@ from transformers import AttentionInterface
 
 from copyspec.forks import fork_safe
 from copyspec.targets.base import UnsupportedModelError
+from copyspec.targets.detours import end_detours
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -104,9 +105,10 @@ def masked_attention(
                         del _swaps[id(part)]
 
 
-def restore_attention(model: PreTrainedModel) -> None:
-    """Give the model the attention back that an interrupted pass left changed. The caller holds the model's lock, and
-    no pass is running."""
+def restore_after_interrupt(model: PreTrainedModel) -> None:
+    """Give the model the attention and the methods back that an interrupted pass left changed. The caller holds the
+    model's lock, and no pass is running."""
+    end_detours(model)
     with _SWAPPING:
         for part in configs(model.config):
             if id(part) in _swaps:
