@@ -269,7 +269,8 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
         more = dict(choice.model_kwargs.model)
         device_map = more.pop("device_map", "auto" if device == "auto" else None)
         model = found.model(kind, config, dtype=choice.dtype, device_map=device_map, more=more)
-    if choice.dtype == "auto" and device == "cpu" and device_map is None:
+    places = {device} if device_map is None else {weight.device.type for weight in model.parameters()}
+    if choice.dtype == "auto" and places == {"cpu"}:
         _widen(model)
     if device_map is None:
         try:

@@ -56,7 +56,7 @@ def detour(owner: nn.Module, name: str, value: Callable[..., Any] | bool) -> Ite
             own.pop()
             if not own:
                 del placed.by_thread[thread]
-            if not placed.by_thread and vars(owner).get(name) is placed:
+            if not placed.by_thread and placed is vars(owner).get(name):
                 _restore(owner, name, placed.before)
 
 

@@ -233,12 +233,23 @@ def test_the_dtype_of_a_given_model_is_compared_whole(wanted: Any, fits: bool) -
         copyspec.load(model, tokenizer=byte_level(), dtype=wanted)
 
 
-@pytest.mark.parametrize("saved", [torch.bfloat16, torch.float16])
-def test_models_are_computed_in_float32_on_a_cpu_unless_told_otherwise(saved: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("saved", "options"),
+    [
+        (torch.bfloat16, {"device": "cpu"}),
+        (torch.float16, {"device": torch.device("cpu")}),
+        (torch.bfloat16, {"model_kwargs": {"device_map": "cpu"}}),
+    ],
+)
+def test_models_are_computed_in_float32_on_a_cpu_unless_told_otherwise(
+    saved: torch.dtype, options: dict[str, Any], tmp_path: Path
+) -> None:
+    if "model_kwargs" in options:
+        pytest.importorskip("accelerate")
     model = copy.deepcopy(llama(len(byte_level()))).to(saved)
     model.save_pretrained(tmp_path)
     byte_level().save_pretrained(tmp_path)
-    loaded = copyspec.load(tmp_path, device="cpu").model
+    loaded = copyspec.load(tmp_path, **options).model
     assert loaded.dtype == torch.float32
     assert all(map(torch.equal, loaded.parameters(), (each.float() for each in model.parameters())))
     assert copyspec.load(tmp_path, device="cpu", dtype="bfloat16").model.dtype == torch.bfloat16
