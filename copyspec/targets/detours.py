@@ -43,10 +43,9 @@ def detour(owner: nn.Module, name: str, value: Callable[..., Any] | bool) -> Ite
     """Replace `owner.name` by `value` in this thread while the context is active."""
     thread = threading.get_ident()
     with _GUARD:
-        placed = vars(owner).get(name)
-        if not isinstance(placed, _Detour):
-            placed = _Detour(owner, name)
-            object.__setattr__(owner, name, placed)
+        before = vars(owner).get(name)
+        placed = before if isinstance(before, _Detour) else _Detour(owner, name)
+        object.__setattr__(owner, name, placed)
         placed.by_thread.setdefault(thread, []).append(value)
     try:
         yield
