@@ -34,7 +34,7 @@ PRICES = {
 }
 PRICED = (1, 2, 4, 8, 16, 32)
 """Numbers of tokens in a pass."""
-REAL = "real-smollm2-float32.json", "real-smollm2-bfloat16.json"
+REAL = "real-smollm2-float32.json"
 REAL_NOTE = (
     "smollm2: its own outputs (`python -m benchmarks.real`),\n{};\n"
     "files: `copyspec gec`, batches of 8 (`python -m benchmarks.speed.gec_files`), CPU time."
@@ -78,9 +78,9 @@ def measured() -> str:
         return ""
     rows = [row for report in reports for row in _rows(report)]
     conditions: list[str] = []
-    for real in filter(Path.exists, map(RESULTS.joinpath, reversed(REAL))):
-        real_rows, condition = _real_section(json.loads(real.read_text(encoding="utf-8")))
-        rows, conditions = [*real_rows, *rows], [condition, *conditions]
+    if (RESULTS / REAL).exists():
+        real_rows, condition = _real_section(json.loads((RESULTS / REAL).read_text(encoding="utf-8")))
+        rows, conditions = [*real_rows, *rows], [condition]
     for path in sorted(RESULTS.glob("gec-files*.json")):
         rows += _file_rows(json.loads(path.read_text(encoding="utf-8")))
     head = [

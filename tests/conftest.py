@@ -10,8 +10,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -19,6 +21,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from copyspec import Engine
     from copyspec.budget import Budget, CostModel
+    from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
     from copyspec.pipelines.langchain import ChatCopySpec
     from tests.helpers.chains import Seen
 
@@ -37,7 +40,8 @@ os.environ["COPYSPEC_MODEL"] = "default"  # use the bundled model, whatever else
 os.environ["COPYSPEC_CACHE"] = str(ROOT / ".pytest_cache" / "copyspec")  # kept, so that SmolLM2 is converted once
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # where PyTorch uses AMX, bfloat16 layers stay its own
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait for others leave the core to another worker
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts would compile the package again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts would compile the package again,
+sys.dont_write_bytecode = False  # and each run the tests, which takes ten seconds
 
 # A shell's background jobs ignore Ctrl-C, and processes that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -62,7 +66,17 @@ def pytest_collection() -> None:
     torch.set_num_threads(1)  # tiny models are slower on several threads, and the suite runs one worker per core
     avoid_missing_tiles()  # some tests use models in bfloat16 before copyspec does
     language.KEPT = 8  # the suite uses more tokenizers than a program
+    language.NGrams = _ngrams  # type: ignore[assignment, misc]
+    language.WordNGrams = SimpleNamespace(read=cache(language.WordNGrams.read))  # type: ignore[assignment, misc]
     gc.disable()  # until all tests are imported: it would visit the same objects again and again
+
+
+def _ngrams(words: WordNGrams, encode: Any, vocab_size: int) -> NGrams:
+    """Tiny models learn the n-grams of a few sentences, since those of English take half a second per tokenizer."""
+    from copyspec.drafters.predictors.ngrams import NGrams
+    from tests.helpers.texts import few_words
+
+    return NGrams(few_words() if vocab_size < 1000 else words, encode, vocab_size)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +171,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # the garbage collector need not visit what was imported, over and over
+    gc.set_threshold(100_000, 20, 50)
     gc.enable()
 
 

@@ -170,7 +170,7 @@ def test_the_measured_table_is_made_from_results(tmp_path: Path, monkeypatch: py
     runs = [{"task": "code_edit", "methods": methods}]
     real = {"model": "smollm2", "dtype": "float32", "threads": 1, "repeats": 1, "runs": runs}
     real["machine"] = {"processor": "Some(R) Processor", "instructions": "AVX2"}
-    (tmp_path / update.REAL[0]).write_text(json.dumps(real))
+    (tmp_path / update.REAL).write_text(json.dumps(real))
     kinds = {"essay": {"texts": 4, "copied": {"cpu_seconds": 1.0, "differing": 0}, "plain": {"cpu_seconds": 2.5}}}
     (tmp_path / "gec-files-a.json").write_text(json.dumps({"model": "default", "dtype": "bfloat16", "inputs": kinds}))
     table = update.measured()
@@ -179,7 +179,7 @@ def test_the_measured_table_is_made_from_results(tmp_path: Path, monkeypatch: py
     assert "float32: CPU time of one thread, Some, one repeat;\nfiles" in table
     assert "| bundled, sentences | float32 | 7.4 | 5.12x |  | 4.40x | yes |" in table
     assert "P, 2 cores; torch 1, transformers 2; 2026-01-01" in table
-    (tmp_path / update.REAL[0]).write_text(json.dumps({**real, "threads": 2}))
+    (tmp_path / update.REAL).write_text(json.dumps({**real, "threads": 2}))
     table = update.measured()
     assert "| smollm2, code edit | float32, AVX2 | 3.0 | 1.00x | 1.00x | 1.00x | 1 of 1 |" in table
     assert "float32: 2 threads, Some, one repeat;\nfiles" in table

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,10 +26,23 @@ needs_default_model = pytest.mark.skipif(
 )
 
 
-def _run(name: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COPYSPEC_MODEL": "default", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", f"examples.{name}"]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+Run = Callable[[str], str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs an example in this process, where imports and the model are shared. Returns what it shows."""
+
+    def shown(name: str) -> str:
+        monkeypatch.setenv("COPYSPEC_MODEL", "default")
+        monkeypatch.setattr(sys, "argv", [f"examples/{name}.py"])
+        monkeypatch.chdir(ROOT)
+        assert not importlib.import_module(f"examples.{name}").main()
+        out, err = capsys.readouterr()
+        assert out.strip() and "Traceback" not in err
+        return out
+
+    return shown
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -44,30 +57,19 @@ def test_examples_are_short_and_say_what_they_show(path: Path) -> None:
 
 @needs_default_model
 @pytest.mark.parametrize("name", [path.stem for path in RUNNABLE if path.stem not in ("own_model", "demo")])
-def test_examples_run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Runs in this process, so that examples share imports and the model; those below use their own model."""
+def test_examples_run(name: str, run: Run) -> None:
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
-    monkeypatch.setenv("COPYSPEC_MODEL", "default")
-    monkeypatch.setattr(sys, "argv", [f"examples/{name}.py"])
-    monkeypatch.chdir(ROOT)
-    importlib.import_module(f"examples.{name}").main()
-    shown = capsys.readouterr()
-    assert shown.out.strip()
-    assert "Traceback" not in shown.err
+    run(name)
 
 
-def test_own_model_runs() -> None:
-    done = _run("own_model")
-    assert done.returncode == 0, done.stderr
-    assert "outputs equal (64 tokens)" in done.stdout
+def test_own_model_runs(run: Run) -> None:
+    assert "outputs equal (64 tokens)" in run("own_model")
 
 
 @needs_default_model
-def test_the_demo_fits_a_terminal_and_its_outputs_are_equal() -> None:
-    done = _run("demo")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_the_demo_fits_a_terminal_and_its_outputs_are_equal(run: Run) -> None:
+    lines = run("demo").splitlines()
     assert max(map(len, lines)) <= 80
     verdicts = [line for line in lines if "times as fast" in line]
     assert len(verdicts) == 2 and all(line.startswith("EQUAL, ") for line in verdicts)

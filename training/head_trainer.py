@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes, Projected, Tensors
 from copyspec.drafters.predictors.head_files import FORMAT, WEIGHTS
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
-from copyspec.targets.linears import instructions
 from training.outputs import read_shard
 from training.runs import save_tensors
 
@@ -36,7 +35,7 @@ class HeadPlan:
     layers: tuple[int, ...] = ()  # model layers whose inputs recurrent heads read besides the last states
     steps: int = 2000
     seed: int = 0
-    mixed: bool = field(default_factory=lambda: instructions(torch.bfloat16) == "avx512")
+    mixed: bool = field(default_factory=lambda: torch.cpu._is_avx512_bf16_supported())
     """Whether matrix products are in bfloat16; without such instructions they are slower than in float32."""
 
     @property

@@ -212,6 +212,10 @@ class _ReplaySession:
     def computed(self) -> tuple[int, int] | None:
         return self._session.computed
 
+    @property
+    def most_nodes(self) -> int:
+        return self._session.most_nodes
+
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         with self._replay.showing(self._rows):
             return self._session.score(uncached, trees)

@@ -8,6 +8,7 @@ against plain decoding, are therefore the same in every run.
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -239,6 +240,7 @@ class _Session:
     runner = "simulated"
     is_settled = True
     computed: tuple[int, int] | None = None
+    most_nodes = sys.maxsize
 
     def __init__(self, target: _Target, rows: list[int]) -> None:
         self._target, self._rows = target, rows

@@ -41,9 +41,7 @@ def compare(
     model: Model = None,
     adapter: Adapter = None,
     device: Device = None,
-    dtype: Annotated[
-        str, model_option("float32 (exactly equal outputs), auto (the model's own), bfloat16 or float16.")
-    ] = "float32",
+    dtype: Annotated[str, model_option("float32 (exactly equal outputs), auto, bfloat16 or float16.")] = "float32",
     threads: Annotated[int | None, model_option("Threads of torch on a CPU, the same for all runs.")] = None,
     chat_template_kwargs: Variables = None,
     max_new_tokens: Annotated[

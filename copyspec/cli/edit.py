@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -77,12 +78,18 @@ def edit(
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
     asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))
+    present = [path for path in paths if path == STDIN or os.path.exists(path)]
+    for path in paths:
+        if path not in present:  # found before the model is loaded
+            echo(f"copyspec: {path}: {os.strerror(errno.ENOENT)}", err=True)
+    if not present:
+        return FAILED
     with quiet_log(quiet):
         pipeline = pipeline_of(model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs)
     pipeline.check(instruction)
     shown = _NewVersions(in_place, suffix, output, whole, quiet, check)
-    changed, failed = _edit_files(pipeline, paths, instruction, shown)
-    if failed:
+    changed, failed = _edit_files(pipeline, present, instruction, shown)
+    if failed or present != paths:
         return FAILED
     return CHANGED if changed and not (writes or whole) else 0
 

@@ -28,7 +28,7 @@ Adapter: TypeAlias = Annotated[
     str | None, model_option("Folder of a LoRA adapter (peft) that is merged into the model.")
 ]
 Device: TypeAlias = Annotated[str | None, model_option("cpu, cuda, cuda:1, auto.")]
-Dtype: TypeAlias = Annotated[str, model_option("auto, float32, bfloat16 or float16.")]
+Dtype: TypeAlias = Annotated[str, model_option("auto (float32 on a CPU), float32, bfloat16 or float16.")]
 Threads: TypeAlias = Annotated[
     int | None, model_option("Threads of torch on a CPU. Default: the number measured to be fastest.")
 ]

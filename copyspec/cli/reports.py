@@ -89,7 +89,8 @@ class UnreadableReporter:
         found = next((refusal for refusal in done.refused if refusal.reason in UNREADABLE), None)
         if found is not None and self._reported != path:
             self._reported = path
-            self._tell(f"copyspec: {path} {found.detail}; such parts are left unchanged")
+            detail = in_options(found.detail, {"encoding": "--encoding"})
+            self._tell(f"copyspec: {path} {detail}; such parts are left unchanged")
 
     def end(self, report: FileReport) -> None:
         self._reported = ""

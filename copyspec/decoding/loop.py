@@ -192,7 +192,8 @@ class Batch:
         budget, trees, allowed = None, [EMPTY] * len(rows), 0
         if target.supports_drafts and any([row.drafts for row in rows]):
             draft = self._draft
-            budget = self._costs.budget(len(rows), draft.max_nodes, adaptive=draft.adaptive, is_first=is_first)
+            most = min(draft.max_nodes, session.most_nodes)
+            budget = self._costs.budget(len(rows), most, adaptive=draft.adaptive, is_first=is_first)
             if not target.supports_trees:
                 budget = replace(budget, chain=True)
             trees, allowed = fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
@@ -290,7 +291,7 @@ class Batch:
         assert self._session is not None and len(self.rows) == 1
         self.rows[0].close()
         self._session.trim([cached])
-        row.uncached = row.uncached[cached:]
+        row.uncached = row.uncached[self._session.lengths[0] :]
         row.meter.times, row.meter.before = self._times, replace(self._times)
         self.rows = [row]
 

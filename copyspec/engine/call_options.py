@@ -147,8 +147,8 @@ class CallOptions:
     tokens are parsed as such, and nothing is added around it. "auto" parses those of any str, as vLLM and llama.cpp do,
     and adds the tokenizer's own where they are missing."""
     n: int = 1
-    """Samples per prompt (`Result.samples`; in streams `Chunk.sample` is its number); above 1 it needs a
-    temperature."""
+    """Samples per prompt (`Result.samples`; in streams `Chunk.sample` is its number); above 1 the
+    default temperature is 1, as in OpenAI's API."""
     drafter: DrafterName | OwnDrafter | Sequence[DrafterName | OwnDrafter] = "auto"
     """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
     function that takes a `copyspec.DraftContext` and returns a `Drafter`: [drafts of your own](#your-own-drafter); in a

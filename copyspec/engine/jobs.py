@@ -317,8 +317,9 @@ class JobMaker:
         they are logged once."""
         config = self.settings(options).config
         changes: dict[str, Any] = {}
-        if options.temperature is None and config.do_sample:
-            changes["temperature"] = 1.0 if config.temperature is None else config.temperature
+        if options.temperature is None and (config.do_sample or options.n > 1):
+            own_one = config.temperature if config.do_sample else None
+            changes["temperature"] = 1.0 if own_one is None else own_one
         own = {name: value for name in ("top_k", "top_p", "min_p") if (value := getattr(options, name)) is not None}
         if changes.get("temperature") or not options.sampling.is_greedy:
             if config.do_sample and "top_k" not in own:
@@ -332,8 +333,6 @@ class JobMaker:
             not_applied.log_once(not_applied.not_greedy(generation_config.given(options) | own), self._noted)
         if options.max_time is None and config.max_time is not None:
             changes["max_time"] = config.max_time
-        if options.n > 1 and options.temperature is None:
-            changes.setdefault("temperature", 0.0)
         result = replace(options, **changes) if changes else options
         if changes or options.limit is None:
             text = generation_config.sampling_summary(options, result, config)

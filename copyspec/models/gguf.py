@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
@@ -83,7 +84,7 @@ def _convert(file: Path, folder: Path) -> None:
     logger.warning("converting %s, once; this takes about half a minute", file.name)
     try:
         file_type = read_header(file).get("general.file_type")
-        with _isolated(file) as isolated, hidden_gguf_bar():
+        with _isolated(file) as isolated, hidden_gguf_bar(), _parsed_once():
             model, tokenizer = _read(isolated, _dtype(file_type))
     except Exception as error:  # a damaged file can raise any type of error
         raise FileError(f"{os.fspath(file)!r} cannot be read: {_reason(error)}") from error
@@ -124,6 +125,21 @@ def _isolated(file: Path) -> Iterator[Path]:
         except OSError:  # Windows without the right to create links
             shutil.copyfile(file, place)
         yield place
+
+
+@contextlib.contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Keep what transformers parses again for the configuration, the tokenizer and the weights (the header), and for
+    each module (gguf's table of names): most of the time of a conversion."""
+    import gguf
+
+    module: Any = gguf
+    before = module.GGUFReader, module.get_tensor_name_map
+    module.GGUFReader, module.get_tensor_name_map = (functools.lru_cache(maxsize=1)(each) for each in before)
+    try:
+        yield
+    finally:
+        module.GGUFReader, module.get_tensor_name_map = before
 
 
 def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

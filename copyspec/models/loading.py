@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from copyspec.checks import brief, check_flag, check_type, shown
+from copyspec.control_groups import available_memory
 from copyspec.models.aliases import ALIASES, CORRECTOR, PREFERRED
 from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
@@ -35,6 +35,9 @@ DEFAULT = "default"
 """Name of the model in the package, whatever is configured. For a folder of that name give "./default" or a `Path`."""
 
 
+WIDE = 6
+"""Bytes of memory per weight saved in bfloat16 and computed in float32, with the copy for passes of few tokens."""
+
 _OUTSIDE = ("XLORA", "POLY")  # kinds of PEFT adapters whose weights are chosen by what surrounds the model
 
 
@@ -45,7 +48,7 @@ class ModelChoice:
     model: str | PreTrainedModel
     tokenizer: str | PreTrainedTokenizerBase | None = None
     device: str | torch.device | None = None  # None: a CUDA device if there is one; "auto": spread over all
-    dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved; see `_dtype` for copyspec's own names
+    dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved; on a CPU float32, see `_widen`
     revision: str | None = None
     on_unsupported: Literal["error", "plain"] = "error"
     static: StaticOptions | None = None  # static shapes: CUDA graphs, compiled passes, exact mode
@@ -265,8 +268,9 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     with _progress_for(name):
         more = dict(choice.model_kwargs.model)
         device_map = more.pop("device_map", "auto" if device == "auto" else None)
-        dtype = _dtype(choice.dtype, name, device)
-        model = found.model(kind, config, dtype=dtype, device_map=device_map, more=more)
+        model = found.model(kind, config, dtype=choice.dtype, device_map=device_map, more=more)
+    if choice.dtype == "auto" and device == "cpu" and device_map is None:
+        _widen(model)
     if device_map is None:
         try:
             model.to(torch.device(device))  # type: ignore[arg-type]  # its decorator hides the signature
@@ -276,19 +280,26 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     return model
 
 
-def _dtype(wanted: str | torch.dtype, name: str, device: str) -> str | torch.dtype:
-    """The dtype to load in. With "auto", the bundled model and those with a short name become float32 on an x86 CPU
-    without AVX-512, which has no instructions for bfloat16, and on one whose sums in bfloat16 are not those of the
-    compiled module, as with AMX: outputs with drafts would differ from plain ones there."""
+def _widen(model: PreTrainedModel) -> None:
+    """Convert half-precision weights to float32, in which CPUs compute faster, and exactly alike for any number of
+    tokens. A model that would not fit into memory then is left as it was saved."""
     import torch
 
-    from copyspec.targets.linears import adds_as_torch
-
-    ours = name == str(BUNDLED) or name in ALIASES
-    if wanted == "auto" and ours and device == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
-        is_fast = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-        return "auto" if is_fast and adds_as_torch() else "float32"
-    return wanted
+    if model.dtype not in (torch.bfloat16, torch.float16) or getattr(model.config, "quantization_config", None):
+        return
+    needed = WIDE * sum(weight.numel() for weight in model.parameters())
+    available = available_memory()
+    if 0 < available < needed:
+        logger.warning(
+            "%s stays in %s, which CPUs compute more slowly and whose outputs may differ between close scores: in "
+            "float32 it takes %.1f GB of memory, and %.1f GB are available",
+            model.name_or_path or type(model).__name__,
+            str(model.dtype).removeprefix("torch."),
+            needed / 1e9,
+            available / 1e9,
+        )
+        return
+    model.to(torch.float32)  # type: ignore[arg-type]  # its decorator hides the signature
 
 
 @contextmanager

@@ -202,8 +202,6 @@ class Server:
             options |= body.chat_options(str(self.engine.tokenizer.chat_template or ""))
         else:
             options |= body.text_options()
-        if (body.n or 1) > 1 and body.temperature is None and not config.do_sample:
-            options["temperature"] = 1.0  # OpenAI's default
         limit, asked = self.settings.max_tokens, body.limit()
         if limit is not None and asked is not None and asked > limit:
             raise ValueError(f"max_tokens={asked} is more than this server's limit of {limit} (--max-tokens)")

@@ -40,6 +40,11 @@ class Session(Protocol):
         """Rows and draft nodes that the last pass computed, padding included; None: it was not padded."""
         ...
 
+    @property
+    def most_nodes(self) -> int:
+        """Draft nodes that a row's tree may have, as far as memory is concerned."""
+        ...
+
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
@@ -64,7 +69,8 @@ class Session(Protocol):
         ...
 
     def trim(self, lengths: Sequence[int]) -> None:
-        """Truncate row r to its first `lengths[r]` tokens, and drop what the last `score` cached."""
+        """Truncate row r to its first `lengths[r]` tokens, and drop what the last `score` cached. A row with recurrent
+        states, which cannot go back, is cut to 0 tokens instead: `lengths` tells."""
         ...
 
     def select(self, rows: Sequence[int]) -> None:

@@ -4,9 +4,10 @@ encoder-decoder targets: the model with the facts read from it, and sessions, wh
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -16,17 +17,20 @@ import torch
 
 from copyspec.lockless import cached_property
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
-from copyspec.targets.hooks.attention import masked_attention, split_masks, takes_masks, without_cudnn_attention
+from copyspec.targets.hooks.attention import masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
-from copyspec.targets.hooks.states import RowStates, hidden_states
+from copyspec.targets.hooks.recurrence import special_layers
+from copyspec.targets.hooks.states import RowStates as HiddenStates
+from copyspec.targets.hooks.states import hidden_states
 from copyspec.targets.layers import HeadInput
 from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
-from copyspec.targets.rows import RowSessions, padded
+from copyspec.targets.recurrent import RowStates, add_layers
+from copyspec.targets.rows import RowSessions
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.targets.tree_cache import Columns, Move, TreeCache, Write, check_rows, lay_out
-from copyspec.tree import DraftTree
+from copyspec.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,19 +41,13 @@ if TYPE_CHECKING:
 PREFILL_CHUNK = 2048
 """Maximum tokens of one prefill pass: enough to keep any device busy, few enough to bound activations and masks."""
 
-EXACT_CHUNK = 8192
-"""The same in bfloat16 on a CPU, where `generate` is matched bit by bit, and reads a prompt in one pass."""
-
-EXACT_MASK = 1 << 27
-"""Maximum elements of the mask of such a pass (384 MiB as bool and bfloat16); beyond it, PREFILL_CHUNK holds."""
-
 MASK_LIMIT = 1 << 25
-"""Maximum elements of any other mask (160 MiB as bool and float32); above it, rows are prefilled one at a time."""
+"""Maximum elements of a mask (160 MiB as bool and float32); above it, rows are prefilled one at a time."""
 
 POSITIONS = 16
 """Positions that are made at once, for as many passes of a single token: one made alone takes three times as long."""
 
-_UNCHANGED = nullcontext()
+_UNCHANGED: AbstractContextManager[None] = nullcontext()
 
 
 class WrappedModel(ABC):
@@ -60,6 +58,7 @@ class WrappedModel(ABC):
         self.model = model
         self.supports_trees = supports_trees
         self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
+        self.layer_parts = special_layers(model)
         self.encoder_length = encoder_length(model.config)
         self._facts = facts
 
@@ -119,9 +118,15 @@ class TreeSession(ABC):
         self._is_on_cpu = facts.device.type == "cpu"
         self._cache = TreeCache(rows)
         self._chains_only = not target.supports_trees
-        self._few_shapes = few_shapes and not self._chains_only
+        self.prefill_chunk = PREFILL_CHUNK
+        self._states: RowStates | None = None
+        if target.layer_parts:
+            add_layers(self._cache, target.layer_parts)
+        if any([each.states for each in target.layer_parts]):
+            self._states = RowStates(self._model, self._cache, rows)
+            self.prefill_chunk = sys.maxsize  # what follows a state is read token by token
+        self._few_shapes = few_shapes and not self._chains_only and not target.layer_parts
         self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
-        self.prefill_chunk = EXACT_CHUNK if self._is_exact and not self._chains_only else PREFILL_CHUNK
         self._lengths = [0] * rows
         self._uncached: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep` commits them
 
@@ -130,9 +135,8 @@ class TreeSession(ABC):
         return self._lengths
 
     @property
-    def _is_exact(self) -> bool:
-        """Whether passes are made to be bitwise equal to those of plain decoding, where bits depend on shapes."""
-        return self._is_on_cpu and self._facts.zero.dtype == torch.bfloat16
+    def most_nodes(self) -> int:
+        return sys.maxsize if self._states is None else self._states.most_nodes
 
     def score(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None
@@ -141,10 +145,6 @@ class TreeSession(ABC):
         if row is None:
             check_rows(len(self._lengths), uncached, trees)
             self._uncached = uncached
-            if len(uncached) > 1 and self._reads_row_by_row(uncached):
-                with self._row_passes(uncached, trees):
-                    parts = enumerate(zip(uncached, trees, strict=True))
-                    return padded([self.score([ids], [tree], place)[0] for place, (ids, tree) in parts])
         model, configs = self._model, self._facts.configs
         with inference_mode(True), _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
             starts = list(self._lengths) if row is None else [self._lengths[row]]
@@ -157,15 +157,20 @@ class TreeSession(ABC):
                     self._prefill(each, ids[:-1], start)
                 starts = [start + len(ids) - 1 for start, ids in zip(starts, uncached, strict=True)]
                 uncached, longest = [ids[-1:] for ids in uncached], 1
-            kept = 1
+            kept, states = 1, _UNCHANGED
+            if self._states is not None:
+                of_pass = range(len(self._lengths)) if row is None else [row]
+                states = self._states.during(of_pass, [len(ids) for ids in uncached], trees)
             if self._chains_only:
                 uncached, kept = [[*uncached[0], *only_chain(trees[0])]], 1 + tree_width
             if kept > tree_width and len(set(starts)) == 1 and (longest == 1 or len(set(map(len, uncached))) == 1):
                 self._cache.write = Write(starts[0], starts[0] + len(uncached[0]), row=row)
-                return self._continue(uncached, starts[0], kept)
+                with states:
+                    return self._continue(uncached, starts[0], kept)
             columns = lay_out(starts, uncached, trees, facts=self._facts)
             columns.write.row = row
-            return self._score(columns)
+            with states:
+                return self._score(columns)
 
     def score_with_states(
         self,
@@ -173,16 +178,8 @@ class TreeSession(ABC):
         trees: Sequence[DraftTree],
         layers: Sequence[int] = (),
         row: int | None = None,
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+    ) -> tuple[torch.Tensor, Sequence[HiddenStates] | None]:
         """See `Session`; `row` as in `score`."""
-        if row is None and len(uncached) > 1 and self._reads_row_by_row(uncached):
-            check_rows(len(self._lengths), uncached, trees)
-            self._uncached = uncached
-            with self._row_passes(uncached, trees):
-                parts = enumerate(zip(uncached, trees, strict=True))
-                passes = [self.score_with_states([ids], [tree], layers, place) for place, (ids, tree) in parts]
-                held = [each[0] for _, each in passes if each is not None]
-                return padded([logits[0] for logits, _ in passes]), held if len(held) == len(uncached) else None
         with hidden_states(self._model, layers) as kept:
             logits = self.score(uncached, trees, row)
         states = kept.of_pass()
@@ -195,23 +192,6 @@ class TreeSession(ABC):
                 root = 0 if self._few_shapes else each.shape[1] - logits.shape[1]
                 found[place][layer] = each[place, max(0, root + 1 - len(ids)) : root + 1 + len(tree.tokens)]
         return logits, found
-
-    def _reads_row_by_row(self, uncached: Sequence[Sequence[int]]) -> bool:
-        """Whether each row reads its prompt in a pass of its own, to be bitwise equal to the row decoded alone."""
-        return False
-
-    @contextmanager
-    def _row_passes(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Iterator[None]:
-        """Let each row run passes of its own. Afterwards, the columns in use, which `select` and `join` copy, are those
-        of all rows."""
-        sizes = [len(tree.tokens) for tree in trees]
-        used = max(map(sum, zip(self._lengths, map(len, uncached), sizes, strict=True)))
-        self._cache.reserved = max(self._cache.reserved, used)
-        try:
-            with inference_mode(True):
-                yield
-        finally:
-            self._cache.write = Write(stop=used)
 
     def _pass_of_few_shapes(
         self, starts: list[int], uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]
@@ -259,6 +239,8 @@ class TreeSession(ABC):
             if path and path[-1] != len(path) - 1:
                 in_place = next(place for place, node in enumerate(path) if place != node)
                 moves.append(Move(row, [end + node for node in path[in_place:]], end + in_place))
+            if self._states is not None:
+                self._states.keep(row, path[-1] if path else ROOT)
         self._uncached = None
         if moves:
             self._cache.move(moves)
@@ -266,13 +248,18 @@ class TreeSession(ABC):
     def trim(self, lengths: Sequence[int]) -> None:
         if len(lengths) != len(self._lengths) or any(map(int.__gt__, lengths, self._lengths)):
             raise ValueError(f"rows of {list(self._lengths)} tokens cannot be cut to {list(lengths)}")
+        before = self._lengths
         # Slots after a row's length are never visible, and the next pass overwrites them.
         self._lengths = list(lengths)
+        if self._states is not None:
+            self._lengths = self._states.go_back(before, lengths)
         self._uncached = None
 
     @in_inference_mode
     def select(self, rows: Sequence[int]) -> None:
         self._cache.select(rows)
+        if self._states is not None:
+            self._states.select(rows)
         self._lengths = [self._lengths[row] for row in rows]
         self._uncached = None
 
@@ -280,13 +267,15 @@ class TreeSession(ABC):
     def join(self, other: Session) -> None:
         assert isinstance(other, TreeSession)
         self._cache.join(other._cache)
+        if self._states is not None and other._states is not None:
+            self._states.join(other._states)
         self._attended = max(self._attended, other._attended)
         self._lengths = [*self._lengths, *other._lengths]
         self._uncached = None
         other.close()
 
     def close(self) -> None:
-        self._cache = TreeCache(0)
+        self._cache, self._states = TreeCache(0), None
         self._lengths = []
 
     @abstractmethod
@@ -304,8 +293,7 @@ class TreeSession(ABC):
         """Whether all tokens but the last of each row are read beforehand, row by row and in pieces."""
         longest = max(map(len, uncached))
         mask = len(uncached) * (longest + tree_width) * (max(self._lengths) + longest + tree_width)
-        limit = EXACT_MASK if len(uncached) == 1 and self.prefill_chunk > PREFILL_CHUNK else MASK_LIMIT
-        return longest > 1 and (longest > self.prefill_chunk or mask > limit)
+        return longest > 1 and (longest > self.prefill_chunk or mask > MASK_LIMIT)
 
     def _read(self, uncached: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """Cache tokens with the model's own causal mask: in one pass if starts and lengths are equal, else by row.
@@ -313,7 +301,7 @@ class TreeSession(ABC):
         With `pads`, lengths may differ: what is written after the end of a shorter row is never seen.
         """
         longest = max(map(len, uncached))
-        is_level = len(set(map(len, uncached))) == 1 or (self.pads and not self._is_exact)
+        is_level = len(set(map(len, uncached))) == 1 or self.pads
         if len(set(starts)) == 1 and is_level and not self._needs_pieces(uncached, 0):
             self._cache.write = Write(starts[0], starts[0] + longest)
             # Padded with a token of the row: values of one that was never trained might overflow.
@@ -323,12 +311,16 @@ class TreeSession(ABC):
             self._prefill(row, ids, starts[row])
 
     def _prefill(self, row: int, tokens: Sequence[int], start: int) -> None:
-        size = min(self.prefill_chunk, PREFILL_CHUNK)  # read in pieces, a prompt has not the bits of one pass anyway
-        for begin in range(0, len(tokens), size):
-            piece = tokens[begin : begin + size]
+        for begin in range(0, len(tokens), self.prefill_chunk):
+            piece = tokens[begin : begin + self.prefill_chunk]
             first = start + begin
             self._cache.write = Write(first, first + len(piece), row=row)
-            self._continue([piece], first, kept=1)
+            if self._states is None:
+                self._continue([piece], first, kept=1)
+                continue
+            with self._states.during([row], [len(piece)], [EMPTY]):
+                self._continue([piece], first, kept=1)
+            self._states.keep(row, ROOT)
 
 
 class CausalTarget(WrappedModel):
@@ -354,13 +346,12 @@ class CausalTarget(WrappedModel):
 class CausalSession(TreeSession):
     """The session of a `CausalTarget`."""
 
-    keeps_prefixes = True
-    _positions: Mapping[int, torch.Tensor] = MappingProxyType({})  # [1, 1] each, of the next single tokens
+    @property
+    def keeps_prefixes(self) -> bool:  # type: ignore[override]
+        """See `TreeSession`."""
+        return not self._target.layer_parts
 
-    def _reads_row_by_row(self, uncached: Sequence[Sequence[int]]) -> bool:
-        if max(map(len, uncached)) == 1 or self._few_shapes:
-            return False
-        return self._is_exact and self._target.linears.rows_are_exact
+    _positions: Mapping[int, torch.Tensor] = MappingProxyType({})  # [1, 1] each, of the next single tokens
 
     def _continue(self, uncached: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
         width = len(uncached[0])
@@ -369,7 +360,7 @@ class CausalSession(TreeSession):
             tokens = tokens.to(self._facts.device, non_blocking=self._facts.non_blocking)
         if width > 1:
             positions = torch.arange(start, start + width, device=self._facts.device).unsqueeze(0)
-            return self._forward(tokens, positions, None, kept, prompt=tokens.numel() if kept == 1 else 0)
+            return self._forward(tokens, positions, None, kept)
         if start not in self._positions:
             following = range(start, start + POSITIONS)
             split = torch.arange(start, following.stop, device=self._facts.device).view(-1, 1, 1).unbind()
@@ -377,14 +368,6 @@ class CausalSession(TreeSession):
         return self._forward(tokens, self._positions[start], None, kept)
 
     def _score(self, columns: Columns) -> torch.Tensor:
-        """Which attention runs (`hooks/attention.py`, `cpu_attention.py`), if the model takes positions:
-
-        - other than bfloat16 on a CPU: one call, with the additive mask
-        - bfloat16, one row: `split_masks`, with a call of PyTorch for each group of nodes
-        - bfloat16, several rows: the same if `rows_are_exact` and none reads a prompt, else as the first
-        - the two above with AVX2: one call of the compiled module, where `seen_by` knows the split mask
-        - the columns of a prompt in a split mask: one call of PyTorch, which is causal if nothing is cached
-        """
         facts = self._facts
         self._cache.write = columns.write
         packed = torch.from_numpy(columns.packed)
@@ -392,11 +375,7 @@ class CausalSession(TreeSession):
         masks = columns.mask if columns.mask is not None else columns.masks(facts)
         with _UNCHANGED if facts.attention is None and not facts.few_shapes else self._attending():
             if facts.positions == "argument":
-                prompt, linears = 0, self._target.linears
-                if self._is_exact and (tokens.shape[0] == 1 or (linears.rows_are_exact and not columns.prompt)):
-                    prompt = columns.prompt
-                    masks = split_masks(masks, columns.slots, columns.visible, prompt)
-                return self._forward(tokens, positions, masks, columns.kept, prompt)
+                return self._forward(tokens, positions, masks, columns.kept)
             keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=facts.non_blocking)
             with positions_from_outside(self._model, facts.positions, positions, keys):
                 return self._forward(tokens, positions, masks, columns.kept)
@@ -413,9 +392,7 @@ class CausalSession(TreeSession):
         positions: torch.Tensor,
         masks: torch.Tensor | dict[str, torch.Tensor] | None,
         kept: int,
-        prompt: int = 0,
     ) -> torch.Tensor:
-        """`prompt`: the leading tokens that read a prompt, as a pass of their own does in plain decoding."""
         arguments: dict[str, object] = {
             "input_ids": tokens,
             "attention_mask": masks,
@@ -434,7 +411,7 @@ class CausalSession(TreeSession):
             head_input = HeadInput(rows, kept, places, get_ident())
         counts = (rows * width, rows * kept) if head_input is None else (write.tokens, len(head_input.tokens))
         pays = linears.packs or counts[0] in linears.counts or counts[1] in linears.counts
-        with linears.used(prompt, rows * width, head_input) if pays else _UNCHANGED:
+        with linears.used(head_input) if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
         return logits if logits.shape[1] == kept else last_logits(logits, kept)
 

@@ -14,7 +14,7 @@ from copyspec.static_options import StaticOptions
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget, training_error
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts
-from copyspec.targets.hooks.attention import is_recurrent
+from copyspec.targets.hooks.recurrence import RECURRENT_KINDS, is_recurrent, mixers, special_layers
 from copyspec.targets.hooks.spread import is_spread
 from copyspec.targets.limits import rope_limit
 from copyspec.targets.plain import PlainTarget
@@ -40,15 +40,21 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: S
         return _without_drafts(model, reason, on_unsupported)
     if selftest.is_known(model):
         return _shaped(_wrapped(model), static)
-    failure = selftest.attempt(_wrapped, model, kind="trees")
-    if failure is None:
-        return _shaped(_wrapped(model), static)
-    chains = partial(_wrapped, supports_trees=False)
-    failure_of_chains = selftest.attempt(chains, model, kind="chains")
-    if failure_of_chains is None:
-        logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure)
-        return chains(model)
-    reason = f"{name} does not score drafts like plain decoding ({failure_of_chains})"
+    reason = _no_masks(model, facts)
+    if reason is None:
+        failure = selftest.attempt(_wrapped, model, kind="trees")
+        if failure is None:
+            return _shaped(_wrapped(model), static)
+        chains = partial(_wrapped, supports_trees=False)
+        failure_of_chains = selftest.attempt(chains, model, kind="chains")
+        if failure_of_chains is None:
+            logger.warning("%s cannot verify trees (%s); drafts are verified as chains, row by row", name, failure)
+            return chains(model)
+        reason = f"{name} does not score drafts like plain decoding ({failure_of_chains})"
+    replayed = partial(_plain, supports_drafts=True)
+    if selftest.attempt(replayed, model, kind="replay") is None:
+        logger.warning("%s; drafts are verified as chains, row by row, on copies of its own cache", reason)
+        return replayed(model)
     return _without_drafts(model, reason, on_unsupported)
 
 
@@ -67,15 +73,13 @@ def _wrapped(model: PreTrainedModel, *, supports_trees: bool = True) -> CausalTa
     return kind(model, read_facts(model), supports_trees=supports_trees)
 
 
-def _plain(model: PreTrainedModel) -> Target:
-    return PlainTarget(model, read_facts(model))
+def _plain(model: PreTrainedModel, *, supports_drafts: bool = False) -> Target:
+    return PlainTarget(model, read_facts(model), supports_drafts=supports_drafts)
 
 
 def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
     """The reason, by the model's own configuration, why it cannot verify drafts; None if there is none."""
     name = type(model).__name__
-    if is_recurrent(model):
-        return f"{name} has recurrent layers, whose state cannot return to where a draft was rejected"
     lost = {"position_ids"}.intersection(forward_arguments(model, of_class=True)) - facts.arguments
     if lost:
         return f"{name}'s forward was replaced by one without position_ids, so drafts would get wrong positions"
@@ -94,7 +98,15 @@ def _no_drafts(model: PreTrainedModel, facts: ModelFacts) -> str | None:
             f"{name} quantises activations with one scale for all tokens of a pass, so draft nodes would change each "
             "other's logits: quantise it with granularity=PerRow(), a scale for each token"
         )
-    unknown = sorted(set(facts.kinds) - ATTENTION_KINDS)
+    return None
+
+
+def _no_masks(model: PreTrainedModel, facts: ModelFacts) -> str | None:
+    """The reason, by the model's own configuration, why it takes no masks of ours; None if there is none."""
+    name = type(model).__name__
+    if is_recurrent(model) and not (special_layers(model) and mixers(model)):
+        return f"{name} keeps recurrent states elsewhere than in transformers' cache, so drafts cannot be taken back"
+    unknown = sorted(set(facts.kinds) - ATTENTION_KINDS - RECURRENT_KINDS)
     return f"{name} has layers of kind {unknown[0]!r}, which cannot be masked for drafts" if unknown else None
 
 

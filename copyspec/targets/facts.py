@@ -31,7 +31,16 @@ _MASK_FORMATS: dict[torch.dtype, npt.DTypeLike] = {
     torch.bfloat16: np.int16,  # NumPy has none
 }
 
-ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_PARTS = {
+    "hybrid": ("hybrid", "full_attention", "linear_attention"),
+    "hybrid_sliding": ("hybrid_sliding", "sliding_attention", "linear_attention"),
+    "mamba": ("linear_attention",),
+    "moe": (),
+    "mlp": (),
+}
+"""The kinds of masks that layers of a kind ask for, besides those of its own name."""
+
+ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "indexed_attention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +180,8 @@ def _configs_of(model: PreTrainedModel) -> tuple[PreTrainedConfig, ...]:
 def _attention_kinds(config: PreTrainedConfig, window: int | None, chunk: int | None) -> tuple[str, ...]:
     layer_types = getattr(config, "layer_types", None)
     if layer_types:
-        return tuple(sorted(set(layer_types)))
+        kinds = {each for kind in layer_types for each in _PARTS.get(kind, (kind,))}
+        return tuple(sorted(kinds))
     if window is not None:
         return ("sliding_attention",)
     return ("chunked_attention",) if chunk is not None else ("full_attention",)

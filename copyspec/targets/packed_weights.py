@@ -15,14 +15,12 @@ from weakref import ref
 import numpy as np
 import torch
 
-from copyspec.control_groups import control_groups
+from copyspec.control_groups import available_memory
 from copyspec.targets.compiled import _linear
 from copyspec.targets.hooks.weights import state_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    Numbers = NDArray[np.float32] | NDArray[np.uint16]
 
 SHARE = 4
 """The copies take at most one part in so many of the memory that is available when they are made."""
@@ -32,27 +30,7 @@ _OUTPUTS, _INPUTS = 32, 32  # outputs and inputs must be multiples of these
 
 def memory_for_packing(root: Path = Path("/")) -> int:
     """Bytes that the copies of a model's weights may take, of what the machine and its container have available."""
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), "0")
-    limits = (limit for group in control_groups("memory", root) for limit in _available(group))
-    return max(0, min([int(found) * 1024, *limits])) // SHARE
-
-
-def _available(group: Path) -> list[int]:
-    """Bytes that a control group (version 1 or 2) may still take; [] without a limit."""
-    names = ("max", "current") if (group / "memory.max").exists() else ("limit_in_bytes", "usage_in_bytes")
-    try:
-        limit, used = (int((group / f"memory.{name}").read_text()) for name in names)
-        lines = (group / "memory.stat").read_text().splitlines()
-    except (OSError, ValueError):  # no such group, or "max" (no limit)
-        return []
-    # Cached files count as used, of models too, and make way, as in MemAvailable.
-    counts = {name: int(count) for name, _, count in (line.partition(" ") for line in lines) if count.isdigit()}
-    cached = sum(counts.get(f"total_{name}", counts.get(name, 0)) for name in ("active_file", "inactive_file"))
-    return [limit - max(0, used - cached)]
+    return available_memory(root) // SHARE
 
 
 class PackedWeights:
@@ -65,11 +43,10 @@ class PackedWeights:
         self._weight, self._state = ref(weight), state_of(weight)
 
     @classmethod
-    def of(cls, weight: torch.Tensor, format: str, memory: int) -> PackedWeights | None:
-        """Pack a weight that the module can multiply, float32 ("f") or bfloat16 ("H"). None where that is not faster,
-        takes more than `memory` bytes, or would lose bits."""
+    def of(cls, weight: torch.Tensor, memory: int) -> PackedWeights | None:
+        """Pack a float32 weight. None if the copy would take more than `memory` bytes, or lose bits."""
         outputs, inputs = weight.shape
-        if format == "" or not _linear.packs(format) or 2 * weight.numel() > memory:
+        if 2 * weight.numel() > memory:
             return None
         if outputs % _OUTPUTS or inputs % _INPUTS or weight.is_inference():  # the latter do not count their changes
             return None
@@ -81,8 +58,7 @@ class PackedWeights:
         return self._weight() is weight and self._state == state_of(weight)
 
 
-def numbers(tensor: torch.Tensor) -> Numbers:
-    """View a tensor as an array that shares its memory; bfloat16 as raw bits, since NumPy has no such type."""
-    tensor = tensor.detach() if tensor.requires_grad else tensor
-    array: Numbers = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy()
+def numbers(tensor: torch.Tensor) -> NDArray[np.float32]:
+    """View a float32 tensor as an array that shares its memory."""
+    array: NDArray[np.float32] = tensor.detach().contiguous().numpy()
     return array

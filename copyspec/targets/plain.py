@@ -1,17 +1,26 @@
-"""Plain decoding, row by row as `generate` does it, for models that cannot take back a rejected draft."""
+"""Decoding as `generate` does it, row by row, through the model's own methods and its own cache, for models whose
+passes cannot be made otherwise: with chains of draft tokens where the model reads several tokens at once, or without
+drafts.
+
+Before a draft is read, the cache is copied. If some of it is rejected, the copy takes its place, and the accepted
+tokens are read again together with the next draft, so that no pass is added; after MAX_WAITING such tokens, they are
+read in a pass of their own.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from copyspec.targets.causal import WrappedModel, training_error
+from copyspec.targets.causal import WrappedModel, only_chain, training_error
 from copyspec.targets.generation import Arguments, prepared
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.hooks.step import next_arguments
+from copyspec.targets.hooks.step import more_arguments, next_arguments
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.seq2seq import first_tokens
 from copyspec.targets.tree_cache import check_rows
@@ -24,17 +33,19 @@ if TYPE_CHECKING:
     from copyspec.targets.hooks.states import RowStates
     from copyspec.tree import DraftTree
 
+MAX_WAITING = 32
+"""Accepted tokens that are read again with each draft, at most."""
+
 _INNER_STATE = ("conv1d_state", "recurrent_states")
 """Attributes in which RecurrentGemma stores the state of its last call on its own modules."""
 
 
 class PlainTarget(WrappedModel):
-    """A target that only ever scores the next token."""
+    """A target that steps as `generate` does. Without `supports_drafts` it only ever scores the next token."""
 
-    supports_drafts = False
-
-    def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
+    def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_drafts: bool = False) -> None:
         super().__init__(model, facts, supports_trees=False)
+        self.supports_drafts = supports_drafts
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -49,25 +60,36 @@ class PlainTarget(WrappedModel):
         return first_tokens(self.model) if self.is_encoder_decoder else list(prompt)
 
 
+class _Draft(NamedTuple):
+    """A draft that was read."""
+
+    before: tuple[Arguments, torch.Tensor, dict[tuple[torch.nn.Module, str], object]]
+    tokens: list[int]  # read before it in the same pass
+    chain: list[int]
+
+
 class PlainSession:
     """One row, which starts and steps like `generate`, through the model's own methods for preparing inputs."""
 
     runner = "eager"
     is_settled = True
     computed = None
+    most_nodes = sys.maxsize
 
     def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:
-        self._model, self._facts = target.model, target.facts
+        self._model, self._facts, self._supports_drafts = target.model, target.facts, target.supports_drafts
         self._generation: Any = target.model  # typed Any, since its type does not show GenerationMixin's methods
         self._prompt = list(prompt)
         self._ids = torch.empty((1, 0), dtype=torch.long, device=target.facts.device)
         self._arguments: Arguments = {}
+        self._waiting: list[int] = []  # accepted tokens that the cache does not hold
+        self._draft: _Draft | None = None  # of the last pass
         parts = [(part, name) for part in target.model.modules() for name in _INNER_STATE if hasattr(part, name)]
         self._inner: dict[tuple[torch.nn.Module, str], object] = dict.fromkeys(parts)
 
     @property
     def lengths(self) -> Sequence[int]:
-        return [self._ids.shape[1]]
+        return [self._ids.shape[1] + len(self._waiting)]
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
@@ -77,40 +99,79 @@ class PlainSession:
     @in_inference_mode
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
         check_rows(1, uncached, trees)
-        if len(trees[0]):
+        ids, chain = list(uncached[0]), list(only_chain(trees[0]))
+        if chain and not self._supports_drafts:
             raise ValueError(f"{type(self._model).__name__} is decoded plainly: trees must be empty")
-        ids = list(uncached[0])
+        logits: torch.Tensor | None = None
         if not self._ids.shape[1]:
-            first = ids[:1] if self._model.config.is_encoder_decoder else ids
-            prompt = self._prompt if self._model.config.is_encoder_decoder else ids
-            self._ids, self._arguments = prepared(self._model, prompt, first, use_cache=True)
-            logits = self._pass(is_first=True)
+            reads = self._model.config.is_encoder_decoder
+            first = ids[:1] if reads else ids[: len(ids) - bool(chain and len(ids) > 1)]  # a prompt is read once
+            self._ids, self._arguments = prepared(self._model, self._prompt if reads else first, first, use_cache=True)
+            logits = self._pass(len(first), is_first=True)
             ids = ids[len(first) :]
-        for token in ids:
-            new = torch.tensor([[token]], device=self._ids.device)
-            self._ids = torch.cat([self._ids, new], dim=1)
-            logits = self._pass(is_first=False)
-        return logits
+        if chain and ids and len(self._waiting) >= MAX_WAITING:
+            self._read(self._waiting)
+            self._waiting = []
+        if not chain:
+            for token in [*self._waiting, *ids]:
+                logits = self._read([token])
+            self._waiting, self._draft = [], None
+            assert logits is not None
+            return logits[:, -1:]
+        before = deepcopy(self._arguments), self._ids, {place: deepcopy(each) for place, each in self._inner.items()}
+        tokens = [*self._waiting, *ids]
+        self._draft = _Draft(before, tokens, chain)
+        if tokens:
+            return self._read([*tokens, *chain])[:, -1 - len(chain) :]
+        assert logits is not None  # the draft follows the first pass at once
+        return torch.cat([logits[:, -1:], self._read(chain)[:, -len(chain) :]], dim=1)
 
-    def _pass(self, *, is_first: bool) -> torch.Tensor:
-        """Run one step of `generate`; return the logits after the last token, [1, 1, V]."""
-        step = None if is_first or not self._arguments["use_cache"] else 1
+    def _read(self, tokens: Sequence[int]) -> torch.Tensor:
+        """The logits after each of some more tokens, [1, n, V]."""
+        new = torch.tensor([list(tokens)], device=self._ids.device)
+        self._ids = torch.cat([self._ids, new], dim=1)
+        if len(tokens) > 1:
+            self._arguments = more_arguments(
+                self._generation,
+                self._arguments,
+                len(tokens) - 1,
+                is_encoder_decoder=self._model.config.is_encoder_decoder,
+            )
+        return self._pass(len(tokens), is_first=False)
+
+    def _pass(self, count: int, *, is_first: bool) -> torch.Tensor:
+        """Run one step of `generate` on the last `count` tokens; return the logits that it gives."""
+        step = None if is_first or not self._arguments["use_cache"] else count
         inputs = self._generation.prepare_inputs_for_generation(
             self._ids, next_sequence_length=step, is_first_iteration=is_first, **self._arguments
         )
+        if not is_first:
+            inputs.pop("logits_to_keep", None)
         with self._inner_state():
             outputs = self._model(**inputs, return_dict=True)
         self._arguments = next_arguments(
             self._generation, outputs, self._arguments, is_encoder_decoder=self._model.config.is_encoder_decoder
         )
-        logits: torch.Tensor = outputs.logits[:, -1:]
+        logits: torch.Tensor = outputs.logits
         return logits
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Do nothing: the tokens are already in the model's state, and there are no drafts."""
+        """Go back to before the last draft, unless all of it was accepted."""
+        draft, self._draft = self._draft, None
+        if draft is None:
+            return
+        accepted = len(paths[0])
+        if accepted == len(draft.chain):
+            self._waiting = []
+            return
+        self._arguments, self._ids, self._inner = draft.before
+        self._waiting = [*draft.tokens, *draft.chain[:accepted]]
 
     def trim(self, lengths: Sequence[int]) -> None:
-        raise NotImplementedError(f"{type(self._model).__name__} cannot go back to an earlier token")
+        if list(lengths) != list(self.lengths):
+            self._ids, self._arguments, self._waiting = self._ids[:, :0], {}, []
+            self._inner = dict.fromkeys(self._inner)
+        self._draft = None
 
     def select(self, rows: Sequence[int]) -> None:
         if list(rows) != [0]:

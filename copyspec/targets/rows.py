@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +23,7 @@ class RowSessions:
     runner = "eager"
     is_settled = True
     computed = None
+    most_nodes = sys.maxsize
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self._sessions = list(sessions)

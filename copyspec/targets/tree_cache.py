@@ -24,11 +24,11 @@ from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from copyspec.targets.hooks.inference import in_inference_mode
+from copyspec.targets.hooks.recurrence import STATE_KINDS
 from copyspec.tree import COMPILED, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from copyspec.targets.facts import ModelFacts
-    from copyspec.targets.hooks.attention import Seen
     from copyspec.targets.prefixes import Layers
 
 IndexArray = npt.NDArray[np.int64]
@@ -59,8 +59,6 @@ class Write:
     tokens: int = 0  # besides padding, where `slots` are given; 0: every column is a token
     indices: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Row [B, 1] and slot [B, Q] indices of `slots`, by device: moved to each once."""
-    seen: Seen | None = None
-    """What the tokens of a plain pass attend to; set by the first compiled layer in bfloat16."""
 
 
 class Move(NamedTuple):
@@ -75,6 +73,8 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """Keys and values of one layer. Never slides: the mask expresses windows, so that nodes can be dropped."""
 
     is_sliding = False
+    beside: Sequence[TreeLayer] = ()
+    """What else is written in the same slots."""
 
     def __init__(self, cache: TreeCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -213,11 +213,15 @@ class TreeCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return self.layer(layer_idx).update(key_states, value_states)
 
+    def add(self, layer: Any) -> None:
+        """Append a layer that the model has not written to yet."""
+        self._tree_layers.append(layer)
+        self.layers.append(layer)
+
     def layer(self, index: int) -> TreeLayer:
         """The layer of this index, which is made if the model has not written to it yet."""
         while len(self._tree_layers) <= index:
-            self._tree_layers.append(TreeLayer(self))
-            self.layers.append(self._tree_layers[-1])
+            self.add(TreeLayer(self))
         return self._tree_layers[index]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -292,7 +296,8 @@ class TreeCache(Cache):
         return held
 
     def _filled(self) -> list[TreeLayer]:
-        return [layer for layer in self._tree_layers if layer.is_initialized]
+        layers = [each for layer in self._tree_layers for each in (layer, *layer.beside)]
+        return [layer for layer in layers if layer.is_initialized]
 
 
 def _capacity(used: int) -> int:
@@ -325,8 +330,6 @@ class Columns:
     visible: BoolArray  # [B, Q, K], which slots a column attends to; padding attends to slot 0
     write: Write  # the same for the cache
     kept: int  # number of last columns whose logits are needed: root and nodes
-    prompt: int = 0
-    """Number of columns that read a prompt, the root included; 0 if every row has a single uncached token."""
     mask: torch.Tensor | None = None  # [B, 1, Q, K], `visible` as an additive mask, where `lay_out` was asked for it
 
     @property
@@ -359,11 +362,14 @@ class Columns:
         visible: BoolArray = self.visible & same
         return visible
 
-    def masks(self, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Additive masks [B, 1, Q, K]: one tensor, or a dict by kind if the model has several kinds of attention."""
+    def masks(self, facts: ModelFacts) -> Any:
+        """Additive masks [B, 1, Q, K], None for recurrent layers: one, or a dict by kind if there are several."""
         full: torch.Tensor | None = None
-        masks: dict[str, torch.Tensor] = {}
+        masks: dict[str, Any] = {}
         for kind in facts.kinds:
+            if kind in STATE_KINDS:
+                masks[kind] = None
+                continue
             visible = self.visible
             if kind == "sliding_attention" and facts.window is not None and visible.shape[2] > facts.window:
                 visible = self.within_window(facts.window)
@@ -407,7 +413,6 @@ def lay_out(
         write = Write(0, used, torch.from_numpy(slots), plain=False, tokens=sum(lengths) + sum(sizes))
     visible = np.empty((*shape, used), np.bool_)
     columns = Columns(packed, slots, visible, write, kept=shape[1] - uncached_width + 1)
-    columns.prompt = uncached_width if uncached_width > 1 else 0
     if COMPILED is None:
         _fill(columns, starts, uncached, trees)
     else:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 
 from copyspec.checks import brief, check_type, shown
-from copyspec.text.templates import LimitError, bounded, text_size
+from copyspec.text.templates import LimitError, bounded, names_read, text_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 Message = Mapping[str, object]
 """A mapping with `role` and `content`, as chat templates take it; content is text or a list of `{"type": "text",
@@ -251,7 +256,19 @@ def apply(
         )
     if not isinstance(text, str) or not text:
         raise TemplateError("it renders an empty prompt")
+    named = tokenizer.chat_template
+    _note_unread(tuple(named.values()) if isinstance(named, dict) else (source,), frozenset(given))
     return text
+
+
+@lru_cache(maxsize=32)
+def _note_unread(sources: tuple[str, ...], names: frozenset[str]) -> None:
+    """Log, once, which of the variables `names` no template of the tokenizer reads."""
+    read = {name for source in sources for name in names_read(source)} if names else set()
+    for name in sorted(names - read):
+        close = difflib.get_close_matches(name[:64], read - _OWN_VARIABLES, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        logger.warning("the chat template reads no variable %s: it changes nothing%s", brief(name), hint)
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message] | None:

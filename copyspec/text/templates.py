@@ -138,6 +138,15 @@ def _compiled(source: str) -> Template:
     return environment.from_string(source)
 
 
+def names_read(source: str) -> set[str]:
+    """Names that a template reads and does not set itself. Nothing of it is evaluated, as Jinja's own search would."""
+    from transformers.utils import chat_template_utils
+
+    tree = chat_template_utils._cached_compile_jinja_template("").environment.parse(source)
+    names = list(tree.find_all(nodes.Name))
+    return {name.name for name in names if name.ctx == "load"} - {name.name for name in names if name.ctx != "load"}
+
+
 @lru_cache
 def _metered(base: Any) -> Any:
     """A subclass of transformers' environment class with a meter."""

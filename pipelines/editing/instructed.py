@@ -175,7 +175,7 @@ def decoded_text(data: bytes) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(f"not UTF-8 (byte {error.start}): convert it first") from error
+        raise FormatError(f"not UTF-8 (byte {error.start}): convert it first (iconv -f CP1252 -t UTF-8)") from error
     if "\0" in text:
         raise FormatError("holds NUL characters, so it is not text")
     return text

@@ -33,7 +33,7 @@ def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -
     if found := UNREADABLE.search(piece):
         byte = ord(found[0]) - 0xDC00
         what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"half of a character ({found[0]!r})"
-        detail = f"holds {what}, which is not text: name its encoding, or convert the file to UTF-8"
+        detail = f"holds {what}, which is not UTF-8: name its encoding (encoding='cp1252'), or convert the file"
         return Refusal("encoding", detail, (start, end))
     if "\0" in piece:
         return Refusal("binary", "holds NUL characters", (start, end))

@@ -61,3 +61,30 @@ def test_a_failing_stdout_is_not_the_failure_of_a_file(
     monkeypatch.setattr("copyspec.cli.edit.echo_bytes", show)
     assert edited(tmp_path / "a.py", tmp_path / "b.py", meanwhile=lambda: calls.append(1)) == 1
     assert len(calls) == 1 and "a.py" not in (said := capsys.readouterr().err) and "No space left" in said
+
+
+@pytest.mark.parametrize("present", [[], ["f.py"]])
+def test_files_that_do_not_exist_are_named_before_the_model_is_loaded(
+    present: list[str],
+    edited: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.py").symlink_to("nowhere.py")
+    for name in present:
+        Path(name).write_text(CODE)
+    seen: list[str] = []
+    code = edited("none.py", *present, "link.py", "-i", meanwhile=lambda: seen.append(capsys.readouterr().err))
+    said = "".join(f"copyspec: {name}: No such file or directory\n" for name in ("none.py", "link.py"))
+    assert code == 3 and (seen or [capsys.readouterr().err]) == [said]
+    assert all(Path(name).read_text() == NEW for name in present)
+
+
+def test_a_file_in_another_encoding_is_told_what_to_do(
+    edited: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
+    assert edited(tmp_path / "a.txt") == 3
+    assert "not UTF-8 (byte 3): convert it first (iconv -f CP1252 -t UTF-8)" in capsys.readouterr().err

@@ -26,6 +26,9 @@ from pathlib import Path
 import copyspec
 import copyspec.cli.gec as command
 from copyspec.cli import main
+from copyspec.engine.language import Language
+
+Language.ngrams = None  # no process needs to learn them
 
 make = command.corrector_of
 

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import re
-import sys
+import socket
 import threading
 import time
 from pathlib import Path
@@ -44,11 +44,27 @@ TEXT = "# A note 😀\n\nIt is late. 😀 The childrens came to see the boat.\n\
 RIGHT = TEXT.replace("The childrens came", "The children came")
 
 
-def test_an_editor_gets_corrections(tmp_path: Path) -> None:
-    asyncio.run(asyncio.wait_for(editor((tmp_path / "a.md").as_uri()), 300))
+def test_an_editor_gets_corrections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command runs in a thread of this process, which has imported everything; a connection is its stdin and
+    stdout."""
+    codes: list[int] = []
+
+    def command(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection, connection.makefile("r") as stdin, connection.makefile("w") as stdout:
+            monkeypatch.setattr("sys.stdin", stdin)
+            monkeypatch.setattr("sys.stdout", stdout)
+            codes.append(main(["lsp", "--model", "default", "--delay", "0.01"]))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=command, args=[listening])
+        server.start()
+        asyncio.run(asyncio.wait_for(editor((tmp_path / "a.md").as_uri(), listening.getsockname()[1]), 100))
+        server.join(60)
+    assert codes == [0]
 
 
-async def editor(uri: str) -> None:
+async def editor(uri: str, port: int) -> None:
     from pygls.lsp.client import LanguageClient
 
     client = LanguageClient("editor", "1")
@@ -58,7 +74,7 @@ async def editor(uri: str) -> None:
     def published_one(params: Any) -> None:
         notifications.put_nowait(params)
 
-    await client.start_io(sys.executable, "-m", "copyspec", "lsp", "--model", "default", "--delay", "0.01")
+    await client.start_tcp("127.0.0.1", port)
     found = await client.initialize_async(lsp.InitializeParams(capabilities=lsp.ClientCapabilities()))
     assert list(found.capabilities.code_action_provider.code_action_kinds) == ["quickfix", "source.fixAll"]
     client.initialized(lsp.InitializedParams())

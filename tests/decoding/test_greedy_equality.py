@@ -24,7 +24,7 @@ from tests.helpers.decoded import decoded
 from tests.helpers.fakes import ScriptedDrafter
 from tests.helpers.models import CAUSAL, SEQ2SEQ, VOCAB_SIZE, tiny
 
-CASES_PER_ARCHITECTURE = 20
+CASES_PER_ARCHITECTURE = 12
 LONG_PROMPT, LONG_OUTPUT = 200, 150
 ARCHITECTURES = [name for name in [*CAUSAL, *SEQ2SEQ] if name not in ("blenderbot", "pegasus", "marian", "mt5")]
 

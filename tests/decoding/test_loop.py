@@ -131,7 +131,7 @@ def assert_equal(outcomes: list[Outcome], expected: list[Outcome]) -> None:
     assert [o.finish for o in outcomes] == [o.finish for o in expected]
 
 
-@hypothesis_settings(max_examples=120, deadline=None)
+@hypothesis_settings(max_examples=60, deadline=None)
 @given(cases())
 def test_greedy_against_reference(case: dict[str, Any]) -> None:
     target = FakeTarget(VOCAB, supports_trees=case["supports_trees"])
@@ -159,7 +159,7 @@ def random_sampling(rng: random.Random) -> dict[str, Any]:
     return {"sampling": sampling, "processors": processors, "stops": lambda: (StopAtSum(bound),)}
 
 
-@hypothesis_settings(max_examples=120, deadline=None)
+@hypothesis_settings(max_examples=60, deadline=None)
 @given(cases())
 def test_sampling_and_processors_equal_plain(case: dict[str, Any]) -> None:
     target = FakeTarget(VOCAB, supports_trees=case["supports_trees"])

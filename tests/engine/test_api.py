@@ -87,7 +87,7 @@ def test_references_in_every_shape_never_change_the_output(references: object) -
     assert [result.token_ids for result in tiny.generate(prompts, references, max_new_tokens=24)] == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=24)
 @given(
     st.lists(st.sampled_from(REFERENCES), max_size=3),
     st.sampled_from(CORPUS),
@@ -107,7 +107,7 @@ def test_greedy_output_equals_generate(
     assert result.prompt_tokens == len(ids)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.data(), st.integers(1, 5), st.one_of(st.just(0.0), st.floats(0.01, 1.0)))
 def test_a_batch_gives_what_its_prompts_give_alone(data: st.DataObject, batch_size: int, temperature: float) -> None:
     tiny = engine()
@@ -304,7 +304,7 @@ def test_logits_processors_of_the_caller_are_applied() -> None:
     assert tiny.generate(PROMPT, logit_bias={first[0]: -1e9}, max_new_tokens=10).token_ids == result.token_ids
 
 
-@settings(max_examples=30)
+@settings(max_examples=18)
 @given(
     st.sampled_from(CORPUS),
     st.lists(st.text(alphabet="the ca\ufffd🙂é", min_size=1, max_size=3), max_size=2),
@@ -443,7 +443,7 @@ def test_the_default_length_is_that_of_plain_decoding(monkeypatch: pytest.Monkey
     assert copyspec.compare(PROMPT, model=tiny, **options).equal  # type: ignore[union-attr]
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(st.data())
 def test_ids_that_the_model_does_not_have_are_never_drafted(data: st.DataObject) -> None:
     tiny = engine()

@@ -108,7 +108,7 @@ def test_wrong_options_raise_type_errors(options: dict[str, Any], expected: str)
         ({"logit_bias": [1]}, "logit_bias must map token ids to numbers, got [1]"),
         ({"stop": ["a", ""]}, "stop must be a non-empty string or a list of them, got ''"),
         ({"max_draft_nodes": -1}, "max_draft_nodes must be an integer from 0 to 1024 (0 decodes plainly), got -1"),
-        ({"n": 2}, "n=2 needs a temperature above 0: greedy samples would all be the same"),
+        ({"n": 2, "temperature": 0}, "n=2 needs a temperature above 0: greedy samples would all be the same"),
         ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
         ({"system": "Be kind.", "chat": False}, "system= makes the prompt a chat; leave out chat=False"),
         ({"logit_bias": {9999: 1.0}}, "logit_bias holds token id 9999, but the model's vocabulary ends at 332"),

@@ -84,7 +84,11 @@ print("interrupts", interrupts)
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no interval timer")
 def test_interrupts_at_any_moment() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, "0", "3"], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, "0", "1.5"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     name, _, count = done.stdout.strip().rpartition(" ")
     assert name == "interrupts" and int(count) >= 5, done.stderr

@@ -59,7 +59,7 @@ def at_once(*works: Callable[[], object], seconds: float) -> None:
 
 def test_a_set_holds_what_is_in_use() -> None:
     draw, items, shared = random.Random(0), [], LiveSet[Item]()
-    for _ in range(2000):
+    for _ in range(600):
         if draw.random() < 0.6:
             items.append(Item())
             shared.add(items[-1])

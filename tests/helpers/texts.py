@@ -19,7 +19,9 @@ from transformers import (
     set_seed,
 )
 
+from copyspec.drafters.predictors.ngrams import ORDERS, WordNGrams
 from copyspec.engine.engine import Engine
+from training.ngrams import count
 
 CORPUS = [
     "The cat sat on the mat, and the dog sat on the cat.",
@@ -68,6 +70,12 @@ def _byte_level(template: str | None, wraps: bool) -> PreTrainedTokenizerFast:
     )
     fast.chat_template = template
     return fast
+
+
+@cache
+def few_words() -> WordNGrams:
+    """The n-grams of the corpus."""
+    return count([f"So {text}" for text in CORPUS] * 20, 1000, [1] * ORDERS)
 
 
 @cache

@@ -80,7 +80,7 @@ def test_a_call_continues_from_a_filled_cache(name: str) -> None:
         ones = torch.ones(len(ids), ids.shape[1] - inputs["input_ids"].shape[1], dtype=torch.long)
         mask = torch.cat([inputs["attention_mask"], ones], dim=1)
         for given in (ids, ids[:, int(cache.get_seq_length()) :]):
-            options = DICT | {"output_logits": True, "repetition_penalty": 1.2, "max_new_tokens": 9}
+            options = DICT | {"output_logits": True, "repetition_penalty": 1.2, "max_new_tokens": 6}
             turn = {"input_ids": given, "attention_mask": mask}
             own, ours = copy.deepcopy(cache), copy.deepcopy(cache)
             plain = by_transformers(model, turn, **options, **{CACHE_FIELD: own})

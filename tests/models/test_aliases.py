@@ -214,15 +214,14 @@ def test_fetched_is_here_until_it_is_removed(
 
 @needs_gguf
 @pytest.mark.parametrize("search", [None, "", ".", os.pathsep, "{folder}", f"{{folder}}{os.pathsep}"])
-@pytest.mark.parametrize("planted", ["pip.py", "pip/__main__.py", "json.py", "sitecustomize.py", "usercustomize.py"])
+@pytest.mark.parametrize("pip", ["pip.py", "pip/__main__.py"])
 def test_nothing_of_the_working_folder_runs_with_a_download(
-    planted: str, search: str | None, alias: Alias, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pip: str, search: str | None, alias: Alias, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "working"
-    (folder / planted).parent.mkdir(parents=True)
-    (folder / planted).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    if planted == "pip/__main__.py":
-        (folder / "pip" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (folder / pip).parent.mkdir(parents=True)
+    for planted in {pip, f"{Path(pip).parent}/__init__.py", "json.py", "sitecustomize.py", "usercustomize.py"}:
+        (folder / planted).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     if search is not None:

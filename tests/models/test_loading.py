@@ -233,29 +233,26 @@ def test_the_dtype_of_a_given_model_is_compared_whole(wanted: Any, fits: bool) -
         copyspec.load(model, tokenizer=byte_level(), dtype=wanted)
 
 
-@pytest.mark.parametrize(
-    ("machine", "capability", "expected"),
-    [
-        ("x86_64", "AVX2", torch.float32),
-        ("AMD64", "DEFAULT", torch.float32),
-        ("x86_64", "AVX512", torch.bfloat16),
-        ("aarch64", "DEFAULT", torch.bfloat16),
-    ],
-)
-def test_the_bundled_model_takes_the_dtype_that_is_fast_here(
-    monkeypatch: pytest.MonkeyPatch, machine: str, capability: str, expected: torch.dtype
+@pytest.mark.parametrize("saved", [torch.bfloat16, torch.float16])
+def test_models_are_computed_in_float32_on_a_cpu_unless_told_otherwise(saved: torch.dtype, tmp_path: Path) -> None:
+    model = copy.deepcopy(llama(len(byte_level()))).to(saved)
+    model.save_pretrained(tmp_path)
+    byte_level().save_pretrained(tmp_path)
+    loaded = copyspec.load(tmp_path, device="cpu").model
+    assert loaded.dtype == torch.float32
+    assert all(map(torch.equal, loaded.parameters(), (each.float() for each in model.parameters())))
+    assert copyspec.load(tmp_path, device="cpu", dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_a_model_that_does_not_fit_in_float32_stays_as_it_was_saved_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
-    assert copyspec.load("default", device="cpu").model.dtype == expected
-    assert copyspec.load("default", device="cpu", dtype="bfloat16").model.dtype == torch.bfloat16
-
-
-def test_other_models_keep_the_dtype_they_were_saved_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     copy.deepcopy(llama(len(byte_level()))).to(torch.bfloat16).save_pretrained(tmp_path)
     byte_level().save_pretrained(tmp_path)
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
-    assert copyspec.load(tmp_path, device="cpu").model.dtype == torch.bfloat16
+    monkeypatch.setattr(loading, "available_memory", lambda: 10_000)
+    with caplog.at_level("WARNING", "copyspec"):
+        assert copyspec.load(tmp_path, device="cpu").model.dtype == torch.bfloat16
+    assert "stays in bfloat16" in caplog.text and "0.0 GB are available" in caplog.text
 
 
 def test_devices_are_compared_whole() -> None:
@@ -536,15 +533,3 @@ def test_a_folder_without_the_tokenizers_files_is_refused(tmp_path: Path) -> Non
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     with pytest.raises(copyspec.LoadError, match=r"makes no tokens of .+ but unknown ones; save the tokenizer's files"):
         copyspec.load(tmp_path, device="cpu")
-
-
-@pytest.mark.parametrize(("capability", "adds", "dtype"), [("AVX2", True, "float32"), ("AVX512", False, "float32")])
-def test_bfloat16_is_the_default_only_where_it_is_fast_and_exact(
-    capability: str, adds: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr("copyspec.targets.linears.adds_as_torch", lambda: adds)
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    assert loading._dtype("auto", str(loading.BUNDLED), "cpu") == dtype
-    assert loading._dtype("bfloat16", str(loading.BUNDLED), "cpu") == "bfloat16"
-    assert loading._dtype("auto", "someone/else", "cpu") == "auto"

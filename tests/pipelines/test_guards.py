@@ -312,7 +312,7 @@ def test_protected_spans_stay() -> None:
 def test_long_words_take_little_time(unit: str) -> None:
     """A text may contain data. With quadratic time, these took minutes."""
 
-    word = unit * (20_000 // len(unit))
+    word = unit * (10_000 // len(unit))
     start = time.process_time()
     assert checked(f"{word} are good.", f"{word} is good.", any_language=True).edits
     checked(f"{word} foo are good.", f"{word[:-1]} bar baz is good.", max_edit_ratio=9)
@@ -323,7 +323,7 @@ def test_long_words_take_little_time(unit: str) -> None:
 def test_long_answers_take_little_time(unit: str) -> None:
     """A model's output may be very long. With quadratic time, or every ending compared, this took minutes."""
     start = time.process_time()
-    assert unwrapped(f"Sure: {unit * (120_000 // len(unit))}He goes.", "He go.")
+    assert unwrapped(f"Sure: {unit * (60_000 // len(unit))}He goes.", "He go.")
     assert time.process_time() - start < _SOON
 
 
@@ -374,7 +374,7 @@ def test_wrappers_may_stay() -> None:
 @pytest.mark.parametrize("unit", ["a,B,", "你a,", "a b_c ", "http://a.b/c;x,"])
 def test_many_edits_of_a_long_word_take_little_time(unit: str) -> None:
     """Without white space, the whole text was scanned for each edit."""
-    source = unit * (18_000 // len(unit))
+    source = unit * (9_000 // len(unit))
     output = "".join("" if number % 13 == 0 else char for number, char in enumerate(source))
     start = time.process_time()
     checked(source, output, max_edit_ratio=1e9, max_lost_ratio=1e9, allow_new_words=True, any_language=True, caution=0)

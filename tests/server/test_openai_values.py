@@ -31,7 +31,7 @@ async def test_samples_without_a_temperature_and_in_streams(
     body |= {"seed": 7, **fields, "n": n}
     whole = (await post(engine, path, body)).json()
     seed = body["seed"] % 2**64
-    options = {"temperature": 1.0, **fields, "seed": seed, "n": n, "max_new_tokens": 8}
+    options = {**fields, "seed": seed, "n": n, "max_new_tokens": 8}
     asked: Any = MESSAGES if path == CHAT else prompts
     results = engine.generate(asked, **options)
     samples = [each.text for result in (results if isinstance(results, list) else [results]) for each in result.samples]

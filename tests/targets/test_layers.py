@@ -15,34 +15,23 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from copyspec.decoding.requests import Request
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
-from copyspec.targets import cpu_attention, layers, linears, wrap
+from copyspec.targets import layers, linears, wrap
 from copyspec.targets.base import Target
 from copyspec.targets.hooks import llama_layers
-from copyspec.targets.layers import Bfloat16Layer, Float32Layer
-from copyspec.targets.linears import is_compiled
+from copyspec.targets.layers import FastLayer
+from copyspec.targets.linears import instructions
 from copyspec.tree import DraftTree
 from tests.helpers.decoded import decoded as decoded_requests
 from tests.helpers.fakes import ScriptedDrafter
 from tests.helpers.models import Adapted
 
-pytestmark = pytest.mark.skipif(not is_compiled(torch.float32), reason="not compiled for this processor")
+pytestmark = pytest.mark.skipif(not instructions(), reason="not compiled for this processor")
 
 VOCAB = 128
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 
 
-def runs_in_bfloat16() -> bool:
-    """Whether the module runs layers in bfloat16: it has PyTorch's bits, with weights that it packs."""
-    small = torch.nn.Linear(96, 96, bias=False).bfloat16()
-    return is_compiled(torch.bfloat16) and linears._linear.packs("H") and linears._is_right(small)
-
-
-needs_bfloat16 = pytest.mark.skipif(not runs_in_bfloat16(), reason="not compiled for this processor")
-
-DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]
-
-
-def model(family: str = "llama", dtype: torch.dtype = torch.float32, **options: object) -> PreTrainedModel:
+def model(family: str = "llama", **options: object) -> PreTrainedModel:
     """A model of sizes that the module takes: heads of 48 numbers, two groups of heads."""
     sizes = {
         "vocab_size": VOCAB,
@@ -60,7 +49,7 @@ def model(family: str = "llama", dtype: torch.dtype = torch.float32, **options: 
         made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in made.parameters():
         parameter.data.mul_(4.0)  # logits far apart
-    return made.to(dtype)
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -111,49 +100,35 @@ def decoded(target: Target, seed: int, rows: int) -> list[torch.Tensor]:
 def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list that grows by one with each layer that the module runs."""
     runs = list[int]()
-    for kind in (Float32Layer, Bfloat16Layer):
-        compute = kind._compute
+    compute = FastLayer._run
 
-        def counted(*arguments: Any, compute: Callable[..., Any] = compute) -> object:
-            found = compute(*arguments)
-            runs.extend([1] if found is not None else [])
-            return found
+    def counted(*arguments: Any) -> object:
+        output = compute(*arguments)
+        runs.extend([1] if output is not None else [])
+        return output
 
-        monkeypatch.setattr(kind, "_compute", counted)
+    monkeypatch.setattr(FastLayer, "_run", counted)
     return runs
 
 
 def check_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
-    """Check that the logits are equal: bit by bit in bfloat16."""
+    """Check that the logits are equal but for rounding."""
     for mine, reference in zip(ours, theirs, strict=True):
-        if mine.dtype == torch.bfloat16:
-            assert torch.equal(mine, reference)
-        else:
-            assert (mine - reference).abs().max() <= 5e-5 * reference.abs().max()
+        assert (mine - reference).abs().max() <= 5e-5 * reference.abs().max()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_results_are_those_of_torch(
-    family: str, rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = model(family, dtype)
+def test_results_are_those_of_torch(family: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model(family)
     runs = count_runs(monkeypatch)
     target = wrap(made)
     decoded(target, 99, rows)  # the first passes compare
     before = len(runs)
     ours = decoded(target, 0, rows)
-    # Of 7 passes: in bfloat16 with PyTorch's attention those of up to 64 tokens.
-    few = 3 if dtype == torch.bfloat16 and rows > 1 and not target.linears.rows_are_exact else 6  # type: ignore[attr-defined]
-    assert len(runs) >= before + 2 * few
+    assert len(runs) >= before + 2 * 6  # of 7 passes
     monkeypatch.setattr(linears, "llama_layers", lambda model: ())
-    other: Any = wrap(made)
-    if target.linears.rows_are_exact:  # type: ignore[attr-defined]
-        # Rows of a batch then have the bits of single ones, as PyTorch's attention has in calls for each row.
-        monkeypatch.setattr(other.linears, "check", lambda: None)
-        other.linears._rows_are_exact = True
-    theirs = decoded(other, 0, rows)
+    theirs = decoded(wrap(made), 0, rows)
     assert len(runs) <= before + 2 * 7
     check_equal(ours, theirs)
 
@@ -188,9 +163,9 @@ def test_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("lengths", [(300,), (128, 129), (150, 3, 130)])
-def test_passes_of_many_tokens_in_float32(lengths: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_of_many_tokens(lengths: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The module runs 128 tokens at a time, rows and padding after one another."""
-    monkeypatch.setitem(layers.MAX_TOKENS, torch.float32, 512)
+    monkeypatch.setitem(layers.MAX_TOKENS, instructions(), 512)
     made, drawn = model(), random.Random(7)
     prompts = [[drawn.randrange(VOCAB) for _ in range(length)] for length in lengths]
     drafts, runs = [tree(drawn, 9) for _ in lengths], count_runs(monkeypatch)
@@ -222,11 +197,10 @@ def test_passes_of_many_tokens_in_float32(lengths: Sequence[int], monkeypatch: p
         ("qwen3", {"attention_bias": True}),
     ],
 )
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_other_sizes_biases_and_windows(
-    family: str, options: dict[str, object], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    family: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = model(family, dtype, **options)
+    made = model(family, **options)
     runs = count_runs(monkeypatch)
     target = wrap(made)
     decoded(target, 99, 1)
@@ -254,19 +228,6 @@ def test_a_layer_that_computes_something_else_is_left_to_torch(monkeypatch: pyte
     ours = decoded(target, 0, 1)
     assert not runs
     monkeypatch.setattr(linears, "llama_layers", lambda model: ())
-    check_equal(ours, decoded(wrap(made), 0, 1))
-
-
-@needs_bfloat16
-def test_in_bfloat16_any_other_bit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = model(dtype=torch.bfloat16)
-    silu = layers._silu().copy()
-    silu[0x3F00:0x4000:7] += 1
-    monkeypatch.setattr(layers, "_silu", lambda: silu)
-    target = wrap(made)
-    ours = decoded(target, 0, 1)
-    assert not target.linears._layers
-    monkeypatch.undo()
     check_equal(ours, decoded(wrap(made), 0, 1))
 
 
@@ -315,9 +276,8 @@ class Wrapped(torch.nn.Module):
 
 
 @pytest.mark.parametrize("name", SWAPS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_part_that_is_replaced_later_is_run(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = model("qwen3", dtype)
+def test_a_part_that_is_replaced_later_is_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model("qwen3")
     target = wrap(made)
     runs = count_runs(monkeypatch)
     before = decoded(target, 0, 1)
@@ -374,11 +334,10 @@ def test_changed_factors_and_weights_are_seen() -> None:
     check_equal(changed, decoded(wrap(made), 0, 1))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_pass_is_computed_in_every_layer(family: str, rows: int, dtype: torch.dtype) -> None:
-    target: Any = wrap(model(family, dtype))
+def test_every_pass_is_computed_in_every_layer(family: str, rows: int) -> None:
+    target: Any = wrap(model(family))
     prompts = [[5 + row, *range(20, 30)] for row in range(rows)]
     requests = [
         Request(
@@ -394,9 +353,7 @@ def test_every_pass_is_computed_in_every_layer(family: str, rows: int, dtype: to
     layers = target.linears._usable
     assert len(layers) == 2
     for layer in layers:
-        # A prompt's own pass in bfloat16 has the bits of a product of many tokens, which is left to torch.
-        assert layer.computed >= max(stats.num_passes for _, stats in outputs) - (dtype == torch.bfloat16)
-        assert layer.entered - layer.computed <= rows * (dtype == torch.bfloat16)
+        assert layer.entered == layer.computed >= max(stats.num_passes for _, stats in outputs)
     assert target.layers_by == "compiled (2 of 2)"
 
 
@@ -410,7 +367,7 @@ def test_layers_that_are_called_otherwise_are_left_to_transformers_and_that_is_s
     made = model()
     expected = decoded(wrap(made), 0, 2)
     monkeypatch.setattr(llama_layers, "cache_argument", lambda arguments: "the cache of next year")
-    monkeypatch.setattr(Float32Layer, "is_right", lambda self, rotary: True)
+    monkeypatch.setattr(FastLayer, "is_right", lambda self, rotary: True)
     target: Any = wrap(made)
     with caplog.at_level("WARNING", "copyspec"):
         check_equal(decoded(target, 0, 2), expected)
@@ -482,7 +439,7 @@ def run(function: Callable[..., None], given: dict[str, object]) -> None:
     function(*values[:place], tuple(given[name] for name in PARTS), *values[place:])
 
 
-PARTS = ("products", "norms", "sizes", "rotary")  # one argument of both functions
+PARTS = ("products", "norms", "sizes", "rotary")  # one argument
 
 
 def replaced(name: str, place: int, value: object) -> dict[str, object]:
@@ -540,58 +497,6 @@ def test_the_module_trusts_no_argument(given: dict[str, object] | tuple[str, int
         run(linears._linear.layer, changed)
 
 
-def half_arguments() -> dict[str, object]:
-    """Good arguments of `_linear.half_layer`, by name, of two columns."""
-    h, rows, hidden, inner, heads, key_heads, size = np.uint16, 2, 32, 64, 4, 2, 16
-    x, y, attended = np.zeros((rows, hidden), h), np.zeros((rows, 128), h), np.zeros((rows, 64), h)
-    shapes = [(64, hidden), (32, hidden), (32, hidden), (hidden, 64), (inner, hidden), (inner, hidden), (hidden, inner)]
-    turned = np.zeros((rows, size), h)
-    return {
-        "y": y.ctypes.data,
-        "x": x.ctypes.data,
-        "attended": attended.ctypes.data,
-        "batch": 1,
-        "columns": rows,
-        "products": tuple((np.zeros((out, given // 2), np.uint32), None) for out, given in shapes),
-        "norms": (np.zeros(hidden, h), np.zeros(hidden, h), None, np.zeros(size, h)),
-        "sizes": (heads, key_heads, size, 1e-6),
-        "rotary": (turned.ctypes.data, turned.ctypes.data, size, False),
-        "apart": 512,
-        "silu": np.zeros(1 << 16, h),
-        "threads": 2,
-        "kept": (x, y, attended, turned),  # alive
-    }
-
-
-H = np.uint16
-
-
-@needs_bfloat16
-@pytest.mark.parametrize("rows", [1, 2])
-def test_attention_in_bfloat16_is_the_modules_where_it_has_torchs_bits(
-    rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But for passes that read a prompt."""
-    whole = list[int]()
-    compute = Bfloat16Layer._compute_whole
-
-    def counted(*arguments: Any) -> object:
-        found = compute(*arguments)
-        whole.extend([1] if found is not None else [])
-        return found
-
-    target = wrap(model(dtype=torch.bfloat16))
-    decoded(target, 99, rows)  # the first passes compare
-    monkeypatch.setattr(Bfloat16Layer, "_compute_whole", counted)
-    decoded(target, 0, rows)
-    assert len(whole) == (2 * 6 if cpu_attention.registers(6, 2, 48) else 0)
-
-
-needs_attention = pytest.mark.skipif(
-    not (runs_in_bfloat16() and cpu_attention.registers(6, 2, 48)), reason="attention is PyTorch's on this processor"
-)
-
-
 def decoded_rows(target: Target, alone: bool, chunk: int = 2048) -> list[list[torch.Tensor]]:
     """The logits of each row over some passes of trees, as one session or as one of each row. Prompts are read in
     pieces of `chunk` tokens."""
@@ -615,40 +520,8 @@ def decoded_rows(target: Target, alone: bool, chunk: int = 2048) -> list[list[to
     return found
 
 
-@needs_attention
-@pytest.mark.parametrize(
-    ("family", "options", "chunk"),
-    [
-        ("llama", {}, 2048),
-        ("llama", {}, 16),
-        ("qwen3", {"num_attention_heads": 4, "num_key_value_heads": 4}, 2048),
-        ("mistral", {"sliding_window": 7}, 2048),  # attends in calls of PyTorch, row by row
-        ("mistral", {"sliding_window": 60}, 2048),  # shorter than some of the rows
-    ],
-)
-def test_each_row_of_a_batch_has_the_bits_that_it_has_alone(
-    family: str, options: dict[str, object], chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With prompts, trees and accepted branches of different lengths, and a pass of more tokens than a call takes."""
-    target: Any = wrap(model(family, torch.bfloat16, **options))
-    compute, sizes = layers._linear.bfloat16_layer, set[int]()
-
-    def sized(*arguments: Any) -> None:
-        sizes.add(len(arguments[7][4]))  # tokens
-        compute(*arguments)
-
-    monkeypatch.setattr(layers._linear, "bfloat16_layer", sized)
-    together = decoded_rows(target, alone=False, chunk=chunk)
-    assert target.linears.rows_are_exact and ("sliding_window" in options or layers.AT_ONCE in sizes)
-    alone = decoded_rows(target, alone=True, chunk=chunk)
-    for row, passes in enumerate(zip(together, alone, strict=True)):
-        for place, (ours, theirs) in enumerate(zip(*passes, strict=True)):
-            assert torch.equal(ours, theirs), (row, place)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_attention)])
-def test_more_rows_than_the_module_takes(dtype: torch.dtype) -> None:
-    target, prompts = wrap(model(dtype=dtype)), [[row % VOCAB, 1, 2] for row in range(129)]
+def test_more_rows_than_the_module_takes() -> None:
+    target, prompts = wrap(model()), [[row % VOCAB, 1, 2] for row in range(129)]
     found = []
     for some in (prompts, prompts[128:]):
         session = target.open(some, 8)
@@ -658,181 +531,6 @@ def test_more_rows_than_the_module_takes(dtype: torch.dtype) -> None:
         found.append(session.score([[3]] * len(some), [DraftTree()] * len(some))[-1].clone())
         session.close()
     check_equal(found[:1], found[1:])
-
-
-def hooked(made: PreTrainedModel) -> None:
-    made.model.layers[1].mlp.register_forward_hook(lambda *_: None)
-
-
-def eager(made: PreTrainedModel) -> None:
-    made.set_attn_implementation("eager")
-
-
-def with_another_layer(made: PreTrainedModel) -> None:
-    made.model.layers[0] = type(made.model.layers[0])(made.config, 0).bfloat16().eval()
-
-
-def with_another_head(made: PreTrainedModel) -> None:
-    made.lm_head = Adapted(made.lm_head)
-
-
-@needs_attention
-@pytest.mark.parametrize("change", [hooked, eager, with_another_layer, with_another_head])
-def test_rows_of_a_model_that_the_module_does_not_run_share_passes(change: Callable[[PreTrainedModel], None]) -> None:
-    made = model(dtype=torch.bfloat16)
-    target: Any = wrap(made)
-    target.open([[1]])
-    assert target.linears.rows_are_exact
-    change(made)
-    target.open([[1]])
-    assert not target.linears.rows_are_exact
-
-
-@needs_attention
-@pytest.mark.parametrize(
-    ("family", "options", "memory"),
-    [
-        ("llama", {"vocab_size": VOCAB + 1}, 1 << 30),  # its output head is multiplied by PyTorch
-        ("llama", {}, 0),  # for packed copies
-        ("gemma", {}, 1 << 30),
-        ("opt", {"ffn_dim": 160, "word_embed_proj_dim": 96}, 1 << 30),
-    ],
-)
-def test_rows_of_other_models_share_passes(
-    family: str, options: dict[str, object], memory: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(linears, "memory_for_packing", lambda: memory)
-    target: Any = wrap(model(family, torch.bfloat16, **options))
-    target.open([[1]])
-    assert not target.linears.rows_are_exact
-
-
-@needs_attention
-def test_rows_that_join_and_leave_keep_their_bits() -> None:
-    """The cache's columns in use are those of the longest row, whichever was read last."""
-    target = wrap(model(dtype=torch.bfloat16))
-    long, short = [5] * 70, [6, 7]
-
-    def read(*prompts: list[int]) -> Any:
-        session = target.open(prompts, 8)
-        session.score(prompts, [DraftTree()] * len(prompts))
-        session.keep([[]] * len(prompts))
-        return session
-
-    def last(session: Any, row: int) -> torch.Tensor:
-        session.select([row])
-        found: torch.Tensor = session.score([[9]], [DraftTree()])[0].clone()
-        session.close()
-        return found
-
-    alone, joined = last(read(long), 0), read(short, short)
-    joined.join(read(long, short))
-    assert torch.equal(last(read(short, long, short), 1), alone) and torch.equal(last(joined, 2), alone)
-
-
-@needs_attention
-def test_hidden_states_of_rows_read_apart() -> None:
-    target = wrap(model(dtype=torch.bfloat16))
-    prompts, trees = [[5] * 9, [6, 7]], [tree(random.Random(1), 4), DraftTree()]
-    session = target.open(prompts, 8)
-    logits, states = session.score_with_states(prompts, trees, [1])
-    assert states is not None
-    for row in range(2):
-        own = target.open(prompts[row : row + 1], 8)
-        expected, (of_row,) = own.score_with_states(prompts[row : row + 1], trees[row : row + 1], [1])  # type: ignore[misc]
-        assert torch.equal(logits[row, : 1 + len(trees[row])], expected[0])
-        assert states[row].keys() == of_row.keys()
-        assert all(torch.equal(states[row][layer], of_row[layer]) for layer in of_row)
-
-
-@needs_attention
-@pytest.mark.parametrize("accuracy", [0.7, None])
-def test_batches_in_bfloat16_are_what_generate_writes_of_each_prompt(accuracy: float | None) -> None:
-    """With drafts that are right as often as `accuracy`, or none."""
-    made, drawn, length = model(dtype=torch.bfloat16), random.Random(2), 24
-    prompts = [[drawn.randrange(VOCAB) for _ in range(drawn.randint(2, 60))] for _ in range(9)]
-    made.generation_config.eos_token_id = None
-    expected = list[list[int]]()
-    for prompt in prompts:
-        ids = torch.tensor([prompt])
-        seen = {"attention_mask": torch.ones_like(ids), "pad_token_id": 0}
-        whole = made.generate(ids, max_new_tokens=length, do_sample=False, **seen)
-        expected.append(whole[0, len(prompt) :].tolist())
-    requests = [
-        Request(
-            prompt,
-            length,
-            SamplingOptions(),
-            sources=[Source(output, "reference")],
-            drafter=partial(ScriptedDrafter, output, VOCAB, accuracy) if accuracy else None,
-        )
-        for prompt, output in zip(prompts, expected, strict=True)
-    ]
-    assert [output for output, _ in decoded_requests(wrap(made), requests, 8, batch_size=5)] == expected
-
-
-@needs_bfloat16
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"x": 0}, "starts at no number"),
-        ({"columns": 129}, "rows"),
-        ({"batch": -1}, "rows"),
-        ({"threads": 0}, "threads"),
-        ({"silu": np.zeros(65535, H)}, "silu"),
-        ({"silu": np.zeros(65536, np.int16)}, "format 'h'"),
-        (("products", 0, (np.zeros((64, 32), H), None)), "weights"),
-        (("products", 5, (np.zeros((32, 16), np.uint32), None)), "weights"),
-        (("products", 5, (np.zeros((64, 16), np.uint32), np.zeros(64, np.float32))), "format 'f'"),
-        (("norms", 1, np.zeros(16, H)), "norms"),
-        (("norms", 3, np.zeros(32, H)), "norms"),
-        (("sizes", 1, 3), "heads"),
-        (("sizes", 2, 8), "heads"),
-        ({"apart": 0}, "apart"),
-        (("rotary", 1, 0), "positions"),
-        (("rotary", 2, 32), "positions"),
-    ],
-)  # fmt: skip
-def test_the_half_trusts_no_argument(changed: dict[str, object] | tuple[str, int, object], message: str) -> None:
-    function, good = linears._linear.half_layer, half_arguments()
-    run(function, good)
-    run(function, good | {"attended": 0})
-    if isinstance(changed, tuple):
-        name, place, value = changed
-        parts = list(good[name])  # type: ignore[call-overload]
-        parts[place] = value
-        changed = {name: tuple(parts)}
-    with pytest.raises(ValueError, match=message):
-        run(function, good | changed)
-
-
-@needs_attention
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"batch": 0}, "rows"),
-        ({"batch": 129}, "rows"),
-        ({"columns": 1}, "places"),
-        ({"apart": 0}, "apart"),
-        ({"cache": {4: np.array([1, 4])}}, "places"),
-        ({"cache": {4: np.arange(129)}}, "rows"),
-        ({"cache": {2: 3}}, "paths"),
-        ({"cache": {6: np.array([[3], [4]])}}, "paths"),
-        ({"cache": {7: 0}}, "registers"),
-    ],
-)
-def test_the_whole_layer_trusts_no_argument(changed: dict[str, Any], message: str) -> None:
-    """Two rows of two columns, of which the second and the last are tokens, after three slots of four."""
-    half = half_arguments()
-    x, y, cache = np.zeros((4, 32), H), np.zeros((4, 32), H), np.zeros((2, 2, 4, 16), H)
-    seen = np.array([1, 3]), np.array([3, 3]), np.array([[3], [3]])
-    of_cache = [cache.ctypes.data, cache.ctypes.data, 4, 0.25, *seen, 2]
-    good = {"y": y.ctypes.data, "x": x.ctypes.data, "batch": 2, "columns": 2}
-    good |= {name: half[name] for name in (*PARTS, "apart", "silu")} | {"cache": tuple(of_cache), "threads": 2}
-    run(linears._linear.bfloat16_layer, good)
-    other = tuple(changed.get("cache", {}).get(place, each) for place, each in enumerate(of_cache))
-    with pytest.raises(ValueError, match=message):
-        run(linears._linear.bfloat16_layer, good | changed | {"cache": other})
 
 
 def test_a_cache_of_another_dtype_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

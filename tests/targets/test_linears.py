@@ -17,131 +17,73 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from copyspec import targets
 from copyspec.targets import compiled, linears, wrap
-from copyspec.targets.linears import ROWS, FastLinears, Forward, RunningPass, instructions, is_compiled
+from copyspec.targets.linears import ROWS, FastLinears, Forward, instructions
 from copyspec.targets.packed_weights import PackedWeights
 from copyspec.tree import DraftTree
 
-DTYPES = [
-    pytest.param(dtype, marks=pytest.mark.skipif(not is_compiled(dtype), reason="not compiled for this processor"))
-    for dtype in (torch.float32, torch.bfloat16)
-]
 PACKED = [pytest.param(False, id="in place"), pytest.param(True, id="packed")]
-needs_it = pytest.mark.skipif(not is_compiled(torch.float32), reason="not compiled for this processor")
+needs_it = pytest.mark.skipif(not instructions(), reason="not compiled for this processor")
 
 
-def layer(outputs: int, inputs: int, dtype: torch.dtype, *, bias: bool = False, seed: int = 0) -> nn.Linear:
+def layer(
+    outputs: int, inputs: int, dtype: torch.dtype = torch.float32, *, bias: bool = False, seed: int = 0
+) -> nn.Linear:
     torch.manual_seed(seed)
     with torch.inference_mode(False):  # as a loaded model's
         return nn.Linear(inputs, outputs, bias=bias).to(dtype).requires_grad_(False)
 
 
-def product(module: nn.Linear, packed: bool, running: RunningPass | None = None, *, reads: bool = False) -> Forward:
-    """The layer's forward with the module; `packed`: on a packed copy, where this processor's kernel uses one."""
+def product(module: nn.Linear, packed: bool) -> Forward:
+    """The layer's forward with the module; `packed`: on a packed copy."""
     if not packed:
-        return linears._forward(module, running or RunningPass(), reads=reads)
-    if module.weight.dtype == torch.float32:
-        with torch.no_grad():
-            module.weight.copy_(module.weight.bfloat16())
-    name = linears._FORMATS[module.weight.dtype]
-    held = linears._Held(PackedWeights.of(module.weight, name, 1 << 30))
-    assert held.packed_bytes or not linears._linear.packs(name)
-    return linears._forward(module, running or RunningPass(), reads=reads, held=held)
+        return linears._forward(module, linears._Held())
+    with torch.no_grad():
+        module.weight.copy_(module.weight.bfloat16())
+    held = linears._Held(PackedWeights.of(module.weight, 1 << 30))
+    assert held.packed_bytes
+    return linears._forward(module, held)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@needs_it
 @pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("outputs", "inputs"), [(32, 2048), (192, 576), (608, 544), (96, 1536), (1056, 64)])
 @torch.inference_mode()
-def test_products_are_those_of_torch(dtype: torch.dtype, packed: bool, threads: int, outputs: int, inputs: int) -> None:
-    given = torch.randn(max(ROWS[dtype]), inputs, dtype=dtype, generator=torch.Generator().manual_seed(1))
+def test_products_are_those_of_torch(packed: bool, threads: int, outputs: int, inputs: int) -> None:
+    given = torch.randn(max(ROWS), inputs, generator=torch.Generator().manual_seed(1))
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
         for bias in (False, True):
-            module = layer(outputs, inputs, dtype, bias=bias)
+            module = layer(outputs, inputs, bias=bias)
             forward = product(module, packed)
             exact = linear(given.double(), module.weight.double(), None if not bias else module.bias.double())
-            for rows in (1, 2, 3, 7, 8, 9, 33, max(ROWS[dtype])):
+            for rows in (1, 2, 3, 7, 8, 9, 33, max(ROWS)):
                 found = forward(given[:rows])
-                assert found.dtype == dtype and found.shape == (rows, outputs)
-                step = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
-                torch.testing.assert_close(found.double(), exact[:rows], rtol=step, atol=step)
+                assert found.dtype == torch.float32 and found.shape == (rows, outputs)
+                torch.testing.assert_close(found.double(), exact[:rows], rtol=1e-5, atol=1e-5)
     finally:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@needs_it
 @pytest.mark.parametrize("packed", PACKED)
 @torch.inference_mode()
-def test_a_row_is_the_same_among_others(dtype: torch.dtype, packed: bool) -> None:
-    forward = product(layer(288, 576, dtype), packed)
-    given = torch.randn(max(ROWS[dtype]), 576, dtype=dtype)
+def test_a_row_is_the_same_among_others(packed: bool) -> None:
+    forward = product(layer(288, 576), packed)
+    given = torch.randn(max(ROWS), 576)
     together = forward(given)
     for rows in (1, 2, 5, 8, 31) if packed else (2, 5, 8, 31):
         assert torch.equal(forward(given[:rows]), together[:rows])
 
 
-@pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
-@pytest.mark.parametrize("packed", PACKED)
-@pytest.mark.parametrize("inputs", [576, 1536, 2048, 96, 608])
-@torch.inference_mode()
-def test_bfloat16_has_the_bits_of_torch_for_any_number_of_tokens(
-    inputs: int, packed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(linears, "multiplied", lambda dtype: range(1, 1000))  # whatever the processor gains
-    module = layer(64, inputs, torch.bfloat16)
-    given = torch.randn(300, inputs, dtype=torch.bfloat16)
-    given[0, 0], given[1, 1] = torch.inf, torch.nan
-    if instructions(torch.bfloat16) == "avx512":
-        given[2] = 1e-39  # below the normal numbers: its instructions take these as zeros
-    theirs = torch.cat([linear(given[at : at + 1], module.weight) for at in range(len(given))])
-    forward = product(module, packed)
-    for rows in (1, 2, 4, 5, 8, 11, 13, 129, len(given)):  # by pairs, or split; 128 at a time
-        found = forward(given[:rows])
-        assert torch.equal(theirs[:rows].isnan(), found.isnan())
-        assert torch.equal(theirs[:rows].nan_to_num(), found.nan_to_num())
-
-
-@pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
-def test_a_timing_decides_only_what_changes_no_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {}
-    for gain in (0.5, 1.5):
-        monkeypatch.setattr(linears, "_gain_for_many", lambda dtype, gain=gain: gain)
-        linears.multiplied.cache_clear()
-        found[gain] = [2000 in linears.multiplied(dtype) for dtype in (torch.float32, torch.bfloat16)]
-    linears.multiplied.cache_clear()
-    assert found == {0.5: [False, False], 1.5: [False, True]}
-
-
-@pytest.mark.skipif(not is_compiled(torch.bfloat16), reason="not compiled for this processor")
-@pytest.mark.parametrize("packed", PACKED)
-@pytest.mark.parametrize("inputs", [576, 1536])
-@torch.inference_mode()
-def test_a_prompt_has_the_bits_of_torch_and_the_nodes_after_it_those_of_single_tokens(
-    inputs: int, packed: bool
-) -> None:
-    module, given = layer(320, inputs, torch.bfloat16), torch.randn(1, 300, inputs, dtype=torch.bfloat16)
-    prompt = linear(given[:, :290], module.weight)
-    nodes = torch.cat([linear(given[:, at : at + 1], module.weight) for at in range(290, 300)], dim=1)
-    # Where the module has other bits for many tokens, or is slower, torch multiplies the prompt.
-    for reads in (False, True) if linears._reads_right(module) else (False,):
-        forward = product(module, packed, RunningPass(290, 300), reads=reads)
-        assert torch.equal(forward(given), torch.cat([prompt, nodes], dim=1))
-        assert torch.equal(forward(given[:, 290:]), nodes)  # the output head is not given the prompt
-        whole = product(module, packed, RunningPass(290, 290), reads=reads)
-        assert torch.equal(whole(given[:, :290]), prompt)
-        strided = given.transpose(1, 2).contiguous().transpose(1, 2)
-        assert torch.equal(forward(strided), torch.cat([prompt, nodes], dim=1))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_pass_uses_them_and_the_model_is_left_as_it_came(dtype: torch.dtype) -> None:
+@needs_it
+def test_a_pass_uses_them_and_the_model_is_left_as_it_came() -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=320, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4
     )
-    model = LlamaForCausalLM(config).eval().to(dtype)
+    model = LlamaForCausalLM(config).eval()
     target = wrap(model)
     fast = FastLinears(model)
     assert len(fast) > 0
@@ -156,8 +98,7 @@ def test_a_pass_uses_them_and_the_model_is_left_as_it_came(dtype: torch.dtype) -
     assert not any("forward" in vars(module) for module in layers)
     with torch.inference_mode():
         theirs = model(torch.tensor([[*prompt, 5, 6]])).logits[0, -3:]
-    found = scored[0, :3].float()
-    torch.testing.assert_close(found, theirs.float(), atol=0.05 if dtype == torch.bfloat16 else 1e-4, rtol=0.05)
+    torch.testing.assert_close(scored[0, :3], theirs, atol=1e-4, rtol=0.05)
 
 
 @needs_it
@@ -165,14 +106,14 @@ def test_what_does_not_fit_is_left_to_torch() -> None:
     class Other(nn.Linear):
         pass
 
-    hooked = layer(256, 256, torch.float32)
+    hooked = layer(256, 256)
     hooked.forward = hooked.forward  # type: ignore[method-assign]  # as accelerate does
-    strided = layer(256, 256, torch.float32)
+    strided = layer(256, 256)
     strided.weight = nn.Parameter(torch.randn(256, 512)[:, ::2], requires_grad=False)
     modules = [
-        layer(16, 16, torch.float32),
-        layer(250, 512, torch.float32),
-        layer(512, 250, torch.float32),
+        layer(16, 16),
+        layer(250, 512),
+        layer(512, 250),
         layer(256, 256, torch.float64),
         layer(256, 256, torch.float16),
         Other(256, 256),
@@ -180,13 +121,13 @@ def test_what_does_not_fit_is_left_to_torch() -> None:
         strided,
     ]
     assert len(FastLinears(nn.ModuleList(modules))) == 0
-    assert len(FastLinears(nn.ModuleList([*modules, layer(256, 256, torch.float32)]))) == 1
+    assert len(FastLinears(nn.ModuleList([*modules, layer(256, 256)]))) == 1
 
 
 @needs_it
 @pytest.mark.parametrize("packed", PACKED)
 def test_weights_may_change_under_it(packed: bool) -> None:
-    module = layer(256, 256, torch.float32)
+    module = layer(256, 256)
     forward, given = product(module, packed), torch.randn(3, 256)
 
     def check(given: torch.Tensor) -> None:
@@ -207,7 +148,7 @@ def test_weights_may_change_under_it(packed: bool) -> None:
 
 @needs_it
 def test_a_forward_that_the_program_sets_later_runs_and_stays() -> None:
-    module, given = layer(256, 256, torch.float32), torch.randn(3, 256)
+    module, given = layer(256, 256), torch.randn(3, 256)
     fast = FastLinears(nn.ModuleList([module]))
     assert len(fast) == 1
     patched = module.forward = lambda given: 2 * given  # type: ignore[method-assign]  # as adapters do
@@ -219,7 +160,7 @@ def test_a_forward_that_the_program_sets_later_runs_and_stays() -> None:
 @needs_it
 @pytest.mark.parametrize("early", [True, False])
 def test_weights_that_are_no_parameters_are_left_to_torch(early: bool) -> None:
-    module, given = layer(256, 256, torch.float32), torch.randn(3, 256)
+    module, given = layer(256, 256), torch.randn(3, 256)
     if early:
         l1_unstructured(module, "weight", amount=0.3)
     fast = FastLinears(nn.ModuleList([module]))
@@ -234,7 +175,7 @@ def test_weights_that_are_no_parameters_are_left_to_torch(early: bool) -> None:
 @needs_it
 @pytest.mark.parametrize("early", [True, False])
 def test_pruned_biases_are_left_to_torch(early: bool) -> None:
-    module, given = layer(256, 256, torch.float32, bias=True), torch.randn(3, 256)
+    module, given = layer(256, 256, bias=True), torch.randn(3, 256)
     if early:
         l1_unstructured(module, "bias", amount=0.3)
     fast = FastLinears(nn.ModuleList([module]))
@@ -247,7 +188,7 @@ def test_pruned_biases_are_left_to_torch(early: bool) -> None:
 
 @needs_it
 def test_packed_weights_follow_changes_that_torch_does_not_count() -> None:
-    modules = nn.ModuleList([layer(256, 256, torch.float32), layer(96, 1536, torch.float32)])
+    modules = nn.ModuleList([layer(256, 256), layer(96, 1536)])
     for module in modules:
         module.weight.data.copy_(module.weight.bfloat16())
     fast = FastLinears(modules)
@@ -267,7 +208,7 @@ def test_packed_weights_follow_changes_that_torch_does_not_count() -> None:
 @needs_it
 def test_what_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_packed(weight: torch.Tensor, memory: int = 1 << 30) -> bool:
-        return PackedWeights.of(weight, "f", memory) is not None
+        return PackedWeights.of(weight, memory) is not None
 
     weight = torch.randn(64, 256).bfloat16().float()
     assert is_packed(weight) and is_packed(weight, weight.nbytes // 2)
@@ -280,7 +221,7 @@ def test_what_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.inference_mode():
         assert not is_packed(weight + 0)
     monkeypatch.setattr(linears, "memory_for_packing", lambda: 0)
-    module = layer(256, 256, torch.float32)
+    module = layer(256, 256)
     module.weight.data.copy_(module.weight.bfloat16())
     assert len(FastLinears(nn.ModuleList([module]))) == 1
     assert FastLinears(nn.ModuleList([module])).packed_bytes == 0
@@ -288,23 +229,23 @@ def test_what_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_it
 def test_gradients_go_through_torch() -> None:
-    module = layer(256, 256, torch.float32).requires_grad_(True)
-    linears._forward(module, RunningPass())(torch.randn(2, 256)).sum().backward()
+    module = layer(256, 256).requires_grad_(True)
+    linears._forward(module, linears._Held())(torch.randn(2, 256)).sum().backward()
     assert module.weight.grad is not None
 
 
 @needs_it
 def test_a_wrong_result_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong:
-        instructions = staticmethod(lambda format: "avx2")
-        packs = staticmethod(lambda format: False)
+        instructions = staticmethod(lambda: "avx2")
+        pack = staticmethod(lambda packed, weight: False)
 
         @staticmethod
         def linear(y: int, x: int, rows: int, *rest: object) -> None:
             ctypes.memset(y, 0, 4 * 256 * rows)
 
     monkeypatch.setattr(linears, "_linear", Wrong)
-    assert len(FastLinears(nn.ModuleList([layer(256, 256, torch.float32)]))) == 0
+    assert len(FastLinears(nn.ModuleList([layer(256, 256)]))) == 0
 
 
 def test_a_module_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,8 +267,6 @@ def test_a_module_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch
         ({"x": 0}, "starts at no number"),
         ({"y": 0}, "starts at no number"),
         ({"x": 6}, "starts at no number"),
-        ({"format": "d"}, "format is 'd'"),
-        ({"format": "ff"}, "character"),
         ({"weight": np.zeros((32, 8), "f")}, "multiples of 32 and 16"),
         ({"weight": np.zeros((16, 32), "f")}, "multiples of 32 and 16"),
         ({"weight": np.zeros((48, 16), np.uint32)}, "multiples of 32 and 32"),
@@ -340,8 +279,6 @@ def test_a_module_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch
         ({"bias": np.zeros(32, np.uint16)}, "bias has format 'H'"),
         ({"bias": np.zeros((1, 32), "f")}, "bias has 2 dimensions instead of 1"),
         ({"threads": 0}, "threads is 0"),
-        ({"apart": 0}, "apart is 0"),
-        ({"apart": 96}, "apart is 96"),
     ],
 )
 def test_the_module_trusts_no_argument(arguments: dict[str, object], message: str) -> None:
@@ -350,11 +287,9 @@ def test_the_module_trusts_no_argument(arguments: dict[str, object], message: st
         "y": y.ctypes.data,
         "x": x.ctypes.data,
         "rows": 3,
-        "format": "f",
         "weight": np.ones((32, 32), "f"),
         "bias": None,
         "threads": 1,
-        "apart": 512,
     }
     linears._linear.linear(*given.values())  # type: ignore[arg-type]
     assert (y == 32).all()

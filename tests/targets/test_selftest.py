@@ -137,12 +137,12 @@ def test_classes_from_elsewhere_are_tested(monkeypatch: pytest.MonkeyPatch) -> N
     assert not selftest.is_known(model)
 
 
-@pytest.mark.parametrize("name", ["mamba", "llama"])
+@pytest.mark.parametrize("name", ["recurrent_gemma", "llama"])
 def test_plain_decoding_is_tested_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = PlainSession._pass
 
-    def wrong(self: PlainSession, *, is_first: bool) -> torch.Tensor:
-        return right(self, is_first=is_first).roll(1, -1)
+    def wrong(self: PlainSession, count: int, *, is_first: bool) -> torch.Tensor:
+        return right(self, count, is_first=is_first).roll(1, -1)
 
     monkeypatch.setattr(PlainSession, "_pass", wrong)
     monkeypatch.setattr("copyspec.targets.dispatch._no_drafts", lambda model, facts: "it is so")

@@ -38,15 +38,19 @@ def broken(model: PreTrainedModel, attribute: str) -> PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("name", models.RECURRENT)
-def test_recurrent_models_are_refused(name: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=r'recurrent layers.*on_unsupported="plain"'):
-        wrap(models.tiny(name))
+def test_models_that_read_several_tokens_otherwise_than_one_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match=r'recurrent states elsewhere.*on_unsupported="plain"'):
+        wrap(models.tiny("recurrent_gemma"))
 
 
-@pytest.mark.parametrize("name", models.RECURRENT)
-def test_recurrent_models_are_decoded_plainly_on_request(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    model = models.tiny(name)
+def test_models_with_states_of_their_own_verify_chains(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        target = wrap(models.tiny("rwkv"))
+    assert target.supports_drafts and not target.supports_trees and "on copies of its own cache" in caplog.text
+
+
+def test_refused_models_are_decoded_plainly_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    model = models.tiny("recurrent_gemma")
     before = fingerprint(model)
     with caplog.at_level(logging.WARNING):
         target = wrap(model, on_unsupported="plain")
@@ -71,7 +75,7 @@ def test_recurrent_models_are_decoded_plainly_on_request(name: str, caplog: pyte
 
 
 def test_plain_targets_take_no_drafts() -> None:
-    session = wrap(models.tiny("mamba"), on_unsupported="plain").open([[5, 6]])
+    session = wrap(models.tiny("recurrent_gemma"), on_unsupported="plain").open([[5, 6]])
     with pytest.raises(ValueError, match="trees must be empty"):
         session.score([[5, 6]], [DraftTree([7], [-1], [0.5], [None])])
 

@@ -21,7 +21,15 @@ OUTCOMES = Counter(each["outcome"] for each in TABLE["types"])
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("name", "outcome"), [("roberta", "trees"), ("moshi", "plain"), ("gpt_neo", "chains"), ("falcon_mamba", "plain")]
+    ("name", "outcome"),
+    [
+        ("roberta", "trees"),
+        ("moshi", "plain"),
+        ("gpt_neo", "chains"),
+        ("falcon_mamba", "trees"),
+        ("glm_moe_dsa", "trees"),
+        ("minimax", "chains"),
+    ],
 )
 def test_types_that_were_wrong(name: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(architectures, "WINDOWS", (8,))

@@ -8,9 +8,38 @@ import tracemalloc
 
 import pytest
 
-from copyspec.text import templates
+from copyspec.text import chat, templates
 from copyspec.text.chat import ChatError, render
-from tests.helpers.tiny import tiny_tokenizer
+from tests.helpers.tiny import CHAT_TEMPLATE, tiny_tokenizer
+
+READING = "{% set kind = mode %}{% if enable_thinking %}think{% endif %}{{ messages[0].content }}{{ kind }}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({}, ""),
+        ({"enable_thinking": False}, ""),
+        ({"enable_thinking": True, "mode": 1}, ""),
+        ({"enable_thinkin": True}, "'enable_thinkin': it changes nothing; did you mean 'enable_thinking'?"),
+        ({"enableThinking": True}, "did you mean 'enable_thinking'?"),
+        ({"modus": 1, "mode": 1}, "'modus': it changes nothing; did you mean 'mode'?"),
+        ({"kind": 1}, "'kind': it changes nothing"),  # which the template sets itself
+        ({"budget": 1}, "'budget': it changes nothing"),
+        ({"x" * 9000: 1}, "it changes nothing"),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_variables_that_the_template_does_not_read_are_named_once(
+    variables: dict[str, object], told: str, named: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    chat._note_unread.cache_clear()
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = {"default": CHAT_TEMPLATE, "tool_use": READING} if named else READING
+    for _ in range(2):
+        assert render(tokenizer, CHAT, variables=variables)
+    assert len(caplog.records) == bool(told) and told in caplog.text and len(caplog.text) < 400
+
 
 CHAT = [{"role": "user", "content": "Hello"}]
 
@@ -161,7 +190,7 @@ SLOW = {
 
 @pytest.mark.parametrize("name", SLOW)
 def test_work_inside_one_expression_ends_in_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.3)
+    monkeypatch.setattr(templates, "SECONDS", 0.1)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{{ messages[0].role }}"
     render(tokenizer, CHAT)
@@ -175,7 +204,7 @@ def test_work_inside_one_expression_ends_in_time(name: str, monkeypatch: pytest.
 
 
 def test_chains_of_filters_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.2)
+    monkeypatch.setattr(templates, "SECONDS", 0.1)
     tokenizer, draw = tiny_tokenizer(), random.Random(0)
     links = [
         "select('in', a)",
@@ -187,7 +216,7 @@ def test_chains_of_filters_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     links += ["select('ge', 0)", "list", "sort", "batch(1)|map('first')", "rejectattr('imag')"]
     ends = ["list|length", "sum", "max", "min", "last", "join", "groupby('real')|list|length", "string"]
-    for _ in range(15):
+    for _ in range(10):
         chain = "|".join(draw.choices(links, k=draw.randint(1, 6)))
         tokenizer.chat_template = LIST + "{% set b = a %}" + f"{{{{ 'x' ~ (a|{chain}|list|{draw.choice(ends)}) }}}}"
         begin = time.thread_time()

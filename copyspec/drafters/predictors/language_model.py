@@ -126,7 +126,7 @@ class Reader:
         same = min(same, self._agreed + len(whole) - 1)
         if same < len(self._held):
             self._session.trim([same])
-            del self._held[same:]
+            del self._held[self._session.lengths[0] :]
         self._agreed = min(same, len(self._tokens) - 1)
         return self._session
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    EosTokenCriteria,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from copyspec.decoding.requests import Finish, StepOutput
 from copyspec.integrations.transformers.arguments import refuse_arguments
@@ -28,7 +34,7 @@ class FirstStep:
     """What one step of `generate` gave."""
 
     tokens: Sequence[int]  # one per row
-    ended: Sequence[bool]  # by the call's criteria
+    ended: Sequence[Finish | None]  # by the call's criteria
     scores: tuple[torch.Tensor, ...] | None
     logits: tuple[torch.Tensor, ...] | None
 
@@ -39,8 +45,7 @@ class FirstStep:
 
     def output(self, row: int) -> StepOutput:
         """The step as one of a row."""
-        token = self.tokens[row]
-        return StepOutput(row, [token], [None], Finish("stop", token) if self.ended[row] else None)
+        return StepOutput(row, [self.tokens[row]], [None], self.ended[row])
 
     def record(self, row: int, *records: Sequence[ScoreRecorder] | None) -> None:
         """Put the step's scores and logits before those of a row."""
@@ -50,14 +55,22 @@ class FirstStep:
 
 
 class _Once(StoppingCriteria):
-    """Ends after one token, and records which rows would have ended."""
+    """Ends after one token, and records which rows would have ended, and why."""
 
     def __init__(self, criteria: StoppingCriteriaList) -> None:
-        self._criteria = criteria
-        self.ended: list[bool] = []
+        self._criteria = sorted(criteria, key=lambda each: isinstance(each, MaxLengthCriteria))  # the least of reasons
+        self.ended: list[Finish | None] = []
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.BoolTensor:
-        self.ended = cast("torch.Tensor", self._criteria(input_ids, scores, **kwargs)).tolist()
+        self.ended = [None] * len(input_ids)
+        for each in self._criteria:
+            met = torch.as_tensor(each(input_ids, scores, **kwargs)).expand(len(input_ids)).tolist()
+            for row, token in enumerate(input_ids[:, -1].tolist()):
+                if met[row] and isinstance(each, MaxLengthCriteria):
+                    self.ended[row] = self.ended[row] or Finish("length")
+                elif met[row]:
+                    detail = token if isinstance(each, EosTokenCriteria) else type(each).__name__
+                    self.ended[row] = self.ended[row] or Finish("stop", detail)
         return cast("torch.BoolTensor", torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device))
 
 

@@ -49,17 +49,6 @@ halves(const void *units, const int is_second)
                                          : _mm256_slli_epi32(both, 16));
 }
 
-/* Round 8 numbers to the nearest bfloat16, ties to even; NaN stays NaN. */
-INLINED __m128i
-narrowed(__m256 x)
-{
-    __m256i bits = _mm256_castps_si256(x), last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7fff))), 16);
-    __m256i unordered = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), unordered);
-    return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
-}
-
 INLINED float
 SUM(__m256 x)
 {

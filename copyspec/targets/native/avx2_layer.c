@@ -10,6 +10,6 @@
 
 #include "layer_kernels.h"
 
-const Float32LayerKernel AVX2_FLOAT32_LAYER = {normalise, attend, activate};
+const LayerKernel AVX2_LAYER = {normalise, attend, activate};
 
 #endif

@@ -10,6 +10,6 @@
 
 #include "layer_kernels.h"
 
-const Float32LayerKernel AVX512_FLOAT32_LAYER = {normalise, attend, activate};
+const LayerKernel AVX512_LAYER = {normalise, attend, activate};
 
 #endif

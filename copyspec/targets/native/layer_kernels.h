@@ -145,40 +145,40 @@ weigh(float *scores, const float *mask, float scaling, Py_ssize_t visible, Py_ss
 }
 
 INLINED void
-attend_some(const int count, const Float32Layer *f, Py_ssize_t row, Py_ssize_t key_head, Py_ssize_t first,
+attend_some(const int count, const Layer *l, Py_ssize_t row, Py_ssize_t key_head, Py_ssize_t first,
             float *scores)
 {
-    const Layer *l = &f->layer;
-    const Py_ssize_t group = l->heads / l->key_heads, size = l->head_size, begin = f->begins[row];
-    const Py_ssize_t *columns = f->places + begin, before = row * l->columns; /* columns[i] - before: of token i */
+    const Py_ssize_t group = l->heads / l->key_heads, size = l->head_size, begin = l->begins[row];
+    const Py_ssize_t *columns = l->places + begin, before = row * l->columns; /* columns[i] - before: of token i */
     const Py_ssize_t last = columns[(first + count - 1) / group] - before;
-    const Py_ssize_t keys = f->mask != NULL || f->start + last + 1 > f->used ? f->used : f->start + last + 1;
-    const Py_ssize_t head = (row * l->key_heads + key_head) * f->capacity * size;
+    const Py_ssize_t causal = l->start + last + 1 > l->used ? l->used : l->start + last + 1;
+    const Py_ssize_t keys = l->mask != NULL ? l->ends[row] : causal;
+    const Py_ssize_t head = (row * l->key_heads + key_head) * l->capacity * size;
     const float *queries[QUERIES];
     float *out[QUERIES], factors[QUERIES];
     for (int i = 0; i < count; i++) {
         Py_ssize_t token = begin + (first + i) / group;
         Py_ssize_t at = (token * l->heads + key_head * group + (first + i) % group) * size;
-        queries[i] = f->queries + at, out[i] = f->attended + at;
+        queries[i] = l->queries + at, out[i] = l->attended + at;
     }
-    score(count, queries, f->keys + head, size, (keys + 3) / 4 * 4, scores, f->stride);
+    score(count, queries, l->keys + head, size, (keys + 3) / 4 * 4, scores, l->stride);
     for (int i = 0; i < count; i++) {
-        Py_ssize_t column = columns[(first + i) / group] - before, visible = f->start + column + 1;
-        const float *mask = f->mask != NULL ? f->mask + row * f->mask_step + column * f->used : NULL;
+        Py_ssize_t column = columns[(first + i) / group] - before, visible = l->start + column + 1;
+        const float *mask = l->mask != NULL ? l->mask + row * l->mask_step + column * l->used : NULL;
         visible = mask != NULL || visible > keys ? keys : visible;
-        factors[i] = 1.0f / weigh(scores + i * f->stride, mask, f->scaling, visible, keys);
+        factors[i] = 1.0f / weigh(scores + i * l->stride, mask, l->scaling, visible, keys);
     }
     for (Py_ssize_t part = 0; part < size;) {
-        const float *value = f->values + head + part;
+        const float *value = l->values + head + part;
         if (size - part >= 4 * LANES) {
-            mix(count, 4, value, size, keys, scores, f->stride, out, factors);
+            mix(count, 4, value, size, keys, scores, l->stride, out, factors);
             part += 4 * LANES;
             for (int i = 0; i < count; i++) {
                 out[i] += 4 * LANES;
             }
         }
         else {
-            mix(count, 1, value, size, keys, scores, f->stride, out, factors);
+            mix(count, 1, value, size, keys, scores, l->stride, out, factors);
             part += LANES;
             for (int i = 0; i < count; i++) {
                 out[i] += LANES;
@@ -188,20 +188,20 @@ attend_some(const int count, const Float32Layer *f, Py_ssize_t row, Py_ssize_t k
 }
 
 TARGET static void
-attend(const Float32Layer *f, Py_ssize_t row, Py_ssize_t key_head, Py_ssize_t first, int count, float *scores)
+attend(const Layer *l, Py_ssize_t row, Py_ssize_t key_head, Py_ssize_t first, int count, float *scores)
 {
     for (; count >= QUERIES; count -= QUERIES, first += QUERIES) {
-        attend_some(QUERIES, f, row, key_head, first, scores);
+        attend_some(QUERIES, l, row, key_head, first, scores);
     }
 #if QUERIES > 2
     if (count == 3) {
-        attend_some(3, f, row, key_head, first, scores);
+        attend_some(3, l, row, key_head, first, scores);
     }
     if (count == 2) {
-        attend_some(2, f, row, key_head, first, scores);
+        attend_some(2, l, row, key_head, first, scores);
     }
 #endif
     if (count == 1) {
-        attend_some(1, f, row, key_head, first, scores);
+        attend_some(1, l, row, key_head, first, scores);
     }
 }

@@ -11,7 +11,7 @@ fail_layer(const char *what)
     return -1;
 }
 
-int
+static int
 check_heads(Py_ssize_t heads, Py_ssize_t key_heads, Py_ssize_t size)
 {
     const int is_good = key_heads >= 1 && heads >= key_heads && heads % key_heads == 0 && heads <= 4096 && size >= 16 &&
@@ -39,7 +39,7 @@ check_sizes(Layer *l)
 }
 
 int
-take_layer(Layer *l, LayerArrays *arrays, PyObject *parts, Product product)
+take_layer(Layer *l, LayerArrays *arrays, PyObject *parts)
 {
     PyObject *pairs[PRODUCTS], *norms[NORMS];
     unsigned long long cosines, sines;
@@ -58,13 +58,11 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts, Product product)
     if (l->turned < 0 || l->turned % 2 != 0 || l->turned > l->head_size || cosines == 0 || sines == 0) {
         return fail_layer("positions");
     }
-    l->cosines = (const void *)(uintptr_t)cosines, l->sines = (const void *)(uintptr_t)sines;
+    l->cosines = (const float *)(uintptr_t)cosines, l->sines = (const float *)(uintptr_t)sines;
     l->turned_step = is_turned_by_row ? l->columns * l->turned : 0;
-    product.rows = 1, product.threads = l->threads;
-    product.x = l->x, product.y = l->y;
     for (int i = 0; i < PRODUCTS; i++) {
         PyObject *weight, *bias;
-        l->products[i] = product;
+        l->products[i] = (Product){.rows = 1, .threads = l->threads, .x = l->x, .y = l->y};
         if (!PyArg_ParseTuple(pairs[i], "OO", &weight, &bias) ||
             take_weight(&l->products[i], &arrays->weights[i], &arrays->biases[i], weight, bias) < 0) {
             return -1;
@@ -78,7 +76,7 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts, Product product)
         if (norms[i] == Py_None && i >= OF_QUERIES) {
             continue;
         }
-        if (take(&arrays->norms[i], "norm", norms[i], 1, 0, product.kind == BFLOAT16 ? "H" : "f") < 0) {
+        if (take(&arrays->norms[i], "norm", norms[i], 1, 0, "f") < 0) {
             return -1;
         }
         if (arrays->norms[i].shape[0] != (i < OF_QUERIES ? l->hidden : l->head_size)) {
@@ -159,7 +157,7 @@ multiply_share(const Product *products, int count, Share share)
         const Py_ssize_t panels = products[i].out / PANEL;
         Py_ssize_t from = first > before ? first - before : 0, to = last - before < panels ? last - before : panels;
         if (from < to) {
-            kernel_for(products[i].kind)->multiply(&products[i], from * PANEL, to * PANEL);
+            kernel()->multiply(&products[i], from * PANEL, to * PANEL);
         }
         before += panels;
     }

@@ -13,7 +13,7 @@
 #include <cpuid.h>
 #endif
 
-#define VERSION 13 /* of the arguments and the order of sums; must equal VERSION in compiled.py */
+#define VERSION 14 /* of the arguments and the order of sums; must equal VERSION in compiled.py */
 
 Parallel run_parallel;
 Number thread_number, thread_count;
@@ -40,9 +40,9 @@ find_threads(void)
 }
 
 const Kernel *
-kernel_for(Kind kind)
+kernel(void)
 {
-    return AVX512_KERNEL.is_supported(kind) ? &AVX512_KERNEL : AVX2_KERNEL.is_supported(kind) ? &AVX2_KERNEL : NULL;
+    return AVX512_KERNEL.is_supported() ? &AVX512_KERNEL : AVX2_KERNEL.is_supported() ? &AVX2_KERNEL : NULL;
 }
 
 static void
@@ -50,38 +50,25 @@ multiply_part(void *given)
 {
     const Product *p = given;
     Py_ssize_t panels = p->out / PANEL, number = thread_number(), count = thread_count(); /* at most p->threads */
-    kernel_for(p->kind)->multiply(p, panels * number / count * PANEL, panels * (number + 1) / count * PANEL);
+    kernel()->multiply(p, panels * number / count * PANEL, panels * (number + 1) / count * PANEL);
 }
 
-/* Returns -1 if out of memory. */
-static int
+static void
 multiply_all(Product *p)
 {
-    const Kernel *kernel = kernel_for(p->kind);
-    size_t size = kernel->scratch_size != NULL ? kernel->scratch_size(p) : 0;
-    p->scratch = size > 0 ? PyMem_RawMalloc(size) : NULL;
-    if (size > 0 && p->scratch == NULL) {
-        return -1;
-    }
-    if (kernel->prepare != NULL) {
-        kernel->prepare(p);
-    }
     if (p->threads > 1 && p->out > PANEL && run_parallel != NULL) {
         run_parallel(multiply_part, p, (unsigned)p->threads, 0);
     }
     else {
-        kernel->multiply(p, 0, p->out);
+        kernel()->multiply(p, 0, p->out);
     }
-    PyMem_RawFree(p->scratch);
-    return 0;
 }
 
 #else
 
 const Kernel *
-kernel_for(Kind kind)
+kernel(void)
 {
-    (void)kind;
     return NULL;
 }
 
@@ -90,11 +77,10 @@ find_threads(void)
 {
 }
 
-static int
+static void
 multiply_all(Product *p)
 {
     (void)p;
-    return 0;
 }
 
 #endif
@@ -107,11 +93,10 @@ take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int w
         return -1;
     }
     const char *found = buffer->format != NULL ? buffer->format : "B";
-    Py_ssize_t size = *found == 'H' ? 2 : *found == 'l' ? 8 : 4;
+    Py_ssize_t size = *found == 'l' ? 8 : 4;
     if (strlen(found) != 1 || strchr(formats, *found) == NULL || buffer->itemsize != size) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s has format '%s', not one of '%s'; 'f' is float32, 'H' the bits of bfloat16, 'I' packed weights",
-                     name, found, formats);
+        PyErr_Format(PyExc_ValueError, "%s has format '%s', not one of '%s'; 'f' is float32, 'I' packed weights", name,
+                     found, formats);
     }
     else if (buffer->ndim != dimensions) {
         PyErr_Format(PyExc_ValueError, "%s has %d dimensions instead of %d", name, buffer->ndim, dimensions);
@@ -129,19 +114,15 @@ take(Py_buffer *buffer, const char *name, PyObject *array, int dimensions, int w
 int
 take_weight(Product *p, Py_buffer *weight, Py_buffer *bias, PyObject *weight_array, PyObject *bias_array)
 {
-    if (take(weight, "weight", weight_array, 2, 0, p->kind == BFLOAT16 ? "HI" : "fI") < 0) {
+    if (take(weight, "weight", weight_array, 2, 0, "fI") < 0) {
         return -1;
     }
-    if (bias_array != Py_None && take(bias, "bias", bias_array, 1, 0, p->kind == BFLOAT16 ? "H" : "f") < 0) {
+    if (bias_array != Py_None && take(bias, "bias", bias_array, 1, 0, "f") < 0) {
         return -1;
     }
     p->is_packed = *weight->format == 'I';
     p->weight = weight->buf, p->bias = bias->buf;
     p->out = weight->shape[0], p->in = weight->shape[1] * (p->is_packed ? 2 : 1);
-    if (p->is_packed && kernel_for(p->kind) != NULL && !kernel_for(p->kind)->packs(p->kind)) {
-        PyErr_SetString(PyExc_ValueError, "weight is packed; packs() of this format is false");
-        return -1;
-    }
     if (p->bias != NULL && bias->shape[0] != p->out) {
         PyErr_Format(PyExc_ValueError, "bias has %zd numbers for %zd outputs", bias->shape[0], p->out);
         return -1;
@@ -152,24 +133,21 @@ take_weight(Product *p, Py_buffer *weight, Py_buffer *bias, PyObject *weight_arr
 int
 check_product(const Product *p)
 {
-    Py_ssize_t whole = p->kind == BFLOAT16 || p->is_packed ? 32 : 16;
+    Py_ssize_t whole = p->is_packed ? 32 : 16;
     if (p->rows < 1) {
         PyErr_Format(PyExc_ValueError, "rows is %zd; it is a number from 1", p->rows);
     }
-    else if (p->x == NULL || p->y == NULL || ((uintptr_t)p->x | (uintptr_t)p->y) % (p->kind == BFLOAT16 ? 2 : 4) != 0) {
+    else if (p->x == NULL || p->y == NULL || ((uintptr_t)p->x | (uintptr_t)p->y) % 4 != 0) {
         PyErr_SetString(PyExc_ValueError, "x or y starts at no number");
     }
     else if (p->out < PANEL || p->out % PANEL != 0 || p->in < whole || p->in % whole != 0) {
         PyErr_Format(PyExc_ValueError, "weight is [%zd, %zd]; multiples of %d and %zd are multiplied", p->out, p->in,
                      PANEL, whole);
     }
-    else if (p->apart < 64 || p->apart % 64 != 0) {
-        PyErr_Format(PyExc_ValueError, "apart is %zd; it is a multiple of 64", p->apart);
-    }
     else if (p->threads < 1) {
         PyErr_Format(PyExc_ValueError, "threads is %d; it is a number from 1", p->threads);
     }
-    else if (kernel_for(p->kind) == NULL) {
+    else if (kernel() == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this processor cannot: instructions() is empty");
     }
     else {
@@ -178,20 +156,17 @@ check_product(const Product *p)
     return -1;
 }
 
-/* Multiply MAX_ROWS rows of x at a time. Returns -1 if out of memory. */
-static int
+/* Multiply MAX_ROWS rows of x at a time. */
+static void
 multiply_parts(Product p)
 {
-    const Py_ssize_t size = p.kind == BFLOAT16 ? 2 : 4, rows = p.rows;
+    const Py_ssize_t rows = p.rows;
     for (Py_ssize_t row = 0; row < rows; row += MAX_ROWS) {
         p.rows = rows - row < MAX_ROWS ? rows - row : MAX_ROWS;
-        if (multiply_all(&p) < 0) {
-            return -1;
-        }
-        p.x += size * p.rows * p.in;
-        p.y += size * p.rows * p.out;
+        multiply_all(&p);
+        p.x += p.rows * p.in;
+        p.y += p.rows * p.out;
     }
-    return 0;
 }
 
 static PyObject *
@@ -201,23 +176,15 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
     Py_buffer weight = {0}, bias = {0};
     Product p = {0};
     unsigned long long y, x;
-    int format;
-    if (!PyArg_ParseTuple(args, "KKnCOOin", &y, &x, &p.rows, &format, &weight_array, &bias_array, &p.threads,
-                          &p.apart)) {
+    if (!PyArg_ParseTuple(args, "KKnOOi", &y, &x, &p.rows, &weight_array, &bias_array, &p.threads)) {
         return NULL;
     }
-    if (format != 'f' && format != 'H') {
-        PyErr_Format(PyExc_ValueError, "format is '%c'; 'f' is float32, 'H' the bits of bfloat16", format);
-        return NULL;
-    }
-    p.kind = format == 'H' ? BFLOAT16 : FLOAT32;
-    p.x = (const char *)(uintptr_t)x, p.y = (char *)(uintptr_t)y;
+    p.x = (const float *)(uintptr_t)x, p.y = (float *)(uintptr_t)y;
     if (take_weight(&p, &weight, &bias, weight_array, bias_array) == 0 && check_product(&p) == 0) {
-        int failed;
         Py_BEGIN_ALLOW_THREADS
-        failed = multiply_parts(p);
+        multiply_parts(p);
         Py_END_ALLOW_THREADS
-        result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+        result = Py_NewRef(Py_None);
     }
     PyBuffer_Release(&bias);
     PyBuffer_Release(&weight);
@@ -226,53 +193,47 @@ linear(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* Where a unit of an output's weights stands in packed ones. */
 static Py_ssize_t
-unit_at(Kind kind, Py_ssize_t output, Py_ssize_t unit, Py_ssize_t units)
+unit_at(Py_ssize_t output, Py_ssize_t unit, Py_ssize_t units)
 {
-    const Kernel *kernel = kernel_for(kind);
-    const Py_ssize_t place = kernel != NULL ? kernel->place(kind, unit, units) : unit;
-    return (output / PANEL * units + place) * PANEL + output % PANEL;
+    return (output / PANEL * units + unit) * PANEL + output % PANEL;
 }
 
 /* The unit of two weights that start at `at`. Returns those of its bits that bfloat16 has no place for. */
 static inline uint32_t
-unit_of(Kind kind, const void *weight, Py_ssize_t at, uint32_t *unit)
+unit_of(const float *weight, Py_ssize_t at, uint32_t *unit)
 {
-    if (kind == BFLOAT16) {
-        memcpy(unit, (const uint16_t *)weight + at, sizeof *unit);
-        return 0;
-    }
     uint32_t bits[2];
-    memcpy(bits, (const float *)weight + at, sizeof bits);
+    memcpy(bits, weight + at, sizeof bits);
     *unit = bits[0] >> 16 | (bits[1] & 0xffff0000);
     return (bits[0] | bits[1]) & 0xffff;
 }
 
 /* Returns 0 if a weight is no bfloat16. */
 static int
-pack_all(uint32_t *packed, const void *weight, Kind kind, Py_ssize_t out, Py_ssize_t in)
+pack_all(uint32_t *packed, const float *weight, Py_ssize_t out, Py_ssize_t in)
 {
     uint32_t lost = 0;
     for (Py_ssize_t output = 0; output < out && lost == 0; output += PANEL) {
         for (Py_ssize_t input = 0; input < in; input += 2) {
-            uint32_t *to = packed + unit_at(kind, output, input / 2, in / 2);
+            uint32_t *to = packed + unit_at(output, input / 2, in / 2);
             for (Py_ssize_t i = 0; i < PANEL; i++) {
-                lost |= unit_of(kind, weight, (output + i) * in + input, to + i);
+                lost |= unit_of(weight, (output + i) * in + input, to + i);
             }
         }
     }
     return lost == 0;
 }
 
-#define SPARSE 61 /* of so many outputs one is compared, and of so many of its units one, from another one on each time */
+#define SPARSE 61 /* one of so many outputs is compared, and one of so many of its units, not the same of each */
 
 static int
-holds_all(uint32_t *packed, const void *weight, Kind kind, Py_ssize_t out, Py_ssize_t in)
+holds_all(uint32_t *packed, const float *weight, Py_ssize_t out, Py_ssize_t in)
 {
     for (Py_ssize_t output = 0; output < out; output += SPARSE) {
         for (Py_ssize_t input = 2 * (output / SPARSE % SPARSE); input < in; input += 2 * SPARSE) {
-            const uint32_t held = packed[unit_at(kind, output, input / 2, in / 2)];
+            const uint32_t held = packed[unit_at(output, input / 2, in / 2)];
             uint32_t unit;
-            if (unit_of(kind, weight, output * in + input, &unit) != 0 || unit != held) {
+            if (unit_of(weight, output * in + input, &unit) != 0 || unit != held) {
                 return 0;
             }
         }
@@ -282,7 +243,7 @@ holds_all(uint32_t *packed, const void *weight, Kind kind, Py_ssize_t out, Py_ss
 
 /* Parse the arguments (packed, weight) and call `use`. */
 static PyObject *
-with_packed(PyObject *args, int writable, int (*use)(uint32_t *, const void *, Kind, Py_ssize_t, Py_ssize_t))
+with_packed(PyObject *args, int writable, int (*use)(uint32_t *, const float *, Py_ssize_t, Py_ssize_t))
 {
     PyObject *packed_array, *weight_array, *result = NULL;
     Py_buffer packed, weight;
@@ -290,9 +251,8 @@ with_packed(PyObject *args, int writable, int (*use)(uint32_t *, const void *, K
         take(&packed, "packed", packed_array, 2, writable, "I") < 0) {
         return NULL;
     }
-    if (take(&weight, "weight", weight_array, 2, 0, "fH") == 0) {
+    if (take(&weight, "weight", weight_array, 2, 0, "f") == 0) {
         Py_ssize_t out = weight.shape[0], in = weight.shape[1];
-        Kind kind = *weight.format == 'H' ? BFLOAT16 : FLOAT32;
         if (out % PANEL != 0 || in % 32 != 0 || packed.shape[0] != out || packed.shape[1] != in / 2) {
             PyErr_Format(PyExc_ValueError, "shapes do not fit: weight [n, k], packed [n, k / 2], multiples of %d and 32",
                          PANEL);
@@ -300,7 +260,7 @@ with_packed(PyObject *args, int writable, int (*use)(uint32_t *, const void *, K
         else {
             int found;
             Py_BEGIN_ALLOW_THREADS
-            found = use(packed.buf, weight.buf, kind, out, in);
+            found = use(packed.buf, weight.buf, out, in);
             Py_END_ALLOW_THREADS
             result = PyBool_FromLong(found);
         }
@@ -322,43 +282,10 @@ holds(PyObject *Py_UNUSED(module), PyObject *args)
     return with_packed(args, 0, holds_all);
 }
 
-/* The kernel for the arguments (format); `*kernel` is NULL where there is none. Returns -1 for another format. */
-static int
-kernel_of(PyObject *args, Kind *kind, const Kernel **kernel)
-{
-    const char *format;
-    if (!PyArg_ParseTuple(args, "s", &format)) {
-        return -1;
-    }
-    if (strcmp(format, "f") != 0 && strcmp(format, "H") != 0) {
-        PyErr_Format(PyExc_ValueError, "format is \"%s\"; 'f' is float32, 'H' the bits of bfloat16", format);
-        return -1;
-    }
-    *kind = *format == 'H' ? BFLOAT16 : FLOAT32;
-    *kernel = kernel_for(*kind);
-    return 0;
-}
-
 static PyObject *
-instructions(PyObject *Py_UNUSED(module), PyObject *args)
+instructions(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args))
 {
-    Kind kind = FLOAT32;
-    const Kernel *kernel = NULL;
-    if (kernel_of(args, &kind, &kernel) < 0) {
-        return NULL;
-    }
-    return PyUnicode_FromString(kernel != NULL ? kernel->instructions : "");
-}
-
-static PyObject *
-packs(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    Kind kind = FLOAT32;
-    const Kernel *kernel = NULL;
-    if (kernel_of(args, &kind, &kernel) < 0) {
-        return NULL;
-    }
-    return PyBool_FromLong(kernel != NULL && kernel->packs(kind));
+    return PyUnicode_FromString(kernel() != NULL ? kernel()->instructions : "");
 }
 
 /* Some hypervisors announce the instructions of tiles (AMX) but no palette to configure them with. */
@@ -382,34 +309,26 @@ lacks_palettes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args))
     return PyBool_FromLong(lacks);
 }
 
-PyDoc_STRVAR(linear_doc, "linear(y, x, rows, format, weight, bias, threads, apart)\n\n"
+PyDoc_STRVAR(linear_doc, "linear(y, x, rows, weight, bias, threads)\n\n"
                          "Writes x W^T + b, [rows, n], to the address y; x is the address of [rows, k]. Numbers are "
-                         "float32, format 'f', or the bits of bfloat16, 'H'; weight may be packed, and bias None. "
-                         "`apart`: inputs per separate sum, for AVX-512 and bfloat16.");
+                         "float32; weight may be packed, and bias None.");
 PyDoc_STRVAR(pack_doc, "pack(packed, weight)\n\n"
                        "Writes weights, [n, k], into packed, [n, k / 2] of uint32, and returns True, or returns False "
                        "if one of them is no bfloat16.");
-PyDoc_STRVAR(packs_doc, "packs(format)\n\n"
-                        "Whether products are faster with packed weights: 'f' float32, 'H' bfloat16.");
 PyDoc_STRVAR(holds_doc, "holds(packed, weight)\n\n"
                         "Whether packed still holds weight, judged by some of its numbers.");
 PyDoc_STRVAR(palettes_doc, "lacks_palettes()\n\n"
                            "Whether this processor announces AMX tiles without a palette, so that their use is fatal.");
-PyDoc_STRVAR(instructions_doc, "instructions(format)\n\n"
-                               "Those of this processor that are used: 'f' float32, 'H' bfloat16; \"\" where it has none.");
+PyDoc_STRVAR(instructions_doc, "instructions()\n\n"
+                               "Those of this processor that are used; \"\" where it has none.");
 
 static PyMethodDef methods[] = {
     {"linear", linear, METH_VARARGS, linear_doc},
     {"layer", run_layer, METH_VARARGS, layer_doc},
-    {"half_layer", run_half_layer, METH_VARARGS, half_layer_doc},
-    {"bfloat16_layer", run_bfloat16_layer, METH_VARARGS, bfloat16_layer_doc},
-    {"attention", run_attention, METH_VARARGS, attention_doc},
-    {"attends", attends, METH_NOARGS, attends_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {"holds", holds, METH_VARARGS, holds_doc},
-    {"packs", packs, METH_VARARGS, packs_doc},
     {"lacks_palettes", lacks_palettes, METH_NOARGS, palettes_doc},
-    {"instructions", instructions, METH_VARARGS, instructions_doc},
+    {"instructions", instructions, METH_NOARGS, instructions_doc},
     {NULL, NULL, 0, NULL},
 };
 

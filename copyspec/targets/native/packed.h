@@ -3,8 +3,7 @@
    unit as float32.
 
    The sums of a register belong to different outputs, and each is taken over the inputs in order, the second input of
-   a unit before the first: the order of oneDNN's bfloat16 products, with a partial sum for every `apart` inputs, and a
-   good one for float32. It does not depend on the number of rows. */
+   a unit before the first. The order does not depend on the number of rows. */
 
 #define HALF (2 * LANES) /* outputs whose sums stay in registers at a time */
 #define CHUNK 128        /* units */
@@ -74,51 +73,40 @@ static const AddUnits ADD_UNITS[BLOCK] = {
 #endif
 };
 
-/* Add the sums to the folded ones, or store them if they are the first, and reset them. */
-TARGET static void
-fold(float *folded, float *sums, Py_ssize_t count, int is_first)
+/* Write the sums of a row and HALF outputs. */
+INLINED void
+finish(const Product *p, Py_ssize_t row, Py_ssize_t output, const float *sums)
 {
-    for (Py_ssize_t i = 0; i < count; i++) {
-        folded[i] = is_first ? sums[i] : folded[i] + sums[i];
-        sums[i] = 0.0f;
+    for (int at = 0; at < HALF; at += LANES) {
+        const Floats sum = LOAD(sums + at);
+        STORE(p->y + row * p->out + output + at, p->bias != NULL ? ADD(sum, LOAD(p->bias + output + at)) : sum);
     }
 }
 
-/* Multiply outputs first .. last - 1 by x in float32; `finish` writes the sums of a row and HALF outputs. Of the panel,
-   CHUNK units at a time stay in the L1 cache for all rows. */
+/* Multiply outputs first .. last - 1. Of the panel, CHUNK units at a time stay in the L1 cache for all rows. */
 TARGET static void
-multiply_packed(const Product *p, const float *x, Py_ssize_t first, Py_ssize_t last,
-                void (*finish)(const Product *, Py_ssize_t row, Py_ssize_t output, const float *sums))
+multiply_packed(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
-    float sums[MAX_ROWS * HALF] __attribute__((aligned(64))), folded[MAX_ROWS * HALF] __attribute__((aligned(64)));
-    const Py_ssize_t units = p->in / 2, apart = p->kind == BFLOAT16 ? p->apart / 2 : units, all = p->rows * HALF;
+    float sums[MAX_ROWS * HALF] __attribute__((aligned(64)));
+    const Py_ssize_t units = p->in / 2, all = p->rows * HALF;
     const Py_ssize_t blocks = (p->rows + BLOCK - 1) / BLOCK, size = (p->rows + blocks - 1) / blocks;
     const Py_ssize_t step = (Py_ssize_t)sizeof(uint32_t) * HALF / blocks; /* the next panel is prefetched evenly */
     for (; first < last; first += PANEL) {
         const uint32_t *panel = (const uint32_t *)p->weight + first * units;
         const char *ahead = (const char *)(panel + PANEL * units);
         for (int half = 0; half < PANEL; half += HALF) {
-            int folds = 0;
             memset(sums, 0, sizeof(float) * (size_t)all);
             for (Py_ssize_t unit = 0, count; unit < units; unit += count) {
-                Py_ssize_t end = unit - unit % apart + apart; /* of this partial sum */
-                if (unit > 0 && unit % apart == 0) {
-                    fold(folded, sums, all, folds++ == 0);
-                }
-                end = end < units ? end : units;
-                count = end - unit < CHUNK ? end - unit : CHUNK;
+                count = units - unit < CHUNK ? units - unit : CHUNK;
                 for (Py_ssize_t row = 0; row < p->rows; row += size) {
                     Py_ssize_t rows = p->rows - row < size ? p->rows - row : size;
-                    ADD_UNITS[rows - 1](sums + HALF * row, panel + PANEL * unit + half, x + row * p->in + 2 * unit,
+                    ADD_UNITS[rows - 1](sums + HALF * row, panel + PANEL * unit + half, p->x + row * p->in + 2 * unit,
                                         p->in, count, ahead, step);
                     ahead += step * count;
                 }
             }
-            if (folds > 0) {
-                fold(folded, sums, all, 0);
-            }
             for (Py_ssize_t row = 0; row < p->rows; row++) {
-                finish(p, row, first + half, (folds > 0 ? folded : sums) + HALF * row);
+                finish(p, row, first + half, sums + HALF * row);
             }
         }
     }

@@ -13,6 +13,8 @@ from copyspec.targets.facts import read_device, read_facts
 from copyspec.targets.generation import prepared, settings
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
+from copyspec.targets.hooks.recurrence import is_recurrent
+from copyspec.targets.plain import PlainTarget
 from copyspec.tree import ROOT, DraftTree, path_to
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Trial:
         """`lengths`: tokens of each row's first `score`. `piece`: tokens per prefill pass."""
         self._target, self._model, self._random = target, model, random.Random(seed)
         self._reads, self._limit = target.is_encoder_decoder, target.max_length
+        # Some models compute another result in a pass of many tokens: the reference is what `generate` computes.
+        self._steps = is_recurrent(model) or isinstance(target, PlainTarget)
         if self._limit is not None:
             lengths = [min(length, self._limit - 1) for length in lengths]
         self._prompts = [self._tokens(7 + 5 * row if self._reads else length) for row, length in enumerate(lengths)]
@@ -58,7 +62,7 @@ class Trial:
         self._cached = [0] * len(lengths)
         self.session = target.open(self._prompts)
         for part in getattr(self.session, "_sessions", [self.session]):
-            if piece is not None and hasattr(part, "prefill_chunk"):
+            if piece is not None and hasattr(part, "prefill_chunk") and not self._steps:
                 part.prefill_chunk = piece
 
     def step(self, *shapes: Sequence[int]) -> None:
@@ -96,6 +100,8 @@ class Trial:
     def finish(self) -> None:
         """Compare the reference itself with `generate`, along each row."""
         self.session.close()
+        if self._steps:  # it was `generate`
+            return
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
             begin = self._begin(row)
             expected = alone(self._model, prompt, sequence[:-1])[begin - 1 :]
@@ -130,14 +136,20 @@ class Trial:
         return tree if self._target.supports_trees else tree.first_chain()
 
     def _expected(self, row: int, tree: DraftTree) -> torch.Tensor:
-        """The logits after the row's sequence and after each node, [1 + M, V], from one pass per path."""
+        """The logits after the row's sequence and after each node, [1 + M, V]: from one pass per path, or from
+        `generate`."""
         sequence, parents = self._sequences[row], set(tree.parents)
         rows: dict[int, torch.Tensor] = {}
         for leaf in [node for node in range(len(tree)) if node not in parents] or [ROOT]:
             path = path_to(tree.parents, leaf)
-            logits = alone(self._model, self._prompts[row], [*sequence, *(tree.tokens[node] for node in path)])
+            text, prompt = [*sequence, *(tree.tokens[node] for node in path)], self._prompts[row]
+            if self._steps:
+                begin = min(self._starts[row], len(sequence))
+                logits = generated(self._model, prompt, [*text, text[0]], begin)[-1 - len(path) :]
+            else:
+                logits = alone(self._model, prompt, text)[len(sequence) - 1 :]
             for place, node in enumerate([ROOT, *path]):
-                rows[node] = logits[len(sequence) - 1 + place]
+                rows[node] = logits[place]
         return torch.stack([rows[node] for node in range(ROOT, len(tree))])
 
     def _tokens(self, count: int) -> list[int]:
@@ -153,9 +165,9 @@ def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]
     with masked_attention(model, read_facts(model).configs):
         reads = prompt if model.config.is_encoder_decoder else sequence
         tokens, arguments = prepared(model, reads, sequence, use_cache=False)
-        arguments.pop("logits_to_keep", None)
         generation: Any = model
         inputs = generation.prepare_inputs_for_generation(tokens, is_first_iteration=True, **arguments)
+        inputs.pop("logits_to_keep", None)  # of the arguments, or of the configuration
         logits: torch.Tensor = model(**inputs, return_dict=True).logits
     return logits[0]
 

@@ -45,6 +45,8 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
     name = type(model).__name__
     if not (target.supports_trees and target.supports_drafts):
         return f"{name} verifies no trees"
+    if target.layer_parts:
+        return f"{name} keeps more than keys and values"
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) > 1:
         return f"{name} is on {len(devices)} devices"

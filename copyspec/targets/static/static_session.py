@@ -7,6 +7,7 @@ into the arena (`arenas`). `keep` only records which of them must move; the next
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -97,6 +98,8 @@ class SessionHost(Protocol):
 
 class StaticSession:
     """The rows of one batch in one arena."""
+
+    most_nodes = sys.maxsize
 
     def __init__(self, target: SessionHost, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
         self._target = target

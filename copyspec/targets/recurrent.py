@@ -1,0 +1,307 @@
+"""States of recurrent layers, row by row and node by node, so that rejected drafts leave no trace in them.
+
+In a pass, each module that keeps a state (a gated delta rule, Mamba, a short convolution) reads the uncached tokens as
+it does in plain decoding. The nodes of a draft tree follow level by level, as single tokens that each start from the
+state of their parent, and the state after each is kept until `keep` has chosen one. The projections around the
+recurrence, which hold most of the weights, are computed for all nodes at once. So trees are verified like those of
+attention, and a row's state is what plain decoding computes from the accepted tokens alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import LinearAttentionLayer
+
+from copyspec.targets.detours import detour, original
+from copyspec.targets.hooks.recurrence import LayerParts, State, mixers, read_state, write_state
+from copyspec.targets.tree_cache import TreeCache, TreeLayer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from copyspec.tree import DraftTree
+
+NODE_BYTES = 1 << 29
+"""Memory for states after the nodes of a pass: 6 nodes of a layer's 2 MB in 36 layers, as of Qwen3-Next."""
+
+Places = tuple[list[int], "list[int] | slice"]
+"""Tokens of a pass: rows and columns, as indices of a tensor [B, Q, ...]. With a slice, all columns of each row."""
+
+
+class StateLayer(LinearAttentionLayer):
+    """A layer of the cache that holds recurrent states alone."""
+
+    is_initialized = False  # it has no keys and values
+    beside: Sequence[TreeLayer] = ()
+
+
+class StateTreeLayer(LinearAttentionLayer, TreeLayer):  # type: ignore[no-untyped-call, override, misc]
+    """A layer of the cache that holds recurrent states, and keys and values."""
+
+    def __init__(self, cache: TreeCache, number_of_states: int) -> None:
+        TreeLayer.__init__(self, cache)
+        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+
+    def lazy_initialization(self, *tensors: torch.Tensor, **states: Any) -> None:  # type: ignore[override]
+        """As in transformers, keys and values come by place, and states by name."""
+        if tensors:
+            TreeLayer.lazy_initialization(self, *tensors)
+        else:
+            LinearAttentionLayer.lazy_initialization(self, **states)
+
+
+class IndexedTreeLayer(TreeLayer):  # type: ignore[no-untyped-call]
+    """A layer of the cache that holds keys of an indexer beside keys and values."""
+
+    def __init__(self, cache: TreeCache) -> None:
+        super().__init__(cache)
+        self.beside = [TreeLayer(cache)]
+
+    def update_indexer(self, keys: torch.Tensor) -> torch.Tensor:
+        """Write the pass's keys, [B, Q, D]; return those of all columns in use, [B, K, D]."""
+        index = keys.unsqueeze(1)
+        return self.beside[0].update(index, index[..., :0])[0].squeeze(1)
+
+
+def add_layers(cache: TreeCache, parts: Sequence[LayerParts]) -> None:
+    """Let an empty cache have layers that hold these parts."""
+    for each in parts:
+        if each.states:
+            cache.add(StateTreeLayer(cache, each.states) if each.attends else StateLayer(each.states))
+        else:
+            cache.add(IndexedTreeLayer(cache) if each.indexes else TreeLayer(cache))
+
+
+@dataclass(slots=True)
+class _Drafts:
+    """The rows of a pass: which they are, how many uncached tokens each has, and its tree. Column `width` is the first
+    node of every row; uncached tokens end right before it."""
+
+    rows: Sequence[int]
+    lengths: Sequence[int]
+    trees: Sequence[DraftTree]
+    width: int
+
+    def levels(self) -> Sequence[list[tuple[int, int]]]:
+        """The nodes of all trees by depth, as (place of the row, node)."""
+        levels: list[list[tuple[int, int]]] = []
+        for place, tree in enumerate(self.trees):
+            for node, depth in enumerate(tree.depths()):
+                if len(levels) < depth:
+                    levels.append([])
+                levels[depth - 1].append((place, node))
+        return levels
+
+
+class RowStates:
+    """The states of a session's rows, and of the nodes of the last pass."""
+
+    def __init__(self, model: PreTrainedModel, cache: TreeCache, rows: int) -> None:
+        self._mixers, self._cache = mixers(model), cache
+        self._rows: list[dict[int, State]] = [{} for _ in range(rows)]  # by mixer
+        self._nodes: list[dict[int, list[State]]] = []  # of the last pass, by mixer: after the root, and each node
+        self._drafts = _Drafts((), (), (), 0)
+
+    @contextmanager
+    def during(self, rows: Sequence[int], lengths: Sequence[int], trees: Sequence[DraftTree]) -> Iterator[None]:
+        """Let the model's mixers read and write the states of these rows while a pass runs, which computes `lengths`
+        uncached tokens of each and its tree."""
+        self._drafts = _Drafts(rows, lengths, trees, max(lengths))
+        self._nodes = [{} for _ in self._rows]
+        with ExitStack() as detours:
+            for number, (layer, mixer) in enumerate(self._mixers):
+                stepped = self._stepped(number, mixer, self._cache.layers[layer])
+                detours.enter_context(detour(mixer, "forward", stepped))
+            yield
+
+    def keep(self, row: int, node: int) -> None:
+        """Make the states after this node of the last pass (ROOT: after the uncached tokens) the row's."""
+        nodes, self._nodes[row] = self._nodes[row], {}
+        for number, states in nodes.items():
+            self._rows[row] = {**self._rows[row], number: {key: each.clone() for key, each in states[1 + node].items()}}
+
+    def go_back(self, before: Sequence[int], wanted: Sequence[int]) -> list[int]:
+        """The lengths to which rows of `before` tokens can be cut, at most the wanted ones: a state cannot go back, so
+        that a row of which something is cut begins anew."""
+        for row, (length, shorter) in enumerate(zip(before, wanted, strict=True)):
+            if shorter < length:
+                self._rows[row] = {}
+        return [shorter if shorter == length else 0 for length, shorter in zip(before, wanted, strict=True)]
+
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes a row's tree may have, so that the states after all of them fit into NODE_BYTES."""
+        size = sum(each.nbytes for states in self._rows[0].values() for each in states.values()) if self._rows else 0
+        return max(1, NODE_BYTES // (size * len(self._rows))) if size else sys.maxsize
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows, self._nodes = [self._rows[row] for row in rows], []
+
+    def join(self, other: RowStates) -> None:
+        self._rows, self._nodes = [*self._rows, *other._rows], []
+
+    def _stepped(self, number: int, mixer: nn.Module, layer: object) -> Callable[..., Any]:
+        """The mixer's forward with states by node."""
+        forward = original(mixer, "forward")
+
+        def stepped(*args: Any, **named: Any) -> Any:
+            hidden: torch.Tensor = args[0] if args else named["hidden_states"]
+            drafts, shape = self._drafts, hidden.shape[:2]
+            linears, outputs = _Projections(mixer), _Outputs(shape)
+
+            def run(places: Places, states: Sequence[State]) -> tuple[Any, list[State]]:
+                """Run the mixer on some tokens of rows that have these states; also return their new states."""
+                write_state(layer, {key: torch.cat([each[key] for each in states]) for key in states[0]})
+                part = _cut(hidden, shape, places)
+                linears.input = part
+                more = [part, *(_cut(each, shape, places) for each in args[1:])] if args else []
+                by_name = {name: part if each is hidden else _cut(each, shape, places) for name, each in named.items()}
+                mixed = forward(*more, **by_name)
+                after = read_state(layer)
+                return mixed, [{key: each[at : at + 1] for key, each in after.items()} for at in range(len(states))]
+
+            nodes: list[list[State]] = [[] for _ in drafts.rows]
+            places: Places
+            for rows in self._alike(number):
+                begin = drafts.width - drafts.lengths[rows[0]]
+                states = [self._rows[drafts.rows[row]].get(number, {}) for row in rows]
+                # Some mixers read several tokens from no state only.
+                step = 1 if states[0] else drafts.width - begin
+                for start in range(begin, drafts.width, step):
+                    places = rows, slice(start, start + step)
+                    with linears.watched():
+                        mixed, states = run(places, states)
+                    linears.note_output(mixed)
+                    outputs.put(mixed, places)
+                for row, state in zip(rows, states, strict=True):
+                    nodes[row].append(state)
+            if shape[1] > drafts.width:
+                with linears.at_once(hidden[:, drafts.width :]) as last:
+                    results = outputs if last is None else _Outputs(shape)
+                    for level in drafts.levels():
+                        rows, columns = map(list, zip(*level, strict=True))
+                        linears.nodes = rows, columns
+                        places = rows, [drafts.width + column for column in columns]
+                        parents = [nodes[row][1 + drafts.trees[row].parents[node]] for row, node in level]
+                        mixed, states = run(places, parents)
+                        results.put(mixed, places)
+                        for (row, node), state in zip(level, states, strict=True):
+                            nodes[row] += [{}] * (2 + node - len(nodes[row]))
+                            nodes[row][1 + node] = state
+                if last is not None:
+                    outputs.put(
+                        last(results.result()[:, drafts.width :]), ([*range(shape[0])], slice(drafts.width, None))
+                    )
+            for row, of_row in zip(drafts.rows, nodes, strict=True):
+                self._nodes[row][number] = of_row
+            return outputs.result()
+
+        return stepped
+
+    def _alike(self, number: int) -> list[list[int]]:
+        """The rows of the pass, as places in it, that read their uncached tokens in one call: as many, from states or
+        from none."""
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for place, (row, length) in enumerate(zip(self._drafts.rows, self._drafts.lengths, strict=True)):
+            groups.setdefault((length, number in self._rows[row]), []).append(place)
+        return [*groups.values()]
+
+
+def _cut(value: Any, shape: torch.Size, places: Places) -> Any:
+    """Some tokens of an argument with a number for each token of the pass, [B or 1, Q, ...]: [n, m, ...]. Others are
+    returned as they are."""
+    if isinstance(value, tuple):
+        return tuple(_cut(each, shape, places) for each in value)
+    if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.shape[1] != shape[1]:
+        return value
+    if value.shape[0] != shape[0]:
+        return value.expand(shape[0], *value.shape[1:])[places] if value.shape[0] == 1 else value
+    part = value[places]
+    return part if isinstance(places[1], slice) else part.unsqueeze(1)
+
+
+class _Outputs:
+    """What a mixer returns for all tokens of a pass, put together from calls for some; zeros at padding."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        self._shape = shape  # [B, Q]
+        self._values: list[Any] = []
+        self._is_tuple = False
+
+    def put(self, mixed: Any, places: Places) -> None:
+        """Add what it returned for these tokens: [n, m, ...], alone or several. Of other values the last counts."""
+        self._is_tuple = isinstance(mixed, tuple)
+        parts = [*mixed] if isinstance(mixed, tuple) else [mixed]
+        self._values = self._values or [None] * len(parts)
+        for index, part in enumerate(parts):
+            if not isinstance(part, torch.Tensor):
+                self._values[index] = part
+                continue
+            if self._values[index] is None:
+                self._values[index] = part.new_zeros((*self._shape, *part.shape[2:]))
+            self._values[index][places] = part if isinstance(places[1], slice) else part.squeeze(1)
+
+    def result(self) -> Any:
+        return tuple(self._values) if self._is_tuple else self._values[0]
+
+
+class _Projections:
+    """The linear layers at the beginning and the end of a mixer. They are found by watching a call: those that are
+    given its very input, and the one whose output it returns."""
+
+    def __init__(self, mixer: nn.Module) -> None:
+        self.input: torch.Tensor | None = None  # of the call that runs
+        self.nodes: tuple[list[int], list[int]] = ([], [])  # of a call for a level: rows, and columns among the nodes
+        self._linears = [each for each in mixer.modules() if type(each) is nn.Linear]
+        self._first: list[nn.Linear] = []
+        self._last: nn.Linear | None = None
+        self._called: tuple[nn.Linear, torch.Tensor] | None = None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note which linear layers are given the input while the context is active."""
+        self._first = []
+        with ExitStack() as detours:
+            for linear in self._linears:
+                detours.enter_context(detour(linear, "forward", self._watching(linear)))
+            yield
+
+    def _watching(self, linear: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+        forward = original(linear, "forward")
+
+        def watching(given: torch.Tensor) -> torch.Tensor:
+            if given is self.input:
+                self._first.append(linear)
+            result: torch.Tensor = forward(given)
+            self._called = linear, result
+            return result
+
+        return watching
+
+    def note_output(self, output: Any) -> None:
+        """Note whether the mixer's output was that of the linear layer that was called last."""
+        self._last = self._called[0] if self._called is not None and self._called[1] is output else None
+
+    @contextmanager
+    def at_once(self, drafted: torch.Tensor) -> Iterator[Callable[[torch.Tensor], torch.Tensor] | None]:
+        """Replace these linear layers while nodes are run level by level: the first ones are computed for all nodes,
+        [B, M, D], and the last one is left for the end and returned, if there is one."""
+        with ExitStack() as detours:
+            for linear in dict.fromkeys(self._first):
+                product = original(linear, "forward")(drafted)
+                detours.enter_context(
+                    detour(linear, "forward", lambda given, product=product: product[self.nodes].unsqueeze(1))
+                )
+            if self._last is None:
+                yield None
+                return
+            last = original(self._last, "forward")
+            detours.enter_context(detour(self._last, "forward", lambda given: given))
+            yield last

@@ -1,0 +1,189 @@
+"""Models that keep recurrent states: drafts, trees, batches and rewinding leave the outputs and states of plain
+decoding."""
+
+from __future__ import annotations
+
+import gc
+import random
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from copyspec.decoding.requests import Request
+from copyspec.options import SamplingOptions
+from copyspec.sources import Source
+from copyspec.targets import plain, recurrent, wrap
+from copyspec.targets.causal import CausalSession
+from copyspec.tree import EMPTY, DraftTree
+from tests.helpers import models
+from tests.helpers.decoded import decoded
+from tests.helpers.fakes import ScriptedDrafter
+from tests.helpers.trees import Rows, fingerprint
+
+NAMES = [*models.STATEFUL]
+OUTPUT = 16
+
+
+@cache
+def model_of(name: str) -> PreTrainedModel:
+    return models.tiny(name)
+
+
+@cache
+def truth(name: str, row: int) -> tuple[list[int], list[int]]:
+    """A prompt, of 1 to 24 tokens, and what `generate` writes."""
+    prompt = models.random_ids(1 + 7 * row % 24, seed=row)
+    ids = torch.tensor([prompt])
+    output = model_of(name).generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=OUTPUT, min_new_tokens=OUTPUT, do_sample=False
+    )
+    return prompt, output[0, len(prompt) :].tolist()
+
+
+def requests(name: str, rows: int, accuracy: float, sampling: SamplingOptions | None = None) -> list[Request]:
+    made = []
+    for row in range(rows):
+        prompt, output = truth(name, row)
+        drafter = partial(ScriptedDrafter, output, models.VOCAB_SIZE, accuracy, row)
+        sources = [Source(output, "reference")]
+        made.append(Request(prompt, OUTPUT - row % 4, sampling or SamplingOptions(), sources=sources, drafter=drafter))
+    return made
+
+
+@pytest.mark.parametrize("name", [*NAMES, "rwkv"])
+@pytest.mark.parametrize(("batch", "accuracy"), [(1, 1.0), (1, 0.6), (3, 0.0), (3, 0.8), (8, 0.6)])
+def test_outputs_are_those_of_generate(name: str, batch: int, accuracy: float) -> None:
+    """Prompts of several lengths, whose rows join and leave."""
+    found = decoded(wrap(model_of(name)), requests(name, 10, accuracy), 9, batch_size=batch)
+    assert [output for output, _ in found] == [truth(name, row)[1][: OUTPUT - row % 4] for row in range(10)]
+    if accuracy == 1.0:
+        assert sum(stats.num_passes for _, stats in found) < 50  # of 145 tokens
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trees_score_as_each_path_alone(name: str) -> None:
+    model = model_of(name)
+    before = fingerprint(model)
+    rows, more = Rows(model, wrap(model), (11, 4, 17)), Rows(model, wrap(model), (6, 1), seed=1)
+    worst = max(rows.step() for _ in range(4))
+    more.step()
+    rows.select([2, 0])
+    rows.join(more)
+    worst = max(worst, *(rows.step() for _ in range(4)))
+    assert worst < 2e-3
+    rows.session.close()
+    assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_are_those_of_the_accepted_tokens_alone(name: str) -> None:
+    model, drawn = model_of(name), random.Random(3)
+    rows = Rows(model, wrap(model), (9, 3))
+    for _ in range(6):
+        rows.step()
+    text = [tokens[:cached] for tokens, cached in zip(rows.sequences, rows.cached, strict=True)]
+    for row, tokens in enumerate(text):
+        session: Any = wrap(model).open([tokens])
+        start = drawn.randrange(1, len(rows.prompts[row]) + 1)
+        for part in (tokens[:start], *([token] for token in tokens[start:])):
+            session.score([part], [EMPTY])
+            session.keep([[]])
+        for number, expected in session._states._rows[0].items():
+            found = rows.session._states._rows[row][number]  # type: ignore[attr-defined]
+            assert found.keys() == expected.keys() and expected
+            for key, state in expected.items():
+                assert (found[key] - state).abs().max() <= 1e-5 * max(1.0, float(state.abs().max()))
+        session.close()
+
+
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_next"])
+def test_sampled_outputs_are_those_without_drafts(name: str) -> None:
+    sampling = SamplingOptions(temperature=1.0, top_p=0.9, seed=5)
+    target = wrap(model_of(name))
+    plainly = [output for output, _ in decoded(target, requests(name, 6, 0.7, sampling), 0)]
+    assert [output for output, _ in decoded(target, requests(name, 6, 0.7, sampling), 9)] == plainly
+
+
+@pytest.mark.parametrize("name", [*NAMES, "rwkv"])
+def test_a_row_that_goes_back_is_read_anew(name: str) -> None:
+    target, (prompt, output) = wrap(model_of(name)), truth(name, 2)
+    session = target.open([prompt])
+    session.score([prompt], [EMPTY])
+    session.keep([[]])
+    session.score([output[:1]], [DraftTree.of_chain(output[1:4])])
+    session.keep([[0, 1]])
+    text = [*prompt, *output]
+    session.trim([len(prompt) + 1])
+    known = session.lengths[0]
+    logits = session.score([text[known : len(prompt) + 1]], [EMPTY]) if known <= len(prompt) else None
+    assert logits is not None and int(logits[0, 0].argmax()) == output[1]
+    session.close()
+
+
+def test_nodes_are_bounded_by_the_memory_of_their_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = wrap(model_of("qwen3_next")).open([[5, 6]])
+    assert session.most_nodes > 1 << 20  # nothing is known yet
+    session.score([[5, 6]], [EMPTY])
+    session.keep([[]])
+    assert isinstance(session, CausalSession) and session._states is not None
+    size = sum(state.nbytes for states in session._states._rows[0].values() for state in states.values())
+    monkeypatch.setattr(recurrent, "NODE_BYTES", 5 * size + 1)
+    assert session.most_nodes == 5
+    session.close()
+    found = decoded(wrap(model_of("qwen3_next")), requests("qwen3_next", 1, 1.0), 12)
+    assert found[0][0] == truth("qwen3_next", 0)[1]
+    assert found[0][1].num_draft_tokens <= 5 * found[0][1].num_passes + 12
+
+
+def test_nothing_is_kept_after_a_call() -> None:
+    target = wrap(model_of("qwen3_next"))
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
+
+    decoded(target, requests("qwen3_next", 3, 0.6), 9)
+    before = tensors()
+    for _ in range(5):
+        decoded(target, requests("qwen3_next", 3, 0.6), 9)
+    assert tensors() <= before
+
+
+def test_projections_are_computed_for_all_nodes_at_once() -> None:
+    model = model_of("qwen3_next")
+    calls = {name: 0 for name, _ in model.named_modules() if name.endswith(("in_proj_qkvz", "linear_attn.out_proj"))}
+    session = wrap(model).open([[5, 6, 7]])
+    session.score([[5, 6, 7]], [EMPTY])
+    session.keep([[]])
+    hooks = []
+    for name in calls:
+
+        def count(*_: Any, name: str = name) -> None:
+            calls[name] += 1
+
+        hooks.append(model.get_submodule(name).register_forward_hook(count))
+    weights = {name: model.get_submodule(name) for name in calls}
+    session.score([[8]], [DraftTree.of_chain([9, 10, 11, 12])])
+    for hook in hooks:
+        hook.remove()
+    session.close()
+    assert weights and all(1 <= number <= 5 for number in calls.values())
+
+
+def test_tokens_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts of which the first token is right: each is read again until MAX_WAITING wait."""
+    monkeypatch.setattr(plain, "MAX_WAITING", 4)
+    read = list[int]()
+    right = plain.PlainSession._read
+
+    def counted(session: plain.PlainSession, tokens: list[int]) -> torch.Tensor:
+        read.append(len(tokens))
+        return right(session, tokens)
+
+    monkeypatch.setattr(plain.PlainSession, "_read", counted)
+    found = decoded(wrap(model_of("rwkv")), requests("rwkv", 2, 0.5), 3, batch_size=1)
+    assert [output for output, _ in found] == [truth("rwkv", row)[1][: OUTPUT - row] for row in range(2)]
+    assert max(read) <= 4 + 4 + 3
