@@ -73,7 +73,8 @@ def test_a_call_continues_from_a_filled_cache(name: str) -> None:
         inputs = rows_for(model, seed)
         kinds = [DynamicCache(config=model.config), DynamicCache(), StaticCache(config=model.config, max_cache_len=80)]
         seed -= name == "llama4_text" and seed == 2  # transformers 5.17 raises for its static cache
-        first = by_transformers(model, inputs, **DICT, **{CACHE_FIELD: kinds[seed]}, eos_token_id=ENDS)
+        start: dict[str, Any] = {CACHE_FIELD: kinds[seed], "eos_token_id": ENDS, "max_new_tokens": 8}
+        first = by_transformers(model, inputs, **DICT, **start)
         cache, ids = cache_of(first), first.sequences
         more = torch.tensor([[rng.randrange(8, VOCAB_SIZE) for _ in range(5)] for _ in ids])
         ids = torch.cat([ids, more], dim=1)

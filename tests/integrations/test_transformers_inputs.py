@@ -61,7 +61,9 @@ def drawn(rng: random.Random, model: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ, *VARIANTS])
 def test_drawn_arguments_give_the_output_of_generate_or_are_refused_by_name(name: str) -> None:
     model, rng, refused = model_of(name), random.Random(name), 0
-    for _ in range(7):
+    for count in range(12):
+        if count >= 7 and refused < count:
+            break
         inputs = drawn(rng, model)
         options: dict[str, Any] = {
             "return_dict_in_generate": True,
@@ -81,7 +83,7 @@ def test_drawn_arguments_give_the_output_of_generate_or_are_refused_by_name(name
         for expected, got in zip(plain.logits, copied.logits, strict=True):
             goes_on = got.ne(0).any(1)
             torch.testing.assert_close(got[goes_on], expected[goes_on], atol=1e-3, rtol=1e-3)
-    assert refused < 7
+    assert refused < count
 
 
 def test_processors_see_masked_tokens() -> None:
@@ -297,7 +299,7 @@ EMBEDDED: dict[str, dict[str, Any]] = {
 )
 def test_embeddings_are_read_by_generate_and_tokens_follow(name: str, options: dict[str, Any]) -> None:
     model, generator = model_of(name), torch.Generator().manual_seed(len(name))
-    ends = options.get("eos_token_id", ())
+    options, ends = {"max_new_tokens": 8, **options}, options.get("eos_token_id", ())
     for rows in (1, 3):
         inputs = padded(prompts(rows))
         embeds = torch.randn(*inputs["input_ids"].shape, 32, generator=generator) * 0.7
