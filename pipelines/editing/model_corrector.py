@@ -16,7 +16,6 @@ from ..guards.judging import CALIBRATED
 from ..instructions import check_template, fill
 from ..models import corrected_languages, corrects, corrects_by_itself, name_of, own_alias, wants_chat
 from .correctors import Fluency, ModelOptions, Outcome
-from .fluency import BaseModel
 from .hypotheses import Hypotheses
 from .presets import check_fits, preset_of
 from .versions import written_versions
@@ -163,6 +162,8 @@ class ModelCorrector:
         if alias is None or alias.adapter is None:
             return None
         from copyspec.models.adapters import read_adapter
+
+        from .fluency import BaseModel
 
         return BaseModel(self.engine, read_adapter(alias.adapter)).likelihoods
 

@@ -243,8 +243,9 @@ def _changes(text: str, edits: Sequence[Edit]) -> Iterator[Edit]:
     not": one without the other may mean the opposite, so whoever chooses among edits gets them as one."""
     change, *others = edits
     for edit in others:
-        if _touch(change, edit) or _is_written_out(text, change, edit):
-            change = Edit(change.start, edit.end, change.replacement + edit.replacement)
+        between = text[change.end : edit.start]
+        if _touch(change, edit) or _is_written_out(text, change, edit) or _is_comparison(text, change, edit):
+            change = Edit(change.start, edit.end, change.replacement + between + edit.replacement)
         else:
             yield change
             change = edit
@@ -258,6 +259,12 @@ def _touch(before: Edit, after: Edit) -> bool:
 def _is_written_out(text: str, before: Edit, after: Edit) -> bool:
     was, is_not = text[before.start : before.end], after.replacement.strip().casefold() in ("not", "n't", "n’t")
     return before.end == after.start == after.end and is_not and is_negation(was)
+
+
+def _is_comparison(text: str, before: Edit, after: Edit) -> bool:
+    """Whether "more new" becomes "newer"."""
+    goes = text[before.start : before.end].strip().casefold() in ("more", "most") and not before.replacement.strip()
+    return goes and len(text[before.end : after.start].split()) < 2 and after.replacement.endswith(("er", "est"))
 
 
 def _rejoined(output: str, source: str) -> str:

@@ -187,6 +187,14 @@ def test_changes_that_need_each_other_are_made_together(source: str, output: str
     assert GECPipeline(FunctionCorrector(lambda _: output))(source).text in (source, output.replace("that that", ""))
 
 
+@pytest.mark.parametrize("word", ["taller", "cleaner", "older", "sooner", "smallest", "faster", "longest", "newer"])
+def test_a_comparison_is_not_made_twice(word: str) -> None:
+    plain = word.removesuffix("er").removesuffix("est")
+    source = f"It is more {plain} than others."
+    assert corrected(source, {plain: word}) == source
+    assert corrected(source, {f"more {plain}": word}) == f"It is {word} than others."
+
+
 class Fluent:
     """A corrector that changes two words, and the language model that it was made from."""
 
