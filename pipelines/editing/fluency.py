@@ -31,7 +31,8 @@ class BaseModel:
         self._model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
         for name, (a, b) in adapter.parts.items():
             module = self._model.get_submodule(name.removesuffix(".weight"))
-            down, up = a.to(module.weight), adapter.scale * b.to(module.weight)
+            weight = self._model.get_parameter(name)
+            down, up = a.to(weight), adapter.scale * b.to(weight)
             module.register_forward_hook(partial(_without, down, up))
         for module in self._model.modules():
             if isinstance(getattr(module, "weight", None), torch.Tensor):

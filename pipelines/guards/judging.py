@@ -198,6 +198,8 @@ class Judge:
             return wording.refusal("fragment", "but a list item gets no new capital")
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
+        if self._text[self._segment.start : self._segment.end].isupper() and not becomes.isupper():
+            return wording.refusal("fragment", "but all of the text is in capitals")
         for word in spelt(was):
             has_capital_inside = word[0].islower() and not word.islower()  # "iPhone", not "tHe"
             if has_capital_inside and word not in becomes and not self._is_word(word.lower()):

@@ -123,9 +123,9 @@ def test_many_sentences_without_slips_ask_for_more_care() -> None:
         return DocumentWords([Part(text, (Segment(0, len(text)),))]).care
 
     assert care("It is a good day.") == 0
-    assert 1 < care("It is a good day. " * 9) < care("It is a good day. " * 30) <= 2.5
-    assert care("It is a good day. " * 20 + "They was at the the house. We has it.") < 2
-    assert care("It is a good day. " * 20 + "We recieve a seperate lettre.") < 2.2
+    assert 1 < care("It is a good day. " * 9) < care("It is a good day. " * 30) <= 3.1
+    assert care("It is a good day. " * 20 + "They was at the the house. We has it.") < 2.6
+    assert care("It is a good day. " * 20 + "We recieve a seperate lettre.") < 2.8
 
 
 @pytest.mark.parametrize(
@@ -185,6 +185,19 @@ def test_compounds_are_made_of_words() -> None:
 )
 def test_changes_that_need_each_other_are_made_together(source: str, output: str) -> None:
     assert GECPipeline(FunctionCorrector(lambda _: output))(source).text in (source, output.replace("that that", ""))
+
+
+@pytest.mark.parametrize(
+    ("source", "changes"),
+    [
+        ("COPYRIGHT AND PERMISSION NOTICE", {"COPYRIGHT": "Copyright"}),
+        ("HOW TO BUILD IT", {"BUILD": "build"}),
+        ("Write the the:the with with:with in it.", {"the the:": "the:"}),
+        ("It has kind=kindes and more.", {"kindes": "kinds"}),
+    ],
+)
+def test_headings_in_capitals_and_words_of_data_stay(source: str, changes: dict[str, str]) -> None:
+    assert corrected(source, changes) == source
 
 
 @pytest.mark.parametrize("word", ["taller", "cleaner", "older", "sooner", "smallest", "faster", "longest", "newer"])
