@@ -43,7 +43,7 @@ _CLAUSE = re.compile(
 _LONG = 200  # characters of a sentence that are looked at
 _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
-_JOINED = re.compile(r"(?: \w+)?[:=|]\w")
+_JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
 
@@ -98,7 +98,7 @@ class Evidence:
         around = self._text[max(self._segment.start, start - _NEAR) : start] + wording.becomes
         if _COMPARED_TWICE.search(around, max(0, len(around) - len(wording.becomes) - 5)) and "more" not in wording.new:
             yield "a comparison does not stand after another"
-        if _JOINED.match(self._text, end) or _JOINED.match(self._text[max(0, start - 2) : start][::-1]):
+        if _JOINED.search(self._text, max(0, start - 2), end + 2):
             yield "a mark joins two words, as in data"
         if re.search(r"(?<![\w'’])I (?:and|or)\b", wording.becomes + self._text[end : end + 4]) and "I" in wording.new:
             yield "'I' does not come first"
