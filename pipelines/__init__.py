@@ -7,171 +7,84 @@ from typing import TYPE_CHECKING
 from copyspec.lazy import attach
 
 if TYPE_CHECKING:
-    from .documents import Edit, Format, FormatError, FormatOptionError, Part, Refusal, Segment
-    from .editing.atomic_file import AtomicFile
-    from .editing.correctors import (
-        Corrector,
-        FunctionCorrector,
-        LateCorrector,
-        ModelOptions,
-        Outcome,
+    from .documents import Edit as Edit, Format as Format, FormatError as FormatError
+    from .documents import FormatOptionError as FormatOptionError, Part as Part, Refusal as Refusal
+    from .documents import Segment as Segment
+    from .editing.atomic_file import AtomicFile as AtomicFile
+    from .editing.correctors import Corrector as Corrector, FunctionCorrector as FunctionCorrector
+    from .editing.correctors import LateCorrector as LateCorrector, ModelOptions as ModelOptions, Outcome as Outcome
+    from .editing.decisions import Decided as Decided, read_decisions as read_decisions
+    from .editing.files import correct_files as correct_files, FileJob as FileJob, FileOptions as FileOptions
+    from .editing.files import FileReport as FileReport, journal_path as journal_path, Listener as Listener
+    from .editing.gec import Correction as Correction, correction_prompt as correction_prompt
+    from .editing.gec import GECPipeline as GECPipeline
+    from .editing.instructed import decoded_text as decoded_text, Edited as Edited, EditOptions as EditOptions
+    from .editing.instructed import EditPipeline as EditPipeline
+    from .editing.journal import fingerprint as fingerprint, JournalError as JournalError
+    from .editing.model_corrector import ModelCorrector as ModelCorrector
+    from .editing.paths import excluded_by as excluded_by, expand as expand, is_excluded as is_excluded
+    from .editing.paths import Skipped as Skipped, suffixes_of as suffixes_of
+    from .editing.runner import Done as Done, Runner as Runner, RunOptions as RunOptions, Work as Work
+    from .editing.segmentation import splitter as splitter
+    from .editing.selection import ChangedLines as ChangedLines, kind_of as kind_of, KINDS as KINDS, Kinds as Kinds
+    from .editing.selection import Marks as Marks, Selection as Selection
+    from .editing.summary import Summary as Summary
+    from .editing.writable import unwritable as unwritable
+    from .edits.diff import apply as apply, shift as shift
+    from .edits.earlier import EarlierCorrections as EarlierCorrections
+    from .edits.redline import Redline as Redline, redline_html as redline_html
+    from .edits.render import base_of_diff as base_of_diff, colored_diff as colored_diff, EditRows as EditRows
+    from .edits.render import inline_diff as inline_diff, path_in_diff as path_in_diff, unified_diff as unified_diff
+    from .extracting.readers import DOCUMENT_READERS as DOCUMENT_READERS
+    from .formats import DocxFormat as DocxFormat, format_of as format_of, FormatOptions as FormatOptions
+    from .formats import FORMATS as FORMATS, OpenDocumentFormat as OpenDocumentFormat
+    from .formats.m2 import annotated as annotated
+    from .guards.guards import GuardOptions as GuardOptions
+    from .models import answers_plain_text as answers_plain_text
+    from .rag.answering import AnswerChunk as AnswerChunk, DocumentAnswer as DocumentAnswer
+    from .rag.answering import DocumentAnswers as DocumentAnswers
+    from .rag.citing import Citation as Citation, citations as citations
+    from .rag.iterative import IterativeRAG as IterativeRAG, RAGAnswer as RAGAnswer, RAGStream as RAGStream
+    from .rag.iterative import ShownDocument as ShownDocument
+    from .rag.knn_datastore import KNNDatastore as KNNDatastore
+    from .rag.knn_lm import KNNAnswer as KNNAnswer, KNNLM as KNNLM, KNNOptions as KNNOptions
+    from .rag.options import Speculation as Speculation
+    from .rag.quoting import answer as answer, best_passage as best_passage, content_words as content_words
+    from .rag.quoting import Quote as Quote, quote_prompt as quote_prompt
+else:
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        {
+            ".extracting.readers": "DOCUMENT_READERS",
+            ".rag.answering": "AnswerChunk DocumentAnswer DocumentAnswers",
+            ".rag.citing": "Citation citations",
+            ".editing.correctors": "Corrector FunctionCorrector LateCorrector ModelOptions Outcome",
+            ".editing.model_corrector": "ModelCorrector",
+            ".documents": "Edit Format FormatError FormatOptionError Part Refusal Segment",
+            ".edits.earlier": "EarlierCorrections",
+            ".editing.instructed": "Edited EditOptions EditPipeline decoded_text",
+            ".edits.diff": "apply shift",
+            ".editing.files": "FileJob FileOptions FileReport Listener correct_files journal_path",
+            ".formats": "DocxFormat FormatOptions OpenDocumentFormat format_of FORMATS",
+            ".formats.m2": "annotated",
+            ".editing.gec": "Correction GECPipeline correction_prompt",
+            ".guards.guards": "GuardOptions",
+            ".rag.iterative": "IterativeRAG RAGAnswer RAGStream ShownDocument",
+            ".editing.journal": "JournalError fingerprint",
+            ".editing.decisions": "Decided read_decisions",
+            ".rag.knn_datastore": "KNNDatastore",
+            ".rag.knn_lm": "KNNLM KNNAnswer KNNOptions",
+            ".models": "answers_plain_text",
+            ".editing.atomic_file": "AtomicFile",
+            ".editing.paths": "Skipped excluded_by expand is_excluded suffixes_of",
+            ".rag.quoting": "Quote answer best_passage content_words quote_prompt",
+            ".rag.options": "Speculation",
+            ".edits.redline": "Redline redline_html",
+            ".edits.render": "EditRows base_of_diff colored_diff inline_diff path_in_diff unified_diff",
+            ".editing.selection": "KINDS ChangedLines Kinds Marks Selection kind_of",
+            ".editing.runner": "Done Runner RunOptions Work",
+            ".editing.segmentation": "splitter",
+            ".editing.summary": "Summary",
+            ".editing.writable": "unwritable",
+        },
     )
-    from .editing.decisions import Decided, read_decisions
-    from .editing.files import FileJob, FileOptions, FileReport, Listener, correct_files, journal_path
-    from .editing.gec import Correction, GECPipeline, correction_prompt
-    from .editing.instructed import Edited, EditOptions, EditPipeline
-    from .editing.instructed import decoded as decoded_text
-    from .editing.journal import JournalError, fingerprint
-    from .editing.model_corrector import ModelCorrector
-    from .editing.paths import Skipped, excluded_by, expand, is_excluded, suffixes_of
-    from .editing.runner import Done, Runner, RunOptions, Work
-    from .editing.segmentation import splitter
-    from .editing.selection import KINDS, ChangedLines, Kinds, Marks, Selection, kind_of
-    from .editing.summary import Summary
-    from .editing.writable import unwritable
-    from .edits.diff import apply, shift
-    from .edits.earlier import EarlierCorrections
-    from .edits.redline import Redline
-    from .edits.redline import html as redline_html
-    from .edits.render import EditRows, base_of_diff, colored_diff, inline_diff, path_in_diff, unified_diff
-    from .extracting.readers import DOCUMENT_READERS
-    from .formats import NAMES as FORMATS
-    from .formats import DocxFormat, FormatOptions, OpenDocumentFormat, format_of
-    from .formats.m2 import annotated
-    from .guards.guards import GuardOptions
-    from .models import answers_plain_text
-    from .rag.answering import AnswerChunk, DocumentAnswer, DocumentAnswers
-    from .rag.citing import Citation, citations
-    from .rag.iterative import IterativeRAG, RAGAnswer, RAGStream, ShownDocument
-    from .rag.knn_datastore import KNNDatastore
-    from .rag.knn_lm import KNNLM, KNNAnswer, KNNOptions
-    from .rag.options import Speculation
-    from .rag.quoting import Quote, answer, best_passage, content_words, quote_prompt
-
-__all__ = [
-    "DOCUMENT_READERS",
-    "FORMATS",
-    "KINDS",
-    "KNNLM",
-    "AnswerChunk",
-    "AtomicFile",
-    "ChangedLines",
-    "Citation",
-    "Correction",
-    "Corrector",
-    "Decided",
-    "DocumentAnswer",
-    "DocumentAnswers",
-    "DocxFormat",
-    "Done",
-    "EarlierCorrections",
-    "Edit",
-    "EditOptions",
-    "EditPipeline",
-    "EditRows",
-    "Edited",
-    "FileJob",
-    "FileOptions",
-    "FileReport",
-    "Format",
-    "FormatError",
-    "FormatOptionError",
-    "FormatOptions",
-    "FunctionCorrector",
-    "GECPipeline",
-    "GuardOptions",
-    "IterativeRAG",
-    "JournalError",
-    "KNNAnswer",
-    "KNNDatastore",
-    "KNNOptions",
-    "Kinds",
-    "LateCorrector",
-    "Listener",
-    "Marks",
-    "ModelCorrector",
-    "ModelOptions",
-    "OpenDocumentFormat",
-    "Outcome",
-    "Part",
-    "Quote",
-    "RAGAnswer",
-    "RAGStream",
-    "Redline",
-    "Refusal",
-    "RunOptions",
-    "Runner",
-    "Segment",
-    "Selection",
-    "ShownDocument",
-    "Skipped",
-    "Speculation",
-    "Summary",
-    "Work",
-    "annotated",
-    "answer",
-    "answers_plain_text",
-    "apply",
-    "base_of_diff",
-    "best_passage",
-    "citations",
-    "colored_diff",
-    "content_words",
-    "correct_files",
-    "correction_prompt",
-    "decoded_text",
-    "excluded_by",
-    "expand",
-    "fingerprint",
-    "format_of",
-    "inline_diff",
-    "is_excluded",
-    "journal_path",
-    "kind_of",
-    "path_in_diff",
-    "quote_prompt",
-    "read_decisions",
-    "redline_html",
-    "shift",
-    "splitter",
-    "suffixes_of",
-    "unified_diff",
-    "unwritable",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        ".extracting.readers": "DOCUMENT_READERS",
-        ".rag.answering": "AnswerChunk DocumentAnswer DocumentAnswers",
-        ".rag.citing": "Citation citations",
-        ".editing.correctors": "Corrector FunctionCorrector LateCorrector ModelOptions Outcome",
-        ".editing.model_corrector": "ModelCorrector",
-        ".documents": "Edit Format FormatError FormatOptionError Part Refusal Segment",
-        ".edits.earlier": "EarlierCorrections",
-        ".editing.instructed": "Edited EditOptions EditPipeline decoded_text=decoded",
-        ".edits.diff": "apply shift",
-        ".editing.files": "FileJob FileOptions FileReport Listener correct_files journal_path",
-        ".formats": "DocxFormat FormatOptions OpenDocumentFormat format_of FORMATS=NAMES",
-        ".formats.m2": "annotated",
-        ".editing.gec": "Correction GECPipeline correction_prompt",
-        ".guards.guards": "GuardOptions",
-        ".rag.iterative": "IterativeRAG RAGAnswer RAGStream ShownDocument",
-        ".editing.journal": "JournalError fingerprint",
-        ".editing.decisions": "Decided read_decisions",
-        ".rag.knn_datastore": "KNNDatastore",
-        ".rag.knn_lm": "KNNLM KNNAnswer KNNOptions",
-        ".models": "answers_plain_text",
-        ".editing.atomic_file": "AtomicFile",
-        ".editing.paths": "Skipped excluded_by expand is_excluded suffixes_of",
-        ".rag.quoting": "Quote answer best_passage content_words quote_prompt",
-        ".rag.options": "Speculation",
-        ".edits.redline": "Redline redline_html=html",
-        ".edits.render": "EditRows base_of_diff colored_diff inline_diff path_in_diff unified_diff",
-        ".editing.selection": "KINDS ChangedLines Kinds Marks Selection kind_of",
-        ".editing.runner": "Done Runner RunOptions Work",
-        ".editing.segmentation": "splitter",
-        ".editing.summary": "Summary",
-        ".editing.writable": "unwritable",
-    },
-)

@@ -51,7 +51,7 @@ class Remembering:
             self._known[text] = Outcome(output, refusal and Refusal(*refusal), changes=found)
         self.by_sentence, self.limit = corrector.by_sentence, corrector.limit
         self.calibration: str | None = getattr(corrector, "calibration", None)
-        self.likelihoods = getattr(corrector, "likelihoods", None)
+        self.fluency = getattr(corrector, "fluency", None)
 
     def length(self, text: str) -> int:
         return self._corrector.length(text)

@@ -1,10 +1,10 @@
-"""Measures how clearly a model prefers right and wrong changes: ``python -m benchmarks.quality.margins``.
+"""Fits how sure a corrector must be of an edit: ``python -m benchmarks.quality.margins --data DATA/text --out FOLDER``.
 
-The margins required of a change (`copyspec.pipelines.guards.judging`) are chosen from these figures. The model corrects
-held-out sentences of the training text, unchanged and with mistakes inserted by the rules; every change that it makes
-is stored with its kind, its margin and whether it restores the original. No human corrections are used.
-
-    python -m benchmarks.quality.margins --data DATA/text --out FOLDER --rows 300
+The model corrects held-out sentences of the training text, one in three with mistakes inserted by the rules. Logistic
+regression predicts whether a change restores the original: from the corrector's margin, from how much more likely the
+change makes the text to the language model that the corrector was made from, from the words that are lost, and from its
+kind. Printed: the constants of `copyspec.pipelines.guards.judging` for several odds, and how many changes are right at
+these, of those that were not fitted. No human corrections are used.
 """
 
 from __future__ import annotations
@@ -13,92 +13,149 @@ import argparse
 import json
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.quality.guarded import Remembering
 from benchmarks.quality.model import QualityModel
-from copyspec.pipelines import GECPipeline, GuardOptions, ModelCorrector, ModelOptions
+from copyspec.pipelines import GuardOptions, ModelCorrector, ModelOptions
+from copyspec.pipelines.edits.diff import apply  # type: ignore[import-not-found]
 from copyspec.pipelines.guards.guards import measured_changes  # type: ignore[import-not-found]
+from copyspec.pipelines.guards.judging import MOST_MARGIN  # type: ignore[import-not-found]
 
-STEPS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
-Row = dict[str, Any]
+ODDS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # logarithms
+PENALTY = 0.5  # of squared weights; kinds with few changes stay near the others
 
 
-def draw(data: Path, count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Draw held-out texts as (text, correct text): a third with mistakes, the others without."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A sentence of a paragraph, with or without mistakes."""
+
+    before: str  # the rest of the paragraph before it
+    text: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change that the corrector makes."""
+
+    kind: str
+    margin: float
+    gain: float  # in log-probability of the text, to the language model
+    lost: int  # words
+    is_right: bool
+    is_clean: bool  # whether the sentence had no mistake
+    was: str
+    becomes: str
+    text: str
+
+
+def draw(data: Path, count: int, seed: int = 0) -> list[Drawn]:
+    """Draw held-out sentences: one in three gets one or two mistakes."""
     from training.adapt import PRESETS
     from training.data import load_prose
+    from training.noise import ALL_NOISES, corrupt
+    from training.text import join_words, split_words, straight_quotes, well_formed
 
     _, held = load_prose(data, PRESETS["cpu"].mixture)
     rng = random.Random(seed)
-    wrong: list[tuple[str, str]] = []
-    clean: list[tuple[str, str]] = []
-    while len(wrong) < count or len(clean) < 2 * count:
-        example = held.sentence(rng)
-        pair = (example.prompt.split(": ", 1)[1], example.answer[1:])
-        kind, most = (wrong, count) if pair[0] != pair[1] else (clean, 2 * count)
-        if len(kind) < most:
-            kind.append(pair)
-    return wrong + clean
+    places = [
+        (each, at)
+        for each in held.paragraphs
+        for at, text in enumerate(each)
+        if 12 <= len(text) <= 400 and well_formed(text)
+    ]
+    rng.shuffle(places)
+    drawn: list[Drawn] = []
+    for number, (sentences, at) in enumerate(places):
+        *before, right = map(straight_quotes, sentences[: at + 1])
+        words, kinds = split_words(right), [""]
+        if number % 3 == 0:
+            words, kinds = corrupt(words, held.lexicon, rng, rng.choice((1, 1, 1, 2)), ALL_NOISES)
+        if kinds and len(drawn) < count:
+            drawn.append(Drawn(" ".join(before), join_words(words), right))
+    return drawn
 
 
-def changes_of(corrector: Remembering, pairs: Sequence[tuple[str, str]]) -> list[Row]:
-    """Return every change that the model makes to these texts."""
-    rows: list[Row] = []
-    texts = [text for text, _ in pairs]
-    list(GECPipeline(corrector)(texts))
-    for text, right in pairs:
-        outcome = corrector.outcome(text)
+def changes_of(corrector: Remembering, drawn: Sequence[Drawn]) -> Iterable[Change]:
+    """Yield the changes that the guards leave to the margins."""
+    fluency, options = corrector.fluency, GuardOptions(caution=0.0)
+    if fluency is None:
+        raise SystemExit(f"{corrector.identity['model']} has no adapter that is merged into a language model")
+    list(corrector.correct([each.text for each in drawn]))
+    for each in drawn:
+        outcome = corrector.outcome(each.text)
         if outcome is None or outcome.text is None:
             continue
-        wanted = {edit for edit, *_ in _changes(text, right)}
-        for edit, kind, margin, reason in _changes(text, outcome.text.removeprefix(" "), outcome.changes):
-            rows.append(
-                {
-                    "kind": kind, "margin": margin, "reason": reason, "right": edit in wanted, "clean": text == right,
-                    "was": text[edit.start : edit.end], "becomes": edit.replacement, "text": text,
-                }
-            )  # fmt: skip
-    return rows
+        wanted = {edit for edit, *_ in measured_changes(each.text, each.right, None, options)}
+        output = outcome.text.removeprefix(" ")
+        for edit, kind, margin, reason in measured_changes(each.text, output, outcome.changes, options):
+            if reason:
+                continue
+            made = apply(each.text, [edit])
+            source, after = fluency(f"{each.before} "[-400:], (each.text, made))
+            was = each.text[edit.start : edit.end]
+            lost = max(0, len(each.text.split()) - len(made.split()))
+            is_right = edit in wanted
+            yield Change(
+                kind, margin, after - source, lost, is_right, each.text == each.right, was, edit.replacement, each.text
+            )
 
 
-def _changes(text: str, output: str, changes: Any = None) -> Iterable[tuple[Any, str, float, str]]:
-    yield from measured_changes(text, output, changes, GuardOptions(caution=0.0, allow_swaps=True))
-
-
-def table(rows: Sequence[Row], texts: int) -> str:
-    """Count by kind, for changes at or above each margin: right ones, wrong ones, and those made in correct text."""
-    lines = [f"{'kind':10} " + " ".join(f"{f'>= {step:g}':>14}" for step in STEPS) + "   (right/wrong/clean)"]
-    for kind in sorted({row["kind"] for row in rows}):
-        cells = []
-        for step in STEPS:
-            found = [row for row in rows if row["kind"] == kind and row["margin"] >= step]
-            right, clean = sum(row["right"] for row in found), sum(row["clean"] for row in found)
-            cells.append(f"{right:4}/{len(found) - right - clean:3}/{clean:3}".rjust(14))
-        lines.append(f"{kind:10} " + " ".join(cells))
-    return "\n".join([*lines, f"clean texts: {texts}"])
+def fitted(changes: Sequence[Change], kinds: Sequence[str]) -> tuple[float, float, float, dict[str, float]]:
+    """Return the weights of the margin, of the gain and of a lost word in log-odds, and the intercept by kind."""
+    numbers = [(min(each.margin, MOST_MARGIN), each.gain, each.lost, 1.0) for each in changes]
+    columns = np.array(
+        [[*row, *(each.kind == kind for kind in kinds)] for row, each in zip(numbers, changes, strict=True)]
+    )
+    right = np.array([float(each.is_right) for each in changes])
+    weights, penalty = np.zeros(columns.shape[1]), np.array([0.0, 0, 0, 0, *[PENALTY] * len(kinds)]) + 1e-6
+    for _ in range(50):  # Newton's method
+        chance = 1 / (1 + np.exp(-columns @ weights))
+        slope = columns.T @ (chance - right) + penalty * weights
+        weights -= np.linalg.solve((columns.T * (chance * (1 - chance))) @ columns + np.diag(penalty), slope)
+    margin, gain, word, intercept, *others = map(float, weights)
+    return margin, gain, word, {kind: intercept + other for kind, other in zip(kinds, others, strict=True)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-correct", help="alias, hub id or folder")
     parser.add_argument("--data", type=Path, required=True, help="folder of prose")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the texts, drawn once, and every change")
-    parser.add_argument("--rows", type=int, default=300, help="number of texts with mistakes; twice as many have none")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the corrections and every change")
+    parser.add_argument("--rows", type=int, default=1200, help="number of sentences")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    drawn = options.out / "texts.json"
-    if not drawn.exists():
-        drawn.write_text(json.dumps(draw(options.data, options.rows), indent=0), encoding="utf-8")
-    pairs = [(text, right) for text, right in json.loads(drawn.read_text(encoding="utf-8"))]
     torch.set_num_threads(1)
-    engine = QualityModel(options.model, torch.float32).engine
-    rows = changes_of(Remembering(ModelCorrector(engine, ModelOptions(by_sentence=False))), pairs)
-    (options.out / "changes.json").write_text(json.dumps(rows, indent=0), encoding="utf-8")
-    print(table(rows, sum(text == right for text, right in pairs)))
+    corrector = ModelCorrector(QualityModel(options.model, torch.float32).engine, ModelOptions(by_sentence=False))
+    remembering = Remembering(corrector, options.out / "corrections.jsonl")
+    changes = list(changes_of(remembering, draw(options.data, options.rows)))
+    (options.out / "changes.json").write_text(json.dumps([asdict(each) for each in changes], indent=0), "utf-8")
+    report(changes)
+
+
+def report(changes: Sequence[Change]) -> None:
+    kinds = sorted({each.kind for each in changes})
+    halves = changes[::2], changes[1::2]
+    for name, fit, tried in (("half", *halves), ("other half", *halves[::-1]), ("all", changes, changes)):
+        margin, gain, word, by_kind = fitted(fit, kinds)
+        print(f"{name}: GAIN {gain / margin:.2f}, LOST_WORD {-word / gain:.1f}, nats per log-odds {1 / margin:.2f}")
+        odds = [
+            margin * min(each.margin, MOST_MARGIN) + gain * each.gain + word * each.lost + by_kind[each.kind]
+            for each in tried
+        ]
+        for least in ODDS:
+            made = [each for each, odd in zip(tried, odds, strict=True) if odd >= least]
+            share = sum(each.is_right for each in made) / max(1, len(made))
+            margins = {kind: round((least - by_kind[kind]) / margin, 1) for kind in kinds}
+            print(f"  {least:g}: {len(made)} of {len(tried)} changes made, {share:.3f} right", json.dumps(margins))
+    for kind in kinds:
+        of_kind = [each for each in changes if each.kind == kind]
+        print(f"  {kind}: {sum(each.is_right for each in of_kind)} of {len(of_kind)} right")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 from benchmarks.reporting import command_line, write_json
-from copyspec.engine.cores import allowed
+from copyspec.engine.threads import allowed
 
 if TYPE_CHECKING:
     from copyspec import Engine

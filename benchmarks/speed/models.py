@@ -50,6 +50,8 @@ def _rope(theta: float) -> dict[str, object]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
 
 
+_SMOL = _sizes(576, 1536, 30, 9, 3, 49152) | {"tie_word_embeddings": True, "max_position_embeddings": 8192}
+
 SHAPES: Mapping[str, Mapping[str, object]] = {
     "llama-7b": _LLAMA | _sizes(4096, 11008, 32, 32, 32, 32000) | _rope(1e4) | {"max_position_embeddings": 4096},
     "llama-160m": _LLAMA | _sizes(768, 3072, 12, 12, 12, 32000) | _rope(1e4) | {"max_position_embeddings": 2048},
@@ -61,10 +63,15 @@ SHAPES: Mapping[str, Mapping[str, object]] = {
     "qwen2.5-0.5b": _QWEN | _sizes(896, 4864, 24, 14, 2, 151936) | _rope(1e6) | {"tie_word_embeddings": True},
     "qwen2.5-1.5b": _QWEN | _sizes(1536, 8960, 28, 12, 2, 151936) | _rope(1e6) | {"tie_word_embeddings": True},
     "qwen2.5-7b": _QWEN | _sizes(3584, 18944, 28, 28, 4, 152064) | _rope(1e6),
+    "smollm2-135m": _LLAMA | _SMOL,
+    "hybrid-135m": _SMOL
+    | {"model_type": "qwen3_5_text", "layer_types": [*["linear_attention"] * 4, "full_attention"] * 6, "head_dim": 64}
+    | {"linear_num_key_heads": 9, "linear_num_value_heads": 9, "linear_key_head_dim": 64, "linear_value_head_dim": 64},
     "tiny-llama": _LLAMA | _TINY,
     "tiny-qwen2": _QWEN | _TINY,
 }
-"""Published sizes of the architectures, as in their config.json; the tiny ones are for tests."""
+"""Published sizes of the architectures, as in their config.json; "hybrid-135m" is SmolLM2 with a gated delta rule in
+four of five layers, and the tiny ones are for tests."""
 
 FORCED = 1e4
 """Logit of a replayed token: far above those of random weights (below 100), and within float16's range."""

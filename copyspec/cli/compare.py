@@ -92,7 +92,7 @@ def _compared(
     from dataclasses import asdict
 
     from copyspec.api import compare as compare_runs
-    from copyspec.views.race import lines, replay
+    from copyspec.views.race_lines import lines, replay
 
     found = compare_runs(text, references, prompt_lookup=True, **options)
     shown = found.race()

@@ -24,8 +24,7 @@ def trace(
     """
 
     from copyspec.views.pass_trace import Trace
-    from copyspec.views.trace_lines import PASS_HEADS, pass_line, summary, tree_lines
-    from copyspec.views.trace_page import trace_page
+    from copyspec.views.trace_views import PASS_HEADS, pass_line, summary, trace_page, tree_lines
 
     check_outputs({"--html": html}, [file])
     try:

@@ -18,8 +18,7 @@ from copyspec.views.provenance import Place as Place
 from copyspec.views.provenance import Provenance, SourceName, SourceText, provenance_of
 from copyspec.views.provenance import Span as Span
 from copyspec.views.provenance_page import provenance_page
-from copyspec.views.race import Landing, Race, RaceLane
-from copyspec.views.race_page import race_page
+from copyspec.views.race import Landing, Race, RaceLane, race_page
 
 NEAR_TIE = 1e-5
 """Relative difference of a score between float32 forward passes of different shape: ten times the largest measured."""

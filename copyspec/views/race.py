@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter, sleep
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
-
+from copyspec.views.escaping import safe
+from copyspec.views.page import COLOURS, asset, page
 from copyspec.views.provenance import Provenance
 
 SHORTEST_SECONDS = 0.3
@@ -85,48 +82,78 @@ class Race:
         return ", ".join([*words, f"{lane.tokens} tokens in {lane.passes} passes ({length:.1f} a pass)"])
 
 
-LONGEST_SECONDS = 8.0
 """A longer race is replayed faster, with a note."""
 
-_FRAMES = 20  # frames per second
-_STYLES = ("#8b9096", "#c77800", "#1f9d4d")  # plain, between, copied: readable on light and dark backgrounds
+# frames per second
+# plain, between, copied: readable on light and dark backgrounds
 
 
-def replay(race: Race, console: Console) -> None:
-    """Replay the race in real time. For terminals only."""
-    pace = max(1.0, race.seconds / LONGEST_SECONDS)
-    started = perf_counter()
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        while (now := (perf_counter() - started) * pace) < race.seconds:
-            live.update(Group(*_frame(race, now, console.width, pace)), refresh=True)
-            sleep(1 / _FRAMES)
+MAX_MOVING = 2_000
+"""Maximum number of passes over all lanes with animated text; browsers cannot keep up with more."""
+
+_SCRIPT = """"use strict";
+document.getElementById("again").addEventListener("click", () => {
+  for (const each of document.getAnimations()) { each.cancel(); each.play(); }
+});
+"""
 
 
-def _frame(race: Race, now: float, width: int, pace: float) -> Iterator[Text]:
-    names = max(len(lane.name) for lane in race.lanes)
-    room = max(8, width - names - 12)
+def race_page(race: Race, *, title: str = "Side by side") -> Iterator[str]:
+    """The page in pieces. Animations respect the reader's system setting for reduced motion."""
+    moving = sum(len(lane.landings) for lane in race.lanes) <= MAX_MOVING
+    style = asset("page.css") + asset("race.css") + "".join(_movements(race))
+    return page(_body(race, title, moving), title=title, style=style, script=_SCRIPT)
+
+
+def _movements(race: Race) -> Iterator[str]:
+    """Style rules that give each bar the length and the duration of its run."""
+    longest = race.seconds or 1.0
     for number, lane in enumerate(race.lanes):
-        filled = round(room * lane.done(now))
-        seconds = min(now, lane.seconds)
-        line = Text(f"{lane.name:<{names}} ", no_wrap=True)
-        line.append("━" * filled, _style(race, number))
-        line.append("─" * (room - filled), "dim")
-        yield line.append(f" {seconds:6.2f} s")
-    if pace > 1:
-        yield Text(f"shown {pace:.1f} times as fast as it was", style="dim")
+        yield f"#lane{number} i {{ width: {lane.seconds / longest:.2%}; animation-duration: {lane.seconds:.3f}s; }}\n"
 
 
-def lines(race: Race, width: int) -> Iterator[Text]:
-    """For each lane a bar proportional to its time, and its figures below."""
-    names = max(len(lane.name) for lane in race.lanes)
-    room = max(8, min(60, width - names - 2))
+def _body(race: Race, title: str, moving: bool) -> Iterator[str]:
+    equal = all(lane.equal for lane in race.lanes)
+    yield f"<header><h1>{safe(title)}</h1>\n<p>"
+    yield "All outputs are equal, token for token." if equal else f"<b>The outputs differ.</b> {safe(race.note)}"
+    yield f" {safe(race.caution)}" if race.caution else ""
+    yield ' <button id="again" type="button">Run again</button></p></header>\n<main>\n'
+    yield '<h2>Time until the output was there</h2>\n<ul class="lanes">'
     for number, lane in enumerate(race.lanes):
-        bar = "━" * max(1, round(room * lane.seconds / race.seconds)) if race.seconds else ""
-        yield Text(f"{lane.name:<{names}} ", no_wrap=True).append(bar, _style(race, number))
-        yield Text(f"{'':<{names}} {race.summary(lane)}", no_wrap=True, overflow="ellipsis")
-    for sentence in filter(None, (race.note, race.caution)):
-        yield Text(sentence)
+        yield (
+            f'<li id="lane{number}"><span class="name">{safe(lane.name)}</span><span class="bar" aria-hidden="true">'
+            f'<i></i></span><span class="summary">{safe(race.summary(lane))}</span></li>\n'
+        )
+    yield '</ul>\n<div class="sides">\n'
+    for lane in race.lanes:
+        yield f'<section><h2>{safe(lane.name)}</h2>\n<div class="text" dir="auto">'
+        yield from _text(lane, moving)
+        yield "</div></section>\n"
+    yield "</div>\n"
+    yield '<p class="keys">Each shade is what one pass of the model brought.</p>\n'
+    yield from _copied(race)
+    yield "</main>\n"
 
 
-def _style(race: Race, number: int) -> str:
-    return _STYLES[0] if number == 0 else _STYLES[2] if number == len(race.lanes) - 1 else _STYLES[1]
+def _text(lane: RaceLane, moving: bool) -> Iterator[str]:
+    for number, each in enumerate(lane.landings):
+        delay = f' style="animation-delay:{each.seconds:.3f}s"' if moving else ""
+        yield f'<span class="p{number % 2}"{delay}>{safe(each.text)}</span>'
+
+
+def _copied(race: Race) -> Iterator[str]:
+    found = race.copied
+    if found is None or not found.pieces:
+        return
+    numbers = {source: number for number, source in enumerate(found.ranked())}
+    yield '<h2>What was copied</h2>\n<div class="text" dir="auto">'
+    for start, end, piece in found.stretches():
+        text = safe(found.text[start:end])
+        yield text if piece is None else f'<mark class="c{numbers[piece.place.source] % COLOURS}">{text}</mark>'
+    yield "</div>\n<p>"
+    counts = found.copied_characters()
+    for source, number in numbers.items():
+        if counts[source]:
+            share = counts[source] / max(1, len(found.text))
+            yield f'<mark class="c{number % COLOURS}">{safe(found.sources[source].name)}</mark> {share:.0%} '
+    yield "</p>\n"

@@ -54,11 +54,15 @@ class Public:
 
 
 def public_names(part: Part) -> list[str]:
-    """Return the public names of the package: `__all__`, or all names without a leading underscore."""
+    """Return the public names of the package: `__all__`, else what it imports as such (`A as A`), else all names that
+    it defines without a leading underscore."""
     tree = _parsed(_file(part.package))
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(ast.unparse(each) == "__all__" for each in node.targets):
             return list(ast.literal_eval(node.value))
+    imported = [each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names]
+    if exported := sorted(each.asname for each in imported if each.asname):
+        return exported
     return [node.name for node in tree.body if isinstance(node, Definition) and not node.name.startswith("_")]
 
 

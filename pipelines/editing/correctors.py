@@ -66,14 +66,14 @@ def calibration_of(corrector: Corrector) -> str | None:
     return found
 
 
-Likelihoods = Callable[[str, Sequence[str]], Sequence[float]]
-"""From a text and corrections of it to the log-probability that the model gives to each."""
+Fluency = Callable[[str, tuple[str, ...]], Sequence[float]]
+"""From the text before them to the log-probability, in nats, that a language model gives to each of some texts."""
 
 
-def likelihoods_of(corrector: Corrector) -> Likelihoods | None:
-    """How the corrector scores corrections; None if it cannot."""
-    found: Likelihoods | None = getattr(corrector, "likelihoods", None)
-    return found
+def fluency_of(corrector: Corrector) -> Fluency | None:
+    """The language model that the corrector was made from; None: unknown."""
+    fluency: Fluency | None = getattr(corrector, "fluency", None)
+    return fluency
 
 
 def languages_of(corrector: Corrector) -> Sequence[str]:
@@ -136,8 +136,8 @@ class LateCorrector:
         return languages_of(self.inner)
 
     @property
-    def likelihoods(self) -> Likelihoods | None:
-        return likelihoods_of(self.inner)
+    def fluency(self) -> Fluency | None:
+        return fluency_of(self.inner)
 
     def length(self, text: str) -> int:
         return self.inner.length(text)

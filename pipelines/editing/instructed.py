@@ -168,7 +168,7 @@ def prompt_of(instruction: str, text: str) -> str:
     return fill(instruction, text=text) if "{text}" in instruction else f"{instruction}\n\n{text}"
 
 
-def decoded(data: bytes) -> str:
+def decoded_text(data: bytes) -> str:
     """Decode a file's bytes; line ends and a byte order mark are kept. Raises FormatError if they are not UTF-8."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise FormatError("the file is UTF-16: convert it to UTF-8")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from copyspec import Input, Result, load
-from copyspec.engine.generation_config import eos_token_ids
+from copyspec.lockless import cached_property
 
 from ..documents import Refusal
 from ..edits.earlier import EarlierCorrections
 from ..guards.judging import CALIBRATED
 from ..instructions import check_template, fill
 from ..models import corrected_languages, corrects, corrects_by_itself, name_of, own_alias, wants_chat
-from .correctors import ModelOptions, Outcome
+from .correctors import Fluency, ModelOptions, Outcome
 from .hypotheses import Hypotheses
 from .presets import check_fits, preset_of
 from .versions import written_versions
@@ -155,25 +155,17 @@ class ModelCorrector:
                 earlier.add(text, outcome.text)
             yield index, outcome
 
-    def likelihoods(self, text: str, corrections: Sequence[str]) -> list[float]:
-        """The log-probability, in nats, of each correction of a text, its end included."""
-        import torch
+    @cached_property
+    def fluency(self) -> Fluency | None:
+        """The model without its adapter, if copyspec merged it (see `fluency_of`)."""
+        alias = own_alias(self.engine)
+        if alias is None or alias.adapter is None:
+            return None
+        from copyspec.models.adapters import read_adapter
 
-        model, ends = self.engine.model, sorted(eos_token_ids(self.engine.model.generation_config))[:1]
-        prompt = self._framed(text)
-        found = []
-        for correction in corrections:
-            answer = [*self.engine.codec.encode(correction).ids, *ends]
-            row = [prompt] if self.is_encoder_decoder else [[*prompt, *answer]]
-            labels = torch.tensor([answer], device=model.device)
-            more = {"labels": labels} if self.is_encoder_decoder else {"use_cache": False}
-            with torch.inference_mode():
-                logits = model(input_ids=torch.tensor(row, device=model.device), **more).logits
-            if not self.is_encoder_decoder:
-                logits = logits[:, len(prompt) - 1 : -1]
-            chosen = logits.float().log_softmax(-1).gather(-1, labels.unsqueeze(-1))
-            found.append(float(chosen.sum()))
-        return found
+        from .fluency import BaseModel
+
+        return BaseModel(self.engine, read_adapter(alias.adapter)).likelihoods
 
     def _inputs(
         self, texts: Iterable[str | None], asked: dict[int, str], earlier: EarlierCorrections

@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from copyspec import Result
 from copyspec.checks import check_type, check_whole
 
-from ..documents import Edit, Part, Refusal, Segment, edited, model_text
-from ..edits.diff import apply, merge
+from ..documents import Edit, Part, Refusal, Segment, model_text
+from ..edits.diff import merge
 from ..edits.words import Tolerance
 from ..guards.document_words import DocumentWords
-from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language, refused
+from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
 from ..guards.languages import ANY, is_in, language_of
 from ..guards.sentencehood import END
 from ..sentences import sentences
-from .correctors import Corrector, Outcome, calibration_of, languages_of, likelihoods_of
+from .correctors import Corrector, Outcome, calibration_of, fluency_of, languages_of
 from .segmentation import Splitter, fit
 from .writable import writable
 
@@ -37,6 +38,8 @@ MARKER_CHARS = LOOKAHEAD_CHARS // 64
 MEMO_TEXTS = 1024
 MEMO_CHARS = 1000
 """Repeated texts (headings, cells, lines of a log) are corrected once: limits on the texts remembered."""
+
+CONTEXT_CHARS = 400  # of the texts before one, which its language model reads
 
 MAX_GROWTH, MAX_ROOM = 4, 8000
 """Maximum characters of an output: per character of the text, plus a constant for what chat models add around it. No
@@ -170,6 +173,7 @@ class _Task(Generic[Owner]):
     slot: _Slot[Owner]
     segment: Segment
     text: str  # as shown to the model
+    before: str  # the end of the document's texts before it
 
 
 class _Run(Generic[Owner]):
@@ -185,6 +189,7 @@ class _Run(Generic[Owner]):
         self._same: dict[str, list[_Task[Owner]]] = {}  # tasks waiting for a running one with the same text
         self._document: Sequence[Part] | None = None  # that is being read
         self._facts = self._facts_of(())
+        self._before = ""
         # Each outcome, with the journal it was last written to.
         self._memo: OrderedDict[str, tuple[Outcome, Outcomes | None]] = OrderedDict()
 
@@ -251,7 +256,7 @@ class _Run(Generic[Owner]):
 
     def _tasks(self, work: Work[Owner]) -> list[_Task[Owner]]:
         if work.part is not None and (work.document is None or work.document is not self._document):
-            self._document = work.document
+            self._document, self._before = work.document, ""
             self._facts = self._facts_of(work.document or (work.part,))
         slot = _Slot(work, self._facts)
         self._slots.append(slot)
@@ -262,11 +267,13 @@ class _Run(Generic[Owner]):
         tasks = []
         for segment in part.segments:
             for piece in self._fitted(slot, part, segment):
-                text = model_text(part.text, piece)
+                text, before = model_text(part.text, piece), self._before
+                self._before = f"{before}{text} "[-CONTEXT_CHARS:]
                 if refusal := in_other_language(text, self._options.guards, slot.facts):
                     slot.pieces.append(Piece(piece, Checked((), refusal)))
                 else:
-                    tasks.append(_Task(slot, piece, text))
+                    tasks.append(_Task(slot, piece, text, before))
+            self._before = self._before.rstrip() + "\n\n"
         slot.waiting = len(tasks)
         return tasks
 
@@ -314,27 +321,14 @@ class _Run(Generic[Owner]):
             checked = Checked((), Refusal("ratio", found))
         else:
             part, tolerance = slot.work.part, Tolerance(lost=outcome.lost)
-            context = Context(slot.facts, outcome.changes)
+            fluency = fluency_of(self._corrector)
+            context = Context(slot.facts, outcome.changes, fluency and partial(fluency, task.before))
             checked = check(
                 part.text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context
             )
-            checked = self._preferred(part, task, writable(part, task.segment, checked), outcome.text)
+            checked = writable(part, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
-
-    def _preferred(self, part: Part, task: _Task[Owner], checked: Checked, output: str) -> Checked:
-        """Refuse what the guards left of a correction if the corrector finds it less likely than the source: without
-        the changes that were left out, the others may be wrong."""
-        likelihoods = likelihoods_of(self._corrector) if checked.edits and checked.dropped else None
-        if likelihoods is None or not self._options.guards.caution:
-            return checked
-        begin = output[: len(output) - len(output.lstrip())]
-        made = model_text(apply(part.text, checked.edits), edited(task.segment, checked.edits))
-        before, after = likelihoods(task.text, [begin + task.text, begin + made])
-        if after >= before:
-            return checked
-        why = f"what the guards left of it is less likely than the source ({after:.1f} and {before:.1f} nats)"
-        return refused(checked, Refusal("margin", why))
 
     def _guards(self) -> GuardOptions:
         """The guard options with the corrector's margins, which are known after its first answer."""

@@ -33,7 +33,7 @@ class Redline:
     heading: str = ""  # of the file that begins with this part
 
 
-def html(
+def redline_html(
     parts: Iterable[Redline],
     *,
     title: str,

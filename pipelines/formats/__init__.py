@@ -24,7 +24,7 @@ from .text import TextFormat
 from .whole import Scanner, WholeFormat
 
 __all__ = [
-    "NAMES",
+    "FORMATS",
     "DelimitedFormat",
     "DocxFormat",
     "FormatOptions",
@@ -93,7 +93,7 @@ _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
     "ipynb": lambda given: NotebookFormat(encoding=given.encoding),
     **{name: _scanned_as(*scanner) for name, scanner in _SCANNERS.items()},
 }
-NAMES = tuple(_MAKERS)
+FORMATS = tuple(_MAKERS)
 """Names for `format_of`. `lines`: each line is a segment; `parallel`: as `lines`, with spaces around punctuation."""
 
 
@@ -113,7 +113,7 @@ def format_of(path: str | os.PathLike[str], name: str | None = None, *, options:
             raise FormatOptionError(f"{os.fspath(path)!r}: no format for {suffix!r} is known; {hint}")
         name = SUFFIXES[suffix]
     if name not in _MAKERS:
-        raise ValueError(f"unknown format {name!r}: name one of {', '.join(NAMES)}")
+        raise ValueError(f"unknown format {name!r}: name one of {', '.join(FORMATS)}")
     if not options.force_format and (what := risk(suffix, name)) is not None:
         raise FormatOptionError(
             f"{os.fspath(path)!r} holds {what}, which {name!r} does not handle and a correction may damage: "

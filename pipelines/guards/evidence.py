@@ -43,6 +43,8 @@ _CLAUSE = re.compile(
 _LONG = 200  # characters of a sentence that are looked at
 _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
+_JOINED = re.compile(r"\w[:=|]\w")
+_COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
 
 
@@ -93,6 +95,11 @@ class Evidence:
             yield "a word would stand twice"
         if still < doubled and _CLAUSE.search(self._text[max(self._segment.start, end - _LONG) : end]):
             yield "a clause may end with the first of the two words"
+        around = self._text[max(self._segment.start, start - _NEAR) : start] + wording.becomes
+        if _COMPARED_TWICE.search(around, max(0, len(around) - len(wording.becomes) - 5)) and "more" not in wording.new:
+            yield "a comparison does not stand after another"
+        if _JOINED.search(self._text, max(0, start - 2), end + 2):
+            yield "a mark joins two words, as in data"
         if re.search(r"(?<![\w'’])I (?:and|or)\b", wording.becomes + self._text[end : end + 4]) and "I" in wording.new:
             yield "'I' does not come first"
         yield from self._article(wording, end)

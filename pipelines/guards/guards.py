@@ -12,7 +12,7 @@ from numbers import Real
 from copyspec.checks import check_flag, check_type
 from copyspec.engine.results import Change
 
-from ..documents import Edit, Part, Refusal, Segment, model_text, replacing
+from ..documents import Edit, Part, Refusal, Segment, edited, model_text, replacing
 from ..edits.diff import apply, segment_edits
 from ..edits.words import Tolerance, words
 from .bounded import BoundedPattern, Searchable
@@ -112,19 +112,13 @@ class Checked:
     verdicts: Sequence[Verdict] = ()  # one for each change; none if a refusal of the whole segment came first
 
 
-def refused(checked: Checked, refusal: Refusal) -> Checked:
-    """The same without its edits, for one reason."""
-    dropped = [*checked.dropped, *[refusal] * len(checked.edits)]
-    verdicts = [replace(each, refusal=each.refusal or refusal) for each in checked.verdicts]
-    return Checked((), refusal, dropped, verdicts)
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """What is known in addition to a segment and its output."""
 
     facts: DocumentWords
     changes: Sequence[Change] | None = None  # with margins; offsets in the segment as it was shown; None: unknown
+    fluency: Callable[[tuple[str, ...]], Sequence[float]] | None = None  # log-probabilities of texts in its place
 
 
 def check(
@@ -174,13 +168,19 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     judge = _judge(text, segment, options, context)
     changes = list(_changes(text, edits))
     refusals = [stretches.refusal(change) or judge.refusal(change) for change in changes]
-    for group in groups(text, changes):
+    together = groups(text, changes)
+    sure = [group for group in together if not any(refusals[place] for place in group)]
+    gains = _gains(text, segment, [[changes[place] for place in group] for group in sure], options, context)
+    gain_of = {place: gain for group, gain in zip(sure, gains, strict=True) for place in group}
+    for place, gain in gain_of.items():
+        refusals[place] = judge.doubtful(changes[place], gain)
+    for group in together:
         if first := next((each for place in group if (each := refusals[place])), None):
             for place in group:
                 refusals[place] = refusals[place] or _belonging(text, changes[place], first)
     verdicts = [
-        Verdict(change, refusal, partial(judge.account, change))
-        for change, refusal in zip(changes, refusals, strict=True)
+        Verdict(change, refusals[place], partial(judge.account, change, gain_of.get(place)))
+        for place, change in enumerate(changes)
     ]
     kept = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
     dropped = [refusal for refusal in refusals if refusal is not None]
@@ -189,6 +189,17 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     if dropped and (options.all_or_nothing or not kept):
         return Checked((), dropped[0], dropped, verdicts)
     return Checked(kept, None, dropped, verdicts)
+
+
+def _gains(
+    text: str, segment: Segment, groups: Sequence[Sequence[Edit]], options: GuardOptions, context: Context
+) -> Sequence[float | None]:
+    """By how much each group of changes makes a segment more likely, in nats; None if that is unknown."""
+    if not groups or context.fluency is None or not options.caution:
+        return [None] * len(groups)
+    made = [model_text(apply(text, changes), edited(segment, changes)) for changes in groups]
+    source, *others = context.fluency((model_text(text, segment), *made))
+    return [other - source for other in others]
 
 
 def _belonging(text: str, change: Edit, other: Refusal) -> Refusal:
@@ -232,8 +243,9 @@ def _changes(text: str, edits: Sequence[Edit]) -> Iterator[Edit]:
     not": one without the other may mean the opposite, so whoever chooses among edits gets them as one."""
     change, *others = edits
     for edit in others:
-        if _touch(change, edit) or _is_written_out(text, change, edit):
-            change = Edit(change.start, edit.end, change.replacement + edit.replacement)
+        between = text[change.end : edit.start]
+        if _touch(change, edit) or _is_written_out(text, change, edit) or _is_comparison(text, change, edit):
+            change = Edit(change.start, edit.end, change.replacement + between + edit.replacement)
         else:
             yield change
             change = edit
@@ -247,6 +259,12 @@ def _touch(before: Edit, after: Edit) -> bool:
 def _is_written_out(text: str, before: Edit, after: Edit) -> bool:
     was, is_not = text[before.start : before.end], after.replacement.strip().casefold() in ("not", "n't", "n’t")
     return before.end == after.start == after.end and is_not and is_negation(was)
+
+
+def _is_comparison(text: str, before: Edit, after: Edit) -> bool:
+    """Whether "more new" becomes "newer"."""
+    goes = text[before.start : before.end].strip().casefold() in ("more", "most") and not before.replacement.strip()
+    return goes and len(text[before.end : after.start].split()) < 2 and after.replacement.endswith(("er", "est"))
 
 
 def _rejoined(output: str, source: str) -> str:

@@ -26,9 +26,11 @@ from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
-MarginKind = Kind | Literal["unusual", "initial"]
+MarginKind = Kind | Literal["unusual", "often", "care", "initial"]
 """`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like,
 another word in a heading or a cell, another mark at the end of a sentence;
+`often`: added to the margin for another form of a word that the writer uses often;
+`care`: added for a careful writer, by which mistakes are e times as rare;
 `initial`: a sentence that loses the "The" it begins with."""
 
 DEFAULT_MARGINS: Mapping[MarginKind, float] = {
@@ -44,6 +46,8 @@ DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "slip": 5.0,
     "swap": math.inf,
     "unusual": 4.0,
+    "often": 3.0,
+    "care": 1.0,
     "initial": 4.0,
 }
 """Least margin by kind of change, in nats, chosen by how often the bundled model makes such changes in correct texts
@@ -53,29 +57,34 @@ BUNDLED = "default"
 CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = {
     BUNDLED: DEFAULT_MARGINS,
     "smollm2-correct": {
-        "spelling": 0.0,
-        "capital": 0.0,
-        "mark": 1.0,
-        "comma": 5.0,
-        "doubled": 0.0,
-        "form": 1.0,
-        "tense": 2.0,
+        "spelling": 3.5,
+        "capital": 3.5,
+        "mark": 0.0,
+        "comma": 2.5,
+        "doubled": 1.5,
+        "form": 2.0,
+        "tense": 3.0,
         "several": math.inf,
         "grammar": 2.0,
-        "slip": 2.0,
+        "slip": 5.5,
         "swap": math.inf,
-        "unusual": 4.0,
+        "unusual": 5.5,
+        "often": 1.0,
+        "care": 2.0,
         "initial": math.inf,
     },
 }
-"""Least margins by model; better models need less. Each is the smallest whole number at which 2.5 times as many changes
-were right as wrong, on held-out texts with mistakes added by rules and twice as many without mistakes
-(`python -m benchmarks.quality.margins`). No margin achieves that for swaps, several words and initial "The"; slips and
-doubled words were too few to tell. An added comma is mostly a matter of style: its margin was chosen on every other
-reference of JFLEG dev."""
+"""Least margins by model. Those of `smollm2-correct`, with the gain, are fitted by logistic regression
+(`python -m benchmarks.quality.margins`)."""
+
+GAIN = 0.5
+"""What a nat adds to a margin by which a change makes the text more likely to a language model."""
+LOST_WORD = 6.5  # nats by which a text becomes more likely, right or wrong, with a word less
+MOST_MARGIN = 5.0  # more says nothing further, if there is a gain
+STYLE = frozenset(("capital", "mark", "comma"))
+"""Kinds of which careful writers have habits of their own, so that their care counts twice."""
 
 _SET_OFF = frozenset('<>*_"“”«»`')  # marks around words that are meant as they are, such as foreign words and names
-FREQUENT_WORD_FACTOR = 2.0  # factor on the margin for another form of a word that the writer uses often
 _CONTINUES = ",;،؛、，；"  # after these a text goes on
 _MARKS = re.compile(rf"[{SENTENCE_ENDS}]+")
 _RUNS = re.compile(r"[^\w\s'’]+")
@@ -121,13 +130,13 @@ class Judge:
             or (None if self._allow_swaps else self._swapped(wording, start, end))
             or self._evidence.own(wording)
             or (None if self._allow_swaps else self._evidence.refusal(wording, start, end))
-            or self._doubtful(wording, start, end)
         )
 
-    def account(self, edit: Edit) -> str:
+    def account(self, edit: Edit, gain: float | None) -> str:
         """The kind and the margin of a change, the margin that it needs, and what the document says of its words."""
-        wording, start, _ = self._worded(edit)
-        kind, margin = self.measured(edit)
+        wording, start, end = self._worded(edit)
+        kind, _ = self.measured(edit)
+        margin = self._margin(wording, start, end, gain)
         measured = "unknown" if margin is None else f"{margin:.1f}"
         needed = f"{self._caution * self._least(wording, start):.1f}"
         return "; ".join(
@@ -189,6 +198,8 @@ class Judge:
             return wording.refusal("fragment", "but a list item gets no new capital")
         if self._allow_swaps or was == becomes or was.casefold() != becomes.casefold():
             return None
+        if self._text[self._segment.start : self._segment.end].isupper() and not becomes.isupper():
+            return wording.refusal("fragment", "but all of the text is in capitals")
         for word in spelt(was):
             has_capital_inside = word[0].islower() and not word.islower()  # "iPhone", not "tHe"
             if has_capital_inside and word not in becomes and not self._is_word(word.lower()):
@@ -200,8 +211,18 @@ class Judge:
                 return wording.refusal("names", f"but {word!r} is in no word list without its capital")
         return None
 
-    def _doubtful(self, wording: Wording, start: int, end: int) -> Refusal | None:
-        if self._preferred is None or (margin := self._preferred.margin(start, end)) is None:
+    def _margin(self, wording: Wording, start: int, end: int, gain: float | None) -> float | None:
+        margin = self._preferred.margin(start, end) if self._preferred else None
+        if margin is None or gain is None:
+            return margin
+        lost = max(0, len(wording.gone) - len(wording.new))
+        return min(margin, MOST_MARGIN) + GAIN * (gain - LOST_WORD * lost)
+
+    def doubtful(self, edit: Edit, gain: float | None) -> Refusal | None:
+        """The refusal of a change of which the model is not sure enough. `gain`: by how many nats the change makes the
+        text more likely to a language model; None: unknown."""
+        wording, start, end = self._worded(edit)
+        if (margin := self._margin(wording, start, end, gain)) is None:
             return None
         least = max(self._caution * self._least(wording, start) if self._caution else -math.inf, self._min_margin)
         if margin >= least:
@@ -234,10 +255,11 @@ class Judge:
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):
             least = self._margins["unusual"]
         if kind in ("form", "tense", "several", "slip") and any(map(self._is_often, wording.gone)):
-            least *= FREQUENT_WORD_FACTOR
+            least += self._margins["often"]
         elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
             least = self._margins["unusual"]  # for example a program's name in lower case
-        return (least if usual else max(least, self._margins["unusual"])) + self._facts.care
+        least = least if usual else max(least, self._margins["unusual"])
+        return least + self._margins["care"] * self._facts.care * (2 if kind in STYLE else 1)
 
 
 def _wrong_mark(wording: Wording) -> Refusal | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import copyspec
 from copyspec.models.adapters import read_adapter
@@ -59,3 +60,19 @@ def test_it_corrects_and_equals_plain_decoding() -> None:
     assert done.text == GECPipeline(engine, drafts=False)(text).text
     assert done.text == "There are several reasons for it. He received the letter."
     copyspec.unload(CORRECTOR)
+
+
+@needs_smollm2
+def test_its_second_opinion_is_that_of_its_base() -> None:
+    texts = ("It occurs in in nodes.", "It occurs in nodes.")
+    fluency = ModelCorrector(copyspec.load(CORRECTOR, dtype="float32")).fluency
+    assert fluency is not None and ModelCorrector(tiny_engine()).fluency is None
+    base = copyspec.load("smollm2", dtype="float32")
+    start = [base.tokenizer.bos_token_id]
+    for before, space in (("", ""), ("A list.\n\n", ""), ("A list. ", " ")):
+        lead = start + list(base.codec.encode(before.rstrip(" ")).ids)
+        for text, found in zip(texts, fluency(before, texts), strict=True):
+            ids = torch.tensor([[*lead, *base.codec.encode(space + text).ids]])
+            with torch.inference_mode():
+                logits = base.model(ids).logits[0, len(lead) - 1 : -1].float().log_softmax(-1)
+            assert found == pytest.approx(float(logits.gather(-1, ids[0, len(lead) :, None]).sum()), abs=1e-3)

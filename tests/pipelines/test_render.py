@@ -20,7 +20,7 @@ from copyspec.cli.reports import DiffPrinter
 from copyspec.pipelines import DocxFormat, Done, FileReport, Format, Summary, format_of
 from copyspec.pipelines.documents import Edit, Part
 from copyspec.pipelines.edits.diff import apply
-from copyspec.pipelines.edits.redline import Redline, html
+from copyspec.pipelines.edits.redline import Redline, redline_html
 from copyspec.pipelines.edits.render import EditRows, colored_diff, inline_diff, unified_diff
 from copyspec.views.escaping import visible
 
@@ -222,7 +222,7 @@ def test_redline_holds_both_texts(pieces: list[str], show_copied: bool) -> None:
             edits.append(Edit(at, at + len(piece), piece.upper() if i % 3 else ""))
         at += len(piece)
     page = _Texts()
-    page.feed("".join(html([Redline(text, edits, [(0, len(text))])], title="<x>", show_copied=show_copied)))
+    page.feed("".join(redline_html([Redline(text, edits, [(0, len(text))])], title="<x>", show_copied=show_copied)))
     assert (page.before, page.after) == (text, apply(text, edits))
     assert "script" not in page.tags and "link" not in page.tags and "img" not in page.tags
     assert page.open == []
@@ -230,9 +230,9 @@ def test_redline_holds_both_texts(pieces: list[str], show_copied: bool) -> None:
 
 def test_redline_is_one_page() -> None:
     parts = [Redline("He go home.\n", [Edit(3, 5, "goes")], [(0, 3), (6, 11)]), Redline("ok \udce9\x1b\n")]
-    page = "".join(html(parts, title="a & b.txt", show_copied=True))
+    page = "".join(redline_html(parts, title="a & b.txt", show_copied=True))
     page.encode()  # raises if it contains surrogates
     assert "<title>a &amp; b.txt</title>" in page and "prefers-color-scheme: dark" in page
     assert '<span class="copied">He </span><del id="e1">' in page and "1 change." in page
     assert "http://" not in page and "https://" not in page
-    assert 'class="copied"' not in "".join(html(parts, title="x"))
+    assert 'class="copied"' not in "".join(redline_html(parts, title="x"))

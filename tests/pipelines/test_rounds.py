@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.pipelines.rag import guesses, rounds
+from copyspec.pipelines.rag import rounds
 from copyspec.pipelines.rag.rounds import Rounds, plainly
 from copyspec.retrievers import Scheduler
 
@@ -309,8 +309,7 @@ def test_speculation_costs_no_time_however_dear_searches_and_however_good_guesse
 ) -> None:
     """Even without prefix caches of the model: both forms keep one document open."""
     search, clock = cost * 4 * CALL, Clock()
-    for module in (rounds, guesses):
-        monkeypatch.setattr(module, "perf_counter", clock)
+    monkeypatch.setattr(rounds, "perf_counter", clock)
 
     def seconds(scheduler: Scheduler | None) -> float:
         started = clock.now

@@ -15,8 +15,8 @@ from copyspec import Comparison
 from copyspec.cli import main
 from copyspec.cli.showing import comparison_text
 from copyspec.engine.comparison import compare_jobs
-from copyspec.views.race import Race, lines, replay
-from copyspec.views.race_page import MAX_MOVING, race_page
+from copyspec.views.race import MAX_MOVING, Race, race_page
+from copyspec.views.race_lines import lines, replay
 from tests.helpers.texts import engine as text_engine
 
 PROMPT = "the cat <b>sat</b> on the mat, the cat <b>sat</b> on"
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_the_replay_and_the_results_are_shown(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("copyspec.views.race.replay", interrupted)
+    monkeypatch.setattr("copyspec.views.race_lines.replay", interrupted)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert main(["compare", PROMPT, "--edit", PROMPT, "--max-new-tokens", "12"]) == 0
     assert "prompt lookup" in capsys.readouterr().out

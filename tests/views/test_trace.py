@@ -15,8 +15,7 @@ from copyspec.cli import main
 from copyspec.engine import recording
 from copyspec.engine.results import Result
 from copyspec.views.pass_trace import Trace, TraceError
-from copyspec.views.trace_lines import chains, summary
-from copyspec.views.trace_page import trace_page
+from copyspec.views.trace_views import chains, summary, trace_page
 from tests.helpers.texts import engine
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")

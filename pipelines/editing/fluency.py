@@ -1,0 +1,67 @@
+"""How likely texts are to the language model that a corrector was made from: a second opinion on its edits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from copyspec.models.adapters import LowRank
+from copyspec.targets.packed_weights import numbers
+from copyspec.targets.pages import give_back
+
+if TYPE_CHECKING:
+    from copyspec import Engine
+
+CONTEXT_TOKENS = 80
+"""Tokens before a text that are read with it."""
+
+REMEMBERED = 1024  # texts; editors ask about the same ones again after every change
+
+
+class BaseModel:
+    """The model of an engine without the adapter that is merged into it, whose weights it shares."""
+
+    def __init__(self, engine: Engine, adapter: LowRank) -> None:
+        model = engine.model
+        # The copy has modules of its own: with hooks, the engine's would compute as the base in other threads, too.
+        self._model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+        for name, (a, b) in adapter.parts.items():
+            module = self._model.get_submodule(name.removesuffix(".weight"))
+            weight = self._model.get_parameter(name)
+            down, up = a.to(weight), adapter.scale * b.to(weight)
+            module.register_forward_hook(partial(_without, down, up))
+        for module in self._model.modules():
+            if isinstance(getattr(module, "weight", None), torch.Tensor):
+                module.register_forward_hook(_give_back)
+        self._encode = engine.codec.encode
+        self._start = engine.tokenizer.bos_token_id
+        self.likelihoods = lru_cache(REMEMBERED)(self._likelihoods)
+
+    def _likelihoods(self, before: str, texts: Sequence[str]) -> list[float]:
+        """The log-probability, in nats, of each text after another one."""
+        ending = before.rstrip(" ")
+        lead = [self._start, *self._encode(ending).ids[-CONTEXT_TOKENS:]]
+        answers = [self._encode(before[len(ending) :] + text).ids for text in texts]  # tokens begin with spaces
+        longest = max(map(len, answers))
+        rows = torch.tensor([[*lead, *ids, *[0] * (longest - len(ids))] for ids in answers], device=self._model.device)
+        with torch.inference_mode():  # a row's padding comes after it, where causal attention does not see it
+            logits = self._model(input_ids=rows, use_cache=False, logits_to_keep=longest + 1).logits[:, :-1]
+        labels = rows[:, len(lead) :]
+        chosen = logits.float().log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return [float(row[: len(ids)].sum()) for row, ids in zip(chosen, answers, strict=True)]
+
+
+def _without(down: torch.Tensor, up: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    """The output of a linear layer without an update of its weight by up @ down, of [out, rank] and [rank, in]."""
+    tokens: torch.Tensor = inputs[0]
+    return output - tokens @ down.T @ up.T
+
+
+def _give_back(module: Any, inputs: Any, output: Any) -> None:
+    """Give back the memory of a weight of which the engine's passes read a packed copy."""
+    if module.weight.device.type == "cpu":
+        give_back(numbers(module.weight))
