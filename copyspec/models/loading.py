@@ -48,7 +48,7 @@ class ModelChoice:
     model: str | PreTrainedModel
     tokenizer: str | PreTrainedTokenizerBase | None = None
     device: str | torch.device | None = None  # None: a CUDA device if there is one; "auto": spread over all
-    dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved; on a CPU float32, see `_widen`
+    dtype: str | torch.dtype = "auto"  # "auto": as the checkpoint was saved; on a CPU float32, see `_is_to_be_widened`
     revision: str | None = None
     on_unsupported: Literal["error", "plain"] = "error"
     static: StaticOptions | None = None  # static shapes: CUDA graphs, compiled passes, exact mode
@@ -270,8 +270,11 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
         device_map = more.pop("device_map", "auto" if device == "auto" else None)
         model = found.model(kind, config, dtype=choice.dtype, device_map=device_map, more=more)
     places = {device} if device_map is None else {weight.device.type for weight in model.parameters()}
-    if choice.dtype == "auto" and places == {"cpu"}:
-        _widen(model)
+    if choice.dtype == "auto" and places == {"cpu"} and _is_to_be_widened(model):
+        if _has_rounded_buffers(model):
+            model = found.model(kind, config, dtype="float32", device_map=device_map, more=more)
+        else:
+            model.to(torch.float32)  # type: ignore[arg-type]  # its decorator hides the signature
     if device_map is None:
         try:
             model.to(torch.device(device))  # type: ignore[arg-type]  # its decorator hides the signature
@@ -281,13 +284,13 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     return model
 
 
-def _widen(model: PreTrainedModel) -> None:
-    """Convert half-precision weights to float32, in which CPUs compute faster, and exactly alike for any number of
-    tokens. A model that would not fit into memory then is left as it was saved."""
+def _is_to_be_widened(model: PreTrainedModel) -> bool:
+    """Whether weights in half precision become float32, in which CPUs compute faster, and exactly alike for any number
+    of tokens. A model that would not fit into memory then is left as it was saved."""
     import torch
 
     if model.dtype not in (torch.bfloat16, torch.float16) or getattr(model.config, "quantization_config", None):
-        return
+        return False
     needed = WIDE * sum(weight.numel() for weight in model.parameters())
     available = available_memory()
     if 0 < available < needed:
@@ -299,8 +302,18 @@ def _widen(model: PreTrainedModel) -> None:
             needed / 1e9,
             available / 1e9,
         )
-        return
-    model.to(torch.float32)  # type: ignore[arg-type]  # its decorator hides the signature
+        return False
+    return True
+
+
+def _has_rounded_buffers(model: PreTrainedModel) -> bool:
+    """Whether the model has computed numbers in its dtype that are not in its files, such as Gemma's factor of
+    embeddings: in float32 they are others than these."""
+    return any(
+        buffer is not None and buffer.dtype == model.dtype and name in module._non_persistent_buffers_set
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    )
 
 
 @contextmanager

@@ -125,7 +125,9 @@ class FastLinears:
         half = next((each.weight.dtype for each in model.modules() if type(each) is nn.Linear and _is_half(each)), None)
         if half is not None and instructions():
             name = str(half).removeprefix("torch.")
-            self._reason = f"they are in {name}, in which a CPU takes longer than in float32; call model.float()"
+            self._reason = (
+                f"they are in {name}, in which a CPU takes longer than in float32 (model.float(), where memory allows)"
+            )
             logger.warning("%s: its layers are computed by transformers: %s", type(model).__name__, self._reason)
         self._head = head if (head := _head_of(model)) in by_linear else None
         self.leaves_out_padding = bool(self._layers)

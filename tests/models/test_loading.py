@@ -21,6 +21,7 @@ import copyspec
 from copyspec import api
 from copyspec.api import _STATE
 from copyspec.models import devices, loading
+from tests.helpers.models import tiny
 from tests.helpers.texts import CORPUS, byte_level, engine, llama
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -253,6 +254,16 @@ def test_models_are_computed_in_float32_on_a_cpu_unless_told_otherwise(
     assert loaded.dtype == torch.float32
     assert all(map(torch.equal, loaded.parameters(), (each.float() for each in model.parameters())))
     assert copyspec.load(tmp_path, device="cpu", dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_numbers_that_a_model_computes_are_computed_in_float32(tmp_path: Path) -> None:
+    tiny("gemma2", vocab_size=len(byte_level())).to(torch.bfloat16).save_pretrained(tmp_path)
+    byte_level().save_pretrained(tmp_path)
+    loaded = copyspec.load(tmp_path, device="cpu").model
+    expected = type(loaded).from_pretrained(tmp_path, dtype=torch.float32)
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.inference_mode():
+        assert torch.equal(loaded(ids).logits, expected(ids).logits)
 
 
 def test_a_model_that_does_not_fit_in_float32_stays_as_it_was_saved_and_that_is_said(
