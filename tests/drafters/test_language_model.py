@@ -286,6 +286,6 @@ def test_drafters_of_other_architectures() -> None:
             assert tokens == expected, (target, draft, shape)
 
 
-def test_recurrent_draft_model_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"recurrent layers.*choose a draft model with attention"):
-        DraftModel(wrap(tiny("mamba"), on_unsupported="plain"))
+def test_a_draft_model_that_verifies_no_drafts_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"choose another draft model"):
+        DraftModel(wrap(tiny("recurrent_gemma"), on_unsupported="plain"))

@@ -34,7 +34,7 @@ from tests.helpers.both_ways import (
     prompts,
     tokenizer,
 )
-from tests.helpers.models import CAUSAL, RECURRENT, SEQ2SEQ, VOCAB_SIZE, tiny
+from tests.helpers.models import CAUSAL, SEQ2SEQ, VOCAB_SIZE, tiny
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -351,7 +351,7 @@ def test_rows_without_a_token_to_pad_with() -> None:
 
 
 def test_recurrent_models_are_refused_or_decoded_plainly() -> None:
-    model = tiny(next(iter(RECURRENT)))
+    model = tiny("recurrent_gemma")
     with pytest.raises(copyspec.UnsupportedModelError):
         both(model, padded(prompts(1)))
     plain, copied = both(model, padded(prompts(1)), {"on_unsupported": "plain"})

@@ -35,15 +35,15 @@ SUBSTITUTE = 0  # stands for a token that the draft model lacks: a slightly wron
 class DraftModel(Learned):
     """A draft model with its learned calibration, weights and speed; shared by the rows of an engine.
 
-    The model is wrapped as a `Target` and never altered. Raises ValueError for a model with recurrent layers, whose
-    state cannot be rolled back to where a draft was rejected.
+    The model is wrapped as a `Target` and never altered. Raises ValueError for a model that verifies no drafts, and so
+    cannot take its own guesses back.
     """
 
     def __init__(self, target: Target) -> None:
         if not target.supports_drafts:
             raise ValueError(
-                "the draft model has recurrent layers, whose state cannot return to where a draft was rejected; "
-                "choose a draft model with attention layers alone"
+                f"the draft model, {type(getattr(target, 'model', target)).__name__}, verifies no drafts, so its own "
+                "guesses cannot be taken back; choose another draft model"
             )
         super().__init__()
         self.target = target
