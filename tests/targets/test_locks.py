@@ -160,11 +160,11 @@ def test_draft_models_are_loaded_before_the_first_turn() -> None:
 
 
 def test_mixed_calls_of_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty calls of `benchmarks.hostile.threads`."""
-    asked = itertools.count()
+    """Thirty calls of `benchmarks.hostile.threads`."""
+    asked = itertools.count(step=2)
     monkeypatch.setattr(selftest, "KNOWN", selftest.KNOWN)  # restored afterwards, since the benchmark changes it
     monkeypatch.setattr(threads, "TYPES", ("gemma3_text", "gpt_neo", "umt5", "blenderbot", "mamba"))
-    monkeypatch.setattr(threads, "monotonic", lambda: next(asked))  # a second per call, however long calls take
+    monkeypatch.setattr(threads, "monotonic", lambda: next(asked))  # two seconds per call, however long calls take
     logging.getLogger("copyspec").setLevel(logging.ERROR)
     try:
         assert threads.run(minutes=1, threads=6) == 0
