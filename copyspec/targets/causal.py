@@ -21,12 +21,11 @@ from copyspec.targets.hooks.attention import masked_attention, takes_masks, with
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.recurrence import special_layers
-from copyspec.targets.hooks.states import RowStates as HiddenStates
-from copyspec.targets.hooks.states import hidden_states
+from copyspec.targets.hooks.states import RowStates, hidden_states
 from copyspec.targets.layers import HeadInput
 from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
-from copyspec.targets.recurrent import RowStates, add_layers
+from copyspec.targets.recurrent import RecurrentStates, add_layers
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.targets.tree_cache import Columns, Move, TreeCache, Write, check_rows, lay_out
@@ -119,11 +118,11 @@ class TreeSession(ABC):
         self._cache = TreeCache(rows)
         self._chains_only = not target.supports_trees
         self.prefill_chunk = PREFILL_CHUNK
-        self._states: RowStates | None = None
+        self._states: RecurrentStates | None = None
         if target.layer_parts:
             add_layers(self._cache, target.layer_parts)
         if any([each.states for each in target.layer_parts]):
-            self._states = RowStates(self._model, self._cache, rows)
+            self._states = RecurrentStates(self._model, self._cache, rows)
             self.prefill_chunk = sys.maxsize  # what follows a state is read token by token
         self._few_shapes = few_shapes and not self._chains_only and not target.layer_parts
         self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
@@ -178,7 +177,7 @@ class TreeSession(ABC):
         trees: Sequence[DraftTree],
         layers: Sequence[int] = (),
         row: int | None = None,
-    ) -> tuple[torch.Tensor, Sequence[HiddenStates] | None]:
+    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
         """See `Session`; `row` as in `score`."""
         with hidden_states(self._model, layers) as kept:
             logits = self.score(uncached, trees, row)

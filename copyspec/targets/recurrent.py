@@ -5,6 +5,8 @@ it does in plain decoding. The nodes of a draft tree follow level by level, as s
 state of their parent, and the state after each is kept until `keep` has chosen one. The projections around the
 recurrence, which hold most of the weights, are computed for all nodes at once. So trees are verified like those of
 attention, and a row's state is what plain decoding computes from the accepted tokens alone.
+
+The layers of the cache that hold states, or an indexer's keys, beside keys and values are here, too.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from copyspec.tree import DraftTree
 
 NODE_BYTES = 1 << 29
-"""Memory for states after the nodes of a pass: 6 nodes of a layer's 2 MB in 36 layers, as of Qwen3-Next."""
+"""Memory for states after the nodes of a pass: 7 nodes of a layer's 2 MB in 36 layers, as of Qwen3-Next."""
 
 Places = tuple[list[int], "list[int] | slice"]
 """Tokens of a pass: rows and columns, as indices of a tensor [B, Q, ...]. With a slice, all columns of each row."""
@@ -100,7 +102,7 @@ class _Drafts:
         return levels
 
 
-class RowStates:
+class RecurrentStates:
     """The states of a session's rows, and of the nodes of the last pass."""
 
     def __init__(self, model: PreTrainedModel, cache: TreeCache, rows: int) -> None:
@@ -144,7 +146,7 @@ class RowStates:
     def select(self, rows: Sequence[int]) -> None:
         self._rows, self._nodes = [self._rows[row] for row in rows], []
 
-    def join(self, other: RowStates) -> None:
+    def join(self, other: RecurrentStates) -> None:
         self._rows, self._nodes = [*self._rows, *other._rows], []
 
     def _stepped(self, number: int, mixer: nn.Module, layer: object) -> Callable[..., Any]:

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from copyspec.targets.hooks.caches import cache_argument
-from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.modules import decoder_layers, is_hooked
 from copyspec.targets.hooks.weights import parameters_of
 
@@ -144,12 +143,6 @@ def rotary_of(model: nn.Module) -> Rotary | None:
 def is_unchanged(part: nn.Module) -> bool:
     """Whether calling a module runs its class's forward and nothing else: it has no hooks and no other forward."""
     return not ("forward" in vars(part) or is_hooked(part))
-
-
-def fused_attention(attention: nn.Module) -> FusedAttention | None:
-    """PyTorch's fused attention as the module calls it; None if it uses another implementation."""
-    chosen = object.__getattribute__(attention.config, "_attn_implementation_internal")  # read in every layer's pass
-    return attention_of(attention) if chosen in ("sdpa", GROUPED) else None
 
 
 def attention_of(attention: nn.Module) -> FusedAttention:
