@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import json
 import re
@@ -114,6 +115,29 @@ def test_the_log_has_two_forms(form: Literal["text", "json"], capsys: pytest.Cap
         assert json.loads(line)["status"] == 200
     else:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d .* GET / 200: 1 s, id x", line)
+
+
+@needs_server
+def test_a_second_interrupt_ends_it_at_once(folder: Path) -> None:
+    command = [sys.executable, "-m", "copyspec", "serve", "-m", str(folder), "--port", "0", "--name", "tiny"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        found = re.search(r"http://(\S+)/v1", next(each for each in process.stderr if "http://" in each))
+        assert found is not None
+        client = http.client.HTTPConnection(found[1], timeout=30)
+        body = {"prompt": "The cat", "max_tokens": 900, "stream": True}
+        client.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        assert client.getresponse().read(5)
+        process.send_signal(signal.SIGINT)
+        lines = [next(each for each in process.stderr if "stopping" in each)]
+        process.send_signal(signal.SIGINT)
+        lines += process.stderr
+        assert process.wait(30) == 130 and "Traceback" not in "".join(lines), lines
+        client.close()
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @needs_server
