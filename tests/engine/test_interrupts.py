@@ -87,7 +87,7 @@ print("interrupts", interrupts)
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no interval timer")
 def test_interrupts_at_any_moment() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, "0", "1.5"],
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, "0", "1"],
         cwd=ROOT,
         capture_output=True,
         text=True,

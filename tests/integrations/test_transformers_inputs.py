@@ -19,6 +19,7 @@ from copyspec.integrations.transformers.replay import CACHE_FIELD
 from copyspec.literature import Pool
 from copyspec.targets.facts import forward_arguments
 from tests.helpers.both_ways import (
+    NEW_TOKENS,
     PAD,
     assert_caches_are_equal,
     both,
@@ -74,7 +75,8 @@ def test_drawn_arguments_give_the_output_of_generate_or_are_refused_by_name(name
         }
         plain = by_transformers(model, inputs, **options)
         try:
-            copied = by_copyspec(model, inputs, {"references": plain.sequences.tolist()}, **options)
+            own = {rng.choice(["references", "edit_source"]): plain.sequences.tolist()}  # the most helpful ones
+            copied = by_copyspec(model, inputs, own, **options)
         except ValueError as error:
             assert REFUSED.search(str(error))
             refused += 1
@@ -279,7 +281,7 @@ def test_a_call_without_texts_needs_no_tokenizer(name: str) -> None:
     for own in ({}, {"references": plain.tolist()}, {"edit_source": prompts(3)}, {"drafter": Pool()}):
         assert torch.equal(plain, by_copyspec(model, inputs, {"tokenizer": None, **own}))
     result = by_copyspec(model, inputs, {"tokenizer": None}, return_dict_in_generate=True).results[0]
-    assert result.text == "" and len(result.token_ids) == 16
+    assert result.text == "" and len(result.token_ids) == NEW_TOKENS
     for own in ({"references": ["12"]}, {"edit_source": ["1", "2", "3"]}, {"prediction": "12"}, {"stop": ["12"]}):
         with pytest.raises(TypeError, match=r"without a name to find|holds a text, .*; give tokenizer="):
             by_copyspec(model, inputs, {"tokenizer": None, **own})
