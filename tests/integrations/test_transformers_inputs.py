@@ -30,7 +30,7 @@ from tests.helpers.both_ways import (
     prompts,
     tokenizer,
 )
-from tests.helpers.models import CAUSAL, SEQ2SEQ, VARIANTS, VOCAB_SIZE, spread_logits, tiny
+from tests.helpers.models import CAUSAL, SEQ2SEQ, STATEFUL, VARIANTS, VOCAB_SIZE, spread_logits, tiny
 from tests.helpers.vision import VISION, with_vision
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -117,6 +117,21 @@ def test_decoders_that_count_padding_take_rows_without_it(name: str) -> None:
     with pytest.raises(ValueError, match=f"row 0 is padded on the left, and {name}ForCausalLM counts from the padding"):
         by_copyspec(model, padded(prompts(2)))
     assert torch.equal(*both(model, padded(prompts(1) * 2)))
+
+
+@pytest.mark.parametrize("name", ["rwkv", *STATEFUL])
+def test_rows_that_change_each_other_in_generate_are_refused(name: str) -> None:
+    model = model_of(name)
+    for rows in (1, 2, 3):
+        inputs = {"input_ids": torch.tensor([[9 + row, 20, 21, 9 + row, 20] for row in range(rows)])}
+        plain = by_transformers(model, inputs)
+        alone = torch.cat([by_transformers(model, {"input_ids": ids[None]}) for ids in inputs["input_ids"]])
+        assert torch.equal(plain, alone) is (name != "rwkv" or rows == 1)
+        if torch.equal(plain, alone):
+            assert torch.equal(plain, by_copyspec(model, inputs))
+        else:
+            with pytest.raises(ValueError, match="RwkvForCausalLM lets the rows of a batch change each other"):
+                by_copyspec(model, inputs)
 
 
 def test_chunks_counted_from_padding_are_refused() -> None:
