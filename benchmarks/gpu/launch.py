@@ -35,6 +35,7 @@ from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
+from copyspec.targets.scores import Scores
 from copyspec.targets.static.running import ProgramRunner
 from copyspec.tree import ROOT, DraftTree, Origin
 from copyspec.verification.picking import ScoredPicks, best_picks
@@ -123,7 +124,7 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
     read_at, spans = [0.0], []
     launch = ProgramRunner.run
 
-    def read(scores: torch.Tensor) -> list[ScoredPicks]:
+    def read(scores: Scores) -> list[ScoredPicks]:
         found = best_picks(scores)
         for drafter in drafters:
             drafter.seconds = 0.0

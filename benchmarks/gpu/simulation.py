@@ -37,6 +37,7 @@ from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.static_options import StaticOptions
 from copyspec.targets.base import Session
+from copyspec.targets.scores import Scores
 from copyspec.targets.static.running import ProgramRunner, Size
 from copyspec.targets.static.settings import WARM_PASSES, node_bucket, row_bucket
 from copyspec.tree import DraftTree
@@ -116,18 +117,18 @@ class _Session(simulation._Session):
         super().__init__(target, rows)
         self._static = target
 
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        logits, target, rows = super().score(uncached, trees), self._static, len(uncached)
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
+        scores, target, rows = super().score(uncached, trees), self._static, len(uncached)
         if max(map(len, uncached)) > 1:
             self.is_settled = False
             target.clock.now += 1e-3 * target.times.prompts(sum(map(len, uncached)))
-            return logits
+            return scores
         computed = row_bucket(rows)
         asked = computed, node_bucket(1 + max(map(len, trees)), computed), SLOTS
         size = target.runner.choose(asked, max(self.lengths), row_bucket(target.all_rows))
         target.clock.now += 1e-3 * target.runner.milliseconds(size, rows, sum(self.lengths))
         self.is_settled, self.computed = target.runner.is_settled, (size[0], size[1] - 1)
-        return logits
+        return scores
 
 
 def run(

@@ -15,6 +15,7 @@ from copyspec.models.loading import resolve_name
 from copyspec.models.pretrained import Pretrained
 from copyspec.targets.base import Session, Target
 from copyspec.targets.hooks.states import RowStates
+from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -223,13 +224,13 @@ class _ReplaySession:
     def most_nodes(self) -> int:
         return self._session.most_nodes
 
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         with self._replay.showing(self._rows):
             return self._session.score(uncached, trees)
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
         with self._replay.showing(self._rows):
             return self._session.score_with_states(uncached, trees, layers)
 

@@ -26,6 +26,7 @@ from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGra
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets.base import Session, Target
+from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 
 
@@ -249,25 +250,25 @@ class _Session:
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[torch.Tensor, None]:
+    ) -> tuple[Scores, None]:
         return self.score(uncached, trees), None
 
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         target = self._target
         self._uncached = uncached
         width = max(map(len, trees))
-        upcoming = np.zeros((len(uncached), 1 + width), np.int64)
+        upcoming: list[int] = []
         for row, (ids, tree) in enumerate(zip(uncached, trees, strict=True)):
             whole = target.whole[self._rows[row]]
             root = self.lengths[row] + len(ids)
             at = [root, *(root + depth for depth in tree.depths())]
-            upcoming[row, : len(at)] = [whole[min(index, len(whole) - 1)] for index in at]
+            upcoming += [whole[min(index, len(whole) - 1)] for index in at]
         longest = max(map(len, uncached))
         units = target.costs.units(width) if longest == 1 else 1.0 + (longest - 1 + width) * target.costs.prefill
         noise = np.exp(target.rng.gauss(0.0, target.costs.noise)) if target.costs.noise else 1.0
         target.clock.now += target.costs.seconds * units * float(noise)
-        logits = torch.zeros(len(uncached), 1 + width, target.vocab_size)
-        return logits.scatter_(2, torch.from_numpy(upcoming).unsqueeze(2), 1.0)
+        logits = torch.zeros(len(upcoming), target.vocab_size)
+        return Scores.of_trees(logits.scatter_(1, torch.tensor(upcoming).unsqueeze(1), 1.0), trees)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, (ids, path) in enumerate(zip(self._uncached, paths, strict=True)):

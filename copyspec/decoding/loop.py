@@ -13,8 +13,6 @@ from itertools import accumulate, chain, islice, pairwise
 from operator import add
 from typing import NamedTuple
 
-import torch
-
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding import reuse
 from copyspec.decoding.controller import DraftController
@@ -26,6 +24,7 @@ from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import RowStates
+from copyspec.targets.scores import Scores
 from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 from copyspec.verification.picking import best_picks
 
@@ -203,7 +202,7 @@ class Batch:
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
         with inference_mode(True) if shows else _AS_IT_IS:
-            logits, states = (
+            scores, states = (
                 self._score(trees) if shows else (session.score([row.uncached for row in rows], trees), None)
             )
             launched = clock()
@@ -214,7 +213,7 @@ class Batch:
                     row.meter.settle()
             bookkept = clock()
             # Reading the picks waits for the pass to end, so that its time can be measured.
-            picks = pick(rows, trees, logits, states) if shows else best_picks(logits)
+            picks = pick(rows, trees, scores, states) if shows else best_picks(scores)
             sampled = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
@@ -224,7 +223,7 @@ class Batch:
             reuse.store(rows, session, target)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
         sizes = [len(tree.tokens) for tree in trees]
-        self._record(marks, longest if is_first else 0, max(sizes), is_done=logits.is_cpu)
+        self._record(marks, longest if is_first else 0, max(sizes), is_done=scores.logits.is_cpu)
         if budget is not None:
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, budget, sizes, allowed)
@@ -303,19 +302,19 @@ class Batch:
             row.close()
         self.rows, self._session = [], None
 
-    def _score(self, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        """The logits of a pass, [B, 1 + M, V], rescored where a rule does, and the hidden states that drafters want."""
+    def _score(self, trees: Sequence[DraftTree]) -> tuple[Scores, Sequence[RowStates] | None]:
+        """The scores of a pass, with others where a rule has them, and the hidden states that drafters want."""
         rows, session, uncached = self.rows, self._session, [row.uncached for row in self.rows]
         assert session is not None
         states: Sequence[RowStates] | None = None
         wanted = [layers for row in rows if row.can_observe and (layers := row.wanted_states()) is not None]
         if wanted:
-            logits, states = session.score_with_states(uncached, trees, sorted({*chain.from_iterable(wanted)}))
+            scores, states = session.score_with_states(uncached, trees, sorted({*chain.from_iterable(wanted)}))
         else:
-            logits = session.score(uncached, trees)
+            scores = session.score(uncached, trees)
         if any([row.rescorer is not None for row in rows]):
-            logits = rescored(rows, trees, logits)
-        return logits, states
+            scores = rescored(rows, trees, scores)
+        return scores, states
 
 
 def compacted(is_running: Sequence[bool]) -> list[int]:

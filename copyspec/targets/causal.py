@@ -27,6 +27,7 @@ from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
 from copyspec.targets.recurrent import RecurrentStates, add_layers
 from copyspec.targets.rows import RowSessions
+from copyspec.targets.scores import Scores
 from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
 from copyspec.targets.tree_cache import Columns, Move, TreeCache, Write, check_rows, lay_out
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -137,10 +138,17 @@ class TreeSession(ABC):
     def most_nodes(self) -> int:
         return sys.maxsize if self._states is None else self._states.most_nodes
 
-    def score(
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None) -> Scores:
+        """See `Session`. `row`: the only row of the pass, of which the tokens and the tree are; None: all rows."""
+        logits = self._logits(uncached, trees, row)
+        width = logits.shape[1]
+        starts = range(0, len(logits) * width, width)
+        return Scores(logits.reshape(-1, logits.shape[2]), starts, [1 + len(tree.tokens) for tree in trees])
+
+    def _logits(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None
     ) -> torch.Tensor:
-        """See `Session`. `row`: the only row of the pass, of which the tokens and the tree are; None: all rows."""
+        """The logits of `score` as a rectangle, [B, 1 + M, V]."""
         if row is None:
             check_rows(len(self._lengths), uncached, trees)
             self._uncached = uncached
@@ -177,20 +185,23 @@ class TreeSession(ABC):
         trees: Sequence[DraftTree],
         layers: Sequence[int] = (),
         row: int | None = None,
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
         """See `Session`; `row` as in `score`."""
         with hidden_states(self._model, layers) as kept:
-            logits = self.score(uncached, trees, row)
+            logits = self._logits(uncached, trees, row)
+        width = logits.shape[1]
+        starts = range(0, len(logits) * width, width)
+        scores = Scores(logits.reshape(-1, logits.shape[2]), starts, [1 + len(tree.tokens) for tree in trees])
         states = kept.of_pass()
         if states is None:
-            return logits, None
+            return scores, None
         found = list[dict[int, torch.Tensor]]()
         for place, (ids, tree) in enumerate(zip(uncached, trees, strict=True)):
             found.append({})
             for layer, each in states.items():
                 root = 0 if self._few_shapes else each.shape[1] - logits.shape[1]
                 found[place][layer] = each[place, max(0, root + 1 - len(ids)) : root + 1 + len(tree.tokens)]
-        return logits, found
+        return scores, found
 
     def _pass_of_few_shapes(
         self, starts: list[int], uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]

@@ -20,6 +20,7 @@ from copyspec.targets.base import Target
 from copyspec.targets.hooks import llama_layers
 from copyspec.targets.layers import FastLayer
 from copyspec.targets.linears import instructions
+from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 from tests.helpers.decoded import decoded as decoded_requests
 from tests.helpers.fakes import ScriptedDrafter
@@ -86,12 +87,11 @@ def decoded(target: Target, seed: int, rows: int) -> list[torch.Tensor]:
     drawn = random.Random(seed)
     prompts = [[drawn.randrange(VOCAB) for _ in range(drawn.randint(1, 50))] for _ in range(rows)]
     session = target.open(prompts, 64)
-    found = [session.score(prompts, [DraftTree()] * rows)[:, 0]]
+    found = [*session.score(prompts, [DraftTree()] * rows)]
     session.keep([[]] * rows)
     for size in (0, 5, 1, 30, 0, 12):
         trees = [tree(drawn, drawn.randint(size // 2, size)) for _ in range(rows)]
-        logits = session.score([[drawn.randrange(VOCAB)] for _ in range(rows)], trees)
-        found += [row[: 1 + len(each)] for row, each in zip(logits, trees, strict=True)]  # without padding
+        found += session.score([[drawn.randrange(VOCAB)] for _ in range(rows)], trees)
         session.keep([path(drawn, each) for each in trees])
     session.close()
     return found
@@ -145,7 +145,7 @@ def test_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(linears, "_product", counted)
 
-    def scored() -> torch.Tensor:
+    def scored() -> Scores:
         session = wrap(made).open([[row + 1, 2, 3] for row in range(8)], 64)
         session.score([[row + 1, 2, 3] for row in range(8)], [DraftTree()] * 8)
         session.keep([[]] * 8)
@@ -155,11 +155,11 @@ def test_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ours = scored()
     drafted = len(drafts[0])
-    assert len(runs) == 2 and multiplied == [8 + drafted] and not ours[1:, 1 : 1 + drafted].any()  # the head's rows
+    assert len(runs) == 2 and multiplied == [8 + drafted]  # the head's rows
     monkeypatch.setattr(linears, "llama_layers", lambda model: ())
     theirs = scored()
-    assert not runs and theirs[1:, 1 : 1 + drafted].any()
-    check_equal([ours[0], ours[:, 0]], [theirs[0], theirs[:, 0]])
+    assert not runs
+    check_equal([*ours], [*theirs])
 
 
 @pytest.mark.parametrize("lengths", [(300,), (128, 129), (150, 3, 130)])
@@ -397,12 +397,12 @@ def test_outputs_equal_plain_generation() -> None:
         picked = session.score(
             [chain], [DraftTree(draft, range(-1, len(draft) - 1), [0.5] * len(draft), [None] * len(draft))]
         )
-        tokens, accepted = [int(picked[0, 0].argmax())], list[int]()
+        tokens, accepted = [int(picked[0][0].argmax())], list[int]()
         for node, token in enumerate(draft):
             if token != tokens[-1]:
                 break
             accepted.append(node)
-            tokens.append(int(picked[0, node + 1].argmax()))
+            tokens.append(int(picked[0][node + 1].argmax()))
         session.keep([accepted])
         output, chain = output + tokens, tokens[-1:]
     assert output[:24] == expected
@@ -514,7 +514,7 @@ def decoded_rows(target: Target, alone: bool, chunk: int = 2048) -> list[list[to
         for chain, drafts, accepted in zip(chains, trees, paths, strict=True):
             logits = session.score([chain[row] for row in some], [drafts[row] for row in some])
             for row, each in zip(some, logits, strict=True):
-                found[row].append(each[: 1 + len(drafts[row])].clone())
+                found[row].append(each.clone())
             session.keep([accepted[row] for row in some])
         session.close()
     return found

@@ -140,7 +140,7 @@ def test_many_tokens_after_a_long_text_are_read_without_its_mask(monkeypatch: py
     session, tree = wrap(model).open([text]), random_tree(random.Random(0), 5)
     for start, stop, count in ((0, 20, 1), (20, 40, 3)):  # masks of 625 and 1,125 elements
         logits = session.score([text[start:stop]], [tree])
-        assert (logits[0, 0] - expected[stop - 1]).abs().max() < TOLERANCE and len(passes) == count
+        assert (logits[0][0] - expected[stop - 1]).abs().max() < TOLERANCE and len(passes) == count
         session.keep([[]])
 
 

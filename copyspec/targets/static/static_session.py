@@ -17,6 +17,7 @@ import torch
 from copyspec.static_options import Runner, StaticOptions
 from copyspec.targets.causal import TreeSession
 from copyspec.targets.hooks.inference import in_inference_mode
+from copyspec.targets.scores import Scores
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize, with_memory
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.packing import SlotMove, pack
@@ -135,7 +136,7 @@ class StaticSession:
         """Whether the last pass's time is representative of the next ones."""
         return self._arena is None or (self._arena.runner.is_settled and not self._has_read)
 
-    def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(self._lengths), uncached, trees)
         starts, self._has_read = list(self._lengths), False
         unread, width = [list(ids) for ids in uncached], max(map(len, trees))
@@ -145,17 +146,14 @@ class StaticSession:
             self._read_piece(starts, unread)
         logits = self._pass(starts, unread, trees)
         self._scored = [(start, len(ids)) for start, ids in zip(starts, unread, strict=True)]
-        if all(len(ids) == 1 for ids in unread):
-            return logits[: len(unread), : 1 + width]
-        # A row with a smaller tree may end before the others do: what follows is not read.
-        last = logits.shape[1] - 1
-        columns = [[min(len(ids) - 1 + node, last) for node in range(1 + width)] for ids in unread]
-        rows = [[row] for row in range(len(unread))]
-        return logits[torch.tensor(rows, device=logits.device), torch.tensor(columns, device=logits.device)]
+        columns = logits.shape[1]
+        roots = [row * columns + len(ids) - 1 for row, ids in enumerate(unread)]
+        sizes = [1 + len(tree.tokens) for tree in trees]
+        return Scores(logits[: len(unread)].flatten(0, 1), roots, sizes)
 
     def score_with_states(
         self, uncached: Rows, trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[torch.Tensor, None]:
+    ) -> tuple[Scores, None]:
         if not self._warned_states:
             self._warned_states = True
             logger.warning(
