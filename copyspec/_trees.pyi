@@ -14,12 +14,10 @@ def lay_out(
     uncached: Sequence[Sequence[int]],
     tokens: Sequence[Sequence[int]],
     parents: Sequence[Sequence[int]],
-    uncached_width: int,
     packed: NDArray[Any],
-    slots: NDArray[Any],
     visible: NDArray[Any],
-    mask: NDArray[Any] | None = ...,
-    lowest: int = ...,
+    mask: NDArray[Any] | None,
+    lowest: int,
 ) -> None: ...
 def pack(
     host: NDArray[Any],

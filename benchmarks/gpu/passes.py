@@ -27,6 +27,7 @@ from copyspec.targets.base import Session, Target
 from copyspec.targets.static.settings import PADDED_TOKENS, padded_size
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import DraftTree
+from copyspec.verification.picking import best_picks
 
 DYNAMIC = StaticOptions(use="never")
 WARM_STEPS = 4
@@ -54,7 +55,7 @@ class Rows:
         """Seconds of one pass, including the read of its result and the commit."""
         started = perf_counter()
         with torch.inference_mode():
-            self.session.score(self._chains, self._trees).best()
+            best_picks(self.session.score(self._chains, self._trees))
         self.session.keep([self._path] * self._rows)
         self._chains = [[9]] * self._rows
         synchronise(self._device)

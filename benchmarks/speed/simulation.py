@@ -267,8 +267,8 @@ class _Session:
         units = target.costs.units(width) if longest == 1 else 1.0 + (longest - 1 + width) * target.costs.prefill
         noise = np.exp(target.rng.gauss(0.0, target.costs.noise)) if target.costs.noise else 1.0
         target.clock.now += target.costs.seconds * units * float(noise)
-        logits = torch.zeros(len(upcoming), target.vocab_size)
-        return Scores.of_trees(logits.scatter_(1, torch.tensor(upcoming).unsqueeze(1), 1.0), trees)
+        logits = torch.zeros(len(upcoming), target.vocab_size).scatter_(1, torch.tensor(upcoming).unsqueeze(1), 1.0)
+        return Scores.of_rows(torch.split(logits, [1 + len(tree) for tree in trees]))
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, (ids, path) in enumerate(zip(self._uncached, paths, strict=True)):

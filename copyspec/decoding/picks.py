@@ -12,7 +12,7 @@ from copyspec.targets.hooks.states import RowStates
 from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 from copyspec.verification.at_once import picks_at_once
-from copyspec.verification.picking import Picks, ScoredPicks, best_picks
+from copyspec.verification.picking import Picks, best_picks
 
 JOINT_NUMBERS = 1 << 17
 """Maximum number of scores that a CPU processes for all rows at once: more would leave its cache between operators."""
@@ -66,12 +66,13 @@ def _picks_by_row(
         is_lazy = logits.is_cpu and not row.picker.sampling.is_greedy and logits.numel() > LAZY_NUMBERS
         if not (is_lazy or row.picker.depends_on_history or row.request.rule is not None):
             processed[index] = row.picker.scores(logits, tree)
-    tokens = dict(zip(processed, Scores.of_rows([*processed.values()]).best() if processed else (), strict=True))
+    scored = best_picks(Scores.of_rows([*processed.values()])) if processed else ()
+    known: dict[int, Picks] = dict(zip(processed, scored, strict=True))
     picks: dict[int, Picks] = {}
     for index in which:
         row, tree, of_tree = rows[index], trees[index], scores[index]
-        if index in processed:
-            picks[index] = ScoredPicks(tokens[index], processed[index])
+        if index in known:
+            picks[index] = known[index]
         elif row.request.rule is not None:
             picks[index] = row.request.rule.picks(row.picker, of_tree, tree)
         else:

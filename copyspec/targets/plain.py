@@ -21,10 +21,10 @@ from copyspec.targets.causal import WrappedModel, only_chain, training_error
 from copyspec.targets.generation import Arguments, prepared
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.step import more_arguments, next_arguments
+from copyspec.targets.passes import check_rows
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.scores import Scores
 from copyspec.targets.seq2seq import first_tokens
-from copyspec.targets.tree_cache import check_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

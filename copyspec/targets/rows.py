@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from copyspec.targets.passes import check_rows
 from copyspec.targets.scores import Scores
-from copyspec.targets.tree_cache import check_rows
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session

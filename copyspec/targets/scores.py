@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
 
 import torch
-
-if TYPE_CHECKING:
-    from copyspec.tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,13 +22,7 @@ class Scores:
         """Of the logits of each row, [1 + m, V]."""
         sizes = [len(row) for row in rows]
         logits = rows[0] if len(rows) == 1 else torch.cat(list(rows))
-        return cls(logits, _starts(sizes), sizes)
-
-    @classmethod
-    def of_trees(cls, logits: torch.Tensor, trees: Sequence[DraftTree]) -> Scores:
-        """Of logits [N, V] that hold nothing but the roots and nodes of these trees."""
-        sizes = [1 + len(tree.tokens) for tree in trees]
-        return cls(logits, _starts(sizes), sizes)
+        return cls(logits, list(accumulate(sizes[:-1], initial=0)), sizes)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -40,19 +31,3 @@ class Scores:
         """The logits of a row, [1 + m, V]: index 0 is the root, index 1 + i node i."""
         start = self.starts[row]
         return self.logits[start : start + self.sizes[row]]
-
-    def best(self) -> list[list[int]]:
-        """The best token after each root and node, the first of equal ones: [1 + m] of each row."""
-        if self.logits.is_cpu:  # NumPy's argmax is vectorised and takes a tenth of the time of torch's, or less
-            tokens: list[int] = self.logits.float().numpy().argmax(-1).tolist()
-        else:
-            tokens = self.logits.argmax(-1).tolist()
-        return [tokens[start : start + size] for start, size in zip(self.starts, self.sizes, strict=True)]
-
-
-def _starts(sizes: Sequence[int]) -> list[int]:
-    starts, start = [], 0
-    for size in sizes:
-        starts.append(start)
-        start += size
-    return starts

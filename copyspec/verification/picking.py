@@ -238,7 +238,12 @@ class ScoredPicks:
 def best_picks(scores: Scores) -> list[ScoredPicks]:
     """The picks of rows that all take the argmax (first of ties) at each node."""
     logits = scores.logits
-    return [ScoredPicks(tokens, logits, start) for tokens, start in zip(scores.best(), scores.starts, strict=True)]
+    if logits.is_cpu:  # NumPy's argmax is vectorised and takes a tenth of the time of torch's, or less
+        best: list[int] = logits.float().numpy().argmax(-1).tolist()
+    else:
+        best = logits.argmax(-1).tolist()
+    rows = zip(scores.starts, scores.sizes, strict=True)
+    return [ScoredPicks(best[start : start + size], logits, start) for start, size in rows]
 
 
 class _WalkPicks:

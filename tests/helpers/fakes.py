@@ -80,7 +80,7 @@ class FakeSession:
                 logits.append(self.target.logits(prefixes[node]))
             if self.target.max_length is not None:
                 assert max(map(len, prefixes.values())) <= self.target.max_length
-        return Scores.of_trees(torch.stack(logits), trees)
+        return Scores.of_rows(torch.stack(logits).split([1 + len(tree) for tree in trees]))
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in enumerate(paths):

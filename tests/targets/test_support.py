@@ -255,7 +255,7 @@ def test_logits_that_are_not_those_of_the_passed_tokens_are_refused() -> None:
     model = copy.deepcopy(llama(len(byte_level())))
     model.lm_head.register_forward_hook(lambda _, args, output: output[:, -1:])
     engine = copyspec.load(model, tokenizer=byte_level())
-    with pytest.raises(ValueError, match=r"forward returned logits of shape \[1, 1, 3\d\d\], but \[rows, at least"):
+    with pytest.raises(ValueError, match=r"forward returned logits of shape \[1, 1, 3\d\d\], but \[1, at least"):
         engine.generate("hello world hello world", ["hello world hello"], max_new_tokens=8)
 
 

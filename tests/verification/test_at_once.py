@@ -107,7 +107,7 @@ def test_operators_do_not_depend_on_rows(sampling: SamplingOptions, monkeypatch:
     for rows in (1, 8, 32):
         of_rows = [Picker(sampling, [], [1, 2, 3], 20, CPU) for _ in range(rows)]
         trees = [grown(8, row) for row in range(rows)]
-        scores = Scores.of_trees(torch.randn(rows * 9, V), trees)
+        scores = Scores.of_rows(torch.randn(rows * 9, V).split([1 + len(tree) for tree in trees]))
         picks_at_once(of_rows, trees, scores, range(rows))  # marks the prompt's tokens, which happens only once
         reads.clear()
         with Operators() as seen:

@@ -24,11 +24,8 @@ MAX_READ = 2048
 """Tokens, padding included, of prompts that are read by a static pass. Longer ones keep a GPU busy in any pass."""
 
 MAX_READ_TOGETHER = 2048
-"""Tokens, padding included, of longer prompts that a regular session reads in one pass. Up to half of that, a pass of a
-model of 7 B parameters takes as long as the host needs to launch it."""
-
-MAX_PADDING = 0.25
-"""Share of padding in such a pass, at most."""
+"""Tokens of longer prompts that a regular session reads in one pass. Up to half of that, a pass of a model of 7 B
+parameters takes as long as the host needs to launch it."""
 
 WARM_PASSES = 2
 """Passes of a size, this one included, from which on it is captured: many sizes occur only once."""

@@ -12,7 +12,7 @@ from copyspec.static_options import StaticOptions
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.static.fused_layers import fused, fused_layers
 from copyspec.targets.static.running import ProgramRunner
-from copyspec.targets.static.static_session import StaticSession, alike
+from copyspec.targets.static.static_session import StaticSession, together
 from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
 from tests.helpers.static import CAPTURED, GRAPHS, expected, opened, padded_passes, scored, static_target
@@ -203,9 +203,9 @@ def test_a_rare_size_runs_in_the_smallest_captured_program_that_holds_it() -> No
 
 
 def test_prompts_are_grouped_by_length() -> None:
-    assert alike([0, 1, 2, 3], [100, 90, 400, 99]) == [[1, 3, 0], [2]]
-    assert alike([4, 1], [0, 700, 0, 0, 690]) == [[4, 1]] and alike([0, 1, 2], [700] * 3) == [[0, 1], [2]]
-    assert alike([0, 1], [3000, 3000]) == [[0], [1]] and alike([], []) == []
+    assert together([0, 1, 2, 3], [100, 90, 400, 99]) == [[0, 1, 2, 3]]
+    assert together([4, 1], [0, 700, 0, 0, 690]) == [[4, 1]] and together([0, 1, 2], [700] * 3) == [[0, 1], [2]]
+    assert together([0, 1], [3000, 3000]) == [[0], [1]] and together([], []) == []
 
 
 @torch.inference_mode()
